@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TESTS := $(VENV)/.installed_for_tests
 
-.PHONY: setup train test lint format oracles clean
+.PHONY: setup train test lint format docs oracles clean
 .DEFAULT_GOAL := setup
 
 setup: $(TESTS)
@@ -46,6 +46,11 @@ test: lint
 format: $(TESTS)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The site in build/site, of the pages in docs/ and the docstrings. A warning, or a link that leads nowhere, fails.
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Without its dependencies: it asks for numpy 1, and its binary works with numpy 2.
 oracles: $(TESTS)

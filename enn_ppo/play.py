@@ -1,8 +1,11 @@
 """Watch a checkpoint's policy play, step by step in the terminal, with the probability of each choice.
 
+With --browser, you play yourself in the browser, with the policy's probabilities as advice.
+
     python -m enn_ppo.play outputs/my_run
     python -m enn_ppo.play checkpoint=outputs/my_run --greedy --seed 3
     python -m enn_ppo.play outputs/my_run --auto 5
+    python -m enn_ppo.play outputs/my_run --browser
     python -m enn_ppo.play outputs/my_run --temperature 0.5 --set width=8
 
 Exit codes: 0 you quit, 1 the environment raised an exception, 2 a mistake in the command, 130 Ctrl-C.
@@ -94,6 +97,8 @@ def decide(values: Tensor, logits: Tensor) -> list[Decision]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     options = _parser().parse_intermixed_args(argv)
+    if options.browser and options.auto is not None:
+        return usage_error("--browser lets you play, and --auto the policy in the terminal; give one of them")
     try:
         checkpoint = load_checkpoint(Path(options.checkpoint.removeprefix("checkpoint=")))
         if not options.trust:
@@ -106,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if fitted.news:
         print(f"the environment is not as it was in training; {fitted.news}")
     policy = NetPolicy(fitted.net, options.temperature, options.greedy, options.seed or 0, fitted.adaptor)
-    return run(found, options.seed, style_of(options), policy, options.auto)
+    return run(found, options.seed, style_of(options), policy, options.auto, options.browser)
 
 
 def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> tuple[Loaded, FittedPolicy]:

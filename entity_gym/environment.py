@@ -137,6 +137,13 @@ class Environment(ABC):
         """Draw the current state as a (height, width, 3) image."""
         raise NotImplementedError(f"{type(self).__name__} does not implement render()")
 
+    def draw(self) -> Mapping[str, Any] | None:
+        """Return hints on how a replay draws this episode, asked for after `reset`: see docs/replays.md.
+
+        Optional. None: the page that shows the replay chooses.
+        """
+        return None
+
     def close(self) -> None:  # noqa: B027 - most environments hold nothing
         """Release what the environment holds. May be called twice."""
 

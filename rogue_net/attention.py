@@ -73,16 +73,32 @@ def packed_attention(qkv: Tensor, frames: Frames, relative: Relative | None, dro
     if gate is not None:
         broken |= ~gate.detach().isfinite().all(1)
     clean = qkv.masked_fill(broken[:, None, None, None], 0)
-    q, k, v = (x[rows.index].transpose(1, 2) for x in clean.unbind(1))  # (R, H, L, K)
-    scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
-    if relative is not None:
-        scores = scores + relative_logits(q, relative)
     sees_broken = (rows.allowed & broken[rows.index][:, None, None]).any(-1, keepdim=True)  # (R, 1, L, 1)
-    weights = scores.masked_fill(sees_broken, 0).masked_fill(~rows.allowed, float("-inf")).softmax(dim=-1)
-    weights = functional.dropout(weights, dropout)
-    packed = weights @ v
+    weights = functional.dropout(packed_weights(clean, frames, relative, sees_broken), dropout)
+    packed = weights @ clean[:, 2][rows.index].transpose(1, 2)
     if relative is not None:
         relative = relative if gate is None else relative._replace(gate=gate.masked_fill(broken[:, None], 0))
         packed = packed + relative_outputs(weights, relative, rows.index)
     packed = packed.masked_fill(sees_broken, float("nan"))
     return packed.transpose(1, 2).flatten(0, 1)[rows.inverse_index]
+
+
+def packed_weights(
+    qkv: Tensor, frames: Frames, relative: Relative | None = None, uniform: Tensor | None = None
+) -> Tensor:
+    """(R, H, L, L) weights p of `ragged_attention` on the packed rows of the frames.
+
+    Args:
+        qkv: (E, 3, H, K) queries, keys and values.
+        frames: which tokens are a frame, and which are hidden.
+        relative: relative positions with packed keys, if any.
+        uniform: (R, 1, L, 1) bool, places that attend equally to all that they may; None: none does.
+    """
+    rows = frames.rows
+    q, k = (qkv[:, part][rows.index].transpose(1, 2) for part in (0, 1))  # (R, H, L, K)
+    scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
+    if relative is not None:
+        scores = scores + relative_logits(q, relative)
+    if uniform is not None:
+        scores = scores.masked_fill(uniform, 0)
+    return scores.masked_fill(~rows.allowed, float("-inf")).softmax(dim=-1)

@@ -202,7 +202,7 @@ class RogueNet(nn.Module):
             actions={name: RaggedTensor(made.actions, masks[name].actors.offsets) for name, made in decisions.items()},
             log_probs={name: made.log_probs for name, made in decisions.items()},
             values=self.value_head(readout.means),
-            logits=self._ragged_logits(readout, decisions) if logits else None,
+            logits=self.ragged_logits(readout, decisions) if logits else None,
             state=state,
         )
 
@@ -261,7 +261,8 @@ class RogueNet(nn.Module):
             decisions[name] = Decision(actions, distribution.log_prob(actions), distribution)
         return decisions
 
-    def _ragged_logits(self, readout: Readout, decisions: Mapping[str, Decision]) -> dict[str, RaggedTensor]:
+    def ragged_logits(self, readout: Readout, decisions: Mapping[str, Decision]) -> dict[str, RaggedTensor]:
+        """The logits of `decide`, by frame; see `ActResult.logits`."""
         heads: Any = zip(self.action_space, self.heads, strict=True)
         masks = readout.batch.action_masks
         return {

@@ -69,10 +69,9 @@ class Block(nn.Module):
         if self.pool is not None:
             mixed = self.pool(x, frames)
         else:
-            if relative is not None and positions is not None:
-                relative = relative._replace(gate=positions.gate(x))
+            qkv, relative = self.attention_inputs(x, relative, positions)
             attended = ragged_attention(
-                self.query_key_value(x).view(len(x), 3, self.num_heads, x.shape[1] // self.num_heads),
+                qkv,
                 frames,
                 relative,
                 dropout=self.attention_dropout if drop else 0.0,
@@ -82,6 +81,14 @@ class Block(nn.Module):
             mixed = self.project(attended.flatten(1))
         tokens = tokens + functional.dropout(mixed, self.residual_dropout, drop)
         return tokens + functional.dropout(self.mlp(tokens), self.residual_dropout, drop)
+
+    def attention_inputs(
+        self, x: Tensor, relative: Relative | None, positions: RelativePositions | None
+    ) -> tuple[Tensor, Relative | None]:
+        """(E, D) normalized tokens to their (E, 3, H, K) queries, keys and values, and the relative positions with their gate."""
+        if relative is not None and positions is not None:
+            relative = relative._replace(gate=positions.gate(x))
+        return self.query_key_value(x).view(len(x), 3, self.num_heads, x.shape[1] // self.num_heads), relative
 
 
 class Pool(nn.Module):

@@ -18,20 +18,23 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from enn_ppo import export, play, plot
+from enn_ppo import export, play
 from enn_ppo.clone.clone import clone
 from enn_ppo.clone.config import CloneConfig
 from enn_ppo.convert.__main__ import main as convert
 from enn_ppo.eval.evaluate import evaluate
+from enn_ppo.plot.plot import main as plot
 from enn_ppo.serve.serve import serve
-from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_serve, run_train
+from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_serve, run_train, run_watch
 from enn_ppo.settings.command_line.options import Option, sections_of
 from enn_ppo.settings.config import EvalConfig, TrainConfig
+from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.command import run_sweep
 from enn_ppo.sweep.config import SweepCommand
 from enn_ppo.sweep.sweep import sweep
 from enn_ppo.train import train
+from enn_ppo.watch.watch import watch
 from entity_gym.check.command import main as check
 from entity_gym.play.command import main as play_yourself
 
@@ -39,17 +42,25 @@ Main = Callable[[Sequence[str]], int]
 MAINS: dict[str, Main] = {
     "train": lambda argv: run_train(train, argv),
     "eval": lambda argv: run_eval(evaluate, argv),
+    "watch": lambda argv: run_watch(watch, argv),
     "serve": lambda argv: run_serve(serve, argv),
     "clone": lambda argv: run_clone(clone, argv),
     "sweep": lambda argv: run_sweep(sweep, argv),
     "play": play.main,
     "export": export.main,
     "convert": convert,
-    "plot": plot.main,
+    "plot": plot,
     "entity_gym.check": check,
     "entity_gym.play": play_yourself,
 }
-SCHEMAS = {"train": TrainConfig, "eval": EvalConfig, "serve": ServeConfig, "clone": CloneConfig, "sweep": SweepCommand}
+SCHEMAS = {
+    "train": TrainConfig,
+    "eval": EvalConfig,
+    "watch": WatchConfig,
+    "serve": ServeConfig,
+    "clone": CloneConfig,
+    "sweep": SweepCommand,
+}
 TINY = ("rollout.num_envs=4", "rollout.steps=4", "optim.batch_size=8", "net.d_model=16", "net.n_head=2", "device=cpu")
 SECONDS = 60.0  # after which a command has accepted its mistake, and runs
 MAX_LINES, MAX_CHARACTERS = 2, 1000  # of a message
@@ -78,6 +89,7 @@ def bad_commands(number: int, rng: random.Random, folder: Path, run_dir: Path) -
     good: dict[str, tuple[str, ...]] = {
         "train": ("env=Count", f"run_dir={folder / 'new'}", "total_timesteps=32", *TINY),
         "eval": (f"checkpoint={run_dir}", "episodes=2"),
+        "watch": (str(run_dir), "episodes=2", "open=false"),
         "serve": (f"checkpoint={run_dir}", "port=0"),
         "clone": (f"data={folder / 'missing.arrow'}", "env=Count", f"run_dir={folder / 'new'}", *TINY),
         "sweep": ("sweep=ppo", "env=Count", f"run_dir={folder / 'new'}", "total_timesteps=1e6", "sweep.trials=1"),

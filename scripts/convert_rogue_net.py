@@ -14,7 +14,7 @@ constructor arguments with rogue-net's names; entity types, actions and features
       fire: {kind: select_entity}
     regression_heads: {value: 1}                           # `value` is required
 
-Prints the settings that the converted network needs; docs/network.md has an example. `rogue_net/transfer/conversion.py`
+Prints the settings that the converted network needs; docs/migrating.md has an example. `rogue_net/transfer/conversion.py`
 says in what the networks differ.
 """
 

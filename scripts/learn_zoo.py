@@ -152,7 +152,7 @@ def table(worlds: Sequence[World], learned: Sequence[Learned]) -> str:
 
 def summary(worlds: Sequence[World], learned: Sequence[Learned]) -> str:
     """The results as Markdown in fewer columns."""
-    header = "| world | score | steps to the score asked for | seconds | whole run, s | ancestor's steps: score |"
+    header = "| world | score | steps to it | seconds |"
     return _markdown(header, worlds, learned, _short_row)
 
 
@@ -196,8 +196,6 @@ def _short_row(world: World, seeds: Sequence[Learned]) -> list[str]:
         _mean(world, seeds),
         f"{statistics.fmean(steps):,.0f}{never}" if steps else "never",
         f"{statistics.fmean(seconds):.0f}" if seconds else "never",
-        f"{max(each.seconds for each in seeds):.0f}",
-        world.ancestor,
     ]
 
 

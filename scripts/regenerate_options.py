@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from pages import regenerate
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.plot import PlotConfig
+from enn_ppo.plot.config import PlotConfig
 from enn_ppo.settings.command_line.options import Option, Section, sections_of
 from enn_ppo.settings.config import EvalConfig, TrainConfig
+from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
 
@@ -53,6 +54,11 @@ COMMANDS = (
     Command("python -m enn_ppo.train", "trains a policy.", TrainConfig),
     Command("python -m enn_ppo.eval", "plays episodes with a trained policy.", EvalConfig),
     Command(
+        "python -m enn_ppo.watch",
+        "shows episodes in the browser, with probabilities and attention: [replays.md](replays.md).",
+        WatchConfig,
+    ),
+    Command(
         "python -m enn_ppo.clone",
         "trains a policy to imitate recordings. It also takes the options of train except `resume`: they apply to later\n"
         "training that starts from the clone.",
@@ -65,7 +71,7 @@ COMMANDS = (
         SweepCommand,
     ),
     Command("python -m enn_ppo.serve checkpoint=outputs/my_run", "serves a policy to other programs.", ServeConfig),
-    Command("python -m enn_ppo.plot run1 run2", "draws learning curves.", PlotConfig),
+    Command("python -m enn_ppo.plot run1 run2", "compares runs: curves in a picture, and a page.", PlotConfig),
 )
 
 

@@ -3,18 +3,22 @@
 python scripts/soak.py --minutes 30
 python scripts/soak.py --minutes 30 --self-play                 # against its own past, which also evaluates it
 
-Exits with code 1 if at the end the training process or its evaluation process has over 3 % more memory than at minute 3, or
-another number of file descriptors or threads. Memory is the resident set size (RSS), including libraries. All are medians over a
-minute, half a minute before the end.
+Evaluations write replays, which `enn_ppo.watch --live` follows, and this script reads its page as a browser does.
+
+Exits with code 1 if at the end the training process, its evaluation process or the one that watches has over 3 % more memory than
+at minute 3, or another number of file descriptors or threads. Memory is the resident set size (RSS), including libraries. All
+are medians over a minute, half a minute before the end.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import NamedTuple
@@ -28,15 +32,18 @@ SELF_PLAY = ("env.kwargs.num_players=2", "self_play.enabled=true", "eval.opponen
 
 
 class Look(NamedTuple):
-    """A sample of the processes. Those of evaluation are 0 without an evaluation process."""
+    """A sample of the processes. Those of a process that is not there are 0."""
 
     seconds: float
     training: float  # MiB
     evaluation: float  # MiB
+    watching: float  # MiB
     training_files: int  # file descriptors
     evaluation_files: int
+    watching_files: int
     training_threads: int
     evaluation_threads: int
+    watching_threads: int
 
 
 def main() -> int:
@@ -48,13 +55,19 @@ def main() -> int:
         command = [
             *(sys.executable, "-m", "enn_ppo.train", f"env={env}", f"run_dir={run_dir}", *others),
             *("total_timesteps=1000000000", f"max_train_seconds={given.minutes * 60}", "optim.anneal_lr=false"),
-            *(f"record={folder}/samples.arrow", "eval.interval=100000", "eval.episodes=100", *given.settings),
+            *(
+                f"record={folder}/samples.arrow",
+                "eval.interval=100000",
+                "eval.episodes=100",
+                "eval.replay=2",
+                *given.settings,
+            ),
         ]
-        looks = watch(command, given.every)
+        looks = watch(command, run_dir, given.every)
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
     found = {"minutes": looks[-1].seconds / 60, "written_mib": size / 2**20}
     good = True
-    for who in ("training", "evaluation"):
+    for who in ("training", "evaluation", "watching"):
         early, late = (_around(looks, moment, who) for moment in (SETTLED, looks[-1].seconds - WINDOW))
         found |= {f"{who}_mib_at_minute_3": early, f"{who}_mib_at_the_end": late, f"{who}_growth": late / early}
         good = good and late <= LIMIT * early
@@ -66,25 +79,65 @@ def main() -> int:
     return 0 if good else 1
 
 
-def watch(command: list[str], every: float) -> list[Look]:
-    """Run the command, and sample its memory until it ends."""
+def watch(command: list[str], run_dir: Path, every: float) -> list[Look]:
+    """Run the command, follow its run, and sample the memory of both until the command ends."""
     started = time.monotonic()
-    process = psutil.Popen(command, stdout=subprocess.DEVNULL)
-    looks = []
-    while process.poll() is None:
-        time.sleep(every)
-        try:
-            mine, *children = (_sizes(each) for each in (process, *process.children(recursive=True)))
+    process, follower = psutil.Popen(command, stdout=subprocess.DEVNULL), None
+    looks: list[Look] = []
+    pages = 0
+    try:
+        while process.poll() is None:
+            time.sleep(every)
+            if follower is None and (run_dir / "config.yaml").exists():
+                follower = _Follower(run_dir)
+            pages += follower.read() if follower else 0
+            try:
+                mine, *children = (_sizes(each) for each in (process, *process.children(recursive=True)))
+            except psutil.NoSuchProcess:
+                break
             theirs = [sum(sizes) for sizes in zip((0, 0, 0), *children, strict=True)]
-            both = [size for sizes in zip(mine, theirs, strict=True) for size in sizes]
-            looks.append(Look(time.monotonic() - started, both[0], both[1], *map(int, both[2:])))
-        except psutil.NoSuchProcess:
-            break
-        if int(looks[-1].seconds / 60) != int((looks[-1].seconds - every) / 60):
-            print(f"{looks[-1].seconds:6.0f} s  {looks[-1].training:8.1f}  {looks[-1].evaluation:8.1f} MiB", flush=True)
+            follows = _sizes(follower.process) if follower else (0.0, 0, 0)
+            both = [size for sizes in zip(mine, theirs, follows, strict=True) for size in sizes]
+            looks.append(Look(time.monotonic() - started, both[0], both[1], both[2], *map(int, both[3:])))
+            if int(looks[-1].seconds / 60) != int((looks[-1].seconds - every) / 60):
+                sizes = "  ".join(f"{size:8.1f}" for size in looks[-1][1:4])
+                print(f"{looks[-1].seconds:6.0f} s  {sizes} MiB  {pages} replays", flush=True)
+    finally:
+        if follower:
+            follower.process.kill()
+            follower.process.wait()
     if process.wait() != 0:
         raise SystemExit(f"the run ended with exit code {process.returncode}")
     return looks
+
+
+class _Follower:
+    """`enn_ppo.watch --live`, whose page is read as a browser reads it."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._said = run_dir.with_name("watch.log")
+        command = [sys.executable, "-m", "enn_ppo.watch", str(run_dir), "--live", "open=false"]
+        with self._said.open("w") as output:
+            self.process = psutil.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        self._newest: str | None = None
+
+    def read(self) -> int:
+        """Read the newest replay. Returns how many new ones there were, 0 or 1."""
+        if self.process.poll() is not None:
+            raise SystemExit(f"watching has ended: {self._said.read_text()}")
+        found = re.search(r"http://127\.0\.0\.1:\d+/", self._said.read_text())
+        if found is None:
+            return 0
+        listing = json.loads(_get(f"{found[0]}replays.json"))
+        if listing["newest"] == self._newest:
+            return 0
+        self._newest = listing["newest"]
+        return bool(json.loads(_get(f"{found[0]}{self._newest}.json"))["episodes"])
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return bytes(answer.read())
 
 
 def _sizes(process: psutil.Process) -> tuple[float, int, int]:

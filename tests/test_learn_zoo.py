@@ -139,10 +139,10 @@ def test_a_row_that_is_not_met_is_bold_and_one_without_results_left_out() -> Non
 def test_the_summary_has_the_means_of_the_seeds_that_got_there() -> None:
     seeds = [learned(1.0, seed=1), learned(0.99, seed=2, steps_to_score=20_480, seconds_to_score=2.2, seconds=50)]
     *_, row = zoo.summary([XOR], seeds).splitlines()
-    assert row == "| Xor | 0.995 ± 0.007 | 30,720 | 3 | 50 | 500,000: 1.0 |"
+    assert row == "| Xor | 0.995 ± 0.007 | 30,720 | 3 |"
     never = learned(0.5, seed=3, steps_to_score=None, seconds_to_score=None)
     *_, row = zoo.summary([XOR], [*seeds, never]).splitlines()
-    assert row == "| Xor | **0.830 ± 0.286** | 30,720 (1 of 3 never) | 3 | 50 | 500,000: 1.0 |"
+    assert row == "| Xor | **0.830 ± 0.286** | 30,720 (1 of 3 never) | 3 |"
     *_, row = zoo.summary([XOR], [never]).splitlines()
     assert "| never | never |" in row
 

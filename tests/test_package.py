@@ -142,7 +142,7 @@ def test_a_wheel_holds_every_module_every_config_and_the_type_markers(tmp_path: 
         target.write_bytes(file.read_bytes())
         if file.suffix == ".yaml":
             expected.add(f"enn_ppo/{name}")
-        elif file.suffix == ".py" or file.name == "py.typed":
+        elif file.suffix == ".py" or file.name == "py.typed" or name.startswith("entity_gym/replay/page/"):
             expected.add(name)
 
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
@@ -152,5 +152,5 @@ def test_a_wheel_holds_every_module_every_config_and_the_type_markers(tmp_path: 
     with zipfile.ZipFile(wheel) as archive:
         shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert {f"{package}/py.typed" for package in PACKAGES} <= shipped
-    assert "enn_ppo/configs/env/MineSweeper.yaml" in shipped
+    assert {"enn_ppo/configs/env/MineSweeper.yaml", "entity_gym/replay/page/replay.html"} <= shipped
     assert shipped == expected

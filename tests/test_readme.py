@@ -40,7 +40,7 @@ def test_the_environment_of_the_readme_is_learned_by_the_program_of_the_readme(t
 
 def test_the_readme_is_read_in_a_few_minutes_and_its_links_lead_somewhere() -> None:
     text = README.read_text()
-    assert len(text.split()) <= 1500
+    assert len(text.split()) <= 900
     for page in (README, *sorted(OVERVIEW.parent.glob("*.md"))):
         for link in re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name}: {link}"

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
-from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
+from enn_ppo.checkpoints.fit import fit_policy
 from enn_ppo.checkpoints.policy import saved_config
-from enn_ppo.eval.episodes import Estimate, Policy, play_episodes, policy_seed, summarize
+from enn_ppo.eval.episodes import Estimate, play_episodes, policy_seed, summarize
+from enn_ppo.eval.policy import Critic, Policy
+from enn_ppo.eval.replay import Replay, Subject
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EnvConfig
 from enn_ppo.settings.distributed import check_policies
@@ -26,9 +30,10 @@ from enn_ppo.training.frames import Frames
 from enn_ppo.training.learning.return_scale import value_unit
 from enn_ppo.training.players import Cast, cast_of
 from enn_ppo.training.recording.recorder import Recorder
-from enn_ppo.training.self_play.opponents import load_opponent
+from enn_ppo.training.self_play.opponents import PolicyOpponents, load_opponent
 from entity_gym.agents import TrainEnv
-from entity_gym.batch.vec_obs import VecObs
+from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.episodes import Episode, EpisodeVecEnv
 from entity_gym.pools.players import players_of
 from entity_gym.pools.seats import SeatedEpisodeVecEnv
@@ -64,6 +69,7 @@ def evaluate_checkpoint(
     device: torch.device,
     *,
     video: Video | None = None,
+    replay: Replay | None = None,
     record: Path | None = None,
     record_logits: bool = False,
     progress: bool = False,
@@ -76,6 +82,7 @@ def evaluate_checkpoint(
         env: the environment, if `env.id` of the checkpoint cannot be imported; as in `train`.
         device: of the policy.
         video: film of the first episodes; written to its file.
+        replay: of the first episodes; written to its file.
         record: file of samples to record; None: none.
         record_logits: whether the logits of all choices are recorded too.
         progress: whether to show a progress bar.
@@ -102,21 +109,33 @@ def evaluate_checkpoint(
         policies = {}
         for number, (each, its) in enumerate(checkpoints.items()):
             generator = torch.Generator(device).manual_seed(policy_seed(config.seed, number))
-            fitted = fit_policy(its, *spaces, device, bound.config.id)
-            policies[each] = Policy(fitted, generator, bool(config.greedy), record_logits)
+            fitted = critic = fit_policy(its, *spaces, device, bound.config.id)
+            if (record or replay) and "value_net" in its.more_weights:
+                critic = fit_policy(its, *spaces, device, bound.config.id, "value_net")
+            unit = value_unit(saved_config(its).ppo.normalize, its.trainer.get("scale"))
+            policies[each] = Policy(fitted, generator, bool(config.greedy), record_logits, Critic(critic, unit))
         own = policies[name].fitted
         record_step = None
         if record:
             recorder = Recorder(record, own.net.obs_space, own.net.action_space, logits=record_logits)
             stack.callback(recorder.close)
-            critic = own
-            if "value_net" in checkpoint.more_weights:
-                critic = fit_policy(checkpoint, *spaces, device, bound.config.id, "value_net")
-            unit = value_unit(run.ppo.normalize, checkpoint.trainer.get("scale"))
-            record_step = partial(_record_step, recorder, own, critic, unit)
-        episodes = play_episodes(policies, pool, config, cast, video=video, record=record_step, progress=progress)[name]
+            record_step = partial(_record_step, recorder, policies[name])
+        if replay:
+            title = f"{bound.config.id}, step {checkpoint.step:,}"
+            subject = Subject(title, bound.config.id, _arguments_of(bound), config.seed, whole, own.net)
+            if cast:
+                subject = subject._replace(mapping=cast.mapping, played_by=cast.played_by)
+            elif isinstance(pool, SeatedEpisodeVecEnv):
+                subject = subject._replace(mapping=pool.mapping)
+                pool.on_opponents = partial(_see_opponents, replay, pool.opponents)
+            replay.show(subject)
+        episodes = play_episodes(
+            policies, pool, config, cast, video=video, replay=replay, record=record_step, progress=progress
+        )[name]
     if video:
         video.write()
+    if replay:
+        replay.write()
     notes = [f"the environment is not as it was in training; {own.news}"] if own.news else []
     return EvalResult(summarize(episodes), episodes, notes, bool(config.greedy))
 
@@ -163,20 +182,31 @@ def _seated(
         raise
 
 
-def _record_step(
-    recorder: Recorder,
-    policy: FittedPolicy,
-    critic: FittedPolicy,
-    unit: float,
-    obs: VecObs,
-    batch: ObsBatch,
-    result: ActResult,
-    outcome: VecObs,
+def _arguments_of(bound: BoundEnvironment) -> dict[str, Any]:
+    """The arguments of the environment: of compiled ones all, of others those that are given."""
+    if not isinstance(bound.source, CompiledEnvironment):
+        return dict(bound.config.kwargs)
+    return {**bound.source.values, "max_steps": bound.source.values["max_steps"] or None}
+
+
+def _see_opponents(
+    replay: Replay, opponents: object, obs: VecObs, seats: NDArray[np.int64], actions: Mapping[str, VecAction]
 ) -> None:
-    """Record a step with the value estimates times `unit`, which converts them to the unit of rewards."""
+    """Record what opponents see and decide; only policies can be explained."""
+    replay.see(
+        obs, actions, opponents.policy_of if isinstance(opponents, PolicyOpponents) else lambda env_id: None, seats
+    )
+
+
+def _record_step(
+    recorder: Recorder, policy: Policy, obs: VecObs, batch: ObsBatch, result: ActResult, outcome: VecObs
+) -> None:
+    """Record a step, with values in the unit of rewards."""
+    critic = policy.critic
+    assert critic is not None
 
     def values(seen: VecObs) -> Tensor:
-        return critic.net.value(critic.adaptor(ObsBatch.from_vec_obs(seen, batch.device))).cpu() * unit
+        return critic.values(ObsBatch.from_vec_obs(seen, batch.device))
 
     done, truncated = torch.from_numpy(outcome.done), torch.from_numpy(outcome.truncated)
     recorder.add(
@@ -187,7 +217,7 @@ def _record_step(
             actions=result.actions,
             log_probs={name: result.actions[name]._replace(values=each) for name, each in result.log_probs.items()},
             logits=result.logits,
-            values=result.values * unit if critic is policy else values(obs),
+            values=result.values * critic.unit if critic.fitted is policy.fitted else values(obs),
             rewards=torch.from_numpy(outcome.reward),
             terminated=done & ~truncated,
             truncated=truncated,

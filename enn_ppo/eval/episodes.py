@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from enn_ppo.checkpoints.fit import FittedPolicy
+from enn_ppo.eval.policy import Policy
+from enn_ppo.eval.replay import Replay
 from enn_ppo.eval.video import Video, action_text
 from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.players import Cast
@@ -23,7 +24,6 @@ from entity_gym.pools.episodes import Episode, EpisodeTracker, EpisodeVecEnv
 from entity_gym.pools.players import Seating
 from entity_gym.pools.seats import PlayersTracker, SeatedEpisodeVecEnv
 from rogue_net import ActResult, ObsBatch
-from rogue_net.finite import check_finite
 
 _COUNTED_FROM_OUTSIDE = ("episodic_reward", "episode_length")
 
@@ -37,23 +37,6 @@ class Estimate:
     n: int
 
 
-@dataclass(frozen=True)
-class Policy:
-    """A policy in the environments of an evaluation."""
-
-    fitted: FittedPolicy  # adapted to these environments
-    generator: torch.Generator  # of the sampling, on the policy's device
-    greedy: bool = False
-    logits: bool = False  # whether the logits of all choices are returned too
-
-    def act(self, obs: VecObs) -> tuple[ObsBatch, ActResult]:
-        """Choose actions. Returns the policy's input, and the result."""
-        batch = self.fitted.adaptor(ObsBatch.from_vec_obs(obs, self.generator.device))
-        result = self.fitted.net.act(batch, greedy=self.greedy, generator=self.generator, logits=self.logits)
-        check_finite(self.fitted.net, batch, result)
-        return batch, result
-
-
 @torch.no_grad()
 def play_episodes(
     policies: Mapping[str, Policy],
@@ -62,6 +45,7 @@ def play_episodes(
     cast: Cast | None = None,
     *,
     video: Video | None = None,
+    replay: Replay | None = None,
     record: Callable[[VecObs, ObsBatch, ActResult, VecObs], None] | None = None,
     progress: bool = False,
 ) -> dict[str, list[Episode]]:
@@ -75,6 +59,7 @@ def play_episodes(
         config: number, seed and longest episode.
         cast: assignment of players to policies. None: the policy acts for all actors.
         video: films the first episodes.
+        replay: records the first episodes for a page.
         record: without a `cast`, called after each step with the observations, the policy's input, its result, and the
             observations that followed.
         progress: whether to show a progress bar.
@@ -95,20 +80,26 @@ def play_episodes(
             tracker.reset()
             if video:
                 video.start(pool.render, running)
+            if replay:
+                replay.start(running)
             while len(running):
                 _check_lengths(tracker.lengths, config.max_episode_steps)
                 if cast:
-                    actions = _act_together(policies, cast, obs)
-                    step = pool.step(actions)
+                    actions = _act_together(policies, cast, obs, replay)
                 else:
                     batch, result = policies[name].act(obs)
                     actions = result.to_buffers()
-                    step = pool.step(actions)
-                    if record:
-                        record(obs, batch, result, step.was_running.obs)
+                    if replay:
+                        seats = pool.seats[obs.env_id] if isinstance(pool, SeatedEpisodeVecEnv) else None
+                        replay.see(obs, actions, policies[name], seats)
+                step = pool.step(actions)
+                if record and not cast:
+                    record(obs, batch, result, step.was_running.obs)
                 outcome, env_id = step.was_running
                 if video:
                     video.add(pool.render, env_id, outcome.reward, partial(action_text, actions, pool.action_space()))
+                if replay:
+                    replay.step(env_id, outcome.end_of_episode_info)
                 if isinstance(tracker, PlayersTracker):
                     assert cast
                     ended = tracker.step(outcome, Seating(outcome, cast.mapping).rewards)
@@ -123,12 +114,18 @@ def play_episodes(
     return episodes
 
 
-def _act_together(policies: Mapping[str, Policy], cast: Cast, obs: VecObs) -> dict[str, VecAction]:
+def _act_together(
+    policies: Mapping[str, Policy], cast: Cast, obs: VecObs, replay: Replay | None
+) -> dict[str, VecAction]:
     """The actions of all players, each chosen by the player's policy from the player's observations."""
     seating, parts = Seating(obs, cast.mapping), []
     for player, name in enumerate(cast.played_by):
         part = seating.part(player)
-        parts.append((part, policies[name].act(seating.show(part))[1].to_buffers()))
+        seen = seating.show(part)
+        actions = policies[name].act(seen)[1].to_buffers()
+        if replay:
+            replay.see(seen, actions, policies[name], part.seats)
+        parts.append((part, actions))
     return seating.join(parts)
 
 

@@ -13,6 +13,7 @@ from enn_ppo.checkpoints.policy import saved_config, select_device
 from enn_ppo.checkpoints.trust import check_trust, code_of_environment
 from enn_ppo.eval.checkpoint import EvalResult, evaluate_checkpoint
 from enn_ppo.eval.episodes import Estimate
+from enn_ppo.eval.replay import Replay
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EvalConfig
 from enn_ppo.settings.schema import to_dict
@@ -37,12 +38,23 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
     if env is None and not config.trust:
         check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
     video = Video(Path(config.render), max(1, config.video), f"render={config.render}") if config.render else None
+    replay = None
+    if config.replay_file:
+        replay = Replay(Path(config.replay_file), max(1, config.replay), f"replay_file={config.replay_file}")
     record = Path(config.record) if config.record else None
     result = evaluate_checkpoint(
-        checkpoint, config, env, device, video=video, record=record, record_logits=config.record_logits, progress=True
+        checkpoint,
+        config,
+        env,
+        device,
+        video=video,
+        replay=replay,
+        record=record,
+        record_logits=config.record_logits,
+        progress=True,
     )
     print(result)
-    for file in (config.render, config.record):
+    for file in (config.render, config.replay_file, config.record):
         if file:
             print(f"wrote {file}")
     if config.output:

@@ -34,15 +34,17 @@ from enn_ppo.eval.checkpoint import (
 )
 from enn_ppo.eval.episodes import Estimate
 from enn_ppo.eval.process import EvaluationProcess, ProcessDied
+from enn_ppo.eval.replay import Replay
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EnvConfig, TrainEvalConfig
 from enn_ppo.training.environment import EnvFactory
 from enn_ppo.training.self_play.opponents import load_opponent
 from enn_ppo.training.tracking.logger import read_metrics
-from enn_ppo.training.tracking.run_dir import METRICS, VIDEOS
+from enn_ppo.training.tracking.run_dir import METRICS, REPLAYS, VIDEOS
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_worker
+from entity_gym.replay.hints import check_hints
 from entity_gym.spaces import ObsSpace
 
 TRIES = 2  # attempts at an evaluation whose process dies
@@ -56,6 +58,7 @@ class EvalRow(NamedTuple):
     metrics: dict[str, float]  # `eval/<name>`, `eval/<name>_ci95`, `eval/step`, `eval/seconds`
     score: float  # the mean episodic reward
     notes: list[str]  # differences from training, a sentence each
+    files: Mapping[str, Path]  # `eval/video` and `eval/replay`, where they were asked for
 
 
 def evaluate_step(
@@ -69,16 +72,22 @@ def evaluate_step(
 ) -> EvalRow:
     """Evaluate the checkpoint of a step with one thread. The result is the same in any process."""
     started = time.perf_counter()
-    video = None
+    video = replay = None
+    files = {}
     if config.video:
-        file = run_dir / VIDEOS / f"step_{step:012d}.{config.video_format}"
-        video = Video(file, config.video, f"eval.video={config.video}")
+        files["eval/video"] = run_dir / VIDEOS / f"step_{step:012d}.{config.video_format}"
+        video = Video(files["eval/video"], config.video, f"eval.video={config.video}")
+    if config.replay:
+        files["eval/replay"] = run_dir / REPLAYS / f"step_{step:012d}.html"
+        replay = Replay(files["eval/replay"], config.replay, f"eval.replay={config.replay}")
     torch.use_deterministic_algorithms(deterministic)
     with _one_thread():
-        result = evaluate_checkpoint(load_checkpoint(checkpoint), config, env, select_device(device), video=video)
+        result = evaluate_checkpoint(
+            load_checkpoint(checkpoint), config, env, select_device(device), video=video, replay=replay
+        )
     metrics = as_metrics(result.estimates)
     metrics |= {"eval/step": float(step), "eval/seconds": time.perf_counter() - started}
-    return EvalRow(step, metrics, result.estimates["episodic_reward"].mean, result.notes)
+    return EvalRow(step, metrics, result.estimates["episodic_reward"].mean, result.notes, files)
 
 
 def is_due(interval: int | None, before: int, after: int, last: bool = False) -> bool:
@@ -93,7 +102,8 @@ class Evaluator:
         config: settings of evaluations.
         env: the environment, if it cannot be imported by name; as in `train`.
         device: `cpu`, `cuda` or `auto`.
-        run_dir: of the run; videos are written as `videos/step_<12 digits>.gif` or `.mp4`.
+        run_dir: of the run; videos are written as `videos/step_<12 digits>.gif` or `.mp4`, replays as
+            `replays/step_<12 digits>.html`.
         say: prints a line.
     """
 
@@ -256,8 +266,8 @@ def check_evaluation(
 
     Raises:
         ValueError: the environment does not take `eval.env_kwargs`, has other spaces with them, has no second player for
-            `eval.opponent`, or cannot be rendered for `eval.video`; there is no such opponent; the video format cannot be
-            written; or the environment cannot be sent to a process.
+            `eval.opponent`, cannot be rendered for `eval.video`, or has wrong hints for `eval.replay`; there is no such opponent;
+            the video format cannot be written; or the environment cannot be sent to a process.
     """
     if config.interval is None:
         return
@@ -282,6 +292,10 @@ def check_evaluation(
             if video:
                 _, running = pool.reset()
                 video.start(pool.render, running)
+            if config.replay:
+                _, running = pool.reset()
+                (hints,) = pool.draw(running[:1])
+                check_hints(hints, spaces[0], bound.config.id)
     except ValueError as error:
         if config.opponent:
             error.add_note(f"(with eval.opponent={config.opponent}; {OPPONENTS})")

@@ -35,9 +35,6 @@ class EpisodesConfig:
     player with that player's observations; during training of several policies, as `policies`."""
     max_episode_steps: PositiveInt = 100_000
     """Longest episode in steps; a longer one ends the evaluation with an error."""
-    video: NonNegativeInt = 0
-    """Number of episodes to film, at most `episodes`."""
-
     _section = ""
 
     def __post_init__(self) -> None:
@@ -46,12 +43,28 @@ class EpisodesConfig:
         if not isinstance(self.env_kwargs, Mapping):
             raise ValueError(f"{at}env_kwargs must be a mapping of argument names to values, got {self.env_kwargs!r}")
         object.__setattr__(self, "env_kwargs", plain(self.env_kwargs, f"{at}env_kwargs"))
-        if self.video > self.episodes:
-            raise ValueError(f"{at}video must be at most {at}episodes={self.episodes}, got {self.video}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainEvalConfig(EpisodesConfig):
+class ShownEpisodesConfig(EpisodesConfig):
+    """Settings of the episodes of an evaluation, and of what it shows of them."""
+
+    video: NonNegativeInt = 0
+    """Number of episodes to film, at most `episodes`."""
+    replay: NonNegativeInt = 0
+    """Number of episodes in the replay, a page that shows them with the policy's probabilities and attention; at most
+    `episodes`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at = self._section
+        for name in ("video", "replay"):
+            if getattr(self, name) > self.episodes:
+                raise ValueError(f"{at}{name} must be at most {at}episodes={self.episodes}, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainEvalConfig(ShownEpisodesConfig):
     """Evaluation during training. Evaluations use checkpoints, so a checkpoint is saved whenever an evaluation is due."""
 
     interval: PositiveInt | None = None
@@ -68,7 +81,7 @@ class TrainEvalConfig(EpisodesConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalConfig(EpisodesConfig):
+class EvalConfig(ShownEpisodesConfig):
     """Settings of an evaluation."""
 
     checkpoint: str
@@ -79,6 +92,8 @@ class EvalConfig(EpisodesConfig):
     """JSON file for the result; null: only printed."""
     render: str | None = None
     """File (`.gif` or `.mp4`) for a film of `video` episodes, or of one if `video` is 0; null: none."""
+    replay_file: str | None = None
+    """File (`.html`) for a replay of `replay` episodes, or of one if `replay` is 0; null: none."""
     record: str | None = None
     """File of samples to record, for behavioural cloning; null: none."""
     record_logits: bool = False
@@ -97,5 +112,46 @@ class EvalConfig(EpisodesConfig):
             raise ValueError(f"render must name a file that ends with .gif or .mp4, got {self.render!r}")
         if self.video and self.render is None:
             raise ValueError(f"video={self.video} needs a file: render=<name>.gif or .mp4")
+        if self.replay_file is not None and not self.replay_file.lower().endswith(".html"):
+            raise ValueError(f"replay_file must name a file that ends with .html, got {self.replay_file!r}")
+        if self.replay and self.replay_file is None:
+            raise ValueError(f"replay={self.replay} needs a file: replay_file=<name>.html")
         if self.record_logits and self.record is None:
             raise ValueError("record_logits=true needs a file: record=<name>")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchConfig(EpisodesConfig):
+    """Settings of watching a policy in the browser."""
+
+    run: str
+    """A run directory, one of its checkpoints, or a recording. `python -m enn_ppo.watch outputs/my_run` sets it, too."""
+    episodes: PositiveInt = 10
+    """Number of episodes to play, or to read."""
+    output: str | None = None
+    """File (`.html`) for the replay; null: `replays/step_<12 digits>.html` in the run directory, or beside the recording."""
+    open: bool = True
+    """Whether to open the page in the browser, where there is a display."""
+    live: bool = False
+    """Whether to serve the page on 127.0.0.1 and follow a running training: the newest evaluation appears by itself. `--live`
+    sets it, too."""
+    port: Annotated[int, Range(0, 65_535)] = 0
+    """TCP port of the page with `live`; 0: any free one."""
+    device: Device = "auto"
+    """`cpu`, `cuda`, or `auto`: cuda where there is one."""
+    trust: bool = False
+    """Whether to run the code that the checkpoint's settings name, its environment, although this installation of enn-ppo has
+    not written the checkpoint."""
+    debug: bool = False
+    """Whether the message about a mistake includes the traceback."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.run, str) or not self.run.strip():
+            raise ValueError(f"run must name a run directory, one of its checkpoints or a recording, got {self.run!r}")
+        super().__post_init__()
+        if self.output is not None and not self.output.lower().endswith(".html"):
+            raise ValueError(f"output must name a file that ends with .html, got {self.output!r}")
+        if self.live and self.output is not None:
+            raise ValueError(f"live=true serves its pages and writes none: leave out output={self.output}")
+        if self.port and not self.live:
+            raise ValueError(f"port={self.port} is for live=true")

@@ -19,6 +19,7 @@ from entity_gym.actions.reading import (
     as_indices,
     keep_frames,
 )
+from entity_gym.batch.decimals import to_decimals
 from entity_gym.batch.vec_obs import VecActionMask
 from entity_gym.errors import nearest
 from entity_gym.spaces import LARGEST_FLOAT32, check_names
@@ -212,11 +213,27 @@ class ContinuousActionSpace(ActionSpace):
     def action_to_json(self, action: ContinuousAction) -> dict[str, Any]:
         return {"actors": list(action.actors), "values": np.asarray(action.values).tolist()}
 
+    def space_for_replay(self) -> dict[str, Any]:
+        return {"kind": self.kind, "names": list(self.labels), **self._finite_bounds()}
+
+    def decisions_for_replay(
+        self, offer: Offer, values: NDArray[Any], logits: NDArray[np.float32] | None
+    ) -> dict[str, Any]:
+        """Return the decisions, with means and standard deviations of the unbounded numbers in the place of probabilities."""
+        decisions = {"actors": offer.actors.tolist(), "chosen": to_decimals(values)}
+        if logits is None:
+            return {**decisions, "probs": None}
+        means, log_stds = np.split(logits, 2, axis=1)
+        return {**decisions, "mean": to_decimals(means), "std": to_decimals(np.exp(log_stds))}
+
     def to_dict(self) -> dict[str, Any]:
-        saved = super().to_dict()
-        for side in ("low", "high"):  # JSON has no infinity
-            saved[side] = [bound if np.isfinite(bound) else None for bound in getattr(self, side)]
-        return saved
+        return {**super().to_dict(), **self._finite_bounds()}
+
+    def _finite_bounds(self) -> dict[str, list[float | None]]:
+        """Return the bounds as JSON, which has no infinity: None where there is no bound."""
+        return {
+            side: [bound if np.isfinite(bound) else None for bound in getattr(self, side)] for side in ("low", "high")
+        }
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:

@@ -12,6 +12,7 @@ method of the space, in the order of the way:
     list_choices, numbers     for people to read
     padded_...           values and masks of fixed shapes, for libraries without entities
     ..._json             masks, actions and probabilities in the messages of docs/protocol.md
+    ..._for_replay       the space and the decisions of one frame in the format of docs/replays.md
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from entity_gym.actions.reading import BatchActors, BatchEntities, EntityID, Fra
 from entity_gym.batch.vec_obs import VecActionMask
 from entity_gym.errors import check_parts
 from entity_gym.spaces import ObsSpace
+
+#: Decimals of probabilities in replays.
+DECIMALS = 7
 
 
 class Choice(NamedTuple):
@@ -218,6 +222,30 @@ class ActionSpace(ABC):
         """
         return probabilities.tolist()
 
+    # ---- JSON, by the format of docs/replays.md
+
+    def space_for_replay(self) -> dict[str, Any]:
+        """Return the space as JSON."""
+        return {"kind": self.kind.replace(" ", "_"), "choices": list(self.labels)}
+
+    def decisions_for_replay(
+        self, offer: Offer, values: NDArray[Any], logits: NDArray[np.float32] | None
+    ) -> dict[str, Any]:
+        """Return the decisions of one frame's actors as JSON: all but their entropies.
+
+        Args:
+            offer: the action in that frame.
+            values: (A, width) what the actors chose.
+            logits: of the frame, as a policy's are laid out: (A, C), (pairs, 1) or (A, 2 n). None: they are not known.
+        """
+        probs = None if logits is None else np.exp(logits.astype(np.float64)).round(DECIMALS).tolist()
+        return {
+            "actors": offer.actors.tolist(),
+            "probs": probs,
+            **closed_for_replay(offer.mask),
+            "chosen": values[:, 0].tolist(),
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Return the space as plain values that JSON can hold. Options with their default value are left out."""
         saved: dict[str, Any] = {"type": type(self).__name__}
@@ -231,6 +259,11 @@ class ActionSpace(ABC):
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
         """Make the space that `to_dict` has saved."""
         return cls(**{name: value for name, value in saved.items() if name != "type"})
+
+
+def closed_for_replay(mask: NDArray[np.bool_] | None) -> dict[str, Any]:
+    """Return a mask as a part of a decision, which is left out where everything is open."""
+    return {} if mask is None or mask.all() else {"mask": mask.astype(np.int64).tolist()}
 
 
 def with_value(values: NDArray[Any], row: int, value: float, column: int = 0) -> NDArray[Any]:

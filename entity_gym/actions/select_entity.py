@@ -238,6 +238,27 @@ class SelectEntityActionSpace(ActionSpace):
         rows = probabilities.reshape(len(offer.actors), len(offer.actees) + self.nobody)
         return {"actees": [ids[actee] for actee in offer.actees.tolist()], "rows": rows.tolist()}
 
+    def space_for_replay(self) -> dict[str, Any]:
+        return {"kind": "select_entity", "nobody": self.nobody}
+
+    def decisions_for_replay(
+        self, offer: Offer, values: NDArray[Any], logits: NDArray[np.float32] | None
+    ) -> dict[str, Any]:
+        """Return the decisions, with a column for each actee and one for `nobody`; chosen is -1 where there is no column."""
+        actees = NO_INDICES if offer.actees is None else offer.actees
+        mask = offer.mask
+        if mask is not None and self.nobody:
+            mask = np.pad(mask, ((0, 0), (0, 1)), constant_values=True)
+        shape = len(offer.actors), len(actees) + self.nobody
+        columns = {int(actee): column for column, actee in enumerate(actees)}
+        if self.nobody:
+            columns[NOBODY] = len(actees)
+        decisions = super().decisions_for_replay(
+            Offer(offer.actors, actees, mask), values, None if logits is None else logits.reshape(shape)
+        )
+        chosen = [columns.get(value, NOBODY) for value in decisions["chosen"]]
+        return {**decisions, "actees": actees.tolist(), "chosen": chosen}
+
 
 def _without_self(pairs: Rows | None, actors: Rows, actees: Rows) -> Rows | None:
     """Close the pairs of an actor with itself; None if nothing is closed."""

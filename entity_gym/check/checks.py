@@ -24,6 +24,7 @@ from entity_gym.environment import Environment, Observation
 from entity_gym.pools.episodes import EpisodeTracker
 from entity_gym.pools.pool import EnvSource, is_compiled
 from entity_gym.pools.vec_env import VecEnv
+from entity_gym.replay.hints import check_hints
 from entity_gym.spaces import ObsSpace
 
 Spaces = tuple[ObsSpace, Mapping[str, ActionSpace]]
@@ -334,6 +335,27 @@ def _require_plain(value: Any, where: str) -> None:
             )
 
 
+def check_drawing(subject: Subject) -> str:
+    """Hints for replays have known keys and values, and asking for them changes nothing."""
+    draws = subject.source.draw if subject.is_compiled else type(subject.make()).draw is not Environment.draw
+    if not draws:
+        skip("draw() is not there: replays choose shapes and colours")
+    pool, played = subject.pool(), subject.trajectory
+    checked = None
+    obs = pool.reset(played.seed)
+    for step in range(min(len(played), DRAWN_STEPS) + 1):
+        different = difference(played.observations[step], obs, subject.obs_space)
+        if different is not None:
+            fail(f"draw() changes the episode: step {step}: {different[1]}")
+        try:
+            checked = check_hints(pool.draw([0])[0], subject.obs_space, "this environment")
+        except ValueError as error:
+            fail(str(error))
+        if step < len(played):
+            obs = pool.act(played.actions[step])
+    return "none" if checked is None else f"of {len(checked.get('types', ()))} types"
+
+
 def check_rendering(subject: Subject) -> str:
     """An image is (height, width, 3) uint8, and drawing it changes nothing."""
     draws = subject.source.render if subject.is_compiled else type(subject.make()).render is not Environment.render
@@ -624,6 +646,7 @@ CHECKS = (
     Check("own arrays", check_own_arrays, _PLAYABLE),
     Check("saving", check_saving, _SEEDED),
     Check("rendering", check_rendering, _SEEDED),
+    Check("drawing", check_drawing, _SEEDED),
     Check("wrong actions", check_wrong_actions, _SEEDED),
     Check("observe", check_observe, _PLAYABLE),
     Check("compiled", check_compiled, (*_SEEDED, "observe")),

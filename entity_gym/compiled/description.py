@@ -39,6 +39,7 @@ class Description:
     step: ClassVar[Callable[..., tuple[float, bool, bool]]]
     observe: ClassVar[Callable[..., None]]
     render: ClassVar[Callable[..., NDArray[np.uint8]] | None] = None
+    draw: ClassVar[Callable[..., Mapping[str, Any]] | None] = None
 
     def __init__(self, **parameters: Any) -> None:
         self.values = self.check_values(parameters)

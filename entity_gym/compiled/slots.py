@@ -306,6 +306,10 @@ class CompiledSlots(EnvSlots):
             raise NotImplementedError(f"{self.layout.name} does not implement render(s)")
         return draw(Record(self.slots["record"][i]))
 
+    def draw(self, i: int) -> Mapping[str, Any] | None:
+        draw = type(self.env).draw
+        return None if draw is None else draw(Record(self.slots["record"][i]))
+
     @property
     def can_save(self) -> bool:
         return True

@@ -93,6 +93,9 @@ class CompiledView(Environment):
     def render(self) -> NDArray[np.uint8]:  # noqa: D102
         return self._slots.render(0)
 
+    def draw(self) -> Mapping[str, Any] | None:  # noqa: D102
+        return self._slots.draw(0)
+
     def configure(self, info: Mapping[str, Any]) -> None:  # noqa: D102
         self._slots.configure(ONLY, [info])
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import Array, Categorical, CompiledEnvironment, Entity, rand_float
-from entity_gym.envs.drawing import BLUE, DARK, LINE, ORANGE, Image, canvas, disc, line, rectangle
+from entity_gym.envs.drawing import BLUE, DARK, LINE, ORANGE, Image, canvas, disc, line, name_of, rectangle
 
 GRAVITY = 9.8  # m/s²
 MASS_POLE = 0.1  # kg
@@ -27,10 +27,10 @@ class CartPole(CompiledEnvironment):
     """Balance a pole that is hinged to a cart, by pushing the cart left or right. The same dynamics as Gymnasium's.
 
     **Observation.** One `Cart` [position, velocity, angle, angular_velocity], in metres, radians and seconds; the angle
-    is 0 for an upright pole and grows to the right. At the start each of the four is drawn uniformly from
-    -0.05 <= value < 0.05. The fixed array `obs`, (4,) float32, holds the same numbers for the Gymnasium and dm forms.
+    is 0 for an upright pole and grows to the right. Each starts uniformly in -0.05 <= value < 0.05. The fixed array
+    `obs`, (4,) float32, has the same numbers for the Gymnasium and dm forms.
 
-    **Actions.** `Push`: the cart is pushed left (0) or right (1) with 10 newtons for one step of 0.02 seconds.
+    **Actions.** `Push`: left (0) or right (1), with 10 newtons for one step of 0.02 seconds.
 
     **A step.** With position x, angle θ, force F, and the masses and lengths of Barto, Sutton and Anderson (1983):
 
@@ -41,13 +41,13 @@ class CartPole(CompiledEnvironment):
     where m = 0.1 is the pole's mass, l = 0.5 half its length, M = 1.1 the mass of everything and g = 9.8. One step of
     Euler's method follows: positions move with the old velocities.
 
-    **Reward.** 1 in every step, the last one included.
+    **Reward.** 1 in every step, including the last.
 
-    **End.** The episode ends when |position| > 2.4 or |angle| > 12 degrees. It is truncated after `max_steps` steps unless
-    it ends in that very step: 500 for CartPole-v1 (this class), 200 for CartPole-v0 (`CartPoleV0`).
+    **End.** Terminates when |position| > 2.4 or |angle| > 12 degrees. Truncated after `max_steps` steps unless that
+    step terminates: 500 for CartPole-v1 (this class), 200 for CartPole-v0 (`CartPoleV0`).
 
-    **Best score.** `max_steps`: pushing towards the side to which the pole falls, as angle + angular velocity says, balances
-    for longer than that. The task counts as solved at a mean of 475, or 195 for CartPole-v0 (`reward_threshold`).
+    **Best score.** `max_steps`: pushing to the side to which the pole falls, by angle + angular velocity, balances for
+    longer. Solved at a mean of 475, or 195 for CartPole-v0 (`reward_threshold`).
     """
 
     entities = {"Cart": Entity(["position", "velocity", "angle", "angular_velocity"], max=1)}
@@ -93,6 +93,16 @@ class CartPole(CompiledEnvironment):
         obs.Cart[0, 3] = s.angular_velocity
         for i in range(4):
             obs.arrays.obs[i] = obs.Cart[0, i]
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays: the cart on its track, as high as its angle says; where the pole is upright it is in the middle."""
+        cart = {"position": ["position", "angle"], "shape": "square", "color": name_of(BLUE), "size": 0.3, "trail": 50}
+        return {
+            "bounds": [-MAX_POSITION, -0.5, MAX_POSITION, 0.5],
+            "grid": False,
+            "y_up": True,
+            "types": {"Cart": cart},
+        }
 
     def render(s: Any) -> Image:
         """The track from -2.4 to 2.4 as a (121, 241, 3) image, 50 pixels to the metre; the pole is drawn at full length."""

@@ -17,17 +17,17 @@ COLUMN, HEIGHT = 12, 160  # pixels of the picture
 class CherryPick(CompiledEnvironment):
     """Take the better half of the cherries, one by one.
 
-    **Observation.** `Cherry` [quality] for every cherry that is left, in an order that says nothing (those behind one that
-    is taken move up), and `Player`, without features.
+    **Observation.** `Cherry` [quality] for every cherry that is left, in an order without meaning (cherries behind a
+    taken one move up), and `Player`, without features.
 
-    **Actions.** `Pick Cherry`: the player selects one of the cherries. It is taken away.
+    **Actions.** `Pick Cherry`: the player selects a cherry, which is taken away.
 
-    **Reward.** The quality of the cherry. Qualities are drawn from a normal distribution and then all moved by the same
-    amount, so that the best num_cherries // 2 of them sum to 1.
+    **Reward.** The quality of the cherry. Qualities are drawn from a normal distribution and shifted together, so that
+    the best num_cherries // 2 sum to 1.
 
-    **End.** The episode ends after num_cherries // 2 steps.
+    **End.** Terminates after num_cherries // 2 steps.
 
-    **Best score.** 1.0 in every episode: take the best cherry that is left. Picking at random gives about -11.5 with 32
+    **Best score.** 1.0 in every episode: take the best cherry that is left. Random choices give about -11.5 with 32
     cherries: the mean cherry is 0.78 standard deviations below the mean of the better half, 16 times.
 
     Args:
@@ -77,6 +77,15 @@ class CherryPick(CompiledEnvironment):
         for i in range(s.cherries_left):
             obs.Cherry[i, 0] = s.quality[i]
         obs.n.Player = 1
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays."""
+        return {
+            "types": {
+                "Cherry": {"shape": "circle", "color": drawing.name_of(drawing.RED), "label": "{quality}"},
+                "Player": {"shape": "square", "color": drawing.name_of(drawing.BLUE)},
+            }
+        }
 
     def render(s: Any) -> drawing.Image:
         """Draw a column for every cherry: upwards from the middle if its quality is positive, else downwards.

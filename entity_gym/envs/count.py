@@ -8,7 +8,7 @@ import numpy as np
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, rand_int
 from entity_gym.envs.checks import check_range
-from entity_gym.envs.drawing import GREEN, ORANGE, RED, WHITE, Image, cell, disc, grid, rectangle
+from entity_gym.envs.drawing import BLUE, GREEN, ORANGE, RED, WHITE, Image, cell, disc, grid, name_of, rectangle
 
 NUM_CHOICES = 10
 NOTHING = -1
@@ -17,18 +17,18 @@ NOTHING = -1
 class Count(CompiledEnvironment):
     """Count beans that are all alike. Some wrong answers are masked.
 
-    **Observation.** One `Player`, and `Bean`, whose number is drawn uniformly from 0 to `masked_choices` - 1. Neither has
+    **Observation.** One `Player`, and 0 to `masked_choices` - 1 `Bean`s, a number drawn uniformly. Neither has
     features.
 
     **Actions.** `count`: the player picks a number from 0 to 9. Open are the right number and a random set of others
-    below `masked_choices`: a set of uniformly drawn size, from none to all of these numbers, to which the right one is
-    added. The mask stands in every observation that offers the action; the last one of an episode offers none.
+    below `masked_choices`, of uniformly drawn size from none to all. The last observation of an episode offers no
+    action.
 
     **Reward.** 1 for the right number, otherwise 0.
 
     **End.** After one step.
 
-    **Best score.** 1. By drawing uniformly from what is open a policy scores about 0.29 with the default.
+    **Best score.** 1. Uniform choices among the open numbers score about 0.29 with the default.
 
     Args:
         masked_choices: how many numbers of beans there can be, and how many choices can be open; from 1 to 10.
@@ -73,6 +73,15 @@ class Count(CompiledEnvironment):
         obs.n.Bean = s.num_beans
         for number in range(NUM_CHOICES):
             obs.count.mask[0, number] = s.is_open[number]
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays."""
+        return {
+            "types": {
+                "Bean": {"shape": "circle", "color": name_of(ORANGE)},
+                "Player": {"shape": "square", "color": name_of(BLUE)},
+            }
+        }
 
     def render(s: Any) -> Image:
         """A (65, 321, 3) image: a row of beans above the choices 0 to 9, white where open, green or red once given."""

@@ -51,6 +51,11 @@ _DIGITS = (
 )
 
 
+def name_of(colour: Colour) -> str:
+    """Return a colour as the hints for drawing write it: "#rrggbb"."""
+    return "#{:02x}{:02x}{:02x}".format(*colour)
+
+
 def canvas(width: int, height: int, colour: Colour = GROUND) -> Image:
     """An image of `width` x `height` pixels in one colour."""
     image = np.empty((height, width, 3), np.uint8)

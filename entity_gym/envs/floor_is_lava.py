@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, rand_int
-from entity_gym.envs.drawing import BLUE, GREEN, RED, Image, cell, disc, grid, rectangle
+from entity_gym.envs.drawing import BLUE, GREEN, RED, Image, cell, disc, grid, name_of, rectangle
 
 DIRECTIONS = ("n", "ne", "e", "se", "s", "sw", "w", "nw")
 DX = (0, 1, 1, 1, 0, -1, -1, -1)
@@ -20,19 +20,17 @@ class FloorIsLava(CompiledEnvironment):
     """A player steps on the one tile that is not lava. Where the tiles are matters only relative to the player.
 
     **Observation.** `Lava` [x, y], `HighGround` [x, y] and `Player` [x, y], whole numbers; x grows to the east and y to
-    the north. The player starts anywhere in -1000 <= x, y <= 1000. One to eight of the eight tiles around it
-    are observed, a number drawn uniformly. One of them, drawn uniformly, is high ground and the others are lava.
-    There is always one player and one high ground, and from none to seven lava. In a frame the player is the last
-    entity, at index (number of lava) + 1, and that is the actor.
+    the north. The player starts anywhere in -1000 <= x, y <= 1000. One to eight of the eight tiles around it are
+    observed, a number drawn uniformly: one of them, drawn uniformly, is high ground, the others (none to seven) are
+    lava. The player, the actor, is the last entity of a frame, at index (number of lava) + 1.
 
-    **Actions.** `move`: the player picks one of eight directions and moves by one tile. Tiles that are not shown can be
-    stepped on as well.
+    **Actions.** `move`: one of eight directions, by one tile. Tiles that are not shown can be stepped on as well.
 
     **Reward.** 1 for stepping on the high ground, otherwise 0.
 
     **End.** After one step.
 
-    **Best score.** 1; a direction drawn uniformly scores 0.125, and so does every policy that cannot relate the tiles
+    **Best score.** 1. A uniformly drawn direction scores 0.125, and so does every policy that cannot relate the tiles
     to the player.
     """
 
@@ -87,6 +85,20 @@ class FloorIsLava(CompiledEnvironment):
         obs.n.Player = 1
         obs.Player[0, 0] = s.x
         obs.Player[0, 1] = s.y
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays: the 5 x 5 tiles around the player's first one."""
+        place, x, y = ["x", "y"], int(s.x), int(s.y)
+        return {
+            "bounds": [x - 2, y - 2, x + 2, y + 2],
+            "grid": True,
+            "y_up": True,
+            "types": {
+                "Lava": {"position": place, "shape": "square", "color": name_of(RED), "size": 1},
+                "HighGround": {"position": place, "shape": "square", "color": name_of(GREEN), "size": 1},
+                "Player": {"position": place, "shape": "circle", "color": name_of(BLUE), "size": 0.6, "layer": 1},
+            },
+        }
 
     def render(s: Any) -> Image:
         """The 5 x 5 tiles around the player as a (161, 161, 3) image: lava red, high ground green, the player blue."""

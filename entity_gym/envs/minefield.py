@@ -21,23 +21,23 @@ SIZE = 320  # pixels of the picture
 class Minefield(CompiledEnvironment):
     """A vehicle drives to a target between mines.
 
-    **Observation.** `Vehicle` [x_pos, y_pos, direction, step], `Mine` [x_pos, y_pos] and `Target` [x_pos, y_pos]. x grows
-    to the right and y upwards; direction is an angle from 0 to 2 pi, counterclockwise from the x axis; `step` is the number
-    of steps taken in this episode. Nothing limits where the vehicle may drive. With `translate`, the vehicle is the origin:
-    its own position is subtracted from every position, and its own x_pos and y_pos are 0; directions do not change.
+    **Observation.** `Vehicle` [x_pos, y_pos, direction, step], `Mine` [x_pos, y_pos] and `Target` [x_pos, y_pos]. x
+    grows to the right and y upwards; direction is an angle from 0 to 2 pi, counterclockwise from the x axis; `step`
+    counts the steps of the episode. Nothing limits where the vehicle may drive. With `translate`, the vehicle's
+    position is subtracted from every position, and its own x_pos and y_pos are 0; directions do not change.
 
-    **Actions.** `move`: the vehicle turns left (counterclockwise, by pi / 8), moves forward (3 in its direction) or turns
-    right. Turning does not move it.
+    **Actions.** `move`: turn left (counterclockwise, by pi / 8), move forward (3 in the vehicle's direction) or turn
+    right. Turning does not move the vehicle.
 
     **Reward.** 1 if the vehicle is less than 5 away from the target after a step, otherwise 0.
 
-    **End.** The episode ends when the vehicle is less than 5 away from the target or from a mine. It is truncated after
-    `max_steps` steps. It starts with vehicle and target anywhere in the square -width / 2 <= x, y < width / 2, and any
-    direction, drawn uniformly. Then `max_mines` mines are drawn in the same way, one after the other, and each that is less
-    than 15 away from the vehicle, the target or a mine already there is dropped: there may be fewer, even none.
+    **End.** Terminates when the vehicle is less than 5 away from the target or a mine. Truncated after `max_steps`
+    steps. Vehicle and target start uniformly in the square -width / 2 <= x, y < width / 2, with any direction. Then
+    `max_mines` mines are drawn likewise, and each that is less than 15 away from the vehicle, the target or an earlier
+    mine is dropped: there may be fewer, even none.
 
-    **Best score.** About 1.0: between two mines there is a gap of 5 or more, so that there is a way (almost) always, and
-    200 steps are more than enough for it.
+    **Best score.** About 1.0: gaps between mines are 5 or more, so that there is (almost) always a way, and 200 steps
+    are more than enough.
 
     Args:
         max_mines: the most mines, 0 to 64.
@@ -117,6 +117,27 @@ class Minefield(CompiledEnvironment):
         obs.n.Target = 1
         obs.Target[0, 0] = s.target_x - origin_x
         obs.Target[0, 1] = s.target_y - origin_y
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays: the starting square; mines and target are as large as their reach."""
+        half = float(s.width) / 2
+        place = ["x_pos", "y_pos"]
+        types: dict[str, dict[str, Any]] = {
+            "Mine": {"position": place, "shape": "circle", "color": drawing.name_of(drawing.DARK), "size": 2 * REACH},
+            "Target": {"position": place, "shape": "ring", "color": drawing.name_of(drawing.GREEN), "size": 2 * REACH},
+            "Vehicle": {
+                "position": place,
+                "shape": "triangle",
+                "color": drawing.name_of(drawing.BLUE),
+                "size": 8,
+                "angle": "direction",
+                "layer": 1,
+            },
+        }
+        if s.translate:  # the vehicle stays at the origin, and the others may be a whole width away
+            return {"bounds": [-2 * half, -2 * half, 2 * half, 2 * half], "grid": False, "y_up": True, "types": types}
+        types["Vehicle"]["trail"] = 200
+        return {"bounds": [-half, -half, half, half], "grid": False, "y_up": True, "types": types}
 
     def render(s: Any) -> drawing.Image:
         """Draw the starting square and a margin: the vehicle is a blue wedge, the target green, mines are dark.

@@ -20,14 +20,13 @@ BAR = 16  # pixels, height of the cannon's bar
 class MineSweeper(CompiledEnvironment):
     """Robots clear a minefield.
 
-    **Observation.** `Mine` [x, y], `Robot` [x, y] and, where there is one, `Orbital Cannon` [cooldown]. Positions are
-    whole numbers with 0 <= x < width and 0 <= y < height; x grows to the right and y upwards. Mines are never hidden.
-    Mines and robots that are gone are left out, and those behind them move up in the list.
+    **Observation.** `Mine` [x, y], `Robot` [x, y] and, with `orbital_cannon`, `Orbital Cannon` [cooldown]. Positions
+    are whole numbers, 0 <= x < width and 0 <= y < height; x grows to the right and y upwards. Mines are never hidden.
+    Mines and robots that are gone are left out, and those behind them move up.
 
-    **Actions.** `Move`: every robot picks x+1, x-1, y+1, y-1 or to defuse; leaving the board is masked. Several robots
-    may stand in one cell. `Fire Orbital Cannon`: the cannon picks a mine or a robot, in steps that begin with
-    cooldown 0; a policy then always fires, since the action has no choice of holding fire. The last observation of an
-    episode offers no actions.
+    **Actions.** `Move`: every robot picks x+1, x-1, y+1, y-1 or to defuse; leaving the board is masked. Robots may
+    share a cell. `Fire Orbital Cannon`: in steps that begin with cooldown 0 the cannon picks a mine or a robot; it
+    cannot hold fire. The last observation of an episode offers no actions.
 
     **A step**, in this order:
 
@@ -41,11 +40,11 @@ class MineSweeper(CompiledEnvironment):
     **Reward.** 1 in the step in which the last mine goes, whoever removed it and whatever became of the robots;
     otherwise 0.
 
-    **End.** The episode ends when no mine or no robot is left. It is truncated after `max_steps` steps unless it ends
-    by itself in that very step. `end_of_episode_info` then holds `mines_left` and `robots_left`.
+    **End.** Terminates when no mine or no robot is left. Truncated after `max_steps` steps unless that step terminates.
+    `end_of_episode_info` then has `mines_left` and `robots_left`.
 
-    **Best score.** Mean episodic reward 1.0 on the default board: one robot can defuse every mine from beside it, and
-    100 steps are more than enough for five mines.
+    **Best score.** 1.0 on the default board: one robot can defuse every mine from beside it, and 100 steps are more
+    than enough for five mines.
 
     Args:
         width: cells along x, 1 to 256.
@@ -153,6 +152,24 @@ class MineSweeper(CompiledEnvironment):
             obs.Orbital_Cannon[0, 0] = s.cooldown
             if s.cooldown > 0:
                 obs.n.Fire_Orbital_Cannon = 0
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays: the board, y = 0 at the bottom, and in it the mines under the robots."""
+        dark, blue = drawing.name_of(drawing.DARK), drawing.name_of(drawing.BLUE)
+        return {
+            "bounds": [0, 0, int(s.width) - 1, int(s.height) - 1],
+            "grid": True,
+            "y_up": True,
+            "types": {
+                "Mine": {"position": ["x", "y"], "shape": "circle", "color": dark, "size": 0.8},
+                "Robot": {"position": ["x", "y"], "shape": "square", "color": blue, "size": 0.55, "layer": 1},
+                "Orbital Cannon": {
+                    "shape": "diamond",
+                    "color": drawing.name_of(drawing.RED),
+                    "label": "ready in {cooldown}",
+                },
+            },
+        }
 
     def render(s: Any) -> drawing.Image:
         """Draw the board, y = 0 at the bottom, under a bar that fills up as the cannon gets ready.

@@ -19,13 +19,13 @@ class MultiArmedBandit(CompiledEnvironment):
 
     **Observation.** One global feature, `step`, from 0 to 32.
 
-    **Actions.** `pull`, of the environment as a whole: one of the levers A to E.
+    **Actions.** `pull`, by the frame: one of the levers A to E.
 
     **Reward.** 1/32 for pulling A, otherwise 0.
 
-    **End.** The episode ends after its 32nd step. Nothing in this world is random.
+    **End.** Terminates after the 32nd step. Nothing in this world is random.
 
-    **Best score.** 1, by pulling A in every step; levers drawn uniformly give 0.2.
+    **Best score.** 1, by pulling A in every step; uniformly drawn levers give 0.2.
     """
 
     global_features = ["step"]

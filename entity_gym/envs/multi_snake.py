@@ -24,10 +24,10 @@ MOVED, GREW, DIED = range(3)
 class MultiSnake(CompiledEnvironment):
     """Snakes on a square board eat food of their own colour and grow, each segment in a cell of its own.
 
-    **Observation.** `SnakeHead`, `SnakeBody` and `Food`, each [x, y, color], and the global feature `step`, the number
-    of steps taken in this episode. Positions are whole numbers from 0 to board_size - 1; x grows to the right and y
-    upwards. A colour is the number of a snake, from 0 to num_snakes - 1. Heads and food come in the order of colours,
-    one each per snake. Bodies, all segments but the heads, come snake by snake, each from the tail to the neck.
+    **Observation.** `SnakeHead`, `SnakeBody` and `Food`, each [x, y, color], and the global feature `step`, the steps
+    of this episode. Positions are whole numbers from 0 to board_size - 1; x grows to the right and y upwards. A colour
+    is the number of a snake, from 0 to num_snakes - 1. Heads and food come in the order of colours, one each per snake;
+    bodies (all segments but the heads) snake by snake, each from the tail to the neck.
 
     **Actions.** `move`: every head picks up (y+1), down (y-1), left (x-1) or right (x+1). Nothing is masked.
 
@@ -45,12 +45,11 @@ class MultiSnake(CompiledEnvironment):
     A dead snake stays where it was. The snakes after it still move in this step. When all have moved, what was eaten is
     replaced by food of the same colour in a free cell, drawn uniformly from those without a segment and without food.
 
-    **Reward.** 1 / (max_snake_length - 1) / num_snakes for every segment that a snake grows; dying costs nothing but what
-    could still be eaten. (A snake of full length that eats again grows nothing and gets nothing.)
+    **Reward.** 1 / (max_snake_length - 1) / num_snakes for every segment that a snake grows. Dying costs nothing but
+    the food not eaten. (A snake of full length that eats gets nothing.)
 
-    **End.** The episode ends with the step in which a snake dies, or in which all snakes of a player have reached
-    `max_snake_length`. It is truncated after `max_steps` steps. It starts with snakes of one segment, each with one food,
-    in cells of their own, drawn uniformly.
+    **End.** Terminates when a snake dies, or when all snakes of a player have reached `max_snake_length`. Truncated
+    after `max_steps` steps. Snakes start with one segment and one food each, in different cells, drawn uniformly.
 
     **Players.** Snake i belongs to player i // (num_snakes / num_players): with 4 snakes and 2 players, colours 0 and 1
     are player 0's, 2 and 3 player 1's. There is one frame, in which the heads of all players act. What a player earned is
@@ -64,8 +63,8 @@ class MultiSnake(CompiledEnvironment):
     - `seen_by(values, player, entity_type, rows)` renumbers the colours for one player's eyes, the own ones from 0 on
       and those of the next player after them. The game looks the same to every player then, but for the order of moves.
 
-    **Best score.** 1.0: all snakes at full length. With more than one player, all players share that 1.0, and one that
-    reaches full length first ends the episode: a player alone earns at most 1 / num_players.
+    **Best score.** 1.0: all snakes at full length. Several players share that 1.0, and one that reaches full length
+    first ends the episode: a player alone earns at most 1 / num_players.
 
     Args:
         board_size: cells along x and along y, 2 to 64.
@@ -179,6 +178,21 @@ class MultiSnake(CompiledEnvironment):
             obs.Food[i, 1] = s.food[i, 1]
             obs.Food[i, 2] = i
         obs.n.SnakeBody = body
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays: the board, y = 0 at the bottom, in the colours of the snakes."""
+        last = int(s.board_size) - 1
+        common = {"position": ["x", "y"], "color": drawing.name_of(drawing.PALETTE[0]), "color_by": "color"}
+        return {
+            "bounds": [0, 0, last, last],
+            "grid": True,
+            "y_up": True,
+            "types": {
+                "SnakeHead": {**common, "shape": "square", "size": 0.95, "label": "{color}", "layer": 2},
+                "SnakeBody": {**common, "shape": "square", "size": 0.7, "layer": 1},
+                "Food": {**common, "shape": "diamond", "size": 0.6},
+            },
+        }
 
     def render(s: Any) -> drawing.Image:
         """Draw the board, y = 0 at the bottom: heads are squares with a white eye, food is round.

@@ -7,7 +7,20 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, rand_int
-from entity_gym.envs.drawing import GREEN, GREY, ORANGE, RED, Image, cell, disc, grid, line, rectangle
+from entity_gym.envs.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    Image,
+    cell,
+    disc,
+    grid,
+    line,
+    name_of,
+    rectangle,
+)
 
 HOTDOG, NOT_HOTDOG = 0, 1  # the choices of `classify`
 NOTHING = -1
@@ -16,15 +29,14 @@ NOTHING = -1
 class NotHotdog(CompiledEnvironment):
     """Tell a hotdog from other objects. It is shown in two ways: by a feature, or by the type of the entity.
 
-    **Observation.** One `Player` [step], step being 0 and then 1. Beside it stands either an `Object` [is_hotdog] or a
-    `Hotdog`, which has no features. It is a hotdog in half of the episodes. A hotdog is shown as a `Hotdog` or as an
-    `Object` with is_hotdog 1, equally often; anything else as an `Object` with is_hotdog 0.
+    **Observation.** One `Player` [step], 0 and then 1, and either an `Object` [is_hotdog] or a `Hotdog`, without
+    features. Half of the episodes have a hotdog, shown as a `Hotdog` or as an `Object` with is_hotdog 1, equally often;
+    anything else is an `Object` with is_hotdog 0.
 
     **Actions.** `classify`: the player picks `hotdog` (0) or `not_hotdog` (1). `unused_action` is never offered to
-    anybody: a policy must cope with an action that nobody ever takes.
+    anybody, and a policy must cope with that.
 
-    **Reward.** 1 if the choice says what the thing is: `hotdog` for a hotdog, `not_hotdog` for anything else. The labels
-    mean what they say. Otherwise 0.
+    **Reward.** 1 for the right choice, `hotdog` for a hotdog and `not_hotdog` for anything else; otherwise 0.
 
     **End.** After one step.
 
@@ -64,6 +76,16 @@ class NotHotdog(CompiledEnvironment):
             obs.n.Hotdog = 0
             obs.Object[0, 0] = 1.0 if s.is_hotdog else 0.0
         obs.n.unused_action = 0
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays."""
+        return {
+            "types": {
+                "Player": {"shape": "square", "color": name_of(BLUE)},
+                "Object": {"shape": "circle", "color": name_of(GREY), "label": "hotdog: {is_hotdog}"},
+                "Hotdog": {"shape": "diamond", "color": name_of(ORANGE)},
+            }
+        }
 
     def render(s: Any) -> Image:
         """A (33, 65, 3) image: the thing, then the answer in green or red. A hotdog is a hotdog, anything else a disc."""

@@ -17,21 +17,20 @@ CELL = 32  # pixels
 class PickMatchingBalls(CompiledEnvironment):
     """Pick all balls of one colour. The most frequent colour scores best.
 
-    **Observation.** `Ball` [color0, ..., color5, selected] for every ball, selected or not, and `Player`, without features.
-    The six features hold the number of the ball's colour, from 0 to 5, six times; with `one_hot`, 1 in the place of the
-    colour and 0 elsewhere. `selected` is 1 for a ball that has been picked and 0 otherwise.
+    **Observation.** `Ball` [color0, ..., color5, selected] for every ball, and `Player`, without features. The six
+    features all hold the number of the ball's colour, 0 to 5; with `one_hot`, 1 in the place of the colour and 0
+    elsewhere. `selected` is 1 for a picked ball, otherwise 0.
 
     **Actions.** `Pick Ball`: the player selects a ball that has not been picked.
 
-    **Reward.** Nothing before the end. There it is 1 if all balls are picked, and otherwise
-    (number of balls picked - 1) / (number of balls of the most frequent colour): the last ball, of another colour, does
-    not count.
+    **Reward.** 0 before the end. Then 1 if all balls are picked, and otherwise (number of balls picked - 1) / (number
+    of balls of the most frequent colour): the last ball, of another colour, does not count.
 
-    **End.** The episode ends when balls of two colours are picked, or all balls. It starts with `max_balls` balls, with
-    `randomize` with any number from 3 to `max_balls`; every colour is drawn uniformly.
+    **End.** Terminates when balls of two colours are picked, or all balls. There are `max_balls` balls at first, with
+    `randomize` any number from 3 to `max_balls`; colours are drawn uniformly.
 
-    **Best score.** 1.0 in every episode: pick all balls of a colour of which there are most, then any other. Picking any
-    ball first and then all of its colour gives its share of the most frequent colour.
+    **Best score.** 1.0 in every episode: pick all balls of a most frequent colour, then any other. Picking any colour's
+    balls gives its share of the most frequent colour.
 
     Args:
         max_balls: 1 to 64; at least 3 with `randomize`.
@@ -106,6 +105,13 @@ class PickMatchingBalls(CompiledEnvironment):
                 obs.Pick_Ball.actees[open_balls] = i
                 open_balls += 1
         obs.n.Pick_Ball_actees = open_balls
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays: balls in their colours."""
+        ball = {"shape": "circle", "color": drawing.name_of(drawing.PALETTE[0])}
+        if not s.one_hot:
+            ball |= {"color_by": "color0", "label": "{color0}"}
+        return {"types": {"Ball": ball, "Player": {"shape": "square", "color": drawing.name_of(drawing.DARK)}}}
 
     def render(s: Any) -> drawing.Image:
         """Draw the balls in a row; picked ones have a white middle.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, rand_int
-from entity_gym.envs.drawing import GREY, RED, WHITE, Image, cell, disc, grid, line, rectangle
+from entity_gym.envs.drawing import BLUE, GREY, RED, WHITE, Image, cell, disc, grid, line, name_of, rectangle
 
 THROWS = ("rock", "paper", "scissors")
 ROCK, PAPER, SCISSORS = range(3)  # each beats the one before it, and rock beats scissors
@@ -17,9 +17,9 @@ NOTHING = -1
 class RockPaperScissors(CompiledEnvironment):
     """An opponent has already thrown; only the value function is told what.
 
-    **Observation.** One `Player` without features and one `Opponent` [rock, paper, scissors], 1 for what it throws and 0
-    for the others: rock in 50 %, paper in 30 % and scissors in 20 % of the episodes. The opponent is hidden
-    (`visible` is false) unless `cheat`: the value function sees it and can predict the reward exactly; the policy does not.
+    **Observation.** One `Player` without features and one `Opponent` [rock, paper, scissors], 1 for its throw and 0 for
+    the others: rock in 50 %, paper in 30 % and scissors in 20 % of the episodes. Without `cheat` the opponent is hidden
+    (`visible` is false): the value function sees it and can predict the reward exactly; the policy does not.
 
     **Actions.** `throw`: the player picks rock, paper or scissors.
 
@@ -27,8 +27,8 @@ class RockPaperScissors(CompiledEnvironment):
 
     **End.** After one step.
 
-    **Best score.** 1 on average, by always throwing paper (0.5 x 2); always rock gives 0.4, always scissors 0.6, a throw
-    drawn uniformly 2/3. With `cheat`, 2. A policy that scores well above 1 without it has seen what it must not see.
+    **Best score.** 1 on average, by always throwing paper (0.5 x 2); always rock gives 0.4, always scissors 0.6, a
+    uniform throw 2/3. With `cheat`, 2. Well above 1 without it, a policy has seen what is hidden.
 
     Args:
         cheat: show the opponent to the policy, too.
@@ -60,6 +60,15 @@ class RockPaperScissors(CompiledEnvironment):
         for throw in range(3):
             obs.Opponent[0, throw] = 1.0 if throw == s.opponent else 0.0
         obs.visible.Opponent[0] = s.cheat
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays."""
+        return {
+            "types": {
+                "Player": {"shape": "square", "color": name_of(BLUE)},
+                "Opponent": {"shape": "diamond", "color": name_of(RED)},
+            }
+        }
 
     def render(s: Any) -> Image:
         """A (33, 65, 3) image: the opponent's throw, then the player's. A disc, a sheet, or crossed blades."""

@@ -15,12 +15,15 @@ from entity_gym.envs.checks import check_range
 from entity_gym.envs.skirmish_battle import (
     HEALER,
     HEALTH,
+    LARGEST_OBSTACLE,
     LONGEST_REACH,
     MAX_ARMY,
     MAX_OBSTACLES,
     MAX_UNITS,
     MELEE,
     NOBODY,
+    SMALLEST_OBSTACLE,
+    SPACING,
     balance,
     bury,
     can_fire,
@@ -241,6 +244,30 @@ class Skirmish(CompiledEnvironment):
                     obs.Target.mask[ready, j] = can_fire(s, i, j)
                 ready += 1
         obs.n.Target = ready
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays: the field, with units in the colour of their team and their health beside them."""
+        half = s.width / 2
+        return {
+            "bounds": [-half, -half, half, half],
+            "y_up": True,
+            "types": {
+                "Unit": {
+                    "position": ["x", "y"],
+                    "shape": "circle",
+                    "color_by": "team",
+                    "size": SPACING,
+                    "label": "{health}",
+                    "layer": 1,
+                },
+                "Obstacle": {
+                    "position": ["x", "y"],
+                    "shape": "circle",
+                    "color": drawing.name_of(drawing.GREY),
+                    "size": SMALLEST_OBSTACLE + LARGEST_OBSTACLE,
+                },
+            },
+        }
 
     def render(s: Any) -> drawing.Image:
         """Draw the field: army 0 is blue, army 1 red; melee units are squares, ranged ones triangles, healers crosses.

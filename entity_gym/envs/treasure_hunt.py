@@ -8,7 +8,7 @@ import numpy as np
 
 from entity_gym.compiled import CompiledEnvironment, Entity, GlobalCategorical, kernel, rand_int
 from entity_gym.envs.checks import check_range
-from entity_gym.envs.drawing import BLUE, DARK, LINE, ORANGE, Image, Plane, canvas, disc, line, rectangle
+from entity_gym.envs.drawing import BLUE, DARK, LINE, ORANGE, Image, Plane, canvas, disc, line, name_of, rectangle
 
 MOVES = ("up", "down", "left", "right")
 DX = (0, 0, -1, 1)
@@ -21,21 +21,20 @@ MOST = 16  # of traps, and of treasures
 class TreasureHunt(CompiledEnvironment):
     """A player walks over a grid, collects treasures and keeps off traps. The player is no entity: it is the frame itself.
 
-    **Observation.** Global features `x_pos`, `y_pos`: where the player is. `Trap` [x_pos, y_pos] and
-    `Treasure` [x_pos, y_pos]. All are whole numbers; x grows to the right and y upwards. The player starts at (0, 0),
-    and traps and treasures in squares of their own with -5 <= x, y <= 5, drawn uniformly, never at (0, 0). A treasure
-    that was collected is gone; traps stay.
+    **Observation.** Global features `x_pos`, `y_pos`, the player's position; `Trap` [x_pos, y_pos] and `Treasure`
+    [x_pos, y_pos]. All are whole numbers; x grows to the right and y upwards. The player starts at (0, 0); traps and
+    treasures lie in different cells with -5 <= x, y <= 5, drawn uniformly, never at (0, 0). Collected treasures are
+    gone; traps stay.
 
-    **Actions.** `move`, of the environment as a whole: up, down, left or right, by one. A move that would leave
-    -10 <= x, y <= 10 does nothing.
+    **Actions.** `move`, by the frame: up, down, left or right, by one. A move out of -10 <= x, y <= 10 does nothing.
 
-    **Reward.** 1 for every treasure, in the step in which the player comes to stand on it; otherwise 0.
+    **Reward.** 1 for every treasure that the player steps on; otherwise 0.
 
-    **End.** The episode ends when the player steps on a trap or has collected every treasure. It is truncated after
-    `max_steps` steps unless it ends in that very step. `end_of_episode_info` then holds `treasures_left`.
+    **End.** Terminates when the player steps on a trap or has collected every treasure. Truncated after `max_steps`
+    steps unless that step terminates. `end_of_episode_info` then has `treasures_left`.
 
-    **Best score.** 5, all treasures of the default board: 100 steps are more than enough to walk around any traps. (About
-    one board in 300,000 has a treasure, or the player, walled in by traps.)
+    **Best score.** 5, all treasures of the default board: 100 steps are more than enough to walk around traps. (One
+    board in about 300,000 has a treasure, or the player, walled in.)
 
     Args:
         num_traps: from 0 to 16.
@@ -101,6 +100,20 @@ class TreasureHunt(CompiledEnvironment):
         for i in range(s.treasures_left):
             obs.Treasure[i, 0] = s.treasure[i, 0]
             obs.Treasure[i, 1] = s.treasure[i, 1]
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays: the whole grid; the player is the frame itself, and stands where its global features say."""
+        place = ["x_pos", "y_pos"]
+        return {
+            "bounds": [-BORDER, -BORDER, BORDER, BORDER],
+            "grid": True,
+            "y_up": True,
+            "types": {
+                "Trap": {"position": place, "shape": "cross", "color": name_of(DARK), "size": 0.7},
+                "Treasure": {"position": place, "shape": "circle", "color": name_of(ORANGE), "size": 0.6},
+                "__global__": {"position": place, "shape": "square", "color": name_of(BLUE), "size": 0.7, "layer": 1},
+            },
+        }
 
     def render(s: Any) -> Image:
         """The whole grid as a (253, 253, 3) image: treasures are orange discs, traps dark crosses, the player is blue."""

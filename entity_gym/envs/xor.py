@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import CompiledEnvironment, Entity, GlobalCategorical, rand_int
-from entity_gym.envs.drawing import DARK, GREEN, ORANGE, RED, WHITE, Image, cell, grid, rectangle
+from entity_gym.envs.drawing import DARK, GREEN, ORANGE, RED, WHITE, Image, cell, grid, name_of, rectangle
 
 NOTHING = -1
 
@@ -15,17 +15,17 @@ NOTHING = -1
 class Xor(CompiledEnvironment):
     """Tell whether two bits differ. Each entity shows one of them, so that neither is enough.
 
-    **Observation.** Two `Input` [is_set], each 0 or 1, and one global feature, `negate`, 0 or 1. The three are drawn
-    independently and uniformly.
+    **Observation.** Two `Input` [is_set], each 0 or 1, and the global feature `negate`, 0 or 1, all drawn independently
+    and uniformly.
 
-    **Actions.** `output`, of the environment as a whole: "0" or "1".
+    **Actions.** `output`, by the frame: "0" or "1".
 
     **Reward.** 1 for the right output, otherwise 0. With negate 0 the right output is the exclusive or of the inputs: 1
-    where they differ and 0 where they are equal. With negate 1 it is the other one.
+    if they differ, 0 if they are equal. With negate 1 it is the other one.
 
     **End.** After one step.
 
-    **Best score.** 1; without looking at all three bits no policy scores more than 0.5.
+    **Best score.** 1; without all three bits no policy scores more than 0.5.
     """
 
     entities = {"Input": Entity(["is_set"], max=2)}
@@ -50,6 +50,10 @@ class Xor(CompiledEnvironment):
         obs.Input[0, 0] = s.bits[0]
         obs.Input[1, 0] = s.bits[1]
         obs.global_features[0] = s.negate
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays."""
+        return {"types": {"Input": {"shape": "square", "color": name_of(DARK), "label": "{is_set}"}}}
 
     def render(s: Any) -> Image:
         """A (33, 129, 3) row: the inputs, white if set, then negate, orange if set, then the output in green or red."""

@@ -1,7 +1,8 @@
-"""Play an environment yourself, in the terminal.
+"""Play an environment yourself, in the terminal or in the browser.
 
     python -m entity_gym.play MineSweeper --set width=8 --seed 1
     python -m entity_gym.play my_pkg.my_env:MyEnv
+    python -m entity_gym.play MineSweeper --browser
 
 To watch a trained policy play: python -m enn_ppo.play RUN. For policies of your own: `entity_gym.play.loop.play` takes any.
 
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from entity_gym.check.loading import Loaded, describe_error, load_environment, make_python, parse_settings
+from entity_gym.play.browser import browse
 from entity_gym.play.loop import INTERRUPTED, Policy, play
 from entity_gym.play.screen import Style
 from entity_gym.play.session import Session
@@ -35,10 +37,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return usage_error(error)
     except Exception as error:
         return broken(error)
-    return run(found, options.seed, style_of(options))
+    return run(found, options.seed, style_of(options), in_browser=options.browser)
 
 
-def run(found: Loaded, seed: int | None, style: Style, policy: Policy | None = None, auto: float | None = None) -> int:
+def run(
+    found: Loaded,
+    seed: int | None,
+    style: Style,
+    policy: Policy | None = None,
+    auto: float | None = None,
+    in_browser: bool = False,
+) -> int:
     """Play, and return the exit code. Exceptions of the environment are printed in one line."""
     if seed is None:
         seed = random.SystemRandom().randrange(LARGEST_SEED)
@@ -46,6 +55,9 @@ def run(found: Loaded, seed: int | None, style: Style, policy: Policy | None = N
     try:
         name = getattr(found.source, "__name__", type(found.source).__name__)
         session = Session(create, seed, name)
+        if in_browser:
+            print(f"seed {seed}")
+            return browse(session, found.parameters, policy)
         print(f"seed {seed}; ? for help, q to quit")
         return play(session, style, policy, auto=auto)
     except KeyboardInterrupt:
@@ -70,6 +82,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that play and watch share."""
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter; may be repeated")
     parser.add_argument("--seed", type=_seed, help="seed of the environment; random if it is left out")
+    parser.add_argument(
+        "--browser", action="store_true", help="play in the browser, on a page that this command serves"
+    )
     parser.add_argument(
         "--color", choices=("auto", "always", "never"), default="auto", help="use colours and draw images (auto)"
     )

@@ -54,13 +54,14 @@ class Session:
         name: the environment's name, unless it has one of its own for messages.
 
     Attributes:
+        seed: the seed.
         env: the environment.
         reader: reads its observations.
     """
 
     def __init__(self, create_env: Callable[[], Environment], seed: int, name: str) -> None:
         self._create_env = create_env
-        self._seed = seed
+        self.seed = seed
         self.env = self._new()
         name = self.env.display_name or name
         self.reader = FrameReader(self.env.obs_space(), self.env.action_space(), name)
@@ -128,7 +129,7 @@ class Session:
 
     def _new(self) -> Environment:
         env = self._create_env()
-        env.reseed(self._seed, 0)
+        env.reseed(self.seed, 0)
         return env
 
     def _remember(self, obs: Observation, episode: int, step: int, total: float, values: Values | None) -> None:

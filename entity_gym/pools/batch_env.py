@@ -116,6 +116,10 @@ class BatchEnvironment(ABC):
         """Draw environment `i` as a (height, width, 3) image. Optional."""
         raise NotImplementedError(f"{type(self).__name__} does not implement render()")
 
+    def draw(self, i: int) -> Mapping[str, Any] | None:
+        """Return hints on how a replay draws the running episode of environment `i`; see `Environment.draw`. Optional."""
+        return None
+
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release what is held. May be called twice."""
 
@@ -275,6 +279,10 @@ class BatchSlots(EnvSlots):
     def render(self, i: int) -> NDArray[np.uint8]:
         image: NDArray[np.uint8] = self._call(np.array([i]), self.env.render, i)
         return image
+
+    def draw(self, i: int) -> Mapping[str, Any] | None:
+        hints: Mapping[str, Any] | None = self._call(np.array([i]), self.env.draw, i)
+        return hints
 
     @property
     def can_save(self) -> bool:

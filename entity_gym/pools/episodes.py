@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
+from entity_gym.actions.reading import EntityID
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.pool import EnvSource, SlotVecEnv, make_slots, make_workers
 from entity_gym.pools.slots import check_num_envs
@@ -216,6 +217,18 @@ class EpisodeVecEnv:
     def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
         """Draw some of the environments, each as a (height, width, 3) image."""
         return self._pool.render(env_ids)
+
+    def draw(self, env_ids: EnvIdLike) -> list[Mapping[str, Any] | None]:
+        """Return how some of the environments want their running episodes to be drawn; see `Environment.draw`."""
+        return self._pool.draw(env_ids)
+
+    def show(self, env_ids: EnvIdLike) -> VecObs:
+        """Return what some of the environments show now: their last observations, where their episodes have ended."""
+        return self._pool.show(check_env_id(env_ids, len(self)))
+
+    def world_ids(self, env_id: int) -> Sequence[EntityID | None] | None:
+        """Return the world's own id of each entity that an environment shows; see `EnvSlots.world_ids`."""
+        return self._pool.slots.world_ids(env_id)
 
     def close(self) -> None:
         """Release everything. May be called twice."""

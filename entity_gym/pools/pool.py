@@ -232,13 +232,20 @@ class SlotVecEnv(VecEnv):
     # ---- the rest
 
     def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
+        return [self.slots.render(i) for i in self._settled(env_ids)]
+
+    def draw(self, env_ids: EnvIdLike) -> list[Mapping[str, Any] | None]:
+        return [self.slots.draw(i) for i in self._settled(env_ids)]
+
+    def _settled(self, env_ids: EnvIdLike) -> list[int]:
+        """The numbers of some environments, none of which is under way any more."""
         self._check_open()
         ids = [int(check_env_id([i], len(self))[0]) for i in env_ids]
         if self._waiting and (self._statuses.of[ids] == Status.UNDER_WAY).any():
             error = self._settle()
             if error is not None:
                 raise error
-        return [self.slots.render(i) for i in ids]
+        return ids
 
     @property
     def can_save(self) -> bool:

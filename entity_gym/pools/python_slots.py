@@ -154,6 +154,14 @@ class PythonSlots(EnvSlots):
         image: NDArray[np.uint8] = self._call(i, self.envs[i].render)
         return image
 
+    def world_ids(self, i: int) -> Sequence[EntityID | None] | None:
+        shown = self._shown[i]
+        return None if shown is None else shown.frame.ids
+
+    def draw(self, i: int) -> Mapping[str, Any] | None:
+        hints: Mapping[str, Any] | None = self._call(i, self.envs[i].draw)
+        return hints
+
     @property
     def can_save(self) -> bool:
         return all(env.can_save() for env in self.envs)

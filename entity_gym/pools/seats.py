@@ -29,6 +29,8 @@ class _Seated:
     """A pool as the learner sees it, with the learner's seats, the last observations of all players, and running scores."""
 
     pool: Any
+    #: Called with the frames of the opponents, their players and their actions, before a step is taken; None: nobody watches.
+    on_opponents: Callable[[VecObs, EnvIds, Mapping[str, VecAction]], None] | None = None
 
     def __init__(
         self,
@@ -39,7 +41,7 @@ class _Seated:
         zero_sum: bool = False,
     ) -> None:
         self.pool = pool
-        self._mapping, self._opponents, self._zero_sum = mapping, opponents, zero_sum
+        self.mapping, self.opponents, self._zero_sum = mapping, opponents, zero_sum
         num_envs, num_players = len(pool), mapping.num_players
         self._everyone: EnvIds = np.arange(num_envs, dtype=np.int64)
         self._seats: NDArray[np.int64] = self._everyone % num_players if seats is None else np.array(seats, np.int64)
@@ -69,6 +71,11 @@ class _Seated:
         images: list[NDArray[np.uint8]] = self.pool.render(env_ids)
         return images
 
+    @property
+    def seats(self) -> NDArray[np.int64]:
+        """(N,) the learner's player in each environment."""
+        return self._seats.copy()
+
     def close(self) -> None:
         """Release everything. May be called twice."""
         self.pool.close()
@@ -81,13 +88,13 @@ class _Seated:
     def _show(self, obs: VecObs) -> VecObs:
         """Return the learner's view of frames that all players see."""
         self._shown.record(obs)
-        seating = Seating(obs, self._mapping)
+        seating = Seating(obs, self.mapping)
         part = seating.part(self._seats[obs.env_id])
         self._latest = seating, part
         view = seating.show(part)
         if self._zero_sum:
             others = seating.rewards.sum(axis=1) - view.reward
-            view.reward = view.reward - others / max(1, self._mapping.num_players - 1)
+            view.reward = view.reward - others / max(1, self.mapping.num_players - 1)
         return view
 
     def _show_step(self, obs: VecObs) -> VecObs:
@@ -106,7 +113,7 @@ class _Seated:
         """Return the reports of the episodes that ended, and start the next ones with a score of 0."""
         ended = obs.env_id[obs.done]
         row_of = {env_id: row for row, env_id in enumerate(ended.tolist())}
-        scores, seats, opponents = self._scores[ended], self._seats[ended], self._opponents.faced(ended)
+        scores, seats, opponents = self._scores[ended], self._seats[ended], self.opponents.faced(ended)
         self._scores[ended] = 0.0
         reported, players_are_told = obs.end_of_episode_info, PLAYER_REWARD in obs.arrays  # `obs` itself is let go
 
@@ -125,14 +132,16 @@ class _Seated:
             raise ValueError("act was called before reset")
         seating, part = self._latest
         if not np.array_equal(seating.obs.env_id, ids):
-            seating = Seating(self._shown.frames(ids), self._mapping)
+            seating = Seating(self._shown.frames(ids), self.mapping)
             part = seating.part(self._seats[ids])
-        num_players = self._mapping.num_players
+        num_players = self.mapping.num_players
         others = [seating.part((part.seats + k) % num_players) for k in range(1, num_players)]
         parts = [(part, actions)]
         if others:  # all of them at once, which is what costs a policy least
             frames = VecObs.cat([seating.show(other) for other in others])
-            theirs = self._opponents.act(frames, np.tile(ids, len(others)))
+            theirs = self.opponents.act(frames, np.tile(ids, len(others)))
+            if self.on_opponents is not None:
+                self.on_opponents(frames, np.concatenate([other.seats for other in others]), theirs)
             for k, other in enumerate(others):
                 rows = slice(k * len(ids), (k + 1) * len(ids))
                 own = theirs if len(others) == 1 else {name: buffer[rows] for name, buffer in theirs.items()}
@@ -142,7 +151,7 @@ class _Seated:
     def _check_info(self, env_info: EnvInfo | None) -> None:
         """Refuse parameters that decide who owns what."""
         for i, info in enumerate([] if env_info is None else check_env_info(env_info, len(self))):
-            for name in self._mapping.fixed:
+            for name in self.mapping.fixed:
                 if name in info:
                     raise ValueError(
                         f"env_info of environment {i} has {name!r}, on which it depends what belongs to which player: "
@@ -176,11 +185,6 @@ class SeatedVecEnv(_Seated, VecEnv):
 
     pool: VecEnv
 
-    @property
-    def seats(self) -> NDArray[np.int64]:
-        """(N,) the learner's player in each environment."""
-        return self._seats.copy()
-
     def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
         self._check_info(env_info)
         return self._start(self.pool.reset(seed, env_info))
@@ -201,7 +205,7 @@ class SeatedVecEnv(_Seated, VecEnv):
         return self.pool.can_save
 
     def state(self) -> dict[str, Any]:
-        own = {"scores": self._scores.copy(), "seats": self._seats.copy(), "opponents": self._opponents.state()}
+        own = {"scores": self._scores.copy(), "seats": self._seats.copy(), "opponents": self.opponents.state()}
         return {"pool": self.pool.state(), **own}
 
     def load_state(self, state: Mapping[str, Any]) -> VecObs:
@@ -213,12 +217,12 @@ class SeatedVecEnv(_Seated, VecEnv):
                 f"{self._scores.shape[0]} of {self._scores.shape[1]}"
             )
         self._scores, self._seats = scores, seats
-        self._opponents.load_state(state["opponents"])
+        self.opponents.load_state(state["opponents"])
         return self._show(self.pool.load_state(state["pool"]))
 
     def clone(self) -> Self:
         twin = copy.copy(self)
-        twin.pool, twin._opponents = self.pool.clone(), self._opponents.clone()
+        twin.pool, twin.opponents = self.pool.clone(), self.opponents.clone()
         twin._seats, twin._scores, twin._shown = self._seats.copy(), self._scores.copy(), self._shown.copy()
         return twin
 
@@ -251,7 +255,7 @@ class SeatedEpisodeVecEnv(_Seated):
         self._check_info(env_info)
         obs, self._running = self.pool.reset(seed, env_info, env_id)
         self._seats = self._next_seats
-        self._next_seats = (self._next_seats + 1) % self._mapping.num_players
+        self._next_seats = (self._next_seats + 1) % self.mapping.num_players
         return Running(self._start(obs), self._running)
 
     def step(self, actions: Mapping[str, VecAction]) -> EpisodeStep:

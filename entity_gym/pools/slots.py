@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
+from entity_gym.actions.reading import EntityID
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment
@@ -144,6 +145,17 @@ class EnvSlots(ABC):
     @abstractmethod
     def render(self, i: int) -> NDArray[np.uint8]:
         """Draw environment `i` as a (height, width, 3) image."""
+
+    def draw(self, i: int) -> Mapping[str, Any] | None:
+        """Return how environment `i` wants its running episode to be drawn, as the world says it; None: it does not say."""
+        return None
+
+    def world_ids(self, i: int) -> Sequence[EntityID | None] | None:
+        """Return the world's own id of each entity that environment `i` shows, by entity index; None: it gives no ids.
+
+        None stands for an entity without an id.
+        """
+        return None
 
     @property
     @abstractmethod

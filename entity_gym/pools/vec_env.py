@@ -129,6 +129,10 @@ class VecEnv(ABC):
         """Draw some of the environments, each as a (height, width, 3) image."""
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
+    def draw(self, env_ids: EnvIdLike) -> list[Mapping[str, Any] | None]:
+        """Return how some of the environments want their running episodes to be drawn; see `Environment.draw`."""
+        return [None for _ in env_ids]
+
     @property
     def can_save(self) -> bool:
         """True if `state`, `load_state` and `clone` work for these environments."""

@@ -16,7 +16,7 @@ from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, sav
 from enn_ppo.clone.clone import clone
 from enn_ppo.convert.__main__ import main as convert
 from enn_ppo.eval.evaluate import evaluate
-from enn_ppo.plot import main as plot
+from enn_ppo.plot.plot import main as plot
 from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_train
 from rogue_net.config import RogueNetConfig
 from rogue_net.size import check_fits, least_weights, machine_memory

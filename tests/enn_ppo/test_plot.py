@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from enn_ppo.plot import (
-    PlotConfig,
-    Run,
-    curve,
-    group_runs,
-    main,
-    mean_and_band,
-    parse,
-    plot,
-    read_run,
-    t_quantile,
-)
+from enn_ppo.plot.config import PlotConfig
+from enn_ppo.plot.curves import curve, mean_and_band, t_quantile
+from enn_ppo.plot.plot import main, parse, plot
+from enn_ppo.plot.runs import Run, group_runs, read_run
 from enn_ppo.training.tracking.logger import Row
 from tests.enn_ppo.rows import log_all, size_of_png
 
@@ -172,8 +165,8 @@ def test_seed_and_folder_say_nothing_about_what_is_learned(tmp_path: Path) -> No
 def drawn(config: PlotConfig, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The figure, which is not written."""
     kept: list[Any] = []
-    monkeypatch.setattr("enn_ppo.plot.save_figure", lambda figure, path: kept.append(figure))
-    plot(config)
+    monkeypatch.setattr("enn_ppo.plot.picture.save_figure", lambda figure, path: kept.append(figure))
+    plot(replace(config, output=("plot.png",)))
     return kept[0]
 
 
@@ -239,9 +232,7 @@ def test_the_folder_of_a_sweep_may_look_like_a_setting(tmp_path: Path, monkeypat
 
 
 def test_without_pandas_the_error_says_how_to_install_it(tmp_path: Path) -> None:
-    program = (
-        "import sys; sys.modules['pandas'] = None; from enn_ppo.plot import main; raise SystemExit(main(sys.argv[1:]))"
-    )
+    program = "import sys; sys.modules['pandas'] = None; from enn_ppo.plot.plot import main; raise SystemExit(main(sys.argv[1:]))"
     done = subprocess.run([sys.executable, "-c", program, make_run(tmp_path / "a")], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == 'error: a plot needs pandas, which is not installed: pip install "enn-ppo[plot]"\n'
@@ -274,7 +265,9 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["a", "y="], "y must name metrics"),
         (["a", "y=nothing_yet"], "a has no value of nothing_yet yet"),
-        (["a", "output=p.pdf"], r"output must name a file that ends with .png, got 'p.pdf'"),
+        (["a", "output=p.pdf"], r"output must name files that end with .png or .html, got 'p.pdf'"),
+        (["a", "output="], r"output must name files that end with .png or .html, got ''"),
+        (["a", "output=a/metrics.jsonl/p.html"], "output a/metrics.jsonl/p.html cannot be written"),
         (["a", "output=a/metrics.jsonl/p.png"], "output a/metrics.jsonl/p.png cannot be written"),
         (["a", "broken"], "broken/config.yaml cannot be read"),
     ],
@@ -294,4 +287,4 @@ def test_a_mistake_is_one_line_that_says_what_is_allowed(
     assert main(arguments) == 2
     said = capsys.readouterr().err
     assert re.match(f"error: .*{message}.*\n$", said), said
-    assert not list(tmp_path.glob("*.png"))
+    assert not [*tmp_path.glob("*.png"), *tmp_path.glob("*.html")]

@@ -16,7 +16,8 @@ from enn_ppo.checkpoints import load_checkpoint, write_agent
 from enn_ppo.checkpoints.trust import code_of_training
 from enn_ppo.eval.evaluate import evaluate as evaluate_command
 from enn_ppo.play import main as play
-from enn_ppo.settings.command_line.cli import run_eval, run_train
+from enn_ppo.settings.command_line.cli import run_eval, run_train, run_watch
+from enn_ppo.watch.watch import watch
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
 WORLD = """
@@ -86,6 +87,7 @@ def another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 COMMANDS = {
     "eval": lambda *given: run_eval(evaluate_command, ["checkpoint=run", *EVALUATE, *given]),
+    "watch": lambda *given: run_watch(watch, ["run", "episodes=2", "open=false", "device=cpu", *given]),
     "train": lambda *given: run_train(train, ["resume=run", *RESUME, *given]),
     "play": lambda *given: play(["checkpoint=run", *given]),
 }

@@ -30,13 +30,23 @@ from enn_ppo.settings.command_line.mistakes import guarded
 from enn_ppo.settings.command_line.options import help_page
 from enn_ppo.settings.command_line.resuming import resolve_train_config
 from enn_ppo.settings.config import EvalConfig, TrainConfig, default_run_dir
+from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import from_dict, unknown_setting
 from enn_ppo.settings.serving import ServeConfig
 
 if TYPE_CHECKING:  # imports numpy, which `--help` does not need
     from enn_ppo.settings.command_line.jobs import Job
 
-__all__ = ["config_directory", "is_debug", "run_clone", "run_eval", "run_serve", "run_train", "settings_of"]
+__all__ = [
+    "config_directory",
+    "is_debug",
+    "run_clone",
+    "run_eval",
+    "run_serve",
+    "run_train",
+    "run_watch",
+    "settings_of",
+]
 
 C = TypeVar("C")
 
@@ -56,6 +66,21 @@ def run_train(run: Callable[[TrainConfig], object], argv: Sequence[str] | None =
 def run_eval(run: Callable[[EvalConfig], object], argv: Sequence[str] | None = None) -> int:
     """Compose the settings, evaluate, and return the exit code. As `run_train`."""
     return _main("eval", EvalConfig, run, argv)
+
+
+def run_watch(run: Callable[[WatchConfig], object], argv: Sequence[str] | None = None) -> int:
+    """Compose the settings, show a policy in the browser, and return the exit code. As `run_train`.
+
+    The first argument without a name is the run, and `--live` stands for `live=true`.
+    """
+    named = []
+    for argument in sys.argv[1:] if argv is None else argv:
+        if argument == "--live":
+            argument = "live=true"
+        elif "=" not in argument and not argument.startswith("-"):
+            argument = "run='{}'".format(argument.replace("'", "\\'"))
+        named.append(argument)
+    return _main("watch", WatchConfig, run, named)
 
 
 def run_serve(run: Callable[[ServeConfig], object], argv: Sequence[str] | None = None) -> int:
@@ -81,8 +106,8 @@ def _main(name: str, schema: type[C], run: Callable[[C], object], argv: Sequence
             return
         if schema is not TrainConfig and arguments.jobs > 1:
             raise ValueError("jobs=... is for sweeps of training")
-        if schema is ServeConfig and arguments.multirun:
-            raise ValueError("--multirun is for commands that end by themselves")
+        if schema in (ServeConfig, WatchConfig) and arguments.multirun:
+            raise ValueError("--multirun is for commands that train or evaluate")
         from enn_ppo.settings.command_line.jobs import Job, run_jobs
 
         def make(composed: Composed) -> Job:

@@ -24,6 +24,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
 from enn_ppo.clone.config import CloneConfig
 from enn_ppo.settings.config import EvalConfig, TrainConfig
+from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import plain, section_of
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepConfig
@@ -39,6 +40,7 @@ _EXAMPLES = {
     "env.id": "env.id=my_pkg.my_env:MyEnv",
     "checkpoint": "checkpoint=<run directory or one of its checkpoints>",
     "data": "data=<recorded file>",
+    "run": "the run directory, one of its checkpoints, or a recording",
 }
 
 
@@ -235,6 +237,7 @@ def _store_defaults() -> None:
     store(name="clone", node={"defaults": ["train", "_self_"], **own})
     store(name="eval", node=defaults_of(EvalConfig))
     store(name="serve", node=defaults_of(ServeConfig))
+    store(name="watch", node=defaults_of(WatchConfig))
     store(group="sweep", name="default", node=defaults_of(SweepConfig))
     store(name="sweep", node={"defaults": ["sweep/default", {"sweep": "ppo"}, "_self_"], "debug": False})
 

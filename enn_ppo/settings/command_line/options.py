@@ -50,6 +50,11 @@ _EXAMPLES = {
         "checkpoint=outputs/mines episodes=1000 output=result.json",
         "checkpoint=outputs/mines greedy=true env_kwargs.width=10 video=3 render=mines.gif",
     ),
+    "watch": (
+        "outputs/mines episodes=20 greedy=true    # writes a page and opens it",
+        "outputs/mines --live    # follows a training",
+        "expert.arrow output=expert.html    # a recording",
+    ),
     "serve": ("checkpoint=outputs/orchard port=5577 greedy=true",),
 }
 

@@ -21,7 +21,8 @@ import torch
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.fit import fit_net
 from enn_ppo.checkpoints.policy import set_determinism
-from enn_ppo.eval.episodes import Policy, play_episodes, policy_seed
+from enn_ppo.eval.episodes import play_episodes, policy_seed
+from enn_ppo.eval.policy import Policy
 from enn_ppo.settings.config import RolloutConfig, TrainConfig
 from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.environment import BoundEnvironment

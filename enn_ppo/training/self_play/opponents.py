@@ -189,6 +189,11 @@ class PolicyOpponents:
         """The opponent in each environment: `latest` or `step_<12 digits>`."""
         return [name_of(number) for number in self.faces[env_id].tolist()]
 
+    def policy_of(self, env_id: int) -> FittedPolicy:
+        """The policy that an environment faces, adapted to it."""
+        number = int(self.faces[env_id])
+        return self._fitted.get(number) or self._fit(number)
+
     def clone(self) -> PolicyOpponents:
         """Copy the opponents; the networks, which never change, are shared."""
         twin = copy.copy(self)

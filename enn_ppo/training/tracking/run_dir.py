@@ -20,6 +20,7 @@ __all__ = [
     "METRICS",
     "POOL",
     "RATINGS",
+    "REPLAYS",
     "TENSORBOARD",
     "VIDEOS",
     "WANDB",
@@ -32,17 +33,19 @@ LEARNING_CURVE = "learning_curve.png"
 CHECKPOINTS = "checkpoints"
 RATINGS = "ratings.json"
 VIDEOS = "videos"
+REPLAYS = "replays"
 POOL = "pool"
 TENSORBOARD = "tensorboard"
 WANDB = "wandb"
 CLONE_SETTINGS = "clone.yaml"
 CLONE_ROWS = "clone.jsonl"
-_FOLDERS = (CHECKPOINTS, POOL, VIDEOS, TENSORBOARD, WANDB)
+_FOLDERS = (CHECKPOINTS, POOL, VIDEOS, REPLAYS, TENSORBOARD, WANDB)
 #: Names that a run writes into its subdirectories; trackers' folders may hold anything.
 _LEAVES = {
     CHECKPOINTS: r"step_\d{12,}|latest|best|\.saving_\w+",
     POOL: r"step_\d{12,}\.safetensors|\.saving_\w+",
     VIDEOS: r"step_\d{12,}\.(gif|mp4)|\.step_\d{12,}\.part\.(gif|mp4)",
+    REPLAYS: r"step_\d{12,}\.html|\.step_\d{12,}\.html\.aside",
 }
 _MARKS = (CONFIG, METRICS, CHECKPOINTS)  # a directory with any of these holds a run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -69,6 +70,10 @@ class RunOutput:
             self._progress.update(row)
         if row.get("eval/episodic_reward") is not None:
             self.say(_evaluated(row))
+
+    def show(self, files: Mapping[str, Path], step: int, now: int) -> None:
+        """Hand files to the trackers; see `MetricsLogger.show`."""
+        self._logger.show(files, step, now)
 
     def saved(self, step: int) -> None:
         """Show that the checkpoint of a step was written."""

@@ -8,6 +8,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import flatten, to_dict
 from enn_ppo.training.files import replace_file
@@ -69,7 +71,7 @@ class TensorBoardLogger:
             ) from error
         folder = run_dir / TENSORBOARD
         folder.mkdir(exist_ok=True)
-        self._writer = SummaryWriter(str(folder), purge_step=None if resume_step is None else resume_step + 1)
+        self._writer: Any = SummaryWriter(str(folder), purge_step=None if resume_step is None else resume_step + 1)
         settings = {name: str(value).replace("|", "\\|") for name, value in flatten(to_dict(config)).items()}
         lines = ["| setting | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in settings.items())]
         self._writer.add_text("config", "\n".join(lines))
@@ -81,6 +83,20 @@ class TensorBoardLogger:
             if name != "step":
                 step = row.get("eval/step", row["step"]) if name.startswith("eval/") else row["step"]
                 self._writer.add_scalar(name, value, int(step))
+        self._writer.flush()
+
+    def show(self, files: Mapping[str, Path], step: int, now: int) -> None:
+        """Log GIFs as images, which TensorBoard moves, and of other files, which it cannot show, the names."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        for name, file in files.items():
+            if file.suffix == ".gif":
+                with Image.open(file) as film:
+                    width, height = film.size
+                image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=file.read_bytes())
+                self._writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), step)
+            else:
+                self._writer.add_text(name, str(file), step)
         self._writer.flush()
 
     def close(self) -> None:
@@ -140,6 +156,16 @@ class WandbLogger:
     def log(self, row: Mapping[str, float]) -> None:
         """Log the numbers of a row."""
         self._run.log(dict(row), step=int(row["step"]))
+
+    def show(self, files: Mapping[str, Path], step: int, now: int) -> None:
+        """Log films, and pages as HTML panels, beside the step that they show."""
+        import wandb
+
+        media: dict[str, Any] = {}
+        for name, file in files.items():
+            kind: Any = file.suffix.removeprefix(".")
+            media[name] = wandb.Html(str(file)) if kind == "html" else wandb.Video(str(file), format=kind)
+        self._run.log({"eval/step": step, **media}, step=now)
 
     def close(self) -> None:
         """Finish the run. Safe to call twice."""

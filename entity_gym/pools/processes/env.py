@@ -222,14 +222,21 @@ class ProcessVecEnv(VecEnv):
     # ---- drawing, saving, copying
 
     def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
+        return self._ask_of_each("render", env_ids)
+
+    def draw(self, env_ids: EnvIdLike) -> list[Mapping[str, Any] | None]:
+        return self._ask_of_each("draw", env_ids)
+
+    def _ask_of_each(self, what: str, env_ids: EnvIdLike) -> list[Any]:
+        """An answer of the workers for each of these environments."""
         self._check_open()
         for i in env_ids:
             check_env_id([i], len(self))
         ids = np.asarray(env_ids, np.int64)
         wanted = {w: np.unique(ids[self._worker_of[ids] == w]) for w in np.unique(self._worker_of[ids]).tolist()}
-        drawn = self._call("render", {w: (some,) for w, some in wanted.items()})
-        images = {i: image for w in wanted for i, image in zip(wanted[w].tolist(), drawn[w], strict=True)}
-        return [images[i] for i in ids.tolist()]
+        told = self._call(what, {w: (some,) for w, some in wanted.items()})
+        answers = {i: answer for w in wanted for i, answer in zip(wanted[w].tolist(), told[w], strict=True)}
+        return [answers[i] for i in ids.tolist()]
 
     @property
     def can_save(self) -> bool:

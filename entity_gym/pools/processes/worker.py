@@ -119,6 +119,10 @@ class Worker:
         """The result: a list of images."""
         self._send_result(lambda: [self.slots.render(i) for i in (ids - self._lo).tolist()])
 
+    def draw(self, ids: EnvIds) -> None:
+        """The result: a list of hints for drawing, or None in their place."""
+        self._send_result(lambda: [self.slots.draw(i) for i in (ids - self._lo).tolist()])
+
     def state(self) -> None:
         """The result: the saved state."""
         self._send_result(self.slots.state)

@@ -29,8 +29,9 @@ from enn_ppo import (
 )
 from enn_ppo.checkpoints import CheckpointError, load_checkpoint, load_common, runs_in
 from enn_ppo.checkpoints.fit import FittedPolicy
-from enn_ppo.eval.episodes import Policy, play_episodes
+from enn_ppo.eval.episodes import play_episodes
 from enn_ppo.eval.evaluate import evaluate
+from enn_ppo.eval.policy import Policy
 from enn_ppo.settings.config import DistributedConfig, TrainEvalConfig
 from enn_ppo.settings.evaluation import EpisodesConfig, EvalConfig
 from enn_ppo.training.callbacks import Update

@@ -323,6 +323,16 @@ class DrawsAndMoves(Walk):
         return image
 
 
+class HintsOfNothing(Walk):
+    def draw(self) -> dict[str, Any]:
+        return {"types": {"Wlaker": {}}}
+
+
+class HintsAndMoves(Walk):
+    def draw(self) -> None:
+        self.steps += 1
+
+
 class CannotBeClosedTwice(Walk):
     def __init__(self) -> None:
         super().__init__()

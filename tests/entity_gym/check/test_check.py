@@ -66,6 +66,7 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
         "compiled": "a Python environment",
         "bounds": "a Python environment",
         "processes": "use --full",
+        "drawing": "draw() is not there: replays choose shapes and colours",
     }
     assert all(status is Status.OK for name, (status, _) in found.items() if name not in skipped)
     assert report.step_seconds is not None and report.step_seconds > 0
@@ -144,6 +145,12 @@ MISTAKES = [
     (broken.SavesOnly, "saving", r"^state\(\) is there alone: saving takes both"),
     (broken.DrawsFloats, "rendering", r"render\(\) returned float64 array of shape \(4, 24, 3\); it must be"),
     (broken.DrawsAndMoves, "rendering", r"render\(\) changes the episode: step \d+: "),
+    (
+        broken.HintsOfNothing,
+        "drawing",
+        r"draw\(\)\['types'\] has the key 'Wlaker'; .*did you mean 'Walker'\?",
+    ),
+    (broken.HintsAndMoves, "drawing", r"draw\(\) changes the episode: "),
     (broken.CannotBeClosedTwice, "closing", rf"IndexError: pop from empty list \({HERE}, in close: "),
 ]
 
@@ -273,7 +280,7 @@ def test_a_good_world_is_reported_line_by_line_with_a_summary() -> None:
     lines = done.stdout.splitlines()
     assert [line[9:].partition("  ")[0] for line in lines[:-1]] == [check.name for check in CHECKS]
     assert {line.split()[0] for line in lines[:-1]} == {"ok", "skipped"}
-    assert re.fullmatch(r"Walk\(size=4\): 22 checks in [\d.]+ s: 18 ok, 4 skipped", lines[-1])
+    assert re.fullmatch(r"Walk\(size=4\): 23 checks in [\d.]+ s: 18 ok, 5 skipped", lines[-1])
 
 
 def test_a_mistake_is_reported_without_a_traceback_and_what_it_stands_in_the_way_of_in_one_line(capsys) -> None:
@@ -283,9 +290,9 @@ def test_a_mistake_is_reported_without_a_traceback_and_what_it_stands_in_the_way
     *_, failed, others, summary = done.out.splitlines()
     assert re.match(r"FAILED   reset  +AttributeError: .*broken\.py, line \d+, in reset", failed)
     assert others.startswith(
-        "skipped  19 others        because 'reset' failed: observations, rare actions, end of episode, "
+        "skipped  20 others        because 'reset' failed: observations, rare actions, end of episode, "
     )
-    assert summary.endswith("2 ok, 19 skipped, 1 FAILED: reset")
+    assert summary.endswith("2 ok, 20 skipped, 1 FAILED: reset")
 
 
 def test_the_generated_source_of_a_compiled_world_is_printed(capsys) -> None:

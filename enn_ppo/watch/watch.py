@@ -1,0 +1,100 @@
+"""Episodes of a policy, or of a recording, as a page for the browser.
+
+python -m enn_ppo.watch outputs/my_run
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints.policy import saved_config, select_device
+from enn_ppo.checkpoints.trust import check_trust, code_of_environment
+from enn_ppo.eval.checkpoint import evaluate_checkpoint
+from enn_ppo.eval.replay import Replay, write_page
+from enn_ppo.settings.evaluation import WatchConfig
+from enn_ppo.settings.schema import to_dict
+from enn_ppo.training.environment import EnvFactory
+from enn_ppo.training.tracking.run_dir import REPLAYS
+from enn_ppo.watch.live import follow
+from enn_ppo.watch.recorded import replay_of_recording
+from entity_gym.replay.page import page_html
+
+#: Settings that are about a policy, and mean nothing for a recording.
+_OF_POLICIES = ("greedy", "seed", "env_kwargs", "opponent", "live")
+
+
+def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
+    """Write a page of episodes and open it, or with `config.live` serve it until Ctrl-C.
+
+    Args:
+        config: every setting.
+        env: the environment, if the checkpoint's `env.id` cannot be imported; as in `train`.
+
+    Returns:
+        The file; None if the page was served.
+
+    Raises:
+        ValueError: a setting, the checkpoint, the recording or the environment is invalid, the checkpoint names code and is not
+            trusted, an episode does not end, or the file cannot be written.
+    """
+    path = Path(config.run)
+    if path.is_file():
+        written = _write_recording(path, config)
+    elif config.live:
+        follow(path, few_environments(config), env, opened=open_in_browser if config.open else lambda address: None)
+        return None
+    else:
+        written = _write_checkpoint(path, config, env)
+    if config.open:
+        open_in_browser(written.resolve().as_uri())
+    return written
+
+
+def _write_recording(path: Path, config: WatchConfig) -> Path:
+    for name in _OF_POLICIES:
+        if getattr(config, name) != WatchConfig.__dataclass_fields__[name].default and getattr(config, name):
+            raise ValueError(f"{name}={getattr(config, name)} is about a policy, and {path} is a file: a recording")
+    made = replay_of_recording(path, config.episodes)
+    output = path.with_suffix(".html") if config.output is None else Path(config.output)
+    write_page(output, page_html(made), f"output={output}")
+    _tell(output, len(made["episodes"]))
+    return output
+
+
+def _write_checkpoint(path: Path, config: WatchConfig, env: EnvFactory | None) -> Path:
+    checkpoint = load_checkpoint(path)
+    if env is None and not config.trust:
+        check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
+    home = checkpoint.path.parent.parent  # of <run>/checkpoints/step_...
+    output = Path(config.output) if config.output else home / REPLAYS / f"step_{checkpoint.step:012d}.html"
+    made = Replay(output, config.episodes, f"output={output}")
+    result = evaluate_checkpoint(
+        checkpoint, few_environments(config), env, select_device(config.device), replay=made, progress=True
+    )
+    print(result)
+    _tell(output, config.episodes)
+    return output
+
+
+def few_environments(config: WatchConfig) -> WatchConfig:
+    """The settings with no more environments than episodes."""
+    return replace(config, num_envs=min(config.num_envs, config.episodes))
+
+
+def _tell(output: Path, num_episodes: int) -> None:
+    size = output.stat().st_size
+    told = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{max(1, round(size / 1e3))} kB"
+    print(f"wrote {output} ({told}, {num_episodes} episode{'s' * (num_episodes != 1)})")
+
+
+def open_in_browser(address: str) -> None:
+    """Open an address where there is a display; elsewhere do nothing, as a text browser would take the terminal."""
+    if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        with suppress(webbrowser.Error, OSError):
+            webbrowser.open(address)

@@ -1,0 +1,178 @@
+"""Build the JSON of a replay, in the format of docs/replays.md, from observations, actions and what a policy says of them.
+
+Shapes: N frames of a batch, E entities of one frame with the `__global__` entity, n blocks, H heads, k largest weights of a row.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.kind import DECIMALS
+from entity_gym.actions.reading import EntityID, Offer
+from entity_gym.batch.decimals import to_decimals
+from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.replay.page import FORMAT, VERSION
+from entity_gym.spaces import GLOBAL_ENTITY, Category, FeatureKind, ObsSpace
+
+MOST_DENSE = 64  # entities of a frame whose attention weights are all kept
+TOP = 16  # weights of each row that are kept in larger frames
+LONGEST_TEXT = 1000  # characters of a value in an info
+
+
+def build_replay(
+    *,
+    title: str,
+    world: str,
+    settings: Mapping[str, Any],
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    players: Sequence[str],
+    network: Mapping[str, Any] | None,
+    episodes: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return a replay of these parts."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "title": title,
+        "world": world,
+        "settings": plain(settings),
+        "entities": {
+            name: {"features": list(entity.features), "kinds": _kinds(entity.kinds)}
+            for name, entity in obs_space.entities.items()
+        },
+        "global_features": list(obs_space.global_features),
+        "global_kinds": _kinds(obs_space.global_kinds),
+        "actions": {name: space.space_for_replay() for name, space in action_space.items()},
+        "players": list(players),
+        "network": network,
+        "episodes": list(episodes),
+    }
+
+
+def build_view(
+    obs: VecObs, row: int, obs_space: ObsSpace, ids: Sequence[EntityID | None] | None = None
+) -> dict[str, Any]:
+    """Return what is to be seen in a frame, without decisions.
+
+    Args:
+        obs: N frames.
+        row: number of the frame among them.
+        obs_space: of the world.
+        ids: of the frame's entities, by entity index; None: they have none.
+    """
+    view: dict[str, Any] = {"features": {}, "globals": None, "value": None, "actions": {}, "attention": None}
+    texts: dict[str, list[str]] = {}
+    hidden: dict[str, list[int]] = {}
+    first = 0
+    for name in obs_space.entities:
+        rows = obs.features[name][row].values
+        view["features"][name] = to_decimals(rows)
+        of_type = [] if ids is None else list(ids[first : first + len(rows)])
+        if any(each is not None for each in of_type):
+            texts[name] = ["" if each is None else str(each)[:LONGEST_TEXT] for each in of_type]
+        if name in obs.visible and not (flags := obs.visible[name][row].values[:, 0]).all():
+            hidden[name] = (~flags).astype(np.int64).tolist()
+        first += len(rows)
+    if obs_space.global_features:
+        view["globals"] = to_decimals(obs.features[GLOBAL_ENTITY][row].values[0])
+    else:
+        del view["globals"]
+    return view | ({"ids": texts} if texts else {}) | ({"hidden": hidden} if hidden else {})
+
+
+def build_decisions(
+    obs: VecObs,
+    row: int,
+    action_space: Mapping[str, ActionSpace],
+    actions: Mapping[str, VecAction],
+    logits: Mapping[str, NDArray[np.float32]] | None = None,
+    entropies: Mapping[str, NDArray[np.float32]] | None = None,
+) -> dict[str, Any]:
+    """Return action -> decisions of a frame's actors. Actions that nobody takes are left out.
+
+    Args:
+        obs: N frames.
+        row: number of the frame among them.
+        action_space: of the world.
+        actions: action -> N sequences, as `VecEnv.act` takes them.
+        logits: action -> rows of this frame, as a policy's are laid out. None: they are not known.
+        entropies: action -> (A,) of this frame. None: they are not known.
+    """
+    found = {}
+    for name, space in action_space.items():
+        mask = obs.action_masks[name]
+        actors = mask.actors[row].values[:, 0]
+        if not len(actors):
+            continue
+        actees = None if mask.actees is None else mask.actees[row].values[:, 0]
+        is_open = None
+        if mask.mask is not None:
+            is_open = mask.mask[row].values.reshape(len(actors), -1)
+        values = actions[name][row].values
+        decisions = space.decisions_for_replay(
+            Offer(actors, actees, is_open), values, None if logits is None else logits[name]
+        )
+        if entropies is not None:
+            decisions["entropy"] = to_decimals(entropies[name])
+        found[name] = decisions
+    return found
+
+
+def build_attention(weights: NDArray[np.floating[Any]], num_entities: int) -> dict[str, Any]:
+    """Return weights (n, H, e, e) as JSON, for a frame of E = `num_entities`.
+
+    Entities behind the first e, which the network does not see, attend to nothing and get no attention.
+    """
+    missing = num_entities - weights.shape[-1]
+    padded = np.pad(weights, ((0, 0), (0, 0), (0, missing), (0, missing)))
+    levels = np.rint(padded.clip(0, 1) * 65535).astype("<u2")
+    if num_entities <= MOST_DENSE:
+        return {"dense": _base64(levels)}
+    largest = np.argsort(-levels.astype(np.int64), axis=-1, kind="stable")[..., :TOP]
+    return {
+        "top": TOP,
+        "indices": _base64(largest.astype("<u2")),
+        "weights": _base64(np.take_along_axis(levels, largest, axis=-1)),
+    }
+
+
+def plain(value: Any) -> Any:
+    """Return a value of an info or a setting as JSON holds it; what JSON does not have becomes text, or null if not finite."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, Real):
+        return float(value) if math.isfinite(value) else None
+    return str(value)[:LONGEST_TEXT]
+
+
+def number(value: float) -> float | None:
+    """Return a reward or an estimate, rounded to as many digits as float32 has; None where it is not finite."""
+    return float(f"{value:.{DECIMALS}g}") if math.isfinite(value) else None
+
+
+def _kinds(kinds: Mapping[str, FeatureKind]) -> dict[str, Any]:
+    return {
+        name: {"kind": type(kind).__name__.lower()} | ({"num": kind.num} if isinstance(kind, Category) else {})
+        for name, kind in kinds.items()
+    }
+
+
+def _base64(array: NDArray[Any]) -> str:
+    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")

@@ -1,0 +1,88 @@
+"""What a network looked at, and how sure it was: attention weights, distributions and values of a batch.
+
+Shapes: B frames, E tokens of all frames, e tokens of one frame, n blocks, H heads, A actors of an action.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rogue_net.attention import packed_weights
+from rogue_net.batch.frames import Frames
+from rogue_net.batch.obs_batch import ObsBatch
+from rogue_net.batch.ragged import RaggedTensor
+from rogue_net.heads.readout import Readout
+from rogue_net.rogue_net import RogueNet
+from rogue_net.transformer import Block, Transformer
+
+
+class Explanation(NamedTuple):
+    """The forward pass of B frames, opened up."""
+
+    #: For each frame (n, H, e, e): row i holds the weights with which token i attends to each token, and sums to 1. None: the
+    #: network pools or has no blocks, or nobody asked for them.
+    attention: list[Tensor] | None
+    logits: dict[str, RaggedTensor]  # action -> as `ActResult.logits`
+    entropies: dict[str, Tensor]  # action -> (A,) float32, in nats
+    values: Tensor  # (B,) float32
+
+
+@torch.no_grad()
+def explain(net: RogueNet, batch: ObsBatch, *, attention: bool = True) -> Explanation:
+    """Compute a batch as the reference does, and keep what it computes on its way.
+
+    Tokens of a frame are in the order of its entity indices, as the network sees the frame: without the `__global__` entity where
+    `net.global_entity` is false.
+
+    Args:
+        net: the network.
+        batch: B frames.
+        attention: whether to keep the weights, as many as there are pairs of entities of a frame.
+
+    Raises:
+        ValueError: the batch does not fit the network.
+    """
+    batch = net.seen(batch)
+    tokens, weights = net.embedding(batch), None
+    if attention:
+        tokens, weights = _forward(net.transformer, tokens, batch)
+    else:
+        tokens = net.transformer(tokens, batch)
+    readout = Readout(tokens, batch)
+    decisions = net.decide(readout, greedy=True)
+    return Explanation(
+        attention=None if weights is None else _by_frame(weights, batch.frames),
+        logits=net.ragged_logits(readout, decisions),
+        entropies={name: made.distribution.entropy() for name, made in decisions.items()},
+        values=net.value_head(readout.means),
+    )
+
+
+def _forward(transformer: Transformer, tokens: Tensor, batch: ObsBatch) -> tuple[Tensor, Tensor | None]:
+    """The tokens that leave the blocks, and (n, R, H, L, L) weights of all blocks on packed rows; None without attention."""
+    frames, positions = batch.frames, transformer.relative_positions
+    relative = None if positions is None else positions(batch, frames.rows.index)
+    weights = []
+    for block in transformer.blocks:
+        assert isinstance(block, Block)
+        if block.pool is None:
+            qkv, gated = block.attention_inputs(block.attention_norm(tokens), relative, positions)
+            weights.append(packed_weights(qkv, frames, gated))
+        tokens = block(tokens, frames, relative, positions)
+    return tokens, torch.stack(weights) if weights else None
+
+
+def _by_frame(weights: Tensor, frames: Frames) -> list[Tensor]:
+    """(n, R, H, L, L) weights on packed rows to (n, H, e, e) of each frame."""
+    row_length, offsets = weights.shape[-1], frames.host_offsets.tolist()
+    found = []
+    for start, stop in zip(offsets[:-1], offsets[1:], strict=True):
+        places = frames.rows.inverse_index[start:stop]
+        row = int(places[0]) // row_length if stop > start else 0
+        columns = places - row * row_length  # a frame lies in one row
+        of_row = weights[:, row] if stop > start else weights.new_zeros(*weights.shape[0:1], *weights.shape[2:])
+        found.append(of_row[:, :, columns][:, :, :, columns])
+    return found

@@ -1,0 +1,160 @@
+"""Hints for drawing: they reach a replay from every kind of world and pool, and a wrong one is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, Environment, Observation, ObsSpace
+from entity_gym.compiled import CompiledEnvironment
+from entity_gym.envs.floor_is_lava import FloorIsLava
+from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import ListEnv
+from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.replay.hints import check_hints
+from tests.entity_gym.envs.test_zoo import WORLDS
+from tests.entity_gym.replay.worlds import Rooms
+
+SPACE = ObsSpace({"Unit": Entity(["x", "y", "heading", "team"])}, ["time"])
+IN_FULL = {
+    "bounds": [-1, 0, 5, 5],
+    "grid": False,
+    "y_up": True,
+    "types": {
+        "Unit": {
+            "position": ["x", "y"],
+            "shape": "triangle",
+            "color": "#0a0B0c",
+            "color_by": "team",
+            "size": 0.5,
+            "label": "team {team}",
+            "angle": "heading",
+            "trail": 3,
+            "layer": 2,
+        },
+        "__global__": {"label": "{time}"},
+    },
+}
+
+
+def test_hints_in_full_are_allowed_and_become_plain_numbers() -> None:
+    given = {**IN_FULL, "bounds": np.array([-1, 0, 5, 5], np.float32), "y_up": np.True_}
+    checked = check_hints(given, SPACE, "World")
+    assert checked == IN_FULL
+    assert type(checked["y_up"]) is bool and {type(each) for each in checked["bounds"]} == {float}
+
+
+@pytest.mark.parametrize("given", [None, {}, {"types": {}}, {"types": {"Unit": {}}}])
+def test_everything_may_be_left_out(given: Mapping[str, Any] | None) -> None:
+    assert check_hints(given, SPACE, "World") == given
+
+
+def with_unit(**hints: Any) -> dict[str, Any]:
+    return {"types": {"Unit": hints}}
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "told"),
+    [
+        ("nonsense", "draw()", "must be a dictionary"),
+        ([1, 2], "draw()", "must be a dictionary"),
+        ({"gird": True}, "'gird'", "did you mean 'grid'?"),
+        ({"grid": 1}, "['grid']", "True or False"),
+        ({"bounds": [0, 0, 1]}, "['bounds']", "four finite numbers"),
+        ({"bounds": "0011"}, "['bounds']", "four finite numbers"),
+        ({"bounds": [0, 0, float("nan"), 1]}, "['bounds']", "four finite numbers"),
+        ({"bounds": [0, 5, 5, 0]}, "['bounds']", "nor top above bottom"),
+        ({"types": ["Unit"]}, "['types']", "must be a dictionary"),
+        ({"types": {"unit": {}}}, "'unit'", "did you mean 'Unit'?"),
+        ({"types": {"Unit": "red"}}, "['types']['Unit']", "must be a dictionary"),
+        (with_unit(colour="#000000"), "'colour'", "did you mean 'color'?"),
+        (with_unit(color="red"), "['color']", "'#2a9d8f'"),
+        (with_unit(color="#12345g"), "['color']", "'#2a9d8f'"),
+        (with_unit(shape="circel"), "['shape']", "did you mean 'circle'?"),
+        (with_unit(shape=["circle"]), "['shape']", "allowed:"),
+        (with_unit(position="x"), "['position']", "names of two features"),
+        (with_unit(position=["x", "z"]), "['position']", "'z', which is no feature"),
+        (with_unit(position=["x", 3]), "['position']", "3, which is no feature"),
+        (with_unit(angle="direction"), "['angle']", "no feature"),
+        (with_unit(color_by="tema"), "['color_by']", "did you mean 'team'?"),
+        (with_unit(label="{hp}"), "['label']", "'hp', which is no feature"),
+        (with_unit(label="a" * 201), "['label']", "at most 200 characters"),
+        (with_unit(size=0), "['size']", "greater than 0"),
+        (with_unit(size=True), "['size']", "greater than 0"),
+        (with_unit(size=float("inf")), "['size']", "greater than 0"),
+        (with_unit(trail=-1), "['trail']", "whole number"),
+        (with_unit(layer=1.5), "['layer']", "whole number"),
+    ],
+)
+def test_a_wrong_hint_is_refused_with_the_name_of_its_key(given: Any, key: str, told: str) -> None:
+    with pytest.raises(ValueError, match="World") as caught:
+        check_hints(given, SPACE, "World")
+    message = str(caught.value)
+    assert key in message and told in message and "\n" not in message
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=repr)
+def test_hints_of_the_zoo_are_right_and_change_nothing(world: CompiledEnvironment) -> None:
+    pool = ListEnv(world, 2)
+    pool.reset(seed=3)
+    before = pool.state()
+    hints = pool.draw([0, 1])
+    if type(world).entities:
+        assert None not in hints
+        for each in hints:
+            checked = check_hints(each, world.obs_space(), repr(world))
+            assert checked is not None and set(world.entities) <= set(checked["types"])
+    np.testing.assert_equal(pool.state(), before)
+
+
+def test_bounds_hold_all_positions_of_an_episode_of_the_zoo() -> None:
+    pool = ListEnv(FloorIsLava(), 8)
+    obs = pool.reset(seed=1)
+    for hints, tiles in zip(pool.draw(range(8)), obs.features["Player"], strict=True):
+        left, top, right, bottom = hints["bounds"]  # type: ignore[index]
+        assert (left + right) / 2 == tiles[0, 0] and (top + bottom) / 2 == tiles[0, 1]
+
+
+@pytest.mark.parametrize("num_rooms", [1, 3])
+def test_a_python_world_is_asked_for_the_running_episode(num_rooms: int) -> None:
+    pool = ListEnv(Rooms, 2)
+    pool.reset(seed=0, env_info=[{"size": num_rooms}, {"size": 5}])
+    first, second = pool.draw([0, 1])
+    assert first == {"bounds": [0, 0, num_rooms, 1]} and second == {"bounds": [0, 0, 5, 1]}
+
+
+def test_hints_cross_from_worker_processes() -> None:
+    with ProcessVecEnv(MineSweeper(width=4, height=7), 3, 2) as pool:
+        pool.reset(seed=0)
+        assert [hints["bounds"] for hints in pool.draw([2, 0])] == [[0, 0, 3, 6]] * 2  # type: ignore[index]
+
+
+def test_a_world_that_says_nothing_has_no_hints() -> None:
+    class Plain(Environment):
+        def obs_space(self) -> ObsSpace:
+            return ObsSpace({"Unit": Entity([])})
+
+        def action_space(self) -> dict[str, Any]:
+            return {"act": CategoricalActionSpace(["wait"])}
+
+        def reset(self) -> Observation:
+            return Observation(features={"Unit": [[]]}, ids={"Unit": [0]}, actions={"act": CategoricalActionMask()})
+
+        def act(self, actions: Any) -> Observation:
+            return self.reset()
+
+    pool = EpisodeVecEnv(Plain, 2)
+    pool.reset()
+    assert pool.draw([0, 1]) == [None, None]
+
+
+def test_what_draw_raises_says_which_environment_it_was() -> None:
+    pool = ListEnv(lambda: Rooms(broken=True), 2)
+    pool.reset()
+    with pytest.raises(KeyError, match="door") as caught:
+        pool.draw([1])
+    assert caught.value.__notes__ == ["raised by Rooms (environment 1) in draw()"]
