@@ -19,7 +19,10 @@ from entity_gym.compiled.view import CompiledView
 from entity_gym.pools.slots import run_serially
 
 STEPS = 1000
-SECONDS, LEAST = 15.0, 100  # worlds whose steps are slow as ordinary Python: seconds of this thread, but at least so many steps
+SECONDS, LEAST = (
+    15.0,
+    100,
+)  # worlds whose steps are slow as ordinary Python: seconds of this thread, but at least so many steps
 
 
 def check_first_use(env: Description, program: Program) -> None:
@@ -35,8 +38,8 @@ def check_first_use(env: Description, program: Program) -> None:
         _play(env)
     except Exception as error:
         error.add_note(
-            f"found by the check of {type(env).__name__} before its first use, which runs it as ordinary Python for up to {STEPS} "
-            "random steps"
+            f"found by the check of {type(env).__name__} before its first use, which runs it as ordinary Python for up to "
+            f"{STEPS} random steps"
         )
         raise
     with suppress(OSError):  # a cache that cannot be written means checking again

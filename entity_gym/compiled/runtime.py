@@ -88,9 +88,8 @@ def open_all(flags: Any, i: int, most: int) -> None:
 
 @inlined
 def open_all_choices(mask: Any, i: int) -> None:
-    """Open every choice in slot i, by one assignment: as ordinary Python a loop over thousands of pairs would take longer than
-    the rest of a step."""
-    mask[i] = True
+    """Open every choice in slot i."""
+    mask[i] = True  # as ordinary Python a loop over thousands of pairs would take longer than the rest of a step
 
 
 @inlined

@@ -120,13 +120,13 @@ def army_of(s: Any, i: int) -> int:
 @kernel
 def first_of(s: Any, army: int) -> int:
     """The first unit of an army."""
-    return 0 if army == 0 else s.left[0]
+    return 0 if army == 0 else int(s.left[0])
 
 
 @kernel
 def end_of(s: Any, army: int) -> int:
     """One more than the last unit of an army."""
-    return s.left[0] if army == 0 else s.left[0] + s.left[1]
+    return int(s.left[0] if army == 0 else s.left[0] + s.left[1])
 
 
 @kernel
@@ -326,7 +326,7 @@ def total_health(s: Any, army: int) -> float:
 def balance(s: Any) -> float:
     """By how much army 0 is ahead, from -1 to 1: half its share of health, half its share of units, less army 1's."""
     health = (total_health(s, 0) - total_health(s, 1)) / s.start_health
-    return 0.5 * health + 0.5 * (s.left[0] - s.left[1]) / s.num_units
+    return float(0.5 * health + 0.5 * (s.left[0] - s.left[1]) / s.num_units)
 
 
 @kernel

@@ -165,7 +165,9 @@ def go_to(s: Any, i: int, x: float, y: float) -> None:
         dy = y - s.y[i]
         to_x = s.obstacle[o, 0] - s.x[i]
         to_y = s.obstacle[o, 1] - s.y[i]
-        side = 1.0 if dx * to_y - dy * to_x < 0 else -1.0  # the obstacle is to the right of the way: pass it on the left
+        side = (
+            1.0 if dx * to_y - dy * to_x < 0 else -1.0
+        )  # the obstacle is to the right of the way: pass it on the left
         length = max(math.sqrt(to_x * to_x + to_y * to_y), 1e-9)
         clear = side * (s.obstacle[o, 2] + 0.5) / length
         x = s.obstacle[o, 0] - clear * to_y

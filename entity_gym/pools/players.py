@@ -10,8 +10,9 @@ A fourth one is for worlds in which players see different entities, such as `Ski
 
     visible_to(values, player, entity_type, rows) -> (E,) bool, which entities the policy of `player`, (E,), may see
 
-Entities that are hidden in the world's own frame stay hidden from everybody. `values` are the world's parameters, `rows` the (E, F) features of entities of one type, and `__global__` is a type too where
-there are global features or a global action. It says what each player earned with a step in `Observation.player_rewards`
+Entities that are hidden in the world's own frame stay hidden from everybody. `values` are the world's parameters, `rows` the
+(E, F) features of entities of one type, and `__global__` is a type too where there are global features or a global action. The
+world says what each player earned with a step in `Observation.player_rewards`
 (compiled worlds: `player_rewards`, fields of the state); without that, all players share the reward.
 
     mapping = players_of(source)                            # None: the world has no players
@@ -221,10 +222,9 @@ class Seating:
         return Part(seats, rows, {name: keep_items(mask.actors, rows[name]) for name, mask in masks.items()})
 
     def show(self, part: Part) -> VecObs:
-        """Return the frames as the players of `part` see them: all entities, those hidden from them too, but only their own
-        actors and reward.
+        """Return the frames as the players of `part` see them: all entities, but only their own actors and reward.
 
-        Entities keep their indices inside the frame. With no actors of its own a frame offers no actees.
+        What a player's policy may not see is there too, and not `visible`. Entities keep their indices inside the frame. With no actors of its own a frame offers no actees.
         """
         obs = self.obs
         final = None

@@ -32,15 +32,18 @@ from entity_gym.envs.skirmish_battle import (
     spot,
 )
 from entity_gym.envs.skirmish_scripts import FOCUS, RANDOM, RUSH, order_army
-from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.players import Seating, players_of
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 
 STAY, EAST, NORTH, WEST, SOUTH = (CHOICES.index(name) for name in ("stay", "east", "north", "west", "south"))
 Place = tuple[int, float, float]  # kind, x, y
 
 
 def world(
-    own: Sequence[Place], enemies: Sequence[Place], obstacles: Sequence[tuple[float, float, float]] = (), **parameters: Any
+    own: Sequence[Place],
+    enemies: Sequence[Place],
+    obstacles: Sequence[tuple[float, float, float]] = (),
+    **parameters: Any,
 ) -> CompiledView:
     """A field with these units, in full health and ready, and these obstacles; two players unless `parameters` say otherwise."""
     env = Skirmish(**{"opponent": 0, "num_units": max(len(own), len(enemies)), **parameters}).as_environment()
@@ -537,7 +540,9 @@ def test_a_saved_state_goes_on_in_the_same_way() -> None:
 def test_health_is_within_bounds_units_on_the_field_and_the_fallen_are_gone(
     num_units: int, opponent: int, num_obstacles: int, continuous: bool, seed: int
 ) -> None:
-    source = Skirmish(num_units=num_units, opponent=opponent, num_obstacles=num_obstacles, continuous=continuous, width=12.0)
+    source = Skirmish(
+        num_units=num_units, opponent=opponent, num_obstacles=num_obstacles, continuous=continuous, width=12.0
+    )
     env = source.as_environment()
     rng = np.random.default_rng(seed)
     env.rng = np.random.default_rng(seed)
