@@ -51,8 +51,8 @@ class Skirmish(CompiledEnvironment):
     """Two armies fight in fog on a field with obstacles, until one has nobody left who can attack.
 
     **Observation.** `Unit` [x, y, health, cooldown, team, spotted, kind] and `Obstacle` [x, y, radius]. The field is the
-    square -width / 2 <= x, y <= width / 2; x grows to the east and y to the north. `team` is 0 for one's own units, which
-    come first, and 1 for enemies. A unit is `spotted` where an enemy sees it: where one is at most `sight` away and no
+    square -width / 2 <= x, y <= width / 2; x grows to the east and y to the north. `team` is 0 for one's own units
+    and 1 for enemies. A unit is `spotted` where an enemy sees it: where one is at most `sight` away and no
     obstacle touches the line between them. `kind` is 0 for melee units, 1 for ranged units and 2 for healers; `cooldown`
     counts the steps until a unit can fire again. Enemies that are not spotted are hidden: the value function sees them,
     the policy does not. Units without health are gone.

@@ -224,7 +224,8 @@ class Seating:
     def show(self, part: Part) -> VecObs:
         """Return the frames as the players of `part` see them: all entities, but only their own actors and reward.
 
-        What a player's policy may not see is there too, and not `visible`. Entities keep their indices inside the frame. With no actors of its own a frame offers no actees.
+        What a player's policy may not see is there too, and not `visible`. Entities keep their indices inside the frame. With no
+        actors of its own a frame offers no actees.
         """
         obs = self.obs
         final = None
