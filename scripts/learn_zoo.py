@@ -44,9 +44,6 @@ class World:
     minutes: float  # limit of training time
     most: float | None = None  # upper limit of the score, above which the environment would leak information
     ancestor: str = "-"  # steps and score of enn-trainer 0.1.16 with its own tuned settings
-    #: Parameters of the environment in scoring that differ from those of training, for policies that train by self-play: their
-    #: learning curve is that of `eval.interval`, since their rewards against themselves say nothing.
-    env_kwargs: tuple[str, ...] = ()
 
 
 ZOO = (
@@ -84,7 +81,7 @@ ZOO = (
         ancestor="over 0.99, steps not known",
     ),
     World("MultiSnake2", ("env=MultiSnake2",), 0.9, 60, ancestor="100,000,000: about 0.99"),
-    World("Skirmish", ("env=Skirmish",), 1.0, 60, env_kwargs=("opponent=3",)),
+    World("Skirmish", ("env=Skirmish", "eval.interval=500000", "eval.env_kwargs.opponent=3"), 1.0, 60),
 )
 
 
@@ -257,14 +254,16 @@ def learn(world: World, seed: int, folder: Path, threads: int) -> Learned:
         begun.write_text(settings)
         _command([*train, "overwrite=true"], threads)
 
-    greedy = bool(yaml.safe_load(settings)["eval"]["greedy"])
+    evaluation = yaml.safe_load(settings)["eval"]
+    greedy, kwargs = bool(evaluation["greedy"]), evaluation["env_kwargs"]
     output = run_dir / "score.json"
     how = [f"episodes={EPISODES}", f"seed={EVAL_SEED + seed}", f"greedy={str(greedy).lower()}", f"output={output}"]
-    how += [f"env_kwargs.{each}" for each in world.env_kwargs]
+    how += [f"env_kwargs.{name}={value}" for name, value in kwargs.items()]
     _command(["enn_ppo.eval", f"checkpoint={run_dir}", *how], threads)
     estimate = json.loads(output.read_text())["episodic_reward"]
     rows = read_metrics(run_dir / "metrics.jsonl")
-    curve = ("eval/episodic_reward", 1) if world.env_kwargs else ("episodic_reward", WINDOW)
+    # where the score is of other parameters than training, so is the curve, in evaluations of many episodes each
+    curve = ("eval/episodic_reward", 1) if kwargs else ("episodic_reward", WINDOW)
     steps_to_score, seconds_to_score = reached(rows, world.score, *curve) or (None, None)
     learned = Learned(
         world=world.name,

@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 from enn_ppo import EvalConfig, evaluate
@@ -28,7 +30,9 @@ def play(
         share = games // len(sizes) + (i < games % len(sizes))
         kwargs = {"num_units": size, "opponent": opponent}
         config = EvalConfig(checkpoint=str(checkpoint), episodes=share, env_kwargs=kwargs, greedy=greedy, seed=seed + i)
-        for episode in evaluate(config).episodes:
+        with redirect_stdout(StringIO()):  # estimates of each size
+            episodes = evaluate(config).episodes
+        for episode in episodes:
             played += 1
             won += int(episode.info["won"])
             lost += int(episode.info["lost"])

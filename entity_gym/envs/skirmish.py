@@ -121,8 +121,8 @@ class Skirmish(CompiledEnvironment):
     parameters = {
         "num_units": 5,
         "opponent": 2,
-        "width": 20.0,
-        "sight": 7.0,
+        "width": 18.0,
+        "sight": 8.0,
         "num_obstacles": 4,
         "continuous": False,
     }

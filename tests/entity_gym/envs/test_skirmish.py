@@ -46,7 +46,9 @@ def world(
     **parameters: Any,
 ) -> CompiledView:
     """A field with these units, in full health and ready, and these obstacles; two players unless `parameters` say otherwise."""
-    env = Skirmish(**{"opponent": 0, "num_units": max(len(own), len(enemies)), **parameters}).as_environment()
+    env = Skirmish(
+        **{"opponent": 0, "width": 20.0, "sight": 7.0, "num_units": max(len(own), len(enemies)), **parameters}
+    ).as_environment()
     env.rng = np.random.default_rng(0)
     env.reset()
     s = env.record
@@ -145,7 +147,7 @@ def test_against_a_script_enemies_that_are_not_spotted_are_hidden_from_the_polic
 
 
 def test_each_player_sees_its_own_army_first_and_not_what_it_has_not_spotted() -> None:
-    source = Skirmish(num_units=4, opponent=0, num_obstacles=0)
+    source = Skirmish(num_units=4, opponent=0, num_obstacles=0, width=30.0)
     obs = ThreadedVecEnv(source, 1, compile=False).reset(1)
     mapping = players_of(source)
     assert mapping is not None and "Unit" not in obs.visible
