@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from entity_gym.batch.vec_obs import Metric
 from entity_gym.check.checks import CHECKS, check_environment
 from entity_gym.check.command import main
 from entity_gym.check.report import Report, Result, Status
 from entity_gym.check.subject import Effort
+from entity_gym.check.trajectory import equal
 from entity_gym.pools.batch_env import BatchEnvironment
 from tests.entity_gym.check import broken, broken_compiled
 
@@ -422,3 +424,17 @@ def test_a_report_prints_every_check_and_fails_with_one_of_them() -> None:
         "Walk: 4 checks in 2.5 s: 1 ok, 1 warning, 1 skipped, 1 FAILED: speed",
     ]
     assert Report("Walk", results[:2]).ok
+
+
+def test_sums_of_metrics_are_equal_up_to_rounding_and_nothing_else_of_them() -> None:
+    values = [0.1, 0.7, -0.3]
+    was, now = Metric(), Metric()
+    for value in values:
+        was.push(value)
+    for value in reversed(values):
+        now.push(value)
+    assert was.sum != now.sum and equal({"x": was}, {"x": now})
+    assert not equal(was, replace(was, sum=was.sum + 1e-9))
+    assert not equal(was, replace(was, count=4))
+    assert not equal(was, replace(was, max=0.7 + 1e-9))
+    assert equal(Metric(), Metric())
