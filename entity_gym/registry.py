@@ -115,6 +115,7 @@ _registered: dict[str, Registered] = {
         "NotHotdog": "not_hotdog:NotHotdog",
         "PickMatchingBalls": "pick_matching_balls:PickMatchingBalls",
         "RockPaperScissors": "rock_paper_scissors:RockPaperScissors",
+        "Skirmish": "skirmish:Skirmish",
         "TreasureHunt": "treasure_hunt:TreasureHunt",
         "Xor": "xor:Xor",
     }.items()

@@ -2,6 +2,9 @@
 
 python scripts/bench_env.py
 python scripts/bench_env.py --envs CartPole-v1 --num-envs 1024 --threads 1 --peers
+python scripts/bench_env.py --envs Skirmish --parameters num_units=32 opponent=0 --num-envs 256 --threads 1
+
+`decisions/s` are the entities that act in a second: an entity that takes several actions in a step counts once.
 """
 
 from __future__ import annotations
@@ -9,10 +12,11 @@ from __future__ import annotations
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import yaml
 from benchmark import Measurement, parser, report
 
 from entity_gym.actions.choices import random_actions
@@ -47,6 +51,7 @@ print(steps / spent)
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--envs", nargs="*", default=["MineSweeper", "MultiSnake", "CartPole-v1"])
+    arguments.add_argument("--parameters", nargs="*", default=[], help="of the environments, such as num_units=8")
     arguments.add_argument("--num-envs", nargs="*", type=int, default=[16, 128, 1024, 8192])
     arguments.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     arguments.add_argument(
@@ -57,11 +62,12 @@ def main() -> None:
     )
     given = arguments.parse_args()
 
+    parameters = {name: yaml.safe_load(value) for name, _, value in (each.partition("=") for each in given.parameters)}
     runs: dict[tuple[str, str, int, int], Callable[[], float]] = {}
     for num_envs in given.num_envs:
         for env in given.envs:
             for threads in given.threads:
-                runs["entity_gym", env, num_envs, threads] = ours(env, num_envs, threads)
+                runs["entity_gym", env, num_envs, threads] = Ours(env, num_envs, threads, parameters)
             if given.peer_python and not env.startswith("CartPole"):
                 runs["ancestor EnvList", env, num_envs, 1] = ancestor(given.peer_python, env, num_envs)
         if given.peers:
@@ -77,31 +83,50 @@ def main() -> None:
                 f"{who} {env}",
                 statistics.median(values),
                 "steps/s",
-                {"num_envs": num_envs, "threads": threads, "best": f"{max(values):,.0f}"},
+                {"num_envs": num_envs, "threads": threads, "best": f"{max(values):,.0f}", **decisions(run, values)},
             )
-            for (who, env, num_envs, threads), values in speeds.items()
+            for run, ((who, env, num_envs, threads), values) in zip(runs.values(), speeds.items(), strict=True)
         ],
         given.json,
     )
 
 
-def ours(env: str, num_envs: int, threads: int) -> Callable[[], float]:
-    """A function that measures `act` of a threaded pool in steps per second."""
-    pool = make(env, num_envs=num_envs, num_threads=threads, seed=1)
-    rng = np.random.default_rng(0)
-    state: dict[str, Any] = {"obs": pool.reset(1)}
+def decisions(run: Callable[[], float], speeds: Sequence[float]) -> dict[str, str]:
+    """The decisions per second of one of our pools, median and best; nothing of others."""
+    if not isinstance(run, Ours):
+        return {}
+    median, best = (run.decisions * speed for speed in (statistics.median(speeds), max(speeds)))
+    return {"decisions/s": f"{median:,.0f}", "best decisions/s": f"{best:,.0f}"}
 
-    def run() -> float:
+
+class Ours:
+    """Measures `act` of a threaded pool in steps per second.
+
+    Attributes:
+        decisions: entities that act in a step of an environment, mean over all that was measured.
+    """
+
+    def __init__(self, env: str, num_envs: int, threads: int, parameters: Mapping[str, Any]) -> None:
+        self._pool = make(env, num_envs=num_envs, num_threads=threads, seed=1, **parameters)
+        self._rng = np.random.default_rng(0)
+        self._obs = self._pool.reset(1)
+        self._actors = self._steps = 0
+
+    @property
+    def decisions(self) -> float:
+        return self._actors / self._steps
+
+    def __call__(self) -> float:
         spent, steps = 0.0, 0
         while spent < SECONDS:
-            actions = random_actions(state["obs"], rng, pool.action_space())
+            actions = random_actions(self._obs, self._rng, self._pool.action_space())
+            self._actors += max(mask.actors.items() for mask in self._obs.action_masks.values())
             start = time.perf_counter()
-            state["obs"] = pool.act(actions)
+            self._obs = self._pool.act(actions)
             spent += time.perf_counter() - start
-            steps += num_envs
+            steps += len(self._pool)
+        self._steps += steps
         return steps / spent
-
-    return run
 
 
 def ancestor(python: str, env: str, num_envs: int) -> Callable[[], float]:

@@ -81,6 +81,7 @@ ZOO = (
         ancestor="over 0.99, steps not known",
     ),
     World("MultiSnake2", ("env=MultiSnake2",), 0.9, 60, ancestor="100,000,000: about 0.99"),
+    World("Skirmish", ("env=Skirmish", "eval.interval=500000", "eval.env_kwargs.opponent=3"), 1.0, 60),
 )
 
 
@@ -117,19 +118,22 @@ def select(names: Sequence[str] | None) -> list[World]:
     return [known[name] for name in names]
 
 
-def reached(rows: Sequence[Mapping[str, Any]], score: float) -> tuple[int, float] | None:
+def reached(
+    rows: Sequence[Mapping[str, Any]], score: float, curve: str = "episodic_reward", window: int = WINDOW
+) -> tuple[int, float] | None:
     """The first point at which a learning curve reaches a score.
 
     Args:
         rows: of metrics.jsonl.
-        score: required mean reward over `WINDOW` consecutive rows; rows in which no episode ended are left out.
+        score: required mean reward over `window` consecutive rows; rows in which no episode ended are left out.
+        curve: name of the metric.
 
     Returns:
         Environment steps and seconds of training at the last of these rows, or None.
     """
-    told = [row for row in rows if row["episodic_reward"] is not None]
-    for end in range(WINDOW, len(told) + 1):
-        if statistics.fmean(row["episodic_reward"] for row in told[end - WINDOW : end]) >= score:
+    told = [row for row in rows if row.get(curve) is not None]
+    for end in range(window, len(told) + 1):
+        if statistics.fmean(row[curve] for row in told[end - window : end]) >= score:
             return int(told[end - 1]["step"]), float(told[end - 1]["seconds"])
     return None
 
@@ -250,13 +254,17 @@ def learn(world: World, seed: int, folder: Path, threads: int) -> Learned:
         begun.write_text(settings)
         _command([*train, "overwrite=true"], threads)
 
-    greedy = bool(yaml.safe_load(settings)["eval"]["greedy"])
+    evaluation = yaml.safe_load(settings)["eval"]
+    greedy, kwargs = bool(evaluation["greedy"]), evaluation["env_kwargs"]
     output = run_dir / "score.json"
     how = [f"episodes={EPISODES}", f"seed={EVAL_SEED + seed}", f"greedy={str(greedy).lower()}", f"output={output}"]
+    how += [f"env_kwargs.{name}={value}" for name, value in kwargs.items()]
     _command(["enn_ppo.eval", f"checkpoint={run_dir}", *how], threads)
     estimate = json.loads(output.read_text())["episodic_reward"]
     rows = read_metrics(run_dir / "metrics.jsonl")
-    steps_to_score, seconds_to_score = reached(rows, world.score) or (None, None)
+    # where the score is of other parameters than training, so is the curve, in evaluations of many episodes each
+    curve = ("eval/episodic_reward", 1) if kwargs else ("episodic_reward", WINDOW)
+    steps_to_score, seconds_to_score = reached(rows, world.score, *curve) or (None, None)
     learned = Learned(
         world=world.name,
         seed=seed,

@@ -47,7 +47,7 @@ def section(name: str) -> str:
     titles = [f"**{title}.**" for title in SECTIONS]
     first = next((i for i, text in enumerate(paragraphs) if text.startswith("**")), len(paragraphs))
     summary = [text for text in paragraphs[:first] if not text.startswith(("Args:", "Raises:"))]
-    chosen = [text for text in paragraphs[first:] if text.startswith(tuple(titles))]
+    chosen = [text for text in paragraphs[first:] if text.startswith((*titles, "|"))]  # tables too
     return "\n\n".join([f"## {name}", *picture(name), *summary, *chosen, settings(cls)]) + "\n"
 
 

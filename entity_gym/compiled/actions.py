@@ -163,7 +163,7 @@ class ActionPlan(ABC):
         """Before `observe`: everybody acts, and everything is open."""
         yield from (listed.before for listed in self.lists)
         if self.mask is not None:
-            yield f"open_all_choices(a.{self.mask.name}, i, {self.mask.shape[0]}, {self.mask.shape[1]})"
+            yield f"open_all_choices(a.{self.mask.name}, i)"
 
     def after(self, columns: Sequence[str], number: int) -> Iterator[str]:
         """After `observe`: fill in what is declared, check what was written."""

@@ -77,7 +77,8 @@ class CompiledEnvironment(Description):
     ) -> CompiledSlots:
         """Make slots for a pool; see `entity_gym.pools.slots.SlotsFactory`.
 
-        Before the first use with these parameters, and after every change of the code, 1,000 random steps run as ordinary Python.
+        Before the first use with these parameters, and after every change of the code, 1,000 random steps run as ordinary
+        Python, or at least 100 of them where they take longer than 15 seconds.
 
         Raises:
             CompileError: the source cannot be compiled.

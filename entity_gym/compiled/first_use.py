@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from contextlib import suppress
 
 import numpy as np
@@ -18,6 +19,10 @@ from entity_gym.compiled.view import CompiledView
 from entity_gym.pools.slots import run_serially
 
 STEPS = 1000
+SECONDS, LEAST = (
+    15.0,
+    100,
+)  # worlds whose steps are slow as ordinary Python: seconds of this thread, but at least so many steps
 
 
 def check_first_use(env: Description, program: Program) -> None:
@@ -33,8 +38,8 @@ def check_first_use(env: Description, program: Program) -> None:
         _play(env)
     except Exception as error:
         error.add_note(
-            f"found by the check of {type(env).__name__} before its first use, which runs it as ordinary Python for {STEPS} "
-            "random steps"
+            f"found by the check of {type(env).__name__} before its first use, which runs it as ordinary Python for up to "
+            f"{STEPS} random steps"
         )
         raise
     with suppress(OSError):  # a cache that cannot be written means checking again
@@ -51,7 +56,10 @@ def _play(env: Description) -> None:
     records = slots.slots["record"]
     before = {name: records[name].copy() for name in env.values}
     slots.reset(ids)
+    started = time.thread_time()
     for step in range(STEPS):
+        if step >= LEAST and time.thread_time() - started > SECONDS:
+            return
         for field in before:
             if (records[field] != before[field]).any():
                 raise ValueError(f"{name}: the parameter {field!r} was changed; parameters are read-only")

@@ -87,11 +87,9 @@ def open_all(flags: Any, i: int, most: int) -> None:
 
 
 @inlined
-def open_all_choices(mask: Any, i: int, most: int, num_choices: int) -> None:
+def open_all_choices(mask: Any, i: int) -> None:
     """Open every choice in slot i."""
-    for k in range(most):
-        for c in range(num_choices):
-            mask[i, k, c] = True
+    mask[i] = True  # as ordinary Python a loop over thousands of pairs would take longer than the rest of a step
 
 
 @inlined

@@ -6,8 +6,13 @@ A world has players if its class (or whatever makes it) has three functions, as 
     players(values, entity_type, rows) -> (E,) whose each entity is, 0 to num_players - 1
     seen_by(values, player, entity_type, rows) -> (E, F) how the entities look to `player`, (E,) a player for each row
 
-`values` are the world's parameters, `rows` the (E, F) features of entities of one type, and `__global__` is a type too where
-there are global features or a global action. It says what each player earned with a step in `Observation.player_rewards`
+A fourth one is for worlds in which players see different entities, such as `Skirmish`:
+
+    visible_to(values, player, entity_type, rows) -> (E,) bool, which entities the policy of `player`, (E,), may see
+
+Entities that are hidden in the world's own frame stay hidden from everybody. `values` are the world's parameters, `rows` the
+(E, F) features of entities of one type, and `__global__` is a type too where there are global features or a global action. The
+world says what each player earned with a step in `Observation.player_rewards`
 (compiled worlds: `player_rewards`, fields of the state); without that, all players share the reward.
 
     mapping = players_of(source)                            # None: the world has no players
@@ -45,11 +50,12 @@ class PlayerMapping:
     """The players of a world with known parameters: the owner of each entity, and the world as each player sees it.
 
     Args:
-        world: has the functions `num_players`, `players` and `seen_by`, whose results are checked here.
+        world: has the functions `num_players`, `players`, `seen_by` and perhaps `visible_to`, whose results are checked here.
         values: its parameters.
 
     Attributes:
         num_players: P, at least 1.
+        hides: whether entities are hidden from some of the players.
         fixed: parameters on which the mapping depends, so `env_info` may not change them.
     """
 
@@ -57,6 +63,7 @@ class PlayerMapping:
         self._world, self._values = world, values
         self._name = getattr(world, "__name__", repr(world))
         self.num_players = int(world.num_players(values))
+        self.hides = callable(getattr(world, "visible_to", None))
         self.fixed: Sequence[str] = tuple(getattr(world, "player_parameters", values))
         if self.num_players < 1:
             raise ValueError(f"{self._name}.num_players() returned {self.num_players}; it must be at least 1")
@@ -86,6 +93,16 @@ class PlayerMapping:
                 f"it must return the shape that it was given, {rows.shape}"
             )
         return seen
+
+    def visible_to(self, player: NDArray[np.int64], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Return (E,) whether the policy of `player[e]` sees the entity of row e. `rows` are as `seen_by` takes them."""
+        visible = np.asarray(self._world.visible_to(self._values, player, entity_type, rows))
+        if visible.shape != (len(rows),) or visible.dtype != np.bool_:
+            raise ValueError(
+                f"{self._name}.visible_to() returned {visible.dtype} of shape {visible.shape} for {len(rows)} entities of type "
+                f"{entity_type!r}; it must return one bool each"
+            )
+        return visible
 
 
 class Opponents(Protocol):
@@ -207,7 +224,8 @@ class Seating:
     def show(self, part: Part) -> VecObs:
         """Return the frames as the players of `part` see them: all entities, but only their own actors and reward.
 
-        Entities keep their indices inside the frame. With no actors of its own a frame offers no actees.
+        What a player's policy may not see is there too, and not `visible`. Entities keep their indices inside the frame. With no
+        actors of its own a frame offers no actees.
         """
         obs = self.obs
         final = None
@@ -225,6 +243,7 @@ class Seating:
             reward=self.rewards[np.arange(len(obs)), part.seats],
             final=final,
             arrays={name: array for name, array in obs.arrays.items() if name != PLAYER_REWARD},
+            visible=self._visible(part.seats) if self.mapping.hides else obs.visible,
         )
 
     def join(self, parts: Sequence[tuple[Part, Mapping[str, VecAction]]]) -> dict[str, VecAction]:
@@ -266,6 +285,17 @@ class Seating:
             return buffer
         seen = self.mapping.seen_by(np.repeat(seats, self._counts[name]), name, buffer.values)
         return RaggedBufferF32.unchecked(seen, buffer.offsets)
+
+    def _visible(self, seats: NDArray[np.int64]) -> dict[str, RaggedBufferBool]:
+        """Return what the world hides from everybody and what it hides from these players; types without any are left out."""
+        visible = {}
+        for name, buffer in self.obs.features.items():
+            flags = self.mapping.visible_to(np.repeat(seats, self._counts[name]), name, buffer.values)[:, None]
+            if name in self.obs.visible:
+                flags = flags & self.obs.visible[name].values
+            if not flags.all():
+                visible[name] = RaggedBufferBool.unchecked(flags, buffer.offsets)
+        return visible
 
     def _owners_of(self, action: str, mask: VecActionMask) -> NDArray[np.int64]:
         """Return (A,) the player of each actor: that of its entity, found by the index through the types of the frame."""

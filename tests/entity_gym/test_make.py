@@ -34,6 +34,7 @@ ZOO = [
     "NotHotdog",
     "PickMatchingBalls",
     "RockPaperScissors",
+    "Skirmish",
     "TreasureHunt",
     "Xor",
 ]

@@ -23,7 +23,7 @@ from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.players import Opponents
-from rogue_net import ObsBatch, RogueNet
+from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
 from rogue_net.finite import check_finite
 
 #: Number of the current policy; the number of a past policy is its step.
@@ -153,7 +153,6 @@ class PolicyOpponents:
         self._draw, self._device, self._greedy, self._seed, self._where = draw, device, greedy, seed, where
         self._obs_space, self._action_space = pool.obs_space(), pool.action_space()
         self._rng = _generator(seed)
-        self._generator = torch.Generator(device)
         self._num_acts = 0
         self._fitted: dict[
             int, FittedPolicy
@@ -164,19 +163,20 @@ class PolicyOpponents:
     def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
         """Choose actions; see `Opponents`."""
         self._begin(np.unique(env_id[obs.elapsed_step == 0]))
-        # seeded with the number of calls, so that no generator state has to be saved
+        # from the number of calls, so that no generator state has to be saved; keys let the compiled program act
         key = np.random.SeedSequence((self._seed, 1, self._num_acts)).generate_state(1, np.uint64)
-        self._generator.manual_seed(int(key[0] >> np.uint64(1)))
+        keys = keyed(int(key.view(np.int64)[0]), torch.arange(len(obs)))
         self._num_acts += 1
         faced = self.faces[env_id]
         batch = ObsBatch.from_vec_obs(obs, self._device)
         numbers = np.unique(faced).tolist()
         if len(numbers) == 1:
-            return self._chosen(numbers[0], batch)
+            return self._chosen(numbers[0], batch, keys)
         actions: dict[str, VecAction] = {}
         for number in numbers:
-            frames = np.flatnonzero(faced == number)
-            for name, chosen in self._chosen(number, batch[torch.from_numpy(frames).to(self._device)]).items():
+            frames = torch.from_numpy(np.flatnonzero(faced == number))
+            theirs = self._chosen(number, batch[frames.to(self._device)], keys[frames])
+            for name, chosen in theirs.items():
                 offsets = obs.action_masks[name].actors.offsets
                 if name not in actions:
                     values = np.empty((offsets[-1], chosen.values.shape[1]), chosen.values.dtype)
@@ -197,7 +197,7 @@ class PolicyOpponents:
     def clone(self) -> PolicyOpponents:
         """Copy the opponents; the networks, which never change, are shared."""
         twin = copy.copy(self)
-        twin._rng, twin._generator = copy.deepcopy(self._rng), torch.Generator(self._device)
+        twin._rng = copy.deepcopy(self._rng)
         twin.faces, twin._fitted = self.faces.copy(), self._fitted.copy()
         return twin
 
@@ -233,10 +233,10 @@ class PolicyOpponents:
             self.faces = np.concatenate([self.faces, np.full(missing, next(iter(self.nets)), np.int64)])
         self.faces[env_id] = self._draw(len(env_id), self._rng)
 
-    def _chosen(self, number: int, batch: ObsBatch) -> dict[str, VecAction]:
+    def _chosen(self, number: int, batch: ObsBatch, keys: torch.Tensor) -> dict[str, VecAction]:
         fitted = self._fitted.get(number) or self._fit(number)
         seen = fitted.adaptor(batch)
-        result = fitted.net.act(seen, greedy=self._greedy, generator=self._generator)
+        result = fitted.net.act(seen, greedy=self._greedy, generator=FrameKeys(keys.to(self._device)))
         check_finite(fitted.net, seen, result)
         return result.to_buffers()
 

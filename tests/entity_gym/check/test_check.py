@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from entity_gym.batch.vec_obs import Metric
 from entity_gym.check.checks import CHECKS, check_environment
 from entity_gym.check.command import main
 from entity_gym.check.report import Report, Result, Status
 from entity_gym.check.subject import Effort
+from entity_gym.check.trajectory import equal
 from entity_gym.pools.batch_env import BatchEnvironment
 from tests.entity_gym.check import broken, broken_compiled
 
@@ -458,3 +460,17 @@ def test_environments_of_other_libraries_are_checked() -> None:
     pytest.importorskip("gymnasium")
     done = run("gymnasium:CartPole-v1", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_sums_of_metrics_are_equal_up_to_rounding_and_nothing_else_of_them() -> None:
+    values = [0.1, 0.7, -0.3]
+    was, now = Metric(), Metric()
+    for value in values:
+        was.push(value)
+    for value in reversed(values):
+        now.push(value)
+    assert was.sum != now.sum and equal({"x": was}, {"x": now})
+    assert not equal(was, replace(was, sum=was.sum + 1e-9))
+    assert not equal(was, replace(was, count=4))
+    assert not equal(was, replace(was, max=0.7 + 1e-9))
+    assert equal(Metric(), Metric())

@@ -382,6 +382,17 @@ def test_a_source_that_passed_is_not_played_again(unjitted: Path, monkeypatch: p
     assert len(played) == 2
 
 
+def test_the_check_of_a_slow_world_ends_when_its_time_is_over(unjitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+    monkeypatch.setattr("entity_gym.compiled.first_use._check_all_is_written", lambda slots, ids: steps.append(1))
+    monkeypatch.setattr("entity_gym.compiled.first_use.SECONDS", 0.0)
+    mistakes.Sound().make_slots(1)
+    assert len(steps) == 100
+    monkeypatch.setattr("entity_gym.compiled.first_use.SECONDS", 1e9)
+    mistakes.Sound(width=4).make_slots(1)
+    assert len(steps) == 100 + 1000
+
+
 def test_debugging_and_plain_environments_go_without_the_check() -> None:
     ordinary(mistakes.ObserveDraws, 1)
     mistakes.ObserveDraws().as_environment()

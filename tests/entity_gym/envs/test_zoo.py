@@ -26,6 +26,7 @@ from entity_gym.envs.multi_snake import MultiSnake
 from entity_gym.envs.not_hotdog import NotHotdog
 from entity_gym.envs.pick_matching_balls import PickMatchingBalls
 from entity_gym.envs.rock_paper_scissors import RockPaperScissors
+from entity_gym.envs.skirmish import Skirmish
 from entity_gym.envs.treasure_hunt import TreasureHunt
 from entity_gym.envs.xor import Xor
 from entity_gym.pools.pool import ListEnv, SlotVecEnv
@@ -53,6 +54,9 @@ ZOO: list[tuple[CompiledEnvironment, int]] = [
     (PickMatchingBalls(randomize=True, one_hot=True, max_balls=10), 10),
     (RockPaperScissors(), 1),
     (RockPaperScissors(cheat=True), 1),
+    (Skirmish(max_steps=40), 40),
+    (Skirmish(opponent=0, num_units=3, continuous=True, width=12.0, max_steps=40), 40),
+    (Skirmish(opponent=3, num_units=3, width=12.0), 100),
     (TreasureHunt(), 100),
     (TreasureHunt(num_traps=0, num_treasures=16, max_steps=50), 50),
     (Xor(), 1),

@@ -23,7 +23,7 @@ from entity_gym import (
 )
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
-from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
@@ -97,6 +97,39 @@ def test_the_player_may_be_another_in_every_frame() -> None:
     seen = split(obs, DUEL, np.array([1, 0, 0]))
     assert seen.action_masks["bid"].actors.to_list() == [[[3]], [], [[2], [4]]]
     assert seen.features["Pawn"].to_list() == [[[1, 0], [0, 0]], [], [[0, 0], [1, 0], [0, 0], [1, 0]]]
+
+
+class Veiled(Duel):
+    """Players do not see each other's pawns; the first stone is hidden from all."""
+
+    @staticmethod
+    def visible_to(values: Any, player: Any, entity_type: str, rows: Any) -> Any:
+        if values["tells"]:
+            return rows[:, 0] == player if entity_type == "Pawn" else np.ones(len(rows), np.bool_)
+        return np.ones((len(rows), 1), np.bool_) if values["cut"] else rows[:, 0]
+
+
+def test_what_a_player_may_not_see_is_there_and_hidden() -> None:
+    mapping = players_of(Veiled)
+    assert mapping is not None
+    obs = duel_obs(2)
+    obs.visible = {"Stone": RaggedBufferBool.from_offsets(np.array([[False], [True]]), np.array([0, 2]))}
+    for player in (0, 1):
+        seen = split(obs, mapping, player)
+        assert seen.visible["Pawn"].to_list() == [[[player == 0], [player == 1]] * 2]
+        assert seen.visible["Stone"].to_list() == [[[False], [True]]]
+        assert seen.features["Pawn"].size1().tolist() == [4]
+    obs.visible = {}
+    assert list(split(obs, mapping, 0).visible) == ["Pawn"], "types that hide nothing are left out"
+    assert split(obs, DUEL, 0).visible == {}
+
+
+def test_what_visible_to_gets_wrong_is_named() -> None:
+    for cut, wrong in ((False, r"float32 of shape \(2,\)"), (True, r"bool of shape \(2, 1\)")):
+        mapping = players_of(functools.partial(Veiled, tells=False, cut=cut))
+        assert mapping is not None
+        with pytest.raises(ValueError, match=rf"Veiled.visible_to\(\) returned {wrong} for 2 entities of type 'Pawn'"):
+            mapping.visible_to(np.zeros(2, np.int64), "Pawn", np.zeros((2, 2), np.float32))
 
 
 class Court(Duel):
