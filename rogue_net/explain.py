@@ -1,4 +1,4 @@
-"""What a network looked at, and how sure it was: attention weights, distributions and values of a batch.
+"""Explanations of a network's decisions: attention weights, distributions and values of a batch.
 
 Shapes: B frames, E tokens of all frames, e tokens of one frame, n blocks, H heads, A actors of an action.
 """

@@ -75,7 +75,7 @@ FILMS = {
 
 @dataclass(frozen=True)
 class Moment:
-    """What a photograph of a page shows."""
+    """The moment that a photograph of a page shows."""
 
     settings: tuple[str, ...]  # of training
     link: str

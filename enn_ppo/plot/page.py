@@ -221,7 +221,7 @@ def _panel(groups: Mapping[str, Sequence[Run]], x: XAxis, y: str, config: PlotCo
 
 @dataclass(frozen=True)
 class _Scale:
-    """Where the numbers of a panel are, in pixels. The horizontal axis begins at 0."""
+    """Positions of a panel's numbers, in pixels. The horizontal axis begins at 0."""
 
     right: float
     low: float

@@ -339,7 +339,7 @@ class Skirmish(CompiledEnvironment):
     def visible_to(
         values: Mapping[str, Any], player: int | NDArray[np.int64], entity_type: str, rows: ArrayLike
     ) -> NDArray[np.bool_]:
-        """Which entities the policy of `player` sees: all but the units of the other that are not spotted.
+        """Return which entities the policy of `player` sees: all but the units of the other that are not spotted.
 
         Args:
             values: parameters, `values` of a description.

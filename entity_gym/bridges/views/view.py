@@ -42,7 +42,7 @@ class Column:
 
 @dataclass(frozen=True)
 class EntityView:
-    """Where the entities of a type are in an observation.
+    """Positions of a type's entities in an observation.
 
     Attributes:
         features: path of a leaf of the space ("" for an observation that is one Box) -> its columns, in their order. None: all
