@@ -208,7 +208,15 @@ def test_dictionaries_round_trip() -> None:
     config = TrainConfig(env=EnvConfig(id="a:B", kwargs={"sizes": (1, 2), "deep": {"x": None}}), seed=7)
     plain = to_dict(config)
     kwargs = {"sizes": [1, 2], "deep": {"x": None}}
-    assert plain["env"] == {"id": "a:B", "api": "entity", "kwargs": kwargs, "info": {}, "timeout": None}
+    assert plain["env"] == {
+        "id": "a:B",
+        "api": "entity",
+        "kwargs": kwargs,
+        "info": {},
+        "view": None,
+        "wrappers": [],
+        "timeout": None,
+    }
     assert from_dict(TrainConfig, plain) == config
     assert plain["value_net"] is None
     apart = TrainConfig(
