@@ -232,7 +232,8 @@ def test_the_settings_name_an_environment_that_was_given_so_that_it_is_found_aga
     train(tiny_config(tmp_path / "a", env=EnvConfig(kwargs={"short": 2, "long": 3}), total_timesteps=32), env=Clock)
     saved = load_checkpoint(tmp_path / "a").config["env"]
     name = f"{Clock.__module__}:Clock"
-    assert saved == {"id": name, "api": "entity", "kwargs": {"short": 2, "long": 3}, "info": {}, "timeout": None}
+    given = {"id": name, "api": "entity", "kwargs": {"short": 2, "long": 3}}
+    assert saved == given | {"view": None, "wrappers": [], "info": {}, "timeout": None}
     train(tiny_config(tmp_path / "b", env=from_dict(EnvConfig, saved), total_timesteps=32))
     assert untimed(rows_of(tmp_path / "b")) == untimed(rows_of(tmp_path / "a"))
 

@@ -220,6 +220,10 @@ def test_rows_of_players_have_no_padded_form(out: Made) -> None:
 @pytest.mark.parametrize("form", ["padded", "ragged"])
 @pytest.mark.parametrize("name", list_envs())
 def test_every_environment_passes_gymnasiums_checker(name: str, form: str, out: Made) -> None:
+    if name == "Skirmish" and form == "padded":
+        with pytest.raises(ValueError, match="Skirmish has actions that do not go into one array .*use form='nested'"):
+            out(name, form)
+        form = "nested"
     assert remarks(out(name, form)) == []
 
 
