@@ -556,6 +556,15 @@ def test_a_parallel_game_is_no_silent_team() -> None:
     assert not played("rps_v2", max_cycles=20, groups={"player": [["player_0"], ["player_1"]]})
 
 
+def test_a_game_that_pettingzoo_has_made_parallel_is_no_silent_team() -> None:
+    pytest.importorskip("pygame")
+    tictactoe = pytest.importorskip("pettingzoo.classic.tictactoe_v3")
+    from pettingzoo.utils.conversions import turn_based_aec_to_parallel
+
+    (warning,) = played(lambda: turn_based_aec_to_parallel(tictactoe.env()), steps=150)
+    assert "groups={player: [[player_1], [player_2]]}" in warning
+
+
 def test_one_reward_that_does_not_cancel_is_enough_for_silence() -> None:
     class Generous(Nim):
         def step(self, action: int | None) -> None:
