@@ -148,8 +148,8 @@ class PettingZooFactory:
         return self._first
 
     @property
-    def several_players(self) -> str:
-        """How there can be several players in place of one, for messages."""
+    def players_hint(self) -> str:
+        """The end of the message that this world has one player: how to name several."""
         world = self._known()
         ((name, group),) = world.groups.items()
         return f": to say who plays against whom, set env.kwargs.groups={example_of_sides(name, list(group.side))}"
