@@ -29,6 +29,7 @@ from entity_gym.envs.skirmish_battle import (
     can_fire,
     engage,
     fight,
+    follow_leads,
     has_fighters,
     march,
     place_armies,
@@ -40,7 +41,7 @@ from entity_gym.envs.skirmish_scripts import DIRECTIONS, FOCUS, head, order_army
 NAN = float("nan")
 CHOICES = ("stay", "east", "north-east", "north", "north-west", "west", "south-west", "south", "south-east")
 FEATURES = ("x", "y", "health", "cooldown", spaces.Flag("team"), spaces.Flag("spotted"), spaces.Category("kind", 3))
-TEAM, SPOTTED = 4, 5  # columns
+TEAM, SPOTTED, LEAD_TEAM = 4, 5, 2  # columns
 SIZE, BLOCK = 480, 4  # pixels of the picture, and of a block of fog
 TEAMS = (drawing.BLUE, drawing.RED)
 SHOTS = (*TEAMS, drawing.GREEN)
@@ -50,12 +51,14 @@ FOG = (196, 192, 180)
 class Skirmish(CompiledEnvironment):
     """Two armies fight in fog on a field with obstacles, until one has nobody left who can attack.
 
-    **Observation.** `Unit` [x, y, health, cooldown, team, spotted, kind] and `Obstacle` [x, y, radius]. The field is the
-    square -width / 2 <= x, y <= width / 2; x grows to the east and y to the north. `team` is 0 for one's own units
+    **Observation.** `Unit` [x, y, health, cooldown, team, spotted, kind], `Obstacle` [x, y, radius] and `Lead` [x, y, team]. The
+    field is the square -width / 2 <= x, y <= width / 2; x grows to the east and y to the north. `team` is 0 for one's own units
     and 1 for enemies. A unit is `spotted` where an enemy sees it: where one is at most `sight` away and no
     obstacle touches the line between them. `kind` is 0 for melee units, 1 for ranged units and 2 for healers; `cooldown`
     counts the steps until a unit can fire again. Enemies that are not spotted are hidden: the value function sees them,
-    the policy does not. Units without health are gone.
+    the policy does not. Units without health are gone. The lead of an army is where it looks for the enemy: where
+    the enemy has started, then where an enemy was seen last, and when a unit comes within 2 of it and sees nobody, a place
+    that is drawn at random. A policy sees its own lead only.
 
     | kind | health | speed | reach | power | fires every |
     |---|---|---|---|---|---|
@@ -70,8 +73,9 @@ class Skirmish(CompiledEnvironment):
 
     **A step**, for both armies at once:
 
-    1. Units that have selected somebody fire: health is given first, up to that of a fresh unit, and taken then. They stand
-       still in this step. Units with health 0 or less are gone; what they fired in this step counts.
+    1. Units that have selected somebody fire, and stand still in this step: first healers, who give health up to that of a fresh
+       unit, then fighters. Within an army they fire in the order in which they are listed, and one whose target needs no more
+       of it holds its fire, stays ready and moves. Units with health 0 or less are gone; what they fired in this step counts.
     2. The others move. Any two that are less than 0.5 apart then push each other to that distance, which may leave them less
        far apart where there are many. Units stay on the field, and outside obstacles.
 
@@ -112,6 +116,7 @@ class Skirmish(CompiledEnvironment):
     entities = {
         "Unit": Entity(FEATURES, max=MAX_UNITS, hideable=True, ids=True),
         "Obstacle": Entity(["x", "y", "radius"], max=MAX_OBSTACLES),
+        "Lead": Entity(["x", "y", spaces.Flag("team")], max=2),
     }
     actions = {
         "Move": Categorical(CHOICES, max_actors=MAX_UNITS),
@@ -141,7 +146,7 @@ class Skirmish(CompiledEnvironment):
         ("obstacle", np.float64, (MAX_OBSTACLES, 3)),  # [x, y, radius]
         ("start_health", np.float64),  # of an army
         ("ahead", np.float64),  # the balance
-        ("goal", np.float64, (2, 2)),  # where a scripted army goes while it sees nobody
+        ("lead", np.float64, (2, 2)),  # [x, y] where each army looks for the enemy
         # of the step under way
         ("heading", np.float64, (MAX_UNITS, 2)),  # in units of the speed
         ("aim", np.int64, (MAX_UNITS,)),  # at which unit, or NOBODY
@@ -176,6 +181,7 @@ class Skirmish(CompiledEnvironment):
         place_obstacles(s)
         place_armies(s)
         spot(s)
+        follow_leads(s)
         engage(s)
         s.ahead = balance(s)
         s.num_shots = 0
@@ -207,6 +213,7 @@ class Skirmish(CompiledEnvironment):
         bury(s)
         march(s)
         spot(s)
+        follow_leads(s)
         engage(s)
         return score(s)
 
@@ -228,6 +235,11 @@ class Skirmish(CompiledEnvironment):
         for o in range(s.obstacles_placed):
             for f in range(3):
                 obs.Obstacle[o, f] = s.obstacle[o, f]
+        obs.n.Lead = 2 if s.opponent == 0 else 1
+        for army in range(obs.n.Lead):
+            obs.Lead[army, 0] = s.lead[army, 0]
+            obs.Lead[army, 1] = s.lead[army, 1]
+            obs.Lead[army, LEAD_TEAM] = army
         if s.continuous:
             obs.n.Steer = players
             for i in range(players):
@@ -260,6 +272,7 @@ class Skirmish(CompiledEnvironment):
                     "label": "{health}",
                     "layer": 1,
                 },
+                "Lead": {"position": ["x", "y"], "shape": "cross", "color_by": "team", "size": SPACING},
                 "Obstacle": {
                     "position": ["x", "y"],
                     "shape": "circle",
@@ -319,7 +332,7 @@ class Skirmish(CompiledEnvironment):
     def seen_by(
         values: Mapping[str, Any], player: int | NDArray[np.int64], entity_type: str, rows: ArrayLike
     ) -> NDArray[np.float32]:
-        """The features with `team` 0 for `player`'s own units and 1 for the others.
+        """The features with `team` 0 for `player`'s own units and lead and 1 for the others.
 
         Args:
             values: parameters, `values` of a description.
@@ -333,13 +346,15 @@ class Skirmish(CompiledEnvironment):
         seen = np.array(rows, np.float32)
         if entity_type == "Unit":
             seen[:, TEAM] = seen[:, TEAM] != player
+        elif entity_type == "Lead":
+            seen[:, LEAD_TEAM] = seen[:, LEAD_TEAM] != player
         return seen
 
     @staticmethod
     def visible_to(
         values: Mapping[str, Any], player: int | NDArray[np.int64], entity_type: str, rows: ArrayLike
     ) -> NDArray[np.bool_]:
-        """Return which entities the policy of `player` sees: all but the units of the other that are not spotted.
+        """Return which entities the policy of `player` sees: all but the other's lead, and its units that are not spotted.
 
         Args:
             values: parameters, `values` of a description.
@@ -351,9 +366,11 @@ class Skirmish(CompiledEnvironment):
             (E,) true for visible entities.
         """
         features = np.asarray(rows)
-        if entity_type != "Unit":
-            return np.ones(len(features), np.bool_)
-        visible: NDArray[np.bool_] = (features[:, TEAM] == player) | (features[:, SPOTTED] == 1)
+        visible = np.ones(len(features), np.bool_)
+        if entity_type == "Unit":
+            visible = (features[:, TEAM] == player) | (features[:, SPOTTED] == 1)
+        elif entity_type == "Lead":
+            visible = features[:, LEAD_TEAM] == player
         return visible
 
 

@@ -25,6 +25,7 @@ SPACING = 0.5  # distance below which two units push each other apart
 GAP = 1.0  # between obstacles, and between an obstacle and the edge of the field
 SMALLEST_OBSTACLE, LARGEST_OBSTACLE = 0.6, 1.6  # radius
 START = 3.0  # distance of the middle of an army from the edge
+ARRIVED = 2.0  # distance at which a lead is followed up
 NOBODY = -1
 
 
@@ -83,8 +84,8 @@ def place_armies(s: Any) -> None:
     s.start_health = total_health(s, 0)
     for army in range(2):
         enemy = s.num_units * (1 - army)
-        s.goal[army, 0] = s.x[enemy]
-        s.goal[army, 1] = s.y[enemy]
+        s.lead[army, 0] = s.x[enemy]
+        s.lead[army, 1] = s.y[enemy]
 
 
 @kernel
@@ -176,6 +177,28 @@ def spot(s: Any) -> None:
 
 
 @kernel
+def follow_leads(s: Any) -> None:
+    """Find out where each army looks for the enemy.
+
+    That is where it sees its first enemy, or has last seen one. When a unit arrives and nobody is seen, a new place is drawn.
+    """
+    for army in range(2):
+        seen = NOBODY
+        for j in range(first_of(s, 1 - army), end_of(s, 1 - army)):
+            if seen == NOBODY and s.spotted[j] == 1:
+                seen = j
+        if seen != NOBODY:
+            s.lead[army, 0] = s.x[seen]
+            s.lead[army, 1] = s.y[seen]
+            continue
+        for i in range(first_of(s, army), end_of(s, army)):
+            if distance(s.x[i], s.y[i], s.lead[army, 0], s.lead[army, 1]) < ARRIVED:
+                s.lead[army, 0] = (rand_float(s) - 0.5) * s.width
+                s.lead[army, 1] = (rand_float(s) - 0.5) * s.width
+                break
+
+
+@kernel
 def can_fire(s: Any, i: int, j: int) -> bool:
     """Whether unit i, which is ready, may fire at unit j: an enemy, or for a healer another hurt unit of its own army."""
     friends = army_of(s, i) == army_of(s, j)
@@ -205,7 +228,7 @@ def engage(s: Any) -> None:
 
 @kernel
 def fight(s: Any) -> None:
-    """All units fire at their `aim`, at once: health given, then health taken. Those that fire stand still."""
+    """Units fire at their `aim`, healers first, and stand still. What is not needed any more is not fired: that unit moves."""
     total = s.left[0] + s.left[1]
     s.num_shots = 0
     for i in range(total):
@@ -213,19 +236,29 @@ def fight(s: Any) -> None:
         s.taken[i] = 0.0
     for i in range(total):
         target = s.aim[i]
-        if target == NOBODY:
-            s.cooldown[i] = max(s.cooldown[i] - 1, 0)
-            continue
-        s.cooldown[i] = PERIOD[s.kind[i]] - 1
-        s.heading[i, 0] = 0.0
-        s.heading[i, 1] = 0.0
-        if s.kind[i] == HEALER:
+        if target != NOBODY and s.kind[i] == HEALER and s.health[target] + s.given[target] < HEALTH[s.kind[target]]:
             s.given[target] += POWER[HEALER]
+            fire(s, i, target)
         else:
-            s.taken[target] += POWER[s.kind[i]]
-        note_shot(s, i, target)
+            s.cooldown[i] = max(s.cooldown[i] - 1, 0)
     for i in range(total):
-        s.health[i] = min(s.health[i] + s.given[i], HEALTH[s.kind[i]]) - s.taken[i]
+        s.health[i] = min(s.health[i] + s.given[i], HEALTH[s.kind[i]])
+    for i in range(total):
+        target = s.aim[i]
+        if target != NOBODY and s.kind[i] != HEALER and s.taken[target] < s.health[target]:
+            s.taken[target] += POWER[s.kind[i]]
+            fire(s, i, target)
+    for i in range(total):
+        s.health[i] -= s.taken[i]
+
+
+@kernel
+def fire(s: Any, i: int, target: int) -> None:
+    """Unit i has fired: it reloads and stands still, and the picture shows it."""
+    s.cooldown[i] = PERIOD[s.kind[i]] - 1
+    s.heading[i, 0] = 0.0
+    s.heading[i, 1] = 0.0
+    note_shot(s, i, target)
 
 
 @kernel

@@ -1,7 +1,6 @@
 """Scripted armies of `Skirmish`: `order_army(s, army, strength)` writes the heading and the aim of each of its units.
 
-A script knows what a policy knows: its own army, and the enemies that it sees. Where it sees none, it marches to its `goal`:
-where the enemy has started, later where it was seen last, and from there to points drawn at random.
+A script knows what a policy knows: its own army, the enemies that it sees, and where it sees none, the `lead` of its army.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.compiled import kernel, rand_float, rand_int
+from entity_gym.compiled import kernel, rand_int
 from entity_gym.envs.skirmish_battle import (
     HEALER,
     HEALTH,
@@ -22,7 +21,6 @@ from entity_gym.envs.skirmish_battle import (
     REACH,
     between,
     can_fire,
-    distance,
     end_of,
     first_of,
     obstacle_between,
@@ -31,7 +29,6 @@ from entity_gym.envs.skirmish_battle import (
 RANDOM, RUSH, FOCUS = 1, 2, 3  # strengths
 DIRECTIONS = np.array([[0.0, 0.0], *([math.cos(k * math.pi / 4), math.sin(k * math.pi / 4)] for k in range(8))])
 THREAT = np.array([1.0, 0.67, 0.5])  # health that a unit of a kind takes, or gives, in a step
-ARRIVED = 2.0  # distance at which a goal is reached
 DANGER = 3.0  # distance of a melee unit from which ranged units and healers withdraw
 CLOSE, FAR = 4.0, 4.8  # between these a ranged unit waits for its next shot
 BEHIND = 5.0  # distance that a healer keeps from enemies
@@ -55,8 +52,6 @@ def order_army(s: Any, army: int, strength: int) -> None:
         s.aim[i] = NOBODY
     for i in range(s.left[0] + s.left[1]):
         s.promised[i] = 0.0
-    if strength != RANDOM:
-        choose_goal(s, army)
     for i in range(first_of(s, army), end_of(s, army)):
         if strength == RANDOM:
             order_random(s, i)
@@ -64,21 +59,6 @@ def order_army(s: Any, army: int, strength: int) -> None:
             order_rush(s, army, i)
         else:
             order_focus(s, army, i)
-
-
-@kernel
-def choose_goal(s: Any, army: int) -> None:
-    """Keep in mind where an enemy is seen; draw another place where the last one is reached and nobody seen."""
-    for j in range(first_of(s, 1 - army), end_of(s, 1 - army)):
-        if s.spotted[j] == 1:
-            s.goal[army, 0] = s.x[j]
-            s.goal[army, 1] = s.y[j]
-            return
-    for i in range(first_of(s, army), end_of(s, army)):
-        if distance(s.x[i], s.y[i], s.goal[army, 0], s.goal[army, 1]) < ARRIVED:
-            s.goal[army, 0] = (rand_float(s) - 0.5) * s.width
-            s.goal[army, 1] = (rand_float(s) - 0.5) * s.width
-            return
 
 
 # ---- the weakest
@@ -135,10 +115,10 @@ def nearest_enemy(s: Any, army: int, i: int, melee_only: bool) -> int:
 
 @kernel
 def advance(s: Any, army: int, i: int) -> None:
-    """Go to the nearest enemy, or to the goal."""
+    """Go to the nearest enemy, or to the lead."""
     enemy = nearest_enemy(s, army, i, False)
     if enemy == NOBODY:
-        go_to(s, i, s.goal[army, 0], s.goal[army, 1])
+        go_to(s, i, s.lead[army, 0], s.lead[army, 1])
     else:
         go_to(s, i, s.x[enemy], s.y[enemy])
 

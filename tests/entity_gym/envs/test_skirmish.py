@@ -27,6 +27,7 @@ from entity_gym.envs.skirmish_battle import (
     bury,
     engage,
     fight,
+    follow_leads,
     has_fighters,
     march,
     spot,
@@ -68,6 +69,8 @@ def world(
 def refresh(env: CompiledView) -> None:
     """Let the environment notice what a test has written to its record."""
     spot(env.record)
+    with np.errstate(over="ignore"):  # of random numbers, whose state wraps around
+        follow_leads(env.record)
     engage(env.record)
     env.observe()
 
@@ -158,6 +161,41 @@ def test_each_player_sees_its_own_army_first_and_not_what_it_has_not_spotted() -
         assert seen.features["Unit"].values[:, 4].tolist() == [0.0 if mine else 1.0 for mine in own]
         assert seen.visible["Unit"].values[:, 0].tolist() == own.tolist(), "the armies start out of sight of each other"
         assert seen.action_masks["Move"].actors.values[:, 0].tolist() == np.flatnonzero(own).tolist()
+
+
+def test_a_lead_is_where_the_enemy_starts_and_then_where_one_was_seen_last() -> None:
+    env = Skirmish(num_units=3, opponent=0, num_obstacles=0, width=30.0).as_environment()
+    env.rng = np.random.default_rng(0)
+    env.reset()
+    s = env.record
+    assert np.asarray(env.show().features["Lead"]) == pytest.approx(
+        np.array([[s.x[3], s.y[3], 0], [s.x[0], s.y[0], 1]])
+    )
+    env = world([(RANGED, 0, 0)], [(RANGED, 9, 3), (RANGED, 6, 0), (RANGED, 5, 1)])
+    assert np.asarray(env.show().features["Lead"]).tolist() == [[6, 0, 0], [0, 0, 1]]
+    env.record.x[2:4] = 9
+    refresh(env)
+    assert np.asarray(env.show().features["Lead"]).tolist() == [[6, 0, 0], [0, 0, 1]]
+
+
+def test_a_lead_that_is_reached_without_an_enemy_is_followed_by_one_drawn_on_the_field() -> None:
+    env = world([(MELEE, 0, 0)], [(MELEE, 9, 9)])
+    env.record.lead[:] = [1.9, 0.0], [1.0, 1.0]
+    refresh(env)
+    drawn, other = env.record.lead.tolist()
+    assert drawn != [1.9, 0.0] and max(map(abs, drawn)) <= 10
+    assert other == [1.0, 1.0], "nobody of army 1 has arrived"
+
+
+def test_a_player_sees_its_own_lead_as_team_0_and_not_the_other() -> None:
+    values, rows = Skirmish(opponent=0).values, np.array([[1, 2, 0], [3, 4, 1]], np.float32)
+    assert [Skirmish.visible_to(values, player, "Lead", rows).tolist() for player in (0, 1)] == [
+        [True, False],
+        [False, True],
+    ]
+    assert Skirmish.seen_by(values, 1, "Lead", rows)[:, 2].tolist() == [1, 0]
+    against_script = world([(MELEE, 0, 0)], [(MELEE, 6, 0)], opponent=FOCUS)
+    assert np.asarray(against_script.show().features["Lead"]).tolist() == [[6, 0, 0]]
 
 
 def test_what_is_spotted_a_player_sees() -> None:
@@ -281,6 +319,32 @@ def test_a_unit_that_fires_stands_still_and_one_that_fires_at_nobody_moves() -> 
     env = world([(RANGED, 0, 0), (RANGED, 0, 4)], [(MELEE, 3, 2)])
     env.act(actions(env, {0: WEST, 1: WEST}, {0: 2}))
     assert place(env, 0) == (0, 0) and place(env, 1) == pytest.approx((-0.8, 4))
+
+
+def test_fire_that_is_not_needed_is_held() -> None:
+    env = world([(RANGED, 0, 0), (RANGED, 0, 1), (RANGED, 0, 2)], [(RANGED, 3, 1), (RANGED, 3, 2)])
+    env.record.health[3] = 4.0
+    refresh(env)
+    env.act(actions(env, {2: WEST}, {0: 3, 1: 3, 2: 3}))
+    s = env.record
+    assert s.left.tolist() == [3, 1] and s.cooldown[:3].tolist() == [2, 2, 0]
+    assert place(env, 2) == pytest.approx((-0.8, 2)), "who holds its fire moves"
+
+
+def test_healing_that_is_not_needed_is_held() -> None:
+    env = world([(HEALER, 0, 0), (HEALER, 1, 0), (MELEE, 2, 0)], [(MELEE, 9, 9)])
+    env.record.health[2] = 9.0
+    refresh(env)
+    env.act(actions(env, targets={0: 2, 1: 2}))
+    assert env.record.health[2] == 10 and env.record.cooldown[:2].tolist() == [2, 0]
+
+
+def test_a_target_that_is_healed_in_the_step_takes_more_fire() -> None:
+    env = world([(HEALER, 0, 0), (MELEE, 1, 0)], [(MELEE, 1.9, 0), (MELEE, 1, 0.9)])
+    env.record.health[1] = 1.0
+    refresh(env)
+    env.act(actions(env, targets={0: 1, 2: 1, 3: 1}))
+    assert env.record.left.tolist() == [1, 2] and env.record.cooldown[1:3].tolist() == [1, 1], "both were needed"
 
 
 def test_both_armies_fire_at_once() -> None:
@@ -457,23 +521,16 @@ def test_a_script_knows_nothing_of_enemies_that_it_does_not_see() -> None:
     orders = []
     for x in (8.0, 9.0):  # the enemy is out of sight at both
         env = world([(MELEE, 0, 0)], [(RANGED, x, 0)])
-        env.record.goal[0] = -3.0, 0.0
+        env.record.lead[0] = -3.0, 0.0
         s = ordered(env, 0, FOCUS)
         orders.append((s.heading[0].tolist(), s.aim[0]))
     assert orders == [([-1.0, 0.0], NOBODY)] * 2
 
 
-def test_a_script_looks_elsewhere_when_it_arrives_and_finds_nobody() -> None:
-    env = world([(MELEE, 0, 0)], [(MELEE, 9, 9)])
-    env.record.goal[0] = 1.0, 0.0
-    goal = ordered(env, 0, RUSH).goal[0].tolist()
-    assert goal != [1.0, 0.0] and max(map(abs, goal)) <= 10
-
-
 def test_a_script_goes_around_an_obstacle() -> None:
     env = world([(MELEE, -3, 0.1)], [(MELEE, 9, 9)], [(0, 0, 1.5)])
     s = env.record
-    s.goal[0] = 6.0, 0.0
+    s.lead[0] = 6.0, 0.0
     for _ in range(8):
         ordered(env, 0, RUSH)
         fight(s)
@@ -495,6 +552,8 @@ def fought(strengths: tuple[int, int], num_units: int, seed: int) -> float:
         bury(s)
         march(s)
         spot(s)
+        with np.errstate(over="ignore"):
+            follow_leads(s)
         engage(s)
         if not (has_fighters(s, 0) and has_fighters(s, 1)):
             return 0.5 + 0.5 * (has_fighters(s, 0) - has_fighters(s, 1))
