@@ -6,9 +6,9 @@ python scripts/bench_worlds.py --report                  # the table of the resu
 
 A measurement is a row, a method and a seed; each is a child process on one thread, and methods take turns. A finished one is a
 line of JSON in the file of results, and is not measured again unless its settings have changed. All methods of a row have equally
-many environments and environment steps, and the same discount if the row has one. The score is the mean sum of rewards (with
-several agents, of all) over episodes with other seeds than training. Each learned policy is evaluated with its most likely actions
-and with sampled ones; the table has the better of the two for every method, by the mean over seeds. Seconds are those of training,
+many environments and environment steps, and the same discount if the row has one. The score is the mean sum of rewards (of all
+agents together) over episodes with other seeds than training. Each learned policy is evaluated with its most likely actions and
+with sampled ones; the table has the better of the two for every method, by the mean over seeds. Seconds are those of training,
 with the making of environments and without evaluation.
 """
 
@@ -150,22 +150,18 @@ def notes(rows: Sequence[Row], measured: Sequence[Measured]) -> str:
     present = {(each.row, each.method) for each in measured}
     lines = [f"- `{method}`: {what}." for method, what in METHODS.items() if any(m == method for _, m in present)]
     lines.append(
-        "- Cells: mean score ± half-width of the 95 % confidence interval over seeds; g: most likely actions, s: sampled ones, "
-        "the better of the two; wall seconds of training ± likewise. `highest learned`: `not separated` names those whose "
-        "intervals overlap with its."
+        "- Cells: mean score ± half-width of the 95 % confidence interval over seeds, of the most likely actions (g) or of sampled "
+        "ones (s), the better of the two; then wall seconds of training ± likewise, and mean seconds of the processor. `highest "
+        "learned`: `not separated` names methods whose intervals overlap with that of the best."
     )
     for row in rows:
         if not any(name == row.name for name, _ in present):
             continue
         seeds = sorted({each.seed for each in measured if each.row == row.name})
-        lines.append(
-            f"- {row.name}: seeds {', '.join(map(str, seeds))}; {row.episodes} episodes of evaluation.{_script(row)} {row.why}".rstrip()
-        )
+        script = f" The script: {row.script}." if row.script else ""
+        of_seeds = f"seeds {', '.join(map(str, seeds))}; {row.episodes} episodes of evaluation."
+        lines.append(f"- {row.name}: {of_seeds}{script} {row.why}".rstrip())
     return "\n".join(lines)
-
-
-def _script(row: Row) -> str:
-    return f" The script: {row.script}." if row.script else ""
 
 
 def _cell(seeds: Sequence[Measured], score: str) -> str:
@@ -175,7 +171,8 @@ def _cell(seeds: Sequence[Measured], score: str) -> str:
     text = _with_interval(values, digits)
     if way == PLAYED:
         return text
-    return f"{text} {way[0]}; {_with_interval([each.seconds for each in seeds], 0)} s"
+    cpu = statistics.fmean(each.cpu_seconds for each in seeds)
+    return f"{text} {way[0]}; {_with_interval([each.seconds for each in seeds], 0)} s, cpu {cpu:.0f} s"
 
 
 def _with_interval(values: Sequence[float], digits: int) -> str:
@@ -312,7 +309,9 @@ def run_all(given: Namespace, rows: Sequence[Row]) -> bool:
                 if (module := row.missing(method)) is not None:
                     if (row.name, module) not in told:
                         told.add((row.name, module))
-                        print(f"{row.name}, {method}: skipped, {module} is not installed: {INSTALL[module]}", flush=True)
+                        print(
+                            f"{row.name}, {method}: skipped, {module} is not installed: {INSTALL[module]}", flush=True
+                        )
                     continue
                 if seed in of_row(row, method, done):
                     continue
@@ -368,7 +367,9 @@ def main() -> int:
 
 def _arguments() -> Namespace:
     parser = ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", nargs="+", metavar="NAME", help=f"rows of the table (all): {', '.join(row.name for row in ROWS)}")
+    parser.add_argument(
+        "--rows", nargs="+", metavar="NAME", help=f"rows of the table (all): {', '.join(row.name for row in ROWS)}"
+    )
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), metavar="METHOD")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--steps-share", type=float, default=1.0, help="share of each row's steps, to try the command")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -28,9 +28,7 @@ class AgentsVecEnv(VecEnv):
         self._worlds, self._seed = worlds, seed
         agent = worlds[0].possible_agents[0]
         self._agents = len(worlds[0].possible_agents)
-        super().__init__(
-            self._agents * len(worlds), worlds[0].observation_space(agent), worlds[0].action_space(agent)
-        )
+        super().__init__(self._agents * len(worlds), worlds[0].observation_space(agent), worlds[0].action_space(agent))
 
     def reset(self) -> Any:
         rows = [world.reset(seed=self._seed + i)[0].values() for i, world in enumerate(self._worlds)]

@@ -130,8 +130,8 @@ TSP_20 = Row(
     flat_wrappers=("world_players:FlatTsp",),
     gamma=1.0,
     script="nearest city",
-    why="A tour is as long as its last step says, so nothing is discounted. Masks close visited cities for all methods: the peer is "
-    "MaskablePPO of sb3-contrib.",
+    why="All parts of a tour count alike, so nothing is discounted. Masks close visited cities for all methods, so the peer is "
+    "MaskablePPO of sb3-contrib; its MLP and `flat` see coordinates, and which cities are open, current and first.",
 )
 
 ROWS: tuple[Row, ...] = (
@@ -149,8 +149,8 @@ ROWS: tuple[Row, ...] = (
         ours=("rollout.steps=64", "optim.batch_size=64"),
         peer=HIGHWAY | {"policy_kwargs": {"net_arch": [256, 256]}},
         script="idle",
-        why="Discount, rollouts and network of the peer are those of highway-env's own example of PPO; the discount is everybody's. "
-        "Rollouts and minibatches of this package are as small, since the world is slow.",
+        why="The discount, and the peer's rollouts, minibatches and network, are those of highway-env's own example of PPO. This "
+        "package has small rollouts and minibatches too, since the world is slow.",
     ),
     Row(
         "intersection-v1",
