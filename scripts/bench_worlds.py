@@ -150,9 +150,9 @@ def notes(rows: Sequence[Row], measured: Sequence[Measured]) -> str:
     present = {(each.row, each.method) for each in measured}
     lines = [f"- `{method}`: {what}." for method, what in METHODS.items() if any(m == method for _, m in present)]
     lines.append(
-        "- Cells: mean score ± half-width of the 95 % confidence interval over seeds, of the most likely actions (g) or of sampled "
-        "ones (s), the better of the two; then wall seconds of training ± likewise, and mean seconds of the processor. `highest "
-        "learned`: `not separated` names methods whose intervals overlap with that of the best."
+        "- Cells: mean score ± half-width of the 95 % confidence interval over seeds, of the most likely actions (g) or of "
+        "sampled ones (s), the better of the two; then wall seconds of training ± likewise, and mean seconds of the processor. "
+        "`highest learned`: `not separated` names methods whose intervals overlap with that of the best."
     )
     for row in rows:
         if not any(name == row.name for name, _ in present):
