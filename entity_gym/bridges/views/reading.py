@@ -116,10 +116,6 @@ class ViewReader:
                 f"{view.name}: select and action_mask are for worlds of one agent; of several, each closes choices with the "
                 "key action_mask of its observation or info"
             )
-        if view.turns and num_agents is None:
-            raise ValueError(f"{view.name}: turns is for worlds of several agents; this one has one")
-        if view.turns and num_agents is not None:
-            self._types[self.actor].features += [Flag("turn"), Category("seat", num_agents)]
         for name, each in self._types.items():
             self._resolve_relative(name, each)
         shown = set().union(*(each.read() for each in self._types.values()))
@@ -536,7 +532,6 @@ class _Type:
 
     def gathered(self, rows: Numbers) -> Numbers:
         """Return (n, I, F) features."""
-        others = len(self.features) - self.numbers.shape[1]  # "turn" and "seat", which the caller fills in
         values = rows[:, self.numbers]
         if self.shift is not None:
             values -= self.shift
@@ -544,8 +539,6 @@ class _Type:
             values[:, :, column] = fixed
         for column, leaf in self.pointers.items():
             values[:, :, column] = _places(rows[:, leaf.columns] + leaf.firsts, self.count, is_list=bool(leaf.shape))
-        if others:
-            values = np.concatenate([values, np.zeros((len(rows), self.count, others), np.float32)], axis=2)
         return values
 
     def made_absolute(self, values: Numbers, actor: Numbers) -> Numbers:

@@ -77,8 +77,6 @@ class View:
         select: action -> type of the entity that it selects: choice i is row i.
         action_mask: path of the leaf with the open choices (1) of the only action.
         ignore: paths of leaves, or numbers of columns, that are left out; "rest": all that is in no entity.
-        turns: agents take turns and play against each other, and nothing is hidden from them. Each is a player of its own, with
-            the features `turn` and `seat`, its number. All entities are as the agent observes them whose turn it is.
     """
 
     name: str
@@ -88,7 +86,6 @@ class View:
     select: Mapping[str, str] = field(default_factory=dict)
     action_mask: str | None = None
     ignore: tuple[str, ...] | Literal["rest"] = ()
-    turns: bool = False
 
 
 def included_views() -> list[str]:
@@ -139,7 +136,7 @@ def view_mapping(given: str | Path) -> dict[str, Any]:
 
 def parse_view(given: Mapping[str, Any], name: str) -> View:
     """Return the view that a mapping describes; errors begin with `name`."""
-    _check_keys(given, ("entities", "actor", "global_features", "select", "action_mask", "ignore", "turns"), name)
+    _check_keys(given, ("entities", "actor", "global_features", "select", "action_mask", "ignore"), name)
     entities = given.get("entities")
     if not isinstance(entities, Mapping) or not entities:
         raise ValueError(
@@ -175,10 +172,7 @@ def parse_view(given: Mapping[str, Any], name: str) -> View:
     ignore = given.get("ignore", ())
     if ignore != "rest":
         ignore = tuple(str(each) for each in _list(ignore, f"{name}: ignore", "paths, numbers of columns, or rest"))
-    turns = given.get("turns", False)
-    if not isinstance(turns, bool):
-        raise ValueError(f"{name}: turns is {turns!r}; it must be true or false")
-    return View(name, parsed, actor, everywhere, dict(select), mask, ignore, turns)
+    return View(name, parsed, actor, everywhere, dict(select), mask, ignore)
 
 
 def _entity(given: Any, where: str) -> EntityView:

@@ -243,8 +243,6 @@ def test_a_row_with_another_number_of_columns_is_refused_with_the_names() -> Non
         ValueError, match=r"the view: the observation space at 'mission' is a Text.* or name it in ignore$"
     ):
         reader({"entities": {"A": {"features": {"x": ["x"]}}}}, mission)
-    with pytest.raises(ValueError, match=r"turns is for worlds of several agents"):
-        reader(FOOD | {"turns": True}, box(9))
 
 
 @pytest.mark.parametrize(
@@ -284,7 +282,6 @@ def test_a_row_with_another_number_of_columns_is_refused_with_the_names() -> Non
         ({"entities": {"A": {"features": ["x"], "absent": [0]}}}, "absent is [0]; expected columns with numbers"),
         ({"entities": {"A": {}}, "select": "B"}, "select has action: 'B'; allowed: 'A'"),
         ({"entities": {"A": {}}, "ignore": "all"}, "ignore is 'all'; expected a list of paths"),
-        ({"entities": {"A": {}}, "turns": 1}, "turns is 1; it must be true or false"),
         (
             {"entities": {"A": {}}, "global_features": {"count": 2}},
             "global_features can have `features` and `start` alone",

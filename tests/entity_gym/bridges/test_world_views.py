@@ -5,7 +5,6 @@ Each test needs the package of its world, and is skipped without: `pip install "
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of these packages
 
 
 class Listener:
-    """An environment of either interface whose last observation is kept."""
+    """An environment of any interface whose last observation is kept; of AEC environments that of each agent."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -37,13 +36,13 @@ class Listener:
         return getattr(self.env, name)
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        result = self.env.reset(seed=seed, options=options)
-        self.raw = result[0]
-        return result
+        return self._kept(self.env.reset(seed=seed, options=options))
 
     def step(self, action: Any) -> Any:
-        result = self.env.step(action)
-        self.raw = result[0]
+        return self._kept(self.env.step(action))
+
+    def _kept(self, result: Any) -> Any:
+        self.raw = {agent: self.env.observe(agent) for agent in self.env.agents} if result is None else result[0]
         return result
 
 
@@ -131,12 +130,7 @@ def test_simple_spread(agents: int) -> None:
 
 
 def connect_four() -> Any:
-    classic = pytest.importorskip("pettingzoo.classic.connect_four_v3")
-    from pettingzoo.utils.conversions import turn_based_aec_to_parallel
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return turn_based_aec_to_parallel(classic.env())
+    return pytest.importorskip("pettingzoo.classic.connect_four_v3").env()
 
 
 def test_connect_four() -> None:
@@ -175,8 +169,8 @@ def test_the_players_of_connect_four_sit_opposite_each_other() -> None:
         shown = [seating.show(part) for part in parts]
         assert all(each.features["Piece"] == obs.features["Piece"] for each in shown)
         for player, each in enumerate(shown):
-            turn, seat = each.features["Player"].values.reshape(2, 2, 2).transpose(2, 0, 1)
-            assert seat.tolist() == [[player, 1 - player]] * 2, "one's own seat is 0"
+            turn, side = each.features["Player"].values.reshape(2, 2, 2).transpose(2, 0, 1)
+            assert side.tolist() == [[player, 1 - player]] * 2, "one's own side is 0"
             acts = each.action_masks["Player.action"].actors.size1()
             np.testing.assert_array_equal(acts, turn[:, player])
         assert (shown[0].reward == -shown[1].reward).all()

@@ -1,0 +1,580 @@
+"""Games of PettingZoo: agents that take turns, sides of a group that play against each other, and rewards that cancel."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gymnasium")
+
+from gymnasium import spaces  # noqa: E402
+
+from entity_gym import CategoricalAction, Category, Entity, Flag  # noqa: E402
+from entity_gym.actions.choices import random_actions  # noqa: E402
+from entity_gym.bridges.incoming import Executor  # noqa: E402
+from entity_gym.bridges.pettingzoo.incoming import (  # noqa: E402
+    CANCELLED,
+    PettingZooEnvironment,
+    PettingZooFactory,
+    from_pettingzoo,
+)
+from entity_gym.bridges.views.view import load_view  # noqa: E402
+from entity_gym.pools.players import Seating, players_of  # noqa: E402
+from entity_gym.pools.pool import ListEnv  # noqa: E402
+from entity_gym.pools.seats import SeatedVecEnv  # noqa: E402
+from tests.entity_gym.bridges.herds import Herd  # noqa: E402
+from tests.entity_gym.pools.player_worlds import Dice  # noqa: E402
+
+
+class Nim:
+    """An AEC game: agents take one or two of `heap` matches in turn; who takes the last one wins 1 from each of the others.
+
+    Args:
+        heap: number of matches.
+        heaps: number of sizes of the heap: a seed adds `seed % heaps` matches.
+        players: number of agents.
+        outs: an agent that takes two matches is out: it ends, and the others play on.
+        toll: an agent that takes two matches pays half a point to the agent that follows.
+        limit: number of turns after which all agents are truncated.
+        masks: "observation" or "info", which has the open choices, or "nowhere".
+        names: of the agents.
+    """
+
+    metadata = {"name": "nim_v0"}
+
+    def __init__(
+        self,
+        heap: int = 4,
+        heaps: int = 1,
+        players: int = 2,
+        outs: bool = False,
+        toll: bool = False,
+        limit: int = 99,
+        masks: str = "observation",
+        names: list[str] | None = None,
+    ) -> None:
+        self.possible_agents = names or [f"player_{i}" for i in range(players)]
+        self._heaps = heaps
+        self._heap, self._outs, self._toll, self._limit, self._masks = heap, outs, toll, limit, masks
+        self.taken: list[tuple[str, int]] = []
+        self.last_sums: list[tuple[str, float]] = []
+
+    def observation_space(self, agent: str) -> Any:
+        seen = spaces.Box(0, 100, (2,))
+        in_observation = self._masks == "observation"
+        return spaces.Dict(observation=seen, action_mask=spaces.MultiBinary(3)) if in_observation else seen
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(3)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.agents = list(self.possible_agents)
+        self.heap = self._heap + (seed or 0) % self._heaps
+        self.turns = 0
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self.sums = dict.fromkeys(self.agents, 0.0)  # as PettingZoo's `_cumulative_rewards`
+        self.terminations, self.truncations = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, False)
+        self.agent_selection = self.agents[0]
+        self.taken = []
+
+    @property
+    def infos(self) -> dict[str, Any]:
+        return {agent: {"action_mask": self.mask()} if self._masks == "info" else {} for agent in self.agents}
+
+    def mask(self) -> Any:
+        return np.array([1, self.heap > 1, 0], np.int8)
+
+    def observe(self, agent: str) -> Any:
+        seen = np.array([self.heap, self.possible_agents.index(agent)], np.float32)
+        return {"observation": seen, "action_mask": self.mask()} if self._masks == "observation" else seen
+
+    def last(self) -> float:
+        """What the agent whose turn it is has earned since its turn before, as AEC environments return it."""
+        return self.sums[self.agent_selection]
+
+    def agent_iter(self) -> None: ...
+
+    def step(self, action: int | None) -> None:
+        agent = self.agent_selection
+        self.last_sums.append((agent, self.last()))
+        following = self.agents[(self.agents.index(agent) + 1) % len(self.agents)]
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        if self.terminations[agent] or self.truncations[agent]:
+            assert action is None
+            self.agents.remove(agent)
+            self.agent_selection = following if self.agents else agent
+            return
+        assert action is not None
+        self.sums[agent] = 0.0
+        self.taken.append((agent, action))
+        self.heap -= action + 1
+        self.turns += 1
+        if action == 1:
+            self.terminations[agent] = self._outs
+            if self._toll:
+                self.rewards = self.rewards | {agent: -0.5, following: 0.5}
+        if self.heap <= 0:
+            for each in self.agents:
+                self.rewards[each] += len(self.agents) - 1 if each == agent else -1
+            self.terminations = dict.fromkeys(self.agents, True)
+        elif self.turns == self._limit:
+            self.truncations = dict.fromkeys(self.agents, True)
+        for each in self.agents:
+            self.sums[each] += self.rewards[each]
+        self.agent_selection = following
+
+    def render(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def take(agent: str, number: int) -> dict[str, CategoricalAction]:
+    return {"player.action": CategoricalAction([agent], np.array([number - 1]))}
+
+
+# ---- one episode
+
+
+def test_one_agent_acts_in_each_step_and_all_are_seen() -> None:
+    env = PettingZooEnvironment(Nim())
+    obs = env.reset()
+    for agent, number in (("player_0", 1), ("player_1", 2)):
+        assert obs.actions["player.action"].actor_ids == [agent]
+        assert obs.ids["player"] == ["player_0", "player_1"]
+        assert obs.metrics["agents"] == 2 and obs.reward == 0 and not obs.done
+        obs = env.act(take(agent, number))
+    assert np.asarray(obs.features["player"]).tolist() == [[1, 0, 1, 0], [1, 1, 0, 1]]  # matches, number, turn, side
+    obs = env.act(take("player_0", 1))
+    assert obs.done and not obs.truncated
+    assert list(obs.player_rewards) == [1, -1]
+    info = obs.end_of_episode_info
+    assert info == {"score.player.0": 1, "score.player.1": -1, "scores": {"player_0": 1, "player_1": -1}}
+    assert env.env.env.taken == [("player_0", 0), ("player_1", 1), ("player_0", 0)]
+    again = env.reset()
+    assert not again.done and again.actions["player.action"].actor_ids == ["player_0"]
+    assert np.asarray(again.features["player"])[:, 0].tolist() == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("masks", "many", "one"),
+    [("observation", [1, 1, 0], [1, 0, 0]), ("info", [1, 1, 0], [1, 0, 0]), ("nowhere", None, None)],
+)
+def test_masks_of_the_acting_agent_count(masks: str, many: Any, one: Any) -> None:
+    env = PettingZooEnvironment(Nim(heap=3, masks=masks))
+    obs = env.reset()
+    for agent, number, open_ in (("player_0", 2, many), ("player_1", 1, one)):
+        mask = obs.actions["player.action"]
+        assert mask.actor_ids == [agent]
+        shown = getattr(mask, "mask")  # noqa: B009
+        assert shown is None if open_ is None else np.asarray(shown).tolist() == [open_]
+        obs = env.act(take(agent, number))
+    assert obs.done
+
+
+def test_rewards_between_the_turns_of_an_agent_add_up_to_what_pettingzoo_sums() -> None:
+    game = Nim(heap=9, players=3, toll=True)
+    env = PettingZooEnvironment(game)
+    env.reset()
+    rewards = []
+    for agent, number in (
+        ("player_0", 2),
+        ("player_1", 2),
+        ("player_2", 1),
+        ("player_0", 2),
+        ("player_1", 1),
+        ("player_2", 1),
+    ):
+        obs = env.act(take(agent, number))
+        rewards.append(list(obs.player_rewards))
+    assert rewards == [[-0.5, 0.5, 0], [0, -0.5, 0.5], [0, 0, 0], [-0.5, 0.5, 0], [0, 0, 0], [-1, -1, 2]]
+    assert obs.done and obs.reward == 0
+    since = [0.0, 0.0, 0.0]
+    for step, (agent, earned) in enumerate(game.last_sums[:6]):
+        player = int(agent[-1])
+        assert earned == since[player], (step, agent)
+        since[player] = 0.0
+        since = [a + b for a, b in zip(since, rewards[step], strict=True)]
+    assert game.last_sums[6:] == [(f"player_{k}", since[k]) for k in range(3)]  # what all have at the end
+
+
+def test_who_is_out_disappears_and_the_others_play_on() -> None:
+    env = PettingZooEnvironment(Nim(heap=6, players=3, outs=True))
+    env.reset()
+    obs = env.act(take("player_0", 2))
+    assert obs.ids["player"] == ["player_1", "player_2"]
+    obs = env.act(take("player_1", 1))
+    obs = env.act(take("player_2", 1))
+    assert obs.actions["player.action"].actor_ids == ["player_1"]  # not player_0, whose turn is passed over
+    obs = env.act(take("player_1", 2))
+    assert obs.done and list(obs.player_rewards) == [0, 1, -1]
+
+
+def test_a_game_that_is_cut_shows_its_last_state() -> None:
+    env = PettingZooEnvironment(Nim(heap=9, limit=3))
+    env.reset()
+    for agent in ("player_0", "player_1", "player_0"):
+        obs = env.act(take(agent, 1))
+    assert obs.done and obs.truncated and not obs.actions
+    assert np.asarray(obs.features["player"]).tolist() == [[6, 0, 0, 0], [6, 1, 1, 1]]  # player_1 would have been next
+
+
+def test_an_ended_agent_that_stays_is_an_error_and_no_endless_loop() -> None:
+    class Staying(Nim):
+        def step(self, action: int | None) -> None:
+            if action is not None:
+                super().step(action)
+
+    env = PettingZooEnvironment(Staying(heap=2))
+    env.reset()
+    with pytest.raises(
+        ValueError, match=r"turn of 'player_1', and the agents that have not ended are \[\]: an agent that"
+    ):
+        env.act(take("player_0", 2))
+
+
+def test_a_stranger_is_refused() -> None:
+    class Open(Nim):
+        def reset(self, seed: int | None = None, options: Any = None) -> None:
+            super().reset(seed, options)
+            self.agents.append("player_7")
+
+        def observe(self, agent: str) -> Any:
+            return super().observe("player_0" if agent == "player_7" else agent)
+
+    with pytest.raises(ValueError, match="the agent 'player_7' is in none of the groups"):
+        PettingZooEnvironment(Open()).reset()
+
+
+# ---- groups and sides
+
+
+def test_agents_of_a_game_share_type_and_actions_and_each_is_a_player() -> None:
+    factory = PettingZooFactory(Nim, players=3)
+    env = factory()
+    assert env.obs_space().entities["player"] == Entity(["0", "1", Flag("turn"), Category("side", 3)])
+    assert list(env.action_space()) == ["player.action"]
+    mapping = players_of(factory)
+    assert mapping is not None and mapping.num_players == 3
+    rows = np.array([[5, 0, 1, 0], [5, 1, 0, 1], [5, 2, 0, 2]], np.float32)
+    assert mapping.players("player", rows).tolist() == [0, 1, 2]
+    seen = mapping.seen_by(np.full(3, 1), "player", rows)
+    assert seen.tolist() == [[0, 0, 1, 2], [5, 1, 0, 0], [0, 0, 0, 1]]  # the side counts from the player's own
+
+
+def test_agents_with_other_names_and_the_same_spaces_share_a_type() -> None:
+    env = PettingZooEnvironment(Nim(names=["black_0", "white_0"]))
+    assert list(env.obs_space().entities) == ["agent"] and env.player_names == ["agent.0", "agent.1"]
+
+
+def test_agents_with_spaces_of_their_own_are_players_of_two_groups() -> None:
+    class Uneven(Nim):
+        def action_space(self, agent: str) -> Any:
+            return spaces.Discrete(3 if agent == "fox_0" else 4)
+
+    env = PettingZooEnvironment(Uneven(names=["fox_0", "hen_0"], masks="nowhere"))
+    assert env.player_names == ["fox", "hen"]
+    obs = env.reset()
+    assert {name: np.asarray(rows).tolist() for name, rows in obs.features.items()} == {
+        "fox": [[4, 0, 1]],
+        "hen": [[4, 1, 0]],
+    }
+    assert list(obs.actions) == ["fox.action"]
+
+
+def test_sides_of_a_team_game_are_lists_in_the_list_of_the_group() -> None:
+    sides = {"player": [["player_0", "player_2"], ["player_1", "player_3"]]}
+    factory = PettingZooFactory(Nim, players=4, groups=sides)
+    env = factory()
+    mapping = players_of(factory)
+    assert mapping is not None and mapping.num_players == 2
+    env.reset()
+    for agent in ("player_0", "player_1", "player_2"):
+        env.act(take(agent, 1))
+    obs = env.act(take("player_3", 1))
+    assert list(obs.player_rewards) == [-2, 2]
+    assert obs.metrics["reward.player.1"] == 2
+
+
+def test_groups_beside_a_group_with_sides_keep_their_own_numbers() -> None:
+    factory = PettingZooFactory(Herd, groups={"sheep": [["sheep_0"], ["sheep_1"], ["sheep_*"]], "wolf": "wolf*"})
+    mapping = players_of(factory)
+    assert mapping is not None and mapping.num_players == 4
+    assert mapping.players("wolf", np.zeros((2, 3), np.float32)).tolist() == [3, 3]
+    row = np.array([[8, 8, 1]], np.float32)
+    assert mapping.seen_by(np.array([3]), "sheep", row).tolist() == [[0, 0, 1]]
+    assert mapping.seen_by(np.array([1]), "sheep", row).tolist() == [[8, 8, 0]]
+    obs = factory().reset()
+    assert obs.ids["sheep"] == ["sheep_0", "sheep_1"]
+    assert np.asarray(obs.features["sheep"])[:, 2].tolist() == [0, 1]
+
+
+def test_a_side_without_agents_is_refused() -> None:
+    with pytest.raises(ValueError, match="side 1 of the group 'player' fits none of the agents"):
+        PettingZooEnvironment(Nim(), groups={"player": [["player_*"], ["nobody"]]})
+
+
+@pytest.mark.parametrize("groups", [{"player": []}, {"player": [[]]}, {"player": [["a"], 3]}, {"player": [[["a"]]]}])
+def test_groups_that_are_no_lists_of_names_are_refused(groups: Any) -> None:
+    with pytest.raises(
+        ValueError, match="expected a mapping from the name of each group to its agents, names or patterns"
+    ):
+        PettingZooEnvironment(Nim(), groups=groups)
+
+
+# ---- views
+
+VIEW = {
+    "entities": {"Heap": {"count": 1, "features": ["matches"]}, "Me": {"count": 1, "features": ["number"]}},
+    "actor": "Me",
+}
+
+
+class Facing(Nim):
+    """The heap is the acting agent's alone: others observe 100."""
+
+    def observe(self, agent: str) -> Any:
+        shown = super().observe(agent)
+        if agent != self.agent_selection:
+            shown["observation"][0] = 100
+        return shown
+
+
+def test_with_a_view_entities_are_those_of_the_agent_whose_turn_it_is() -> None:
+    env = PettingZooEnvironment(Facing(), view=load_view(VIEW))
+    obs = env.reset()
+    for turn, number in enumerate((1, 2)):
+        heap = [4, 3][turn]
+        assert np.asarray(obs.features["Heap"]).tolist() == [[heap]]
+        assert np.asarray(obs.features["Me"]).tolist() == [[0, turn == 0, 0], [1, turn == 1, 1]]  # number, turn, side
+        assert obs.actions["Me.action"].actor_ids == [f"player_{turn}"]
+        obs = env.act({"Me.action": CategoricalAction([f"player_{turn}"], np.array([number - 1]))})
+    obs = env.act({"Me.action": CategoricalAction(["player_0"], np.array([0]))})
+    assert obs.done and list(obs.player_rewards) == [1, -1]
+
+
+def test_with_a_view_groups_name_the_sides_of_the_actor() -> None:
+    sides = {"Me": [["player_0", "player_2"], ["player_1", "player_3"]]}
+    factory = PettingZooFactory(Facing, players=4, view=VIEW, groups=sides)
+    mapping = players_of(factory)
+    assert mapping is not None and mapping.num_players == 2
+    seen = mapping.seen_by(np.full(2, 1), "Me", np.array([[0, 1, 0], [3, 0, 1]], np.float32))
+    assert seen.tolist() == [[0, 1, 1], [3, 0, 0]]
+    heap = np.array([[4]], np.float32)
+    assert mapping.seen_by(np.array([1]), "Heap", heap).tolist() == [[4]]
+
+
+# ---- many environments
+
+
+@pytest.mark.parametrize("executor", ["list", "process"])
+def test_many_games_end_and_begin_anew(executor: Executor) -> None:
+    pool = from_pettingzoo(
+        Nim, 3, seed=0, executor=executor, heap=3, heaps=3, num_workers=2 if executor == "process" else None
+    )
+    rng = np.random.default_rng(0)
+    ends = np.zeros(3, int)
+    with pool:  # type: ignore[union-attr]
+        obs = pool.reset()
+        first = obs.features["player"].values.reshape(3, 2, 4)
+        assert first[:, :, 0].tolist() == [[3, 3], [4, 4], [5, 5]]  # seeds 0, 1 and 2
+        for _ in range(40):
+            rows = obs.features["player"].values.reshape(3, 2, 4)
+            mask = obs.action_masks["player.action"]
+            assert mask.actors.values[:, 0].tolist() == rows[:, :, 2].argmax(axis=1).tolist()
+            last_heap = rows[:, 0, 0]
+            obs = pool.act(random_actions(obs, rng, pool.action_space()))  # type: ignore[union-attr]
+            now = obs.features["player"].values.reshape(3, 2, 4)
+            rewards = obs.arrays["player_reward"].values.reshape(3, 2)  # type: ignore[union-attr]
+            for k in range(3):
+                if obs.done[k]:
+                    winner = int(rows[k, :, 2].argmax())
+                    assert rewards[k].tolist() == [1 - 2 * winner, 2 * winner - 1]
+                    assert now[k].tolist() == [[3, 0, 1, 0], [3, 1, 0, 1]]  # the next game
+                else:
+                    assert rewards[k].tolist() == [0, 0]
+                    assert last_heap[k] - now[k, 0, 0] in (1, 2)
+            ends += obs.done
+    assert (ends >= 5).all()
+
+
+def test_self_play_of_a_turn_based_game_pays_each_side_its_own() -> None:
+    factory = PettingZooFactory(Nim)
+    mapping = players_of(factory)
+    assert mapping is not None
+    pool = SeatedVecEnv(ListEnv(factory, 4, seed=1), mapping, Dice(0, factory().action_space()))
+    rng, results = np.random.default_rng(0), []
+    obs = pool.reset(1)
+    for _ in range(60):
+        rows = obs.features["player"].values.reshape(4, 2, 4)
+        own = rows[:, :, 3] == 0
+        assert (own.sum(axis=1) == 1).all() and (rows[own][:, 0] > 0).all() and not rows[~own][:, :2].any()
+        acts = obs.action_masks["player.action"].actors.size1()
+        np.testing.assert_array_equal(acts, rows[own][:, 2])
+        obs = pool.act(random_actions(obs, rng, pool.action_space()))
+        ended = {env_id: info["win_rate"] for env_id, info in obs.end_of_episode_info.items()}
+        for env_id, reward in zip(obs.env_id.tolist(), obs.reward.tolist(), strict=True):
+            assert reward == (2 * ended[env_id] - 1 if env_id in ended else 0)
+        results += ended.values()
+    assert 0.0 in results and 1.0 in results
+
+
+# ---- PettingZoo's own
+
+
+def test_connect_four_is_played_by_its_id() -> None:
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    pool = from_pettingzoo("connect_four_v3", 2)
+    rng, obs, ends = np.random.default_rng(0), pool.reset(), 0
+    for _ in range(100):
+        assert obs.action_masks["player.action"].actors.items() == 2  # type: ignore[union-attr]
+        obs = pool.act(random_actions(obs, rng, pool.action_space()))  # type: ignore[union-attr]
+        rewards = obs.arrays["player_reward"].values.reshape(2, 2)  # type: ignore[union-attr]
+        assert not rewards.sum(axis=1).any() and set(rewards.reshape(-1).tolist()) <= {-1.0, 0.0, 1.0}
+        ends += int(obs.done.sum())
+    assert ends >= 4
+    pool.close()
+
+
+def test_the_first_column_wins_connect_four_from_four_in_a_row() -> None:
+    """Both agents drop into a column of their own, so the first has four in a row after seven turns."""
+    pytest.importorskip("pygame")
+    connect_four = pytest.importorskip("pettingzoo.classic.connect_four_v3")
+    env = PettingZooEnvironment(connect_four.env())
+    obs = env.reset()
+    for turn in range(7):
+        assert not obs.done and obs.actions["player.action"].actor_ids == [f"player_{turn % 2}"]
+        obs = env.act({"player.action": CategoricalAction([f"player_{turn % 2}"], np.array([turn % 2]))})
+    assert obs.done and list(obs.player_rewards) == [1, -1]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "packages"),
+    [("tictactoe_v3", []), ("leduc_holdem_v4", ["rlcard"]), ("texas_holdem_v4", ["rlcard"])],
+)
+def test_rewards_of_games_are_those_that_pettingzoo_sums(env_id: str, packages: list[str]) -> None:
+    for package in ("pettingzoo", "pygame", *packages):
+        pytest.importorskip(package)
+    import pettingzoo
+
+    def make() -> Any:
+        api_id = f"classic/{env_id.replace('_v', '-v')}"
+        return pettingzoo.make("aec", pettingzoo.spec("aec", api_id))
+
+    env, reference = PettingZooEnvironment(make()), make()
+    env.reseed(5, 0)
+    rng, nonzero = np.random.default_rng(0), 0
+    for episode in range(8):
+        obs = env.reset()
+        reference.reset(seed=5 if episode == 0 else None)
+        sums = dict.fromkeys(reference.possible_agents, 0.0)
+        while not obs.done:
+            agent = reference.agent_selection
+            observation, earned, terminated, truncated, _ = reference.last()
+            assert not terminated and not truncated
+            assert earned == sums[agent]
+            ((name, mask),) = obs.actions.items()
+            assert mask.actor_ids == [agent]
+            choice = rng.choice(np.flatnonzero(observation["action_mask"]))
+            sums[agent] = 0.0
+            reference.step(choice)
+            obs = env.act({name: CategoricalAction([agent], np.array([choice]))})
+            for each, reward in zip(reference.possible_agents, obs.player_rewards, strict=True):
+                sums[each] += reward
+        for agent in reference.agent_iter():
+            _, earned, *_ = reference.last()
+            assert earned == sums[agent]
+            nonzero += earned != 0
+            reference.step(None)
+    assert nonzero
+    env.close()
+    reference.close()
+
+
+def test_go_is_one_group_of_two_sides() -> None:
+    pytest.importorskip("pygame")
+    go = pytest.importorskip("pettingzoo.classic.go_v5")
+    env = PettingZooEnvironment(go.env(board_size=3))
+    assert env.player_names == ["agent.0", "agent.1"] and list(env.action_space()) == ["agent.action"]
+
+
+def test_an_aec_environment_whose_agents_can_act_together_is_made_parallel() -> None:
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    env = PettingZooFactory("pettingzoo.classic.rps_v2:env")()
+    assert len(env.reset().actions["player.action"].actor_ids) == 2  # type: ignore[arg-type]
+
+
+def test_a_frame_of_connect_four_with_its_view_is_what_both_players_see() -> None:
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    factory = PettingZooFactory("connect_four_v3", view="connect_four")
+    mapping = players_of(factory)
+    assert mapping is not None and mapping.num_players == 2
+    pool = ListEnv(factory, 1)
+    seating = Seating(pool.reset(), mapping)
+    seen = [seating.show(seating.part(player)).features["Player"].values.tolist() for player in (0, 1)]
+    assert seen == [[[1, 0], [0, 1]], [[1, 1], [0, 0]]]  # turn, side
+    pool.close()
+
+
+# ---- rewards that cancel
+
+
+def played(env: Any, steps: int = 60, num_envs: int = 2, **options: Any) -> list[str]:
+    """The warnings of a pool that plays."""
+    pool = from_pettingzoo(env, num_envs, **options)
+    rng = np.random.default_rng(0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        obs = pool.reset()
+        for _ in range(steps):
+            obs = pool.act(random_actions(obs, rng, pool.action_space()))  # type: ignore[union-attr]
+    pool.close()
+    return [str(each.message) for each in caught if "cancelled" in str(each.message)]
+
+
+def test_a_group_whose_rewards_always_cancel_draws_one_warning_that_names_groups() -> None:
+    (warning,) = played(Nim, groups={"player": "*"})
+    assert warning == (
+        "nim_v0: the rewards of player_0 and player_1, who are one player, 'player', have always cancelled, so their sum "
+        "teaches nothing. If they play against each other, say so with groups={player: [[player_0], [player_1]]}, in training "
+        "env.kwargs.groups, and train with self_play.enabled=true"
+    )
+    (warning,) = played(Facing, groups={"Me": "*"}, view=VIEW)
+    assert "groups={Me: [[player_0], [player_1]]}" in warning
+
+
+def test_a_parallel_game_is_no_silent_team() -> None:
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    (warning,) = played("rps_v2", max_cycles=20)
+    assert "groups={player: [[player_0], [player_1]]}" in warning
+    assert not played("rps_v2", max_cycles=20, groups={"player": [["player_0"], ["player_1"]]})
+
+
+def test_a_game_that_pettingzoo_has_made_parallel_is_no_silent_team() -> None:
+    pytest.importorskip("pygame")
+    tictactoe = pytest.importorskip("pettingzoo.classic.tictactoe_v3")
+    from pettingzoo.utils.conversions import turn_based_aec_to_parallel
+
+    (warning,) = played(lambda: turn_based_aec_to_parallel(tictactoe.env()), steps=150)
+    assert "groups={player: [[player_1], [player_2]]}" in warning
+
+
+def test_one_reward_that_does_not_cancel_is_enough_for_silence() -> None:
+    class Generous(Nim):
+        def step(self, action: int | None) -> None:
+            super().step(action)
+            if self.heap == 3:
+                self.rewards = {agent: self.rewards[agent] + 1 for agent in self.agents}
+
+    assert played(Nim, groups={"player": "*"}, steps=2 * CANCELLED + 20)
+    assert not played(Generous, groups={"player": "*"})
+
+
+def test_sides_of_their_own_draw_no_warning() -> None:
+    assert not played(Nim)
