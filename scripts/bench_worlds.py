@@ -250,7 +250,7 @@ def training(row: Row, method: str, seed: int, run_dir: Path) -> Any:
         device="cpu",
         progress="off",
     )
-    wrappers = [*row.wrappers, *(row.flat_wrappers if method == "flat" else ())]
+    wrappers = list(row.flat_wrappers if method == "flat" else ())
     return replace(config, env=replace(config.env, kwargs=dict(row.kwargs), wrappers=wrappers))
 
 

@@ -123,8 +123,7 @@ class Script:
         offsets = actions[name].offsets
         values = actions[name].values.copy()
         for frame in np.flatnonzero(np.diff(offsets)):
-            start, end = obs.features["Piece"].offsets[frame : frame + 2]
-            own, every = board_of(obs.features["Piece"].values[start:end])
+            own, every = board_of(_pieces(obs, frame, int(obs.action_masks[name].actors.values[offsets[frame], 0])))
             values[offsets[frame], 0] = choose(own, every, DEPTHS[self._name], self._rng)
         return {name: RaggedBufferI64.from_offsets(values, offsets)}
 
@@ -143,6 +142,18 @@ class Script:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
         self._rng.bit_generator.state = state["random"]
+
+
+def _pieces(obs: VecObs, frame: int, actor: int) -> NDArray[np.float32]:
+    """Return (n, 4) pieces as `board_of` takes them, from the view, or from the whole board in the features of the actor."""
+    name = "Piece" if "Piece" in obs.features else "player"
+    start, end = obs.features[name].offsets[frame : frame + 2]
+    rows = obs.features[name].values[start:end]
+    if name == "Piece":
+        return rows
+    cells = rows[actor, : ROWS * COLUMNS * 2].reshape(ROWS, COLUMNS, 2)
+    places = np.argwhere(cells.any(axis=2))
+    return np.concatenate([places, cells[tuple(places.T)]], axis=1).astype(np.float32)
 
 
 def board_of(pieces: NDArray[np.float32]) -> tuple[int, int]:

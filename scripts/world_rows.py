@@ -46,9 +46,8 @@ class Row:
         num_envs: environments side by side.
         episodes: of an evaluation, greedy and sampled each.
         kwargs: of the environment.
-        wrappers: of the environment.
         view: for `view`.
-        flat_wrappers: of the environment, further ones of `flat` and the peer.
+        flat_wrappers: of the environment, for `flat` and the peer.
         gamma: discount of all methods; None: each its own default.
         ours: overrides of `view` and `flat`.
         peer: arguments of the peer's PPO beside its defaults.
@@ -67,7 +66,6 @@ class Row:
     num_envs: int = 32
     episodes: int = 100
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    wrappers: tuple[str, ...] = ()
     view: str | None = None
     flat_wrappers: tuple[str, ...] = ()
     gamma: float | None = None
@@ -135,7 +133,7 @@ TSP_20 = Row(
     "world_players:tsp",
     ("jumanji",),
     ALL,
-    steps=204_800,
+    steps=61_440,
     num_envs=16,
     kwargs={"num_cities": 20},
     view="tsp",
@@ -153,7 +151,7 @@ ROWS: tuple[Row, ...] = (
         "highway_env:highway-fast-v0",
         ("highway_env",),
         ("view", "flat", "sb3", "sb3-attention", "script", "random"),
-        steps=4_608,
+        steps=3_840,
         num_envs=6,
         episodes=20,
         view="highway",
@@ -170,7 +168,7 @@ ROWS: tuple[Row, ...] = (
         "highway_env:intersection-v1",
         ("highway_env",),
         ("view", "flat", "sb3", "sb3-attention", "script", "random"),
-        steps=4_608,
+        steps=3_840,
         num_envs=6,
         episodes=30,
         kwargs={"config": {"simulation_frequency": 5, "action": SPEEDS}},
@@ -219,12 +217,11 @@ ROWS: tuple[Row, ...] = (
     Row(
         "connect four",
         "pettingzoo",
-        "pettingzoo.classic.connect_four_v3:env",
+        "connect_four_v3",
         ("pettingzoo.classic", "openskill"),
-        ("view", "script", "random"),
+        ("view", "flat", "script", "random"),
         steps=153_600,
         num_envs=64,
-        wrappers=("pettingzoo.utils.conversions:turn_based_aec_to_parallel",),
         view="connect_four",
         ours=("self_play.enabled=true",),
         script="one step",
@@ -237,7 +234,7 @@ ROWS: tuple[Row, ...] = (
         "world_players:tsp",
         ("jumanji",),
         ("view", "flat", "transfer", "sb3", "script", "random"),
-        steps=102_400,
+        steps=30_720,
         num_envs=16,
         kwargs={"num_cities": 50},
         view="tsp",

@@ -17,6 +17,12 @@ import numpy as np
 import pytest
 import torch
 
+from entity_gym.actions.choices import random_actions
+from entity_gym.bridges.pettingzoo.incoming import pettingzoo_worlds
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.players import players_of
+from entity_gym.pools.seats import SeatedEpisodeVecEnv
+
 ROOT = Path(__file__).parents[1]
 
 Run = Callable[..., tuple[int, str, list[list[str]]]]
@@ -318,3 +324,21 @@ def test_agents_are_environments_of_the_peer(bench: ModuleType) -> None:
     assert obs.tolist() == [[0, 0]] * 4 and dones.all(), "the next episode's first observations"
     assert [each["terminal_observation"].tolist() for each in infos] == [[2, 1], [2, 1], [2, 2], [2, 1]]
     assert all(each["TimeLimit.truncated"] for each in infos)
+
+
+@pytest.mark.parametrize("view", [None, "connect_four"])
+def test_a_script_reads_the_board_of_a_policys_games(four: ModuleType, view: str | None) -> None:
+    pytest.importorskip("pettingzoo.classic.connect_four_v3")
+    source = pettingzoo_worlds("connect_four_v3", view=view)
+    mapping = players_of(source)
+    assert mapping is not None
+    pool = EpisodeVecEnv(source, 4, seed=0)
+    scripts = four.Script("minimax 4", pool.action_space(), 0)
+    seated = SeatedEpisodeVecEnv(pool, mapping, scripts)
+    rng, lost = np.random.default_rng(0), []
+    obs, running = seated.reset()
+    while len(running):
+        step = seated.step(random_actions(obs, rng, seated.action_space()))
+        lost += [info["win_rate"] == 0 for info in step.was_running.obs.end_of_episode_info.values()]
+        obs, running = step.still_running
+    assert lost == [True] * 4, "a script that misread the board would not win every game"
