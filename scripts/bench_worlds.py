@@ -239,6 +239,7 @@ def training(row: Row, method: str, seed: int, run_dir: Path) -> Any:
         f"rollout.num_envs={row.num_envs}",
         f"ppo.gamma={row.gamma}" if row.gamma is not None else "",
         *row.ours,
+        *(row.viewed if method == "view" else ()),
     ]
     config = preset(
         row.api,
