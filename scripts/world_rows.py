@@ -98,6 +98,7 @@ class Row:
             settings["peer"] = dict(self.peer)
         else:
             settings["ours"] = [*self.ours, *(self.viewed if method == "view" else ())]
+            settings["view"] = self.view if method == "view" else None
         return settings
 
 
