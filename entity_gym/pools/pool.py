@@ -337,18 +337,28 @@ class SlotVecEnv(VecEnv):
         """Wait until something under way is done. Returns what it raised."""
         ids, error = self._workers.next()
         self._waiting -= len(ids)
+        self._note(ids, error)
+        return error
+
+    def _note(self, ids: EnvIds, error: BaseException | None) -> None:
+        """Note that a task on these environments is done."""
         if error is None:
             self._finished.extend(ids.tolist())
         else:
             self._statuses.of[ids] = Status.LOST
-        return error
 
     def _settle(self) -> BaseException | None:
-        """Wait until everything under way is done. Returns the first thing that was raised."""
+        """Wait until everything under way is done. Returns the first thing that was raised.
+
+        It does not rely on `_waiting`: Ctrl-C may have come between counting a task and submitting it, or before one was noted.
+        """
+        if not self._waiting:
+            return None
         first = None
-        while self._waiting:
-            error = self._await_next()
+        for ids, error in self._workers.drain():
+            self._note(ids, error)
             first = error if first is None else first
+        self._waiting = 0
         return first
 
     def _settle_for(self, method: str) -> None:

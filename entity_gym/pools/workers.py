@@ -73,6 +73,10 @@ class Workers(ABC):
         """Wait for the next task that is done. There must be one that `next` has not returned yet."""
 
     @abstractmethod
+    def drain(self) -> list[Finished]:
+        """Wait until all submitted tasks are done, and return those that `next` has not returned."""
+
+    @abstractmethod
     def clone(self) -> Self:
         """Return as many new workers."""
 
@@ -97,6 +101,9 @@ class SerialWorkers(Workers):
 
     def next(self) -> Finished:
         return Finished.by_doing(self._tasks.popleft(), 0)
+
+    def drain(self) -> list[Finished]:
+        return [self.next() for _ in range(len(self._tasks))]
 
     def clone(self) -> SerialWorkers:
         return SerialWorkers()
@@ -155,6 +162,16 @@ class ThreadWorkers(Workers):
     def next(self) -> Finished:
         self._check_alive()
         return self._finished.get()
+
+    def drain(self) -> list[Finished]:
+        self._check_alive()
+        for share, thread in enumerate(self._threads):
+            if thread is not None:
+                done = _thread.allocate_lock()
+                done.acquire()
+                self._inboxes[share].put(done.release)
+                done.acquire()
+        return [self._finished.get() for _ in range(self._finished.qsize())]
 
     def clone(self) -> ThreadWorkers:
         return ThreadWorkers(self.num_workers, self._affinity_offset)

@@ -384,3 +384,57 @@ def test_parameters_that_do_not_fit_are_refused(env_info: object, message: str) 
     with pytest.raises(ValueError) as info:
         ListEnv(Counter, 2).reset(env_info=env_info)
     assert message in str(info.value)
+
+
+# --- Ctrl-C
+
+
+def resets_in_time(env: VecEnv) -> VecObs:
+    """Reset in another thread, which may hang, and fail if it does."""
+    shown: list[VecObs] = []
+    thread = threading.Thread(target=lambda: shown.append(env.reset()), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert shown, "reset waits for a task that nobody does"
+    return shown[0]
+
+
+@all_pools
+def test_ctrl_c_between_the_end_of_a_step_and_its_receipt_does_not_hang_the_reset(
+    pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pool(Counter, 4) as env:
+        env.reset()
+        received = env._workers.next  # type: ignore[attr-defined]
+
+        def interrupted() -> None:
+            received()
+            raise KeyboardInterrupt
+
+        env.send(add(1, 1, 1, 1))
+        with monkeypatch.context() as patched:
+            patched.setattr(env._workers, "next", interrupted)  # type: ignore[attr-defined]
+            with pytest.raises(KeyboardInterrupt):
+                env.recv()
+        assert resets_in_time(env).elapsed_step.tolist() == [0] * 4
+        assert totals(env.act(add(1, 2, 1, 2))) == [1, 2, 1, 2]
+
+
+@all_pools
+def test_ctrl_c_while_steps_are_submitted_does_not_hang_the_reset(
+    pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pool(Counter, 4) as env:
+        env.reset()
+        submit = env._workers.submit  # type: ignore[attr-defined]
+
+        def interrupted(task: object, share: int) -> None:
+            submit(task, share)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(env._workers, "submit", interrupted)  # type: ignore[attr-defined]
+            with pytest.raises(KeyboardInterrupt):
+                env.send(add(1, 1, 1, 1))
+        assert resets_in_time(env).elapsed_step.tolist() == [0] * 4
+        assert totals(env.act(add(1, 2, 1, 2))) == [1, 2, 1, 2]
