@@ -1,8 +1,8 @@
 """Worlds of others: policies of this package beside Stable-Baselines3, scripts and random actions, as one table.
 
-python scripts/bench_worlds.py                           # all measurements that are missing in outputs/bench_worlds.jsonl
+python scripts/bench_worlds.py                           # all measurements that are missing in docs/bench_worlds.jsonl
 python scripts/bench_worlds.py --rows Taxi-v4 --seeds 1 --steps-share 0.1 --results try.jsonl
-python scripts/bench_worlds.py --report                  # the table of the results so far
+python scripts/bench_worlds.py --report                  # the results so far, as a table in docs/benchmarks.md
 
 A measurement is a row, a method and a seed; each is a child process on one thread, and methods take turns. A finished one is a
 line of JSON in the file of results, and is not measured again unless its settings have changed. All methods of a row have equally
@@ -28,10 +28,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pages import replace_table
 from world_rows import INSTALL, LEARNED, METHODS, ROWS, Row, row_named, select
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "outputs" / "bench_worlds.jsonl"
+RESULTS = ROOT / "docs" / "bench_worlds.jsonl"
 EVAL_SEED = 7_000_000
 MARK = "measured: "  # begins the line of the child's output that has the result
 #: 97.5 % quantiles of Student's t by degrees of freedom; beyond, the last.
@@ -362,7 +363,10 @@ def main() -> int:
         return 0
     well = True if given.report else run_all(given, rows)
     measured_ = read_results(given.results)
-    print(f"\n{table(rows, measured_, given.methods)}\n\n{notes(rows, measured_)}")
+    text = f"{table(rows, measured_, given.methods)}\n\n{notes(rows, measured_)}"
+    print(f"\n{text}")
+    if given.report and given.results == RESULTS:
+        replace_table(ROOT / "docs" / "benchmarks.md", "bench_worlds.py", text)
     return int(not well)
 
 
@@ -375,7 +379,7 @@ def _arguments() -> Namespace:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--steps-share", type=float, default=1.0, help="share of each row's steps, to try the command")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file of the measurements")
-    parser.add_argument("--report", action="store_true", help="only print the table of the results so far")
+    parser.add_argument("--report", action="store_true", help="measure nothing: write the table of the results so far")
     parser.add_argument("--one", nargs=3, help="a row, a method and a seed, measured in this process")
     return parser.parse_args()
 

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pages import replace_table
 
 from enn_ppo.training.tracking.logger import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 EPISODES, EVAL_SEED = 500, 7_000_000
 WINDOW = 5  # rows over which the learning curve is averaged
-BEGIN, END = "<!-- table: scripts/learn_zoo.py -->", "<!-- end of table -->"
 
 
 @dataclass(frozen=True)
@@ -214,19 +214,6 @@ def _digits(world: World) -> int:
     return 1 if world.score >= 100 else 3
 
 
-def replace_table(page: str, new: str) -> str:
-    """Replace the table between the page's two marks.
-
-    Raises:
-        ValueError: a mark is missing or repeated, or their order is wrong.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page needs a line {BEGIN} and after it a line {END}: the table goes between them")
-    return f"{before}{BEGIN}\n\n{new}\n\n{END}{after}"
-
-
 # --- Training and scoring ---
 
 
@@ -320,7 +307,7 @@ def main() -> int:
     (given.folder / "results.json").write_text(json.dumps([vars(each) for each in learned], indent=2) + "\n")
     print("\n" + table(worlds, learned))
     for page, make in ((ROOT / "README.md", summary), (ROOT / "docs/learning.md", table)) if given.report else ():
-        page.write_text(replace_table(page.read_text(), make(worlds, learned)))
+        replace_table(page, "learn_zoo.py", make(worlds, learned))
     return int(failed)
 
 

@@ -22,7 +22,9 @@ def script() -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["learn_zoo"] = module  # where its dataclasses look for their annotations
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "scripts")
+        spec.loader.exec_module(module)
     return module
 
 
@@ -147,8 +149,13 @@ def test_the_summary_has_the_means_of_the_seeds_that_got_there() -> None:
     assert "| never | never |" in row
 
 
-def test_the_table_goes_between_its_marks_and_the_rest_of_the_page_stays() -> None:
-    page = f"before\n\n{zoo.BEGIN}\n\nold\n\n{zoo.END}\n\nafter\n"
-    assert zoo.replace_table(page, "new") == page.replace("old", "new")
-    with pytest.raises(ValueError, match="the page needs a line"):
-        zoo.replace_table("before\nafter\n", "new")
+def test_the_table_goes_between_its_marks_and_the_rest_of_the_page_stays(tmp_path: Path) -> None:
+    page, text = (
+        tmp_path / "page.md",
+        "before\n\n<!-- table: scripts/a.py -->\n\nold\n\n<!-- end of table -->\n\nafter\n",
+    )
+    page.write_text(text)
+    zoo.replace_table(page, "a.py", "new")
+    assert page.read_text() == text.replace("old", "new")
+    with pytest.raises(ValueError, match=r"page\.md needs a line <!-- table: scripts/b\.py -->"):
+        zoo.replace_table(page, "b.py", "new")
