@@ -369,7 +369,7 @@ def runner(drills: Drills, tally: Tally) -> None:
                 drills.folder / f"runner_{number}", drills.settings("distributed=ray", f"total_timesteps={steps}")
             )
             process = run.start()
-            _kill_child(run, process, rng, "ray::Runner")
+            _kill_child(run, process, rng, "ray::EnvRunner")
             run.await_end(process, (0,))
             if (step := load_checkpoint(run.directory).step) < steps:
                 raise Lost(f"training ended at step {step:,} of {steps:,}")
