@@ -67,7 +67,7 @@ FILMS = {
     "NotHotdog": ONE_STEP,
     "PickMatchingBalls": Film(2, 200, ("env.kwargs.one_hot=true", "env.kwargs.randomize=true")),  # as in learn_zoo.py
     "RockPaperScissors": ONE_STEP,
-    "Skirmish": Film(episodes=2, milliseconds=120),
+    "Skirmish": Film(episodes=1, milliseconds=120),
     "TreasureHunt": Film(episodes=2, milliseconds=100),
     "Xor": ONE_STEP,
 }
