@@ -57,10 +57,7 @@ def main() -> int:
         command = [
             *(sys.executable, "-m", "enn_ppo.train", f"env={env}", f"run_dir={run_dir}", *others),
             *("total_timesteps=1000000000", f"max_train_seconds={given.minutes * 60}"),
-            *(
-                "optim.anneal_lr=false",
-                "optim.lr=1e-9",
-            ),  # the policy stays as it is: longer snakes would need more memory
+            "optim.anneal_lr=false",
             *(
                 f"record={folder}/samples.arrow",
                 "eval.interval=100000",
