@@ -64,8 +64,12 @@ def read_run(path: Path) -> Run:
 
 
 def differing_settings(runs: Sequence[Run]) -> list[str]:
-    """Names of the settings in which these runs differ, without runs whose settings are unknown."""
-    known = [run.settings for run in runs if run.settings]
+    """Names of the settings in which these runs differ, without runs whose settings are unknown.
+
+    Runs without any setting of the run that has most of them are runs of another program, and do not count.
+    """
+    most = max((run.settings for run in runs), key=len)
+    known = [run.settings for run in runs if run.settings.keys() & most.keys()]
     names = dict.fromkeys(name for settings in known for name in settings)
     return [name for name in names if len({settings.get(name) for settings in known}) > 1]
 
@@ -87,7 +91,7 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
     for members in groups.values():
         first = members[0]
         label = ", ".join(f"{name}={first.settings.get(name)}" for name in differing) or first.settings.get("env.id")
-        if not first.settings or not label or len(differing) > 3:
+        if not first.settings.keys() & {*differing, "env.id"} or not label or len(differing) > 3:
             label = str(first.path)
         if label in labelled:  # only the environments' arguments differ, or a run was given twice
             label = f"{label} ({first.path})"

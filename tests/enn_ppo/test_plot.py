@@ -17,7 +17,7 @@ import yaml
 from enn_ppo.plot.config import PlotConfig
 from enn_ppo.plot.curves import curve, mean_and_band, t_quantile
 from enn_ppo.plot.plot import main, parse, plot
-from enn_ppo.plot.runs import Run, group_runs, read_run
+from enn_ppo.plot.runs import Run, differing_settings, group_runs, read_run
 from enn_ppo.training.tracking.logger import Row
 from tests.enn_ppo.rows import log_all, size_of_png
 
@@ -141,6 +141,17 @@ def test_worlds_are_told_apart_by_name_and_not_by_their_arguments() -> None:
 
 def test_a_setting_that_one_run_does_not_have_is_none_there() -> None:
     assert list(grouped({"env.id": "Xor"}, {"env.id": "Xor", "a": 1})) == ["a=None", "a=1"]
+
+
+def test_a_run_of_another_program_is_called_by_its_path_and_differs_in_no_setting() -> None:
+    ours, other = {"env.id": "Xor", "optim.lr": 0.1, "net.d_model": 32}, {"library": "stable-baselines3"}
+    assert grouped(ours, other, {**ours, "net.d_model": 64}) == {
+        "net.d_model=32": ["run_0"],
+        "run_1": ["run_1"],
+        "net.d_model=64": ["run_2"],
+    }
+    runs = [Run(Path("ours"), pd.DataFrame(), ours), Run(Path("other"), pd.DataFrame(), other)]
+    assert differing_settings(runs) == []
 
 
 def test_where_much_differs_runs_are_called_by_their_path() -> None:
