@@ -2,7 +2,7 @@
 
 python scripts/bench_worlds.py                           # all measurements that are missing in docs/bench_worlds.jsonl
 python scripts/bench_worlds.py --rows Taxi-v4 --seeds 1 --steps-share 0.1 --results try.jsonl
-python scripts/bench_worlds.py --report                  # the results so far, as a table in docs/benchmarks.md
+python scripts/bench_worlds.py --report                  # the results so far, as tables in docs/benchmarks.md and README.md
 
 A measurement is a row, a method and a seed; each is a child process on one thread, and methods take turns. A finished one is a
 line of JSON in the file of results, and is not measured again unless its settings have changed. All methods of a row have equally
@@ -146,6 +146,20 @@ def table(rows: Sequence[Row], measured: Sequence[Measured], methods: Sequence[s
     return "\n".join(lines)
 
 
+def summary(rows: Sequence[Row], measured: Sequence[Measured]) -> str:
+    """The mean scores over seeds as Markdown: of each row the last score, of the methods without those that only some rows have."""
+    shown = ("view", "flat", "sb3", "script")
+    lines = [f"| world | {' | '.join(shown)} |", "|---" * (len(shown) + 1) + "|"]
+    for row in rows:
+        cells = []
+        for method in shown:
+            seeds = list(of_row(row, method, measured).values()) if method in row.methods else []
+            cells.append(_number(statistics.fmean(better(seeds, row.scores[-1])[1])) if seeds else "-")
+        name = row.name if len(row.scores) == 1 else f"{row.name}, wins against {row.scores[-1]}"
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def notes(rows: Sequence[Row], measured: Sequence[Measured]) -> str:
     """What the columns are, how many episodes and seeds there are, and reasons of settings, as a Markdown list."""
     present = {(each.row, each.method) for each in measured}
@@ -167,13 +181,20 @@ def notes(rows: Sequence[Row], measured: Sequence[Measured]) -> str:
 
 def _cell(seeds: Sequence[Measured], score: str) -> str:
     way, values = better(seeds, score)
-    top = max(abs(statistics.fmean(values)), 1e-9)
-    digits = 0 if top >= 1000 else 1 if top >= 100 else 2 if top >= 1 else 3
-    text = _with_interval(values, digits)
+    text = _with_interval(values, _digits(statistics.fmean(values)))
     if way == PLAYED:
         return text
     cpu = statistics.fmean(each.cpu_seconds for each in seeds)
     return f"{text} {way[0]}; {_with_interval([each.seconds for each in seeds], 0)} s, cpu {cpu:.0f} s"
+
+
+def _digits(value: float) -> int:
+    size = abs(value)
+    return 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 1 else 3
+
+
+def _number(value: float) -> str:
+    return f"{value:.{_digits(value)}f}"
 
 
 def _with_interval(values: Sequence[float], digits: int) -> str:
@@ -367,6 +388,7 @@ def main() -> int:
     print(f"\n{text}")
     if given.report and given.results == RESULTS:
         replace_table(ROOT / "docs" / "benchmarks.md", "bench_worlds.py", text)
+        replace_table(ROOT / "README.md", "bench_worlds.py", summary(rows, measured_))
     return int(not well)
 
 

@@ -156,7 +156,7 @@ def table(worlds: Sequence[World], learned: Sequence[Learned]) -> str:
 
 def summary(worlds: Sequence[World], learned: Sequence[Learned]) -> str:
     """The results as Markdown in fewer columns."""
-    header = "| world | score | steps to it | seconds |"
+    header = "| world | score | seconds |"
     return _markdown(header, worlds, learned, _short_row)
 
 
@@ -192,15 +192,9 @@ def _row(world: World, seeds: Sequence[Learned]) -> list[str]:
 
 
 def _short_row(world: World, seeds: Sequence[Learned]) -> list[str]:
-    steps = [each.steps_to_score for each in seeds if each.steps_to_score is not None]
     seconds = [each.seconds_to_score for each in seeds if each.seconds_to_score is not None]
-    never = "" if len(steps) == len(seeds) else f" ({len(seeds) - len(steps)} of {len(seeds)} never)"
-    return [
-        world.name,
-        _mean(world, seeds),
-        f"{statistics.fmean(steps):,.0f}{never}" if steps else "never",
-        f"{statistics.fmean(seconds):.0f}" if seconds else "never",
-    ]
+    never = "" if len(seconds) == len(seeds) else f" ({len(seeds) - len(seconds)} of {len(seeds)} never)"
+    return [world.name, _mean(world, seeds), f"{statistics.fmean(seconds):.0f}{never}" if seconds else "never"]
 
 
 def _mean(world: World, seeds: Sequence[Learned]) -> str:
@@ -306,8 +300,10 @@ def main() -> int:
                 print(f"{world.name}, seed {seed}: {error}", file=sys.stderr, flush=True)
     (given.folder / "results.json").write_text(json.dumps([vars(each) for each in learned], indent=2) + "\n")
     print("\n" + table(worlds, learned))
-    for page, make in ((ROOT / "README.md", summary), (ROOT / "docs/learning.md", table)) if given.report else ():
-        replace_table(page, "learn_zoo.py", make(worlds, learned))
+    if given.report:
+        replace_table(ROOT / "docs/learning.md", "learn_zoo.py", table(worlds, learned))
+        larger = [world for world in worlds if world.minutes > 1]
+        replace_table(ROOT / "README.md", "learn_zoo.py", summary(larger, learned))
     return int(failed)
 
 
