@@ -147,7 +147,7 @@ def table(rows: Sequence[Row], measured: Sequence[Measured], methods: Sequence[s
 
 
 def summary(rows: Sequence[Row], measured: Sequence[Measured]) -> str:
-    """The mean scores over seeds as Markdown: of each row the last score, of the methods without those that only some rows have."""
+    """The mean scores over seeds as Markdown: of each row the last score, of the methods that most rows have."""
     shown = ("view", "flat", "sb3", "script")
     lines = [f"| world | {' | '.join(shown)} |", "|---" * (len(shown) + 1) + "|"]
     for row in rows:

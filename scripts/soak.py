@@ -7,7 +7,8 @@ Evaluations write replays, which `enn_ppo.watch --live` follows, and this script
 
 Exits with code 1 if at the end the training process, its evaluation process or the one that watches has over 3 % more memory than
 at minute 3, or another number of file descriptors or threads. Memory is the resident set size (RSS), including libraries. All
-are medians over a minute, half a minute before the end.
+are medians over a minute, half a minute before the end. Entities of a frame are told beside it: where a policy that has learned
+meets more of them, as in MultiSnake, whose snakes grow, its rollouts need more memory.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ import time
 import urllib.request
 from argparse import ArgumentParser
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import psutil
+
+from enn_ppo.training.tracking.logger import read_metrics
 
 SETTLED = 180.0  # seconds until code is compiled and buffers have their final size
 LIMIT = 1.03
 WINDOW = 30.0  # seconds before and after a moment over which the median is taken
 # The pool is full when memory has settled, since each policy in it takes megabytes.
 POOL = ("self_play.pool_size=4", "self_play.snapshot_interval=10000")
-SELF_PLAY = ("env.kwargs.num_players=2", "self_play.enabled=true", "eval.opponent=past", *POOL)
+SELF_PLAY = ("self_play.enabled=true", "eval.opponent=past", *POOL)
 
 
 class Look(NamedTuple):
@@ -50,7 +54,7 @@ class Look(NamedTuple):
 
 def main() -> int:
     given = _arguments().parse_args()
-    env = given.env or ("MultiSnake2" if given.self_play else "MineSweeper")
+    env = given.env or ("Skirmish" if given.self_play else "MineSweeper")
     others = SELF_PLAY if given.self_play else ()
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
@@ -66,8 +70,13 @@ def main() -> int:
             ),
         ]
         looks = watch(command, run_dir, given.every)
+        sizes = [
+            (row["seconds"], row["entities"]) for row in read_metrics(run_dir / "metrics.jsonl") if "entities" in row
+        ]
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
     found = {"minutes": looks[-1].seconds / 60, "written_mib": size / 2**20}
+    for name, moment in (("at_minute_3", SETTLED), ("at_the_end", sizes[-1][0] - WINDOW)):
+        found[f"entities_of_a_frame_{name}"] = fmean(n for seconds, n in sizes if abs(seconds - moment) <= WINDOW)
     good = True
     for who in ("training", "evaluation", "watching"):
         early, late = (_around(looks, moment, who) for moment in (SETTLED, looks[-1].seconds - WINDOW))
@@ -162,7 +171,7 @@ def _arguments() -> ArgumentParser:
     parser = ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=30, help="minutes of training (30)")
     parser.add_argument("--every", type=float, default=5, help="seconds between two samples (5)")
-    parser.add_argument("--env", help="MineSweeper, or MultiSnake2 with --self-play")
+    parser.add_argument("--env", help="MineSweeper, or Skirmish with --self-play")
     parser.add_argument(
         "--self-play", action="store_true", help="play against snapshots, and evaluate against the past"
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import signal
 from multiprocessing.connection import Connection
 from typing import Any
 
+from entity_gym.pools.processes.heap import return_memory
 from entity_gym.pools.processes.interpreter import describe_end, exit_when_orphaned, start_interpreter
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent, pickled_for_worker
 
@@ -83,3 +85,5 @@ def main(descriptor: int) -> None:
             except Exception as error:
                 answer = pickle.dumps(ErrorReport.of(error))
             connection.send_bytes(answer)
+            gc.collect()  # what an evaluation has made refers to itself: the next one can use its memory
+            return_memory()

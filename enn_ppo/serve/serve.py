@@ -6,7 +6,6 @@ python -m enn_ppo.serve checkpoint=outputs/my_run port=5577
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import signal
 import sys
@@ -20,8 +19,6 @@ from enn_ppo.checkpoints.policy import select_device
 from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.serve.server import PolicyServer, Served
 from enn_ppo.settings.serving import ServeConfig, is_loopback
-
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of malloc.h
 
 __all__ = ["ServeConfig", "Served", "serve"]
 
@@ -43,7 +40,7 @@ def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Serv
     device = select_device(config.device)
     policies = ServedPolicies(load_checkpoint_or_agent(Path(config.checkpoint)), device, config)
     policies.warm_up()
-    _keep_memory_flat()
+    _collect_rarely()
 
     def started(port: int) -> None:
         say(f"serving checkpoint {policies.path} on {device} at {config.host}:{port}; Ctrl-C ends it")
@@ -75,15 +72,11 @@ def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Serv
     return served
 
 
-def _keep_memory_flat() -> None:
-    """Have garbage collected rarely, and memory given back to the system."""
-    # While garbage is collected, nobody is answered. What has been loaded so far stays, and need not be looked at; and one long
-    # message alone, with its many lists, would start dozens of collections.
+def _collect_rarely() -> None:
+    """Have garbage collected rarely: while it is, nobody is answered.
+
+    What has been loaded so far stays, and need not be looked at; and one long message alone, with its many lists, would start
+    dozens of collections.
+    """
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-    with suppress(
-        OSError, AttributeError
-    ):  # only glibc has these: one heap for all threads, and no heap for large blocks
-        library = ctypes.CDLL(None)
-        library.mallopt(_M_ARENA_MAX, 1)
-        library.mallopt(_M_MMAP_THRESHOLD, 2**20)

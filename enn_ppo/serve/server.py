@@ -22,12 +22,12 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from enn_ppo.serve.heap import return_memory, share_memory
 from enn_ppo.serve.policy import Request, ServedPolicies, ServedPolicy
 from enn_ppo.serve.turns import FairQueue
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym.bridges.remote.messages import PROTOCOL, Message, MessageReader, ProtocolError, decode, encode
 from entity_gym.errors import check_parts
+from entity_gym.pools.processes.heap import return_memory, share_memory
 
 _CHUNK = 2**14  # bytes that are received at once, and that are read in one turn
 _MOST_UNANSWERED = 256  # requests of one client; reading pauses at this limit

@@ -9,14 +9,18 @@ import ctypes
 import sys
 from typing import Any
 
-_M_ARENA_MAX = -8  # from malloc.h
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # from malloc.h
 _libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def share_memory() -> None:
-    """Let threads share one heap, so that one uses what another has freed. Call it before they start."""
+    """Let threads share one heap, so that one uses what another has freed; blocks of 1 MiB and more lie outside of it.
+
+    Call it before the threads start.
+    """
     if hasattr(_libc, "mallopt"):
         _libc.mallopt(_M_ARENA_MAX, 1)
+        _libc.mallopt(_M_MMAP_THRESHOLD, 2**20)
 
 
 def return_memory() -> None:
