@@ -161,7 +161,7 @@ def summary(rows: Sequence[Row], measured: Sequence[Measured]) -> str:
 
 
 def notes(rows: Sequence[Row], measured: Sequence[Measured]) -> str:
-    """What the columns are, how many episodes and seeds there are, and reasons of settings, as a Markdown list."""
+    """Return what the columns are, how many episodes and seeds there are, and reasons of settings, as a Markdown list."""
     present = {(each.row, each.method) for each in measured}
     lines = [f"- `{method}`: {what}." for method, what in METHODS.items() if any(m == method for _, m in present)]
     lines.append(

@@ -75,8 +75,6 @@ def main() -> int:
         ]
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
     found = {"minutes": looks[-1].seconds / 60, "written_mib": size / 2**20}
-    for name, moment in (("at_minute_3", SETTLED), ("at_the_end", sizes[-1][0] - WINDOW)):
-        found[f"entities_of_a_frame_{name}"] = fmean(n for seconds, n in sizes if abs(seconds - moment) <= WINDOW)
     good = True
     for who in ("training", "evaluation", "watching"):
         early, late = (_around(looks, moment, who) for moment in (SETTLED, looks[-1].seconds - WINDOW))
@@ -86,6 +84,8 @@ def main() -> int:
             early, late = (_around(looks, moment, what) for moment in (SETTLED, looks[-1].seconds - WINDOW))
             found |= {f"{what}_at_minute_3": early, f"{what}_at_the_end": late}
             good = good and late == early
+    for name, moment in (("at_minute_3", SETTLED), ("at_the_end", sizes[-1][0] - WINDOW)):
+        found[f"entities_of_a_frame_{name}"] = fmean(n for seconds, n in sizes if abs(seconds - moment) <= WINDOW)
     print(json.dumps(found, indent=2))
     return 0 if good else 1
 

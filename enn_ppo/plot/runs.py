@@ -68,7 +68,7 @@ def differing_settings(runs: Sequence[Run]) -> list[str]:
 
     Runs without any setting of the run that has most of them are runs of another program, and do not count.
     """
-    most = max((run.settings for run in runs), key=len)
+    most = max((run.settings for run in runs), key=len, default={})
     known = [run.settings for run in runs if run.settings.keys() & most.keys()]
     names = dict.fromkeys(name for settings in known for name in settings)
     return [name for name in names if len({settings.get(name) for settings in known}) > 1]
