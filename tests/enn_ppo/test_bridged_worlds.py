@@ -192,9 +192,9 @@ def test_arguments_that_a_watched_world_does_not_take_are_told(capsys: pytest.Ca
 
 @pytest.mark.learning
 @pytest.mark.slow
-@pytest.mark.parametrize(("env_id", "steps", "enough"), [("CartPole-v1", 49152, 475), ("Pendulum-v1", 98304, -250)])
+@pytest.mark.parametrize(("env_id", "steps", "enough"), [("CartPole-v1", 49152, 475), ("Pendulum-v1", 131072, -250)])
 def test_the_preset_solves_both_kinds_of_control(env_id: str, steps: int, enough: float) -> None:
-    """In far fewer steps than the preset takes: these two worlds are easy."""
+    """In a quarter of the preset's steps at most: these two worlds are easy."""
     arguments = ["env=gymnasium", f"env.id={env_id}", f"total_timesteps={steps}", "run_dir=a", "device=cpu"]
     assert run_train(train, arguments) == 0
     assert run_eval(evaluate, ["checkpoint=a", "episodes=100", "greedy=true", "output=result.json"]) == 0
