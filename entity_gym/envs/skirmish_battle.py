@@ -15,6 +15,7 @@ from entity_gym.compiled import kernel, new_id, rand_float, rand_int
 MAX_ARMY = 64
 MAX_UNITS, MAX_OBSTACLES = 2 * MAX_ARMY, 16
 MELEE, RANGED, HEALER = range(3)
+KINDS = 3
 HEALTH = np.array([10.0, 6.0, 6.0])  # of a fresh unit, by kind
 SPEED = np.array([1.0, 0.8, 0.8])  # distance of a step
 REACH = np.array([1.0, 5.0, 4.0])  # distance of fire
@@ -55,14 +56,17 @@ def place_obstacles(s: Any) -> None:
 
 @kernel
 def place_armies(s: Any) -> None:
-    """Draw army 0 around a point near an edge; army 1 is its image on the opposite side, so that the fight is fair."""
+    """Draw army 0 around a point near an edge; army 1 is its image on the opposite side, so that the fight is fair.
+
+    Three units or more are of all kinds: without healers the fight is a race, which luck decides.
+    """
     angle = 2 * math.pi * rand_float(s)
     away = s.width / 2 - START
     spread = 0.5 + 0.5 * math.sqrt(s.num_units)
     fighters = 0
     for i in range(s.num_units):
         other = s.num_units + i
-        s.kind[i] = draw_kind(s)
+        s.kind[i] = i if i < KINDS <= s.num_units else draw_kind(s)
         if i == s.num_units - 1 and fighters == 0:
             s.kind[i] = rand_int(s, 2)
         if s.kind[i] != HEALER:

@@ -459,6 +459,19 @@ def test_all_kinds_are_drawn_and_no_army_is_of_healers_alone() -> None:
     assert seen == {(a, b) for a in (MELEE, RANGED, HEALER) for b in (MELEE, RANGED, HEALER)} - {(HEALER, HEALER)}
 
 
+@pytest.mark.parametrize("num_units", [3, 8])
+def test_larger_armies_are_of_all_kinds(num_units: int) -> None:
+    env = Skirmish(num_units=num_units).as_environment()
+    env.rng = np.random.default_rng(0)
+    drawn_kinds = set()
+    for _ in range(50):
+        env.reset()
+        kinds = env.record.kind[:num_units]
+        assert set(kinds.tolist()) == {MELEE, RANGED, HEALER}
+        drawn_kinds.add(tuple(np.bincount(kinds).tolist()))
+    assert (len(drawn_kinds) > 5) == (num_units > 3), "the others are drawn"
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
