@@ -1,6 +1,7 @@
 """The package as a whole: imports go only downwards, and what is installed is what the checkout holds."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -154,3 +155,25 @@ def test_a_wheel_holds_every_module_every_config_and_the_type_markers(tmp_path: 
     assert {f"{package}/py.typed" for package in PACKAGES} <= shipped
     assert {"enn_ppo/configs/env/MineSweeper.yaml", "entity_gym/replay/page/replay.html"} <= shipped
     assert shipped == expected
+
+
+SHAPES = """
+import enn_ppo
+import torch
+
+for _ in range(2):
+    for rows in range(1, {shapes} + 1):
+        torch.nn.functional.gelu(torch.ones(rows, 8))
+"""
+
+
+@pytest.mark.parametrize(("shapes", "kept"), [(20, True), (200, False)])
+def test_few_shapes_of_tensors_are_remembered(shapes: int, kept: bool) -> None:
+    """oneDNN keeps code for each shape; those of ragged batches are as many as there are batches."""
+    environment = {name: value for name, value in os.environ.items() if name != "ONEDNN_PRIMITIVE_CACHE_CAPACITY"}
+    program = [sys.executable, "-c", SHAPES.format(shapes=shapes)]
+    done = subprocess.run(program, env=environment | {"ONEDNN_VERBOSE": "2"}, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    if "create:" not in done.stdout:
+        pytest.skip("torch computes GELU without oneDNN here")
+    assert ("create:cache_hit" in done.stdout) == kept
