@@ -10,7 +10,7 @@ import signal
 from multiprocessing.connection import Connection
 from typing import Any
 
-from entity_gym.pools.processes.heap import return_memory, share_memory
+from entity_gym.pools.processes.heap import return_memory
 from entity_gym.pools.processes.interpreter import describe_end, exit_when_orphaned, start_interpreter
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent, pickled_for_worker
 
@@ -72,7 +72,6 @@ class EvaluationProcess:
 
 def main(descriptor: int) -> None:
     """Run tasks in the evaluation process until training closes the connection."""
-    share_memory()
     signal.signal(
         signal.SIGTERM, signal.SIG_IGN
     )  # schedulers send it to the whole group; the trainer ends this process

@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from enn_ppo.serve.policy import Request, ServedPolicies, ServedPolicy
-from enn_ppo.serve.turns import FairQueue
+from enn_ppo.serve.turns import FairQueue, Room
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym.bridges.remote.messages import PROTOCOL, Message, MessageReader, ProtocolError, decode, encode
 from entity_gym.errors import check_parts
@@ -31,7 +31,7 @@ from entity_gym.pools.processes.heap import return_memory, share_memory
 
 _CHUNK = 2**14  # bytes that are received at once, and that are read in one turn
 _MOST_UNANSWERED = 256  # requests of one client; reading pauses at this limit
-_MOST_LONG = 16  # messages above `_CHUNK` that are received at the same time
+_MOST_LONG = 4  # times `max_message_bytes`: messages above `_CHUNK` that are received at the same time
 # Times `max_entities`: while requests that cost more wait for the policy, clients with some among them pause.
 _MOST_QUEUED = 4
 # Lists and objects of a message, which take twenty times their text in memory: of each entity, and in any case.
@@ -93,7 +93,7 @@ class _Client:
     decisions: int = 0
     dropped: _Dropped | None = None  # set by another task that drops the client
     timeout: asyncio.Timeout | None = None  # while the server waits for its data
-    has_long_message: bool = False  # it has one of `_long_messages`
+    long_message: int = 0  # bytes of `_long_messages` that it has
 
 
 class _Reading(NamedTuple):
@@ -136,7 +136,7 @@ class PolicyServer:
         self._fitting: FairQueue[_Client, _Fitting] = FairQueue()  # cost: bytes
         self._deciding: FairQueue[_Client, _Deciding] = FairQueue()  # cost: `Request.cost`
         self._most_queued = _MOST_QUEUED * config.max_entities
-        self._long_messages = asyncio.Semaphore(_MOST_LONG)
+        self._long_messages = Room(_MOST_LONG * config.max_message_bytes)
         self._faults: Counter[Fault] = Counter()
         self._decisions = self._batches = self._num_clients = 0
         self._has_left = asyncio.Event()
@@ -194,6 +194,8 @@ class PolicyServer:
         now = asyncio.get_running_loop().time()
         client = _Client(f"{host}:{port}", reader, writer, MessageReader(self._config.max_message_bytes), now)
         writer.transport.set_write_buffer_limits(0)  # `drain` waits until everything is sent
+        # asyncio receives 256 KiB at once, whatever the limit of its reader, which is a lot for clients that wait for their turn
+        vars(writer.transport)["max_size"] = _CHUNK
         try:
             if dropped := self._make_room() or await self._serve(client):
                 await self._hang_up(client, dropped)
@@ -254,6 +256,7 @@ class PolicyServer:
             self._reading.forget(client)
             self._fitting.forget(client)
             self._deciding.forget(client)
+            client.messages = MessageReader()  # a part of a long message would stay until the connection is closed
             self._end_long_message(client)
         return None
 
@@ -315,10 +318,11 @@ class PolicyServer:
             if self._is_ending:
                 return []
             is_in_message = client.messages.is_in_message
-            if is_in_message and not client.has_long_message and (client.messages.next_length() or 0) > _CHUNK:
+            length = client.messages.next_length() or 0
+            if length > _CHUNK and not client.long_message:
                 asked = clock()
-                await self._long_messages.acquire()
-                client.has_long_message = True
+                await self._long_messages.take(length)
+                client.long_message = length
                 waits_since = clock()
                 client.came += waits_since - asked
             if client.policy is None:
@@ -348,9 +352,9 @@ class PolicyServer:
         return bodies
 
     def _end_long_message(self, client: _Client) -> None:
-        if client.has_long_message:
-            client.has_long_message = False
-            self._long_messages.release()
+        if client.long_message:
+            self._long_messages.give(client.long_message)
+            client.long_message = 0
 
     async def _answer_other(self, client: _Client, message: Message, cost: float) -> bool:
         """Answer a message that is no request. Returns whether the client goes on.

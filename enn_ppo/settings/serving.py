@@ -56,7 +56,8 @@ class ServeConfig:
     """Largest number of choices of all actions of a client, numbers of continuous actions, and values of `Category` features
     together."""
     max_spaces: PositiveInt = 16
-    """Largest number of spaces besides those of training that connected clients may have: each takes a copy of the network."""
+    """Largest number of spaces besides those of training that connected clients may have: each takes
+    a copy of the weights that differ."""
     read_seconds: PositiveFloat = 30.0
     """Timeout in seconds for a client's greeting, for the rest of a message that has begun, and for reading its answers. Also the
     longest time that the server takes to end."""

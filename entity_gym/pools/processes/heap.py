@@ -14,13 +14,13 @@ _libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def share_memory() -> None:
-    """Let threads share one heap, so that one uses what another has freed; blocks of 1 MiB and more lie outside of it.
+    """Let threads share one heap, so that one uses what another has freed.
 
-    Call it before the threads start.
+    Blocks of 128 KiB and more lie outside of it, and are returned when they are freed. Call it before the threads start.
     """
     if hasattr(_libc, "mallopt"):
         _libc.mallopt(_M_ARENA_MAX, 1)
-        _libc.mallopt(_M_MMAP_THRESHOLD, 2**20)
+        _libc.mallopt(_M_MMAP_THRESHOLD, 2**17)
 
 
 def return_memory() -> None:
