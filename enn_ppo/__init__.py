@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-# oneDNN, which computes some of torch's operations, compiles code for every shape of a tensor and keeps that of the last 1,024
-# shapes. Those of ragged batches seldom repeat, so that memory grew by a mebibyte with each evaluation. oneDNN reads this, too,
+# oneDNN, which computes some of torch's operations, compiles code for each shape of a tensor and keeps that of the last 1,024
+# shapes. Those of ragged batches seldom repeat, and memory grew by a mebibyte with each evaluation. oneDNN reads this variable
 # when it is first used.
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 
 if TYPE_CHECKING:
     from enn_ppo.clone.clone import CloneResult, clone

@@ -225,10 +225,6 @@ class ServedPolicies:
 
     def _fit(self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ServedPolicy:
         fitted = fit_net(self._saved, obs_space, action_space, self.device, f"checkpoint {self.path}", "the client's")
-        known = dict(self._saved.named_parameters())
-        for weight_name, weight in fitted.net.named_parameters():
-            if weight_name in known and torch.equal(known[weight_name], weight):
-                weight.data = known[weight_name].data  # one copy in memory
         return ServedPolicy(obs_space, action_space, fitted, self._config)
 
 

@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from enn_ppo.serve.policy import Request, ServedPolicies, ServedPolicy
-from enn_ppo.serve.turns import FairQueue, Room
+from enn_ppo.serve.turns import FairQueue
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym.bridges.remote.messages import PROTOCOL, Message, MessageReader, ProtocolError, decode, encode
 from entity_gym.errors import check_parts
@@ -31,7 +31,7 @@ from entity_gym.pools.processes.heap import return_memory, share_memory
 
 _CHUNK = 2**14  # bytes that are received at once, and that are read in one turn
 _MOST_UNANSWERED = 256  # requests of one client; reading pauses at this limit
-_MOST_LONG = 4  # times `max_message_bytes`: messages above `_CHUNK` that are received at the same time
+_MOST_LONG = 16  # messages above `_CHUNK` that are received at the same time
 # Times `max_entities`: while requests that cost more wait for the policy, clients with some among them pause.
 _MOST_QUEUED = 4
 # Lists and objects of a message, which take twenty times their text in memory: of each entity, and in any case.
@@ -93,13 +93,13 @@ class _Client:
     decisions: int = 0
     dropped: _Dropped | None = None  # set by another task that drops the client
     timeout: asyncio.Timeout | None = None  # while the server waits for its data
-    long_message: int = 0  # bytes of `_long_messages` that it has
+    has_long_message: bool = False  # it has one of `_long_messages`
 
 
 class _Reading(NamedTuple):
     """Messages of a client that are to be read."""
 
-    bodies: list[bytes]
+    bodies: Sequence[bytes]
     policy: ServedPolicy | None
     read: asyncio.Future[list[Message | Request | _Dropped]]  # nothing follows a _Dropped
 
@@ -136,7 +136,7 @@ class PolicyServer:
         self._fitting: FairQueue[_Client, _Fitting] = FairQueue()  # cost: bytes
         self._deciding: FairQueue[_Client, _Deciding] = FairQueue()  # cost: `Request.cost`
         self._most_queued = _MOST_QUEUED * config.max_entities
-        self._long_messages = Room(_MOST_LONG * config.max_message_bytes)
+        self._long_messages = asyncio.Semaphore(_MOST_LONG)
         self._faults: Counter[Fault] = Counter()
         self._decisions = self._batches = self._num_clients = 0
         self._has_left = asyncio.Event()
@@ -194,8 +194,6 @@ class PolicyServer:
         now = asyncio.get_running_loop().time()
         client = _Client(f"{host}:{port}", reader, writer, MessageReader(self._config.max_message_bytes), now)
         writer.transport.set_write_buffer_limits(0)  # `drain` waits until everything is sent
-        # asyncio receives 256 KiB at once, whatever the limit of its reader, which is a lot for clients that wait for their turn
-        vars(writer.transport)["max_size"] = _CHUNK
         try:
             if dropped := self._make_room() or await self._serve(client):
                 await self._hang_up(client, dropped)
@@ -269,19 +267,8 @@ class PolicyServer:
         """
         is_open = True
         while is_open and (bodies := await self._receive(client)):
-            read = asyncio.get_running_loop().create_future()
-            self._reading.put(client, _Reading(bodies, client.policy, read), _cost(bodies))
-            for message in await read:
-                if isinstance(message, _Dropped):
-                    raise message.anew()
-                if isinstance(message, Request):
-                    assert client.policy is not None
-                    client.unanswered += 1
-                    self._deciding.put(client, _Deciding(client.policy, message), message.cost)
-                elif not await self._answer_other(client, message, _cost(bodies)):
-                    is_open = False
-                    break
-            self._end_long_message(client)
+            is_open = await self._take(client, bodies)
+            bodies = []  # not to be kept while the client says nothing
             # A client that waits for no answer goes on however many requests of others wait.
             while client.unanswered >= _MOST_UNANSWERED or (
                 client.unanswered and self._deciding.cost > self._most_queued
@@ -291,6 +278,27 @@ class PolicyServer:
                 await self._wait_until_read(client)
         while client.unanswered:  # it may have said everything and still read
             await self._wait_for_an_answer(client)
+
+    async def _take(self, client: _Client, bodies: Sequence[bytes]) -> bool:
+        """Read messages of a client: queue the requests among them, and answer the others. Returns whether the client goes on.
+
+        Raises:
+            ProtocolError: the client breaks the protocol.
+            _Dropped: the greeting is refused.
+        """
+        read = asyncio.get_running_loop().create_future()
+        self._reading.put(client, _Reading(bodies, client.policy, read), _cost(bodies))
+        for message in await read:
+            if isinstance(message, _Dropped):
+                raise message.anew()
+            if isinstance(message, Request):
+                assert client.policy is not None
+                client.unanswered += 1
+                self._deciding.put(client, _Deciding(client.policy, message), message.cost)
+            elif not await self._answer_other(client, message, _cost(bodies)):
+                return False
+        self._end_long_message(client)
+        return True
 
     async def _wait_for_an_answer(self, client: _Client) -> None:
         client.has_been_answered.clear()
@@ -318,11 +326,10 @@ class PolicyServer:
             if self._is_ending:
                 return []
             is_in_message = client.messages.is_in_message
-            length = client.messages.next_length() or 0
-            if length > _CHUNK and not client.long_message:
+            if is_in_message and not client.has_long_message and (client.messages.next_length() or 0) > _CHUNK:
                 asked = clock()
-                await self._long_messages.take(length)
-                client.long_message = length
+                await self._long_messages.acquire()
+                client.has_long_message = True
                 waits_since = clock()
                 client.came += waits_since - asked
             if client.policy is None:
@@ -352,9 +359,9 @@ class PolicyServer:
         return bodies
 
     def _end_long_message(self, client: _Client) -> None:
-        if client.long_message:
-            self._long_messages.give(client.long_message)
-            client.long_message = 0
+        if client.has_long_message:
+            client.has_long_message = False
+            self._long_messages.release()
 
     async def _answer_other(self, client: _Client, message: Message, cost: float) -> bool:
         """Answer a message that is no request. Returns whether the client goes on.
@@ -467,6 +474,7 @@ class PolicyServer:
             for job, messages in zip(jobs, results, strict=True):
                 if not job.read.done():  # the client is still there
                     job.read.set_result(messages)
+            del turns, jobs, results, job, messages  # or they would stay until somebody sends more
 
     def _read(self, jobs: Sequence[_Reading]) -> list[list[Message | Request | _Dropped]]:
         """Decode the messages of each job, and check the requests among them. Runs in a thread."""
@@ -536,6 +544,7 @@ class PolicyServer:
                     self._send(client, answer)
                     client.decisions += 1
                     self._decisions += 1
+            del turns, jobs, answers, client, answer
 
     def _decide(self, jobs: Sequence[_Deciding]) -> list[bytes | _Dropped]:
         """Return the answer to each request, or why it alone cannot be answered. Runs in a thread."""

@@ -1,10 +1,9 @@
-"""Fair turns of clients: at a thread, where one that asks for little does not wait for those that ask for much, and in memory."""
+"""Fair turns of clients at a thread: a client that asks for little does not wait for those that ask for much."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -75,42 +74,3 @@ class FairQueue(Generic[C, J]):
             self._jobs = [each for each in self._jobs if each[3] != client]
             heapq.heapify(self._jobs)
             self.cost -= sum(cost for _, _, cost, _, _ in left)
-
-
-class Room:
-    """Bytes that clients take one after the other, and give back. All methods are for the thread of the event loop.
-
-    Args:
-        size: bytes that all clients together may have. No client may take more.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._free = size
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    async def take(self, size: int) -> None:
-        """Wait until so many bytes are free and nobody who came before waits, and take them."""
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, turn))
-        self._go_on()
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # its turn has come at the same time
-                self.give(size)
-            else:
-                turn.cancel()
-                self._go_on()
-            raise
-
-    def give(self, size: int) -> None:
-        """Give bytes back."""
-        self._free += size
-        self._go_on()
-
-    def _go_on(self) -> None:
-        while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] <= self._free):
-            size, turn = self._waiting.popleft()
-            if not turn.done():
-                self._free -= size
-                turn.set_result(None)

@@ -85,9 +85,11 @@ class Skirmish(CompiledEnvironment):
 
     **End.** An army is defeated when it has neither melee nor ranged units left; if both are at once, it is a draw. The
     episode is truncated after `max_steps` steps, without a victory. `end_of_episode_info` has `won` and `lost` (0 or 1, of
-    army 0), `units_left` of army 0 and `enemies_left` of army 1. Both armies are alike at the start: kinds are drawn (two
-    of five are melee units, two ranged, one a healer; at least one can attack, and an army of three or more has all kinds),
-    army 0 around a point near the edge, and army 1, like the obstacles, point by point on the opposite side.
+    army 0), `units_left` of army 0 and `enemies_left` of army 1.
+
+    **Start.** Both armies are alike. Three units or more begin with one of each kind; the kinds of the others, or of one or two,
+    are drawn: two of five are melee units, two ranged, one a healer, and one unit at least can attack. Army 0 stands around a
+    point near the edge, and army 1, like the obstacles, point by point on the opposite side.
 
     **Opponent.** With `opponent` 1, 2 or 3, a script plays army 1, and sees no more than a policy does: 1 moves and fires at
     random, 2 rushes to the nearest enemy, 3 focuses its fire, lets ranged units keep their distance and healers stay behind.

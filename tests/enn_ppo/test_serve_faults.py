@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from enn_ppo.checkpoints import Checkpoint
 from entity_gym.batch.saving import spaces_to_dict
-from entity_gym.bridges.remote.messages import encode
+from entity_gym.bridges.remote.messages import decode, encode
 from tests.enn_ppo.served import ACTION_SPACE, OBS_SPACE, Client, Running, garden, one_dropped, train_garden
 
 
@@ -311,6 +312,27 @@ def test_long_messages_that_do_not_end_leave_room_for_those_that_do(checkpoint: 
         assert long.ask(garden(2, 1900))["type"] == "actions"
         for client in slow:
             assert "within read_seconds=1" in client.receive()["message"]
+
+
+class Kept(dict[str, Any]):
+    """A message to which there may be weak references."""
+
+
+def test_messages_of_a_client_that_says_no_more_do_not_stay(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[weakref.ref[Kept]] = []
+
+    def decoded(body: bytes) -> Kept:
+        message = Kept(decode(body))
+        messages.append(weakref.ref(message))
+        return message
+
+    monkeypatch.setattr("enn_ppo.serve.server.decode", decoded)
+    client = server.client()
+    assert client.ask(garden())["type"] == "actions"
+    client.send({"type": "health", "token": ["long"]})
+    assert client.receive()["type"] == "health"
+    time.sleep(0.2)  # the answer was sent before the messages were forgotten
+    assert len(messages) == 3 and not any(message() for message in messages)
 
 
 def test_counts_of_clients_that_were_refused_slow_and_broken_are_told_at_the_end(checkpoint: Checkpoint) -> None:

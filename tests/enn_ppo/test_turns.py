@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from enn_ppo.serve.turns import FairQueue, Room
+from enn_ppo.serve.turns import FairQueue
 
 
 def taken(queue: FairQueue[str, str], most: int = 1, most_cost: float = 1e9) -> list[str]:
@@ -68,44 +68,3 @@ def test_jobs_of_a_client_that_has_left_are_gone() -> None:
     queue.forget("c")
     assert queue.cost == 7
     assert taken(queue, 9) == ["b"]
-
-
-def test_who_needs_much_room_is_not_passed_by_those_who_need_little() -> None:
-    async def order() -> list[str]:
-        room, taken = Room(10), []
-
-        async def take(name: str, size: int) -> None:
-            await room.take(size)
-            taken.append(name)
-
-        tasks = [asyncio.create_task(take(name, size)) for name, size in (("a", 6), ("b", 8), ("c", 4))]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert taken == ["a"], "b does not fit, and c came later"
-        room.give(6)
-        await tasks[1]
-        assert not tasks[2].done()
-        room.give(8)
-        await tasks[2]
-        return taken
-
-    assert asyncio.run(order()) == ["a", "b", "c"]
-
-
-def test_who_leaves_gives_its_turn_to_the_next() -> None:
-    async def leave() -> None:
-        room = Room(10)
-        await room.take(6)
-        waits, next_ = asyncio.create_task(room.take(8)), asyncio.create_task(room.take(4))
-        await asyncio.sleep(0)
-        waits.cancel()
-        await asyncio.wait_for(next_, 5)
-        last = asyncio.create_task(room.take(4))
-        await asyncio.sleep(0)
-        room.give(4)
-        last.cancel()  # in the moment of its turn
-        await asyncio.gather(last, return_exceptions=True)
-        room.give(6)
-        await asyncio.wait_for(room.take(10), 5)
-
-    asyncio.run(leave())

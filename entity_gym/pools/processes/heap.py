@@ -14,9 +14,10 @@ _libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def share_memory() -> None:
-    """Let threads share one heap, so that one uses what another has freed.
+    """Let threads share one heap, so that one uses what another has freed, and return freed blocks of 128 KiB and more at once.
 
-    Blocks of 128 KiB and more lie outside of it, and are returned when they are freed. Call it before the threads start.
+    128 KiB is where glibc starts, but it raises that threshold, up to 32 MiB, when a larger block is freed. Call it before the
+    threads start.
     """
     if hasattr(_libc, "mallopt"):
         _libc.mallopt(_M_ARENA_MAX, 1)
