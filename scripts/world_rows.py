@@ -194,7 +194,9 @@ ROWS: tuple[Row, ...] = (
         ALL,
         steps=204_800,
         view="foraging",
+        viewed=("net.relpos.kind=grid", "net.relpos.extent=[7,7]", "net.relpos.position_features=[x,y]"),
         script="walker",
+        why="`view` encodes relative positions; without them it has 0.761 ± 0.182, in the larger field 0.235 ± 0.243.",
     ),
     Row(
         "Foraging-10x10-3p-3f-v3",
@@ -204,6 +206,7 @@ ROWS: tuple[Row, ...] = (
         ALL,
         steps=204_800,
         view="foraging",
+        viewed=("net.relpos.kind=grid", "net.relpos.extent=[9,9]", "net.relpos.position_features=[x,y]"),
         script="walker",
     ),
     SPREAD_3,
