@@ -37,6 +37,7 @@ from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.recording.recorder import Recorder
 from enn_ppo.training.sampling import LocalSampler, Sampler, make_pools
 from enn_ppo.training.self_play.pool import SelfPlay
+from enn_ppo.training.self_play.ratings import rating_model
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import env_info_row
 from enn_ppo.training.tracking.progress import PLAIN_SECONDS, announce
@@ -109,6 +110,8 @@ class TrainState:
     def _start_here(self, env: BoundEnvironment, device: torch.device) -> None:
         """Make the learners and a sampler in this process."""
         config, ranks = self.config, self.ranks
+        if config.self_play.enabled:
+            rating_model()  # what it lacks is said before anything is compiled
         share = config.rollout.num_envs // ranks.size
         first_env = ranks.rank * share
         with compiling_networks(config, env.source, device):  # while the world compiles, if it does

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -475,3 +476,15 @@ def games(policy: RogueNet, opponent: RogueNet, count: int = 2000) -> float:
             (last, _), (obs, running) = env.step(chosen)
             results += [info["win_rate"] for info in last.end_of_episode_info.values()]
     return float(np.mean(results))
+
+
+def test_what_is_not_installed_is_said_before_an_environment_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(*_: object) -> None:
+        pytest.fail("environments are made, which may take half a minute")
+
+    monkeypatch.setattr("enn_ppo.training.state.make_pools", compiled)
+    monkeypatch.setitem(sys.modules, "openskill.models", None)
+    with pytest.raises(ValueError, match=r'openskill: pip install "enn-ppo\[self-play\]"'):
+        train(tiny_config(tmp_path / "a", env=EnvConfig(), self_play=SelfPlayConfig(enabled=True)), env=MultiSnake)

@@ -52,7 +52,7 @@ class Ratings:
     """
 
     def __init__(self) -> None:
-        self._model = _model()
+        self._model = rating_model()
         self.current = Rating()
         self.snapshots: dict[int, Record] = {}
 
@@ -116,7 +116,12 @@ def prioritized(win_rates: Sequence[float]) -> NDArray[np.float64]:
     return weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
 
 
-def _model() -> Any:
+def rating_model() -> Any:
+    """Plackett and Luce's model of openskill.
+
+    Raises:
+        ValueError: openskill is not installed.
+    """
     try:
         from openskill.models import PlackettLuce
     except ImportError as error:
