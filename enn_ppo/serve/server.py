@@ -40,7 +40,7 @@ _MOST_UNREAD = 8  # times `max_message_bytes` that all clients together leave un
 _MOST_TOLD = 64  # connections above twice `max_clients` that may still be told why they are dropped
 _QUIET = 1.0  # seconds without data after which a dropped client's connection is closed
 _HASTE = 1.0  # seconds after which a client that has not greeted makes room for another one
-_RETURNING = 0.2  # seconds between two times that memory is returned to the system, after clients have left
+_RETURNING = 0.05  # seconds between two times that memory is returned to the system, after clients have left
 _MOST_WORDS = 2000  # characters of a reason
 
 Fault = Literal["refused", "slow", "broken"]

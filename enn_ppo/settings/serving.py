@@ -55,7 +55,7 @@ class ServeConfig:
     max_choices: PositiveInt = 1024
     """Largest number of choices of all actions of a client, numbers of continuous actions, and values of `Category` features
     together."""
-    max_spaces: PositiveInt = 16
+    max_spaces: PositiveInt = 8
     """Largest number of spaces besides those of training that connected clients may have: each takes a copy of the network."""
     read_seconds: PositiveFloat = 30.0
     """Timeout in seconds for a client's greeting, for the rest of a message that has begun, and for reading its answers. Also the

@@ -318,7 +318,7 @@ class Skirmish(CompiledEnvironment):
 
     @staticmethod
     def players(values: Mapping[str, Any], entity_type: str, rows: ArrayLike) -> NDArray[np.int64]:
-        """Whose each entity is.
+        """Return the player of each entity.
 
         Args:
             values: parameters, `values` of a description.

@@ -227,7 +227,7 @@ def test_the_table_of_ratings_is_kept_in_the_run(tmp_path: Path) -> None:
 
 
 def checkpoints(run_dir: Path, *steps: int) -> None:
-    """That there are these checkpoints, and no others."""
+    """Make folders of these checkpoints, in place of others."""
     home = run_dir / "checkpoints"
     home.mkdir(exist_ok=True)
     for old in home.iterdir():

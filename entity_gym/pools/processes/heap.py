@@ -14,14 +14,13 @@ _libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def share_memory() -> None:
-    """Let threads share one heap, so that one uses what another has freed, and return freed blocks of 128 KiB and more at once.
+    """Let threads share one heap, so that one uses what another has freed; blocks of 1 MiB and more lie outside of it.
 
-    128 KiB is where glibc starts, but it raises that threshold, up to 32 MiB, when a larger block is freed. Call it before the
-    threads start.
+    Call it before the threads start.
     """
     if hasattr(_libc, "mallopt"):
         _libc.mallopt(_M_ARENA_MAX, 1)
-        _libc.mallopt(_M_MMAP_THRESHOLD, 2**17)
+        _libc.mallopt(_M_MMAP_THRESHOLD, 2**20)
 
 
 def return_memory() -> None:
