@@ -122,8 +122,7 @@ def _own_key() -> bytes | None:
     aside = path.with_name(f".key_{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        aside.touch(mode=0o600, exist_ok=False)
-        write_file(aside, secrets.token_bytes(_KEY_BYTES))
+        write_file(aside, secrets.token_bytes(_KEY_BYTES), mode=0o600)
         os.link(aside, path)  # fails if another process has just made one, which is then read
     except OSError:
         pass

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from enn_ppo.checkpoints.manifest import MANIFEST, Manifest, checksum_of, parse_manifest
 from enn_ppo.checkpoints.stored_values import decode
+from enn_ppo.training.files import is_link
 from rogue_net.finite import NotFinite
 
 FORMAT = 2  # of checkpoints and agent files; raised when older ones can no longer be read
@@ -130,6 +131,8 @@ def resolve_checkpoint(path: Path) -> Path:
     path = Path(path)
     if path.is_dir():
         if _STEP_FOLDER.fullmatch(path.resolve().name) or any((path / file).is_file() for file in (POLICY, TRAINER)):
+            if is_link(path) and link_target(path) is None:
+                raise CheckpointError(f"{path} is a link out of its folder: give {path.resolve()} itself")
             return link_target(path) or path
         home = path / "checkpoints" if (path / "checkpoints").is_dir() else path
     elif path.name == LATEST and path.parent.is_dir():
@@ -137,12 +140,12 @@ def resolve_checkpoint(path: Path) -> Path:
     else:
         raise CheckpointError(_not_there(path))
     latest = home / LATEST
-    if latest.is_dir():
+    if latest.is_dir() and (link_target(latest) or not is_link(latest)):
         return link_target(latest) or latest
     newest = _newest_complete(home)
     if newest is None:
         raise CheckpointError(_nothing_in(path, home))
-    state = "leads nowhere" if latest.is_symlink() else "is missing"
+    state = "leads to no checkpoint beside it" if is_link(latest) else "is missing"
     warnings.warn(f"{latest} {state}: using the newest complete checkpoint, {newest}", stacklevel=2)
     return newest
 
@@ -160,8 +163,11 @@ def step_folders(directory: Path) -> list[tuple[int, Path]]:
 
 
 def link_target(path: Path) -> Path | None:
-    """The target of a link; None if `path` is no link."""
-    return path.parent / os.readlink(path) if path.is_symlink() else None
+    """The folder beside `path` that `path` is a link to; None if it is no link, or leads elsewhere."""
+    if not path.is_symlink():
+        return None
+    target = os.readlink(path)
+    return None if target in (".", "..") or os.path.basename(target) != target else path.parent / target
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -357,6 +363,8 @@ def _nothing_in(path: Path, home: Path) -> str:
             return f"no complete checkpoint in {home}: {error}"
     names = sorted(entry.name for entry in home.iterdir() if not entry.name.startswith("."))
     looked_for = f"looked for {LATEST} and step_<12 digits> in {home}"
+    if (path / CONFIG).is_file():
+        return f"no checkpoint in {path}: its training ended before it saved one; begin again with overwrite=true"
     return f"no checkpoint in {path}: {looked_for}, which holds {_listing(names)}"
 
 

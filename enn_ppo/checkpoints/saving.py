@@ -43,7 +43,7 @@ from enn_ppo.checkpoints.reading import (
 )
 from enn_ppo.checkpoints.retention import Retention, Saved, best_of, which_to_remove
 from enn_ppo.checkpoints.stored_values import encode
-from enn_ppo.training.files import flush_folder, replace_file, write_file
+from enn_ppo.training.files import flush_folder, is_link, make_folder, replace_file, write_file
 
 _NEW, _SPARE, _OLD, _LINK = ".saving_new", ".saving_spare", ".saving_old", ".saving_link"  # hidden, until renamed
 
@@ -106,7 +106,7 @@ def save_checkpoint(
             files[name + WEIGHTS] = _weights(name, weights)
         checksums = {name: checksum_of(data) for name, data in files.items()}
         files[MANIFEST] = manifest_bytes(Manifest(checksums, seconds, _known(score), is_own=True))
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
         _sweep(directory)
         try:
             _write_folder(directory / _NEW, files)
@@ -290,7 +290,7 @@ def _sweep(directory: Path) -> None:
     """Remove the leftovers of interrupted saves, except a folder that `latest` points to."""
     in_use = link_target(directory / LATEST)
     for leftover in list(directory.glob(".saving_*")):
-        if leftover.is_symlink():
+        if is_link(leftover) or not leftover.is_dir():
             leftover.unlink()
         elif leftover != in_use:
             shutil.rmtree(leftover)

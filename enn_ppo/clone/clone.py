@@ -24,6 +24,7 @@ from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.callbacks import Callbacks
 from enn_ppo.training.environment import EnvFactory, bind_environment
 from enn_ppo.training.errors import Interrupted
+from enn_ppo.training.files import append_to_file, replace_file
 from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.training.memory import check_memory
 from enn_ppo.training.state import TrainState
@@ -111,9 +112,9 @@ def _prepare(config: CloneConfig, run_dir: Path) -> None:
     prepare_run_dir(run_dir, resume=False, overwrite=config.overwrite)
     cloning = {name: value for name, value in to_dict(config).items() if name in ("data", "clone")}
     try:
-        (run_dir / CONFIG).write_text(yaml.safe_dump(to_dict(config.training), sort_keys=False))
-        (run_dir / SETTINGS).write_text(yaml.safe_dump(cloning, sort_keys=False))
-        (run_dir / ROWS).write_text("")
+        replace_file(run_dir / CONFIG, yaml.safe_dump(to_dict(config.training), sort_keys=False).encode())
+        replace_file(run_dir / SETTINGS, yaml.safe_dump(cloning, sort_keys=False).encode())
+        replace_file(run_dir / ROWS, b"")
     except OSError as error:
         raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error
 
@@ -125,8 +126,7 @@ def _log(row: Row, config: CloneConfig, path: Path) -> None:
         ValueError: the file cannot be written.
     """
     try:
-        with open(path, "a") as file:
-            file.write(json.dumps(row) + "\n")
+        append_to_file(path, json.dumps(row).encode() + b"\n")
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error}; nothing was saved") from error
     shown = ["loss", "log_prob", "value_loss", "holdout_loss", "holdout_log_prob", "holdout_value_loss"]

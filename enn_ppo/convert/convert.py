@@ -16,6 +16,7 @@ from enn_ppo.convert.source import Source, SourceNet, read_source
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.callbacks import Callbacks
 from enn_ppo.training.environment import EnvFactory, bind_environment
+from enn_ppo.training.files import replace_file
 from enn_ppo.training.learning.learner import Learner
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.run_dir import CONFIG, prepare_run_dir
@@ -92,7 +93,7 @@ def convert_checkpoint(
         state.reset()
         prepare_run_dir(Path(run_dir), resume=False, overwrite=settings.config.overwrite)
         try:
-            (Path(run_dir) / CONFIG).write_text(yaml.safe_dump(to_dict(settings.config), sort_keys=False))
+            replace_file(Path(run_dir) / CONFIG, yaml.safe_dump(to_dict(settings.config), sort_keys=False).encode())
         except OSError as error:
             raise ValueError(f"{run_dir} cannot be written: {error}") from error
         (checkpoint,) = state.save(Path(run_dir)).values()

@@ -18,6 +18,7 @@ from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EvalConfig
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.environment import EnvFactory
+from enn_ppo.training.files import replace_file
 
 __all__ = ["Estimate", "EvalResult", "evaluate"]
 
@@ -69,7 +70,7 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
         }
         try:
             Path(config.output).parent.mkdir(parents=True, exist_ok=True)
-            Path(config.output).write_text(json.dumps(report, indent=2) + "\n")
+            replace_file(Path(config.output), json.dumps(report, indent=2).encode() + b"\n")
         except OSError as error:
             raise ValueError(f"output {config.output} cannot be written: {error}") from error
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from enn_ppo.training.files import aside_of
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import VecAction
 
@@ -130,7 +132,7 @@ class Video:
         """
         shapes = [picture.shape for episode in self._episodes for picture in episode]
         film = _Film.of(*(max(shape[side] for shape in shapes) for side in (0, 1)))
-        aside = self.path.with_name(f".{self.path.stem}.part{self.path.suffix}")
+        aside = aside_of(self.path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             images = film.images(self._episodes)
@@ -141,6 +143,8 @@ class Video:
                 next(images).save(aside, "GIF", save_all=True, append_images=images, **how)
             os.replace(aside, self.path)
         except (OSError, RuntimeError) as error:  # RuntimeError: imageio-ffmpeg cannot find or read what it wrote
+            with suppress(OSError):
+                aside.unlink()
             reason = str(error).splitlines()[0]
             raise ValueError(f"{self._setting}: the film {self.path} cannot be written: {reason}") from error
 

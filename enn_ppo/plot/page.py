@@ -18,6 +18,7 @@ from enn_ppo.plot.config import Band, PlotConfig, XAxis
 from enn_ppo.plot.curves import Line, line_of_group, t_quantile
 from enn_ppo.plot.picture import X_LABELS
 from enn_ppo.plot.runs import Run, differing_settings
+from enn_ppo.training.files import replace_file
 
 __all__ = ["write_page"]
 
@@ -72,13 +73,7 @@ def write_page(groups: Mapping[str, Sequence[Run]], config: PlotConfig, output: 
         ValueError: a run has no such metric.
         OSError: the file cannot be written.
     """
-    aside = output.with_name(f".{output.name}.aside")
-    try:
-        aside.write_text(_page(groups, config, output.parent), encoding="utf-8")
-        os.replace(aside, output)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
+    replace_file(output, _page(groups, config, output.parent).encode())
 
 
 def _page(groups: Mapping[str, Sequence[Run]], config: PlotConfig, folder: Path) -> str:

@@ -441,7 +441,7 @@ def _prepare_folder(folder: Path, config: SweepConfig, arguments: list[str], *, 
         elif folder.exists() and any(folder.iterdir()):
             raise ValueError(f"run_dir {folder} holds something that is no sweep: give another run_dir")
         folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
+        replace_file(file, yaml.safe_dump(settings, sort_keys=False).encode())
     except (OSError, yaml.YAMLError) as error:
         raise ValueError(f"run_dir {folder} cannot be used for the sweep: {error}") from error
 

@@ -168,7 +168,7 @@ class Run:
         saved = state.save(self.run_dir, evaluations=pending, scores=scores)
         state.ranks.lead(lambda: self._tell_checkpoints(saved))
         if interrupted and not last:
-            raise self._interrupted(interrupted, saved.values())
+            raise self.interruption(interrupted)
         if evaluate:
             for name, evaluator in self._evaluators.items():
                 evaluator.submit(saved[name], state.step)
@@ -202,13 +202,16 @@ class Run:
             while done := evaluator.wait(interrupted):
                 self._log_after(name, {"step": self.state.step, **self._evaluated(name, done)})
         if (how := interrupted()) and self._pending_evaluations():
-            raise self._interrupted(how, self._saved())
+            raise self.interruption(how)
 
-    def _interrupted(self, how: str, saved: Collection[Path]) -> Interrupted | RankFailed:
+    def interruption(self, how: str) -> Interrupted | RankFailed:
+        """The error that ends a run whose checkpoint was saved after a signal; `how` is "interrupted" or "terminated"."""
         if self.state.ranks.rank:
             return RankFailed(EXIT_CODES[how])  # rank 0 says how to resume
         resume = f"go on with resume={self.run_dir}"
-        return Interrupted(f"{how} after {self.state.step:,} steps; saved {_listed(saved)}; {resume}", EXIT_CODES[how])
+        return Interrupted(
+            f"{how} after {self.state.step:,} steps; saved {_listed(self._saved())}; {resume}", EXIT_CODES[how]
+        )
 
     def _saved(self) -> Sequence[Path]:
         """The checkpoint that a resumed run starts from, or one for each policy."""

@@ -15,14 +15,14 @@ from enn_ppo.eval.evaluator import Evaluator, check_evaluation
 from enn_ppo.settings.config import TrainConfig, TrainEvalConfig, default_run_dir
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import BoundEnvironment, EnvFactory, bind_environment
-from enn_ppo.training.interrupt import end_on_sigterm
+from enn_ppo.training.interrupt import end_on_sigterm, finish_on_interrupt
 from enn_ppo.training.memory import check_memory
 from enn_ppo.training.players import cast_of
 from enn_ppo.training.ranks import Ranks
 from enn_ppo.training.run import Run
 from enn_ppo.training.state import TRAINER_PARTS, Restored, TrainState
 from enn_ppo.training.torchrun.joining import join_ranks
-from enn_ppo.training.tracking.progress import make_live_lines
+from enn_ppo.training.tracking.progress import announce, make_live_lines
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, prepare_run_dir
 from enn_ppo.training.tracking.run_lock import RunLock
 from enn_ppo.training.tracking.run_output import RunOutput
@@ -58,7 +58,7 @@ def _start(config: TrainConfig, env: EnvFactory | None, callback: Callback, rank
         lock = RunLock()
         stack.callback(lock.close)
         # before the checkpoint is read, so that no trainer can save another one meanwhile
-        ranks.lead(lambda: lock.take(run_dir, *(run_dir / name for name in config.policies)))
+        ranks.lead(lambda: lock.take(run_dir, *config.policies))
         checkpoints = ranks.each(lambda: _load(config))
         if config.policies:
             _check_home(config, run_dir)
@@ -75,8 +75,13 @@ def _start(config: TrainConfig, env: EnvFactory | None, callback: Callback, rank
             restored = state.restore(checkpoints)
         else:
             state.start()
-        run = _open(state, env, checkpoints, run_dir, restored, lock)
+        # a run directory without a checkpoint could not be resumed, so the first one is written to its end
+        with finish_on_interrupt(announce) if ranks.size == 1 else nullcontext(lambda: None) as interrupted:
+            run = _open(state, env, checkpoints, run_dir, restored, lock)
         stack.pop_all()  # the run closes it
+    if how := interrupted():
+        with run:
+            raise run.interruption(how)
     return run
 
 

@@ -279,7 +279,9 @@ def test_a_step_folder_may_be_copied_and_renamed(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "best").step == 100
 
 
-@pytest.mark.parametrize(("target", "state"), [("step_000000000900", "leads nowhere"), (None, "is missing")])
+@pytest.mark.parametrize(
+    ("target", "state"), [("step_000000000900", "leads to no checkpoint beside it"), (None, "is missing")]
+)
 @pytest.mark.parametrize("given", ["", "checkpoints", "checkpoints/latest"])
 def test_without_latest_the_newest_complete_checkpoint_is_used(
     tmp_path: Path, target: str | None, state: str, given: str

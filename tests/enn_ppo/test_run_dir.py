@@ -51,7 +51,7 @@ def test_a_directory_without_a_run_is_used_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mark", ["config.yaml", "metrics.jsonl", "checkpoints"])
 def test_an_existing_run_is_refused_with_both_ways_out(tmp_path: Path, mark: str) -> None:
-    (tmp_path / mark).touch()
+    (tmp_path / mark).touch() if "." in mark else (tmp_path / mark).mkdir()
     message = rf"already holds a run \({mark}\): continue it with resume={tmp_path}, remove it with overwrite=true"
     with pytest.raises(ValueError, match=message):
         prepare_run_dir(tmp_path, resume=False, overwrite=False)

@@ -203,8 +203,8 @@ def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
             video.write()
 
 
-def test_an_mp4_that_ffmpeg_cannot_write_is_named(tmp_path: Path) -> None:
-    (tmp_path / ".a.part.mp4").mkdir()  # in the way
+def test_an_mp4_that_ffmpeg_cannot_write_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enn_ppo.eval.video.aside_of", lambda path: tmp_path / "gone" / path.name)
     video = Video(tmp_path / "a.mp4", 1, "video=1")
     film(video, Lamps(), [[[0], [0]]])
     with pytest.raises(ValueError, match=r"the film .*a\.mp4 cannot be written"):

@@ -19,7 +19,7 @@ import torch
 from enn_ppo.checkpoints import check_finite
 from enn_ppo.checkpoints.manifest import checksum_of
 from enn_ppo.settings.schema import from_dict, to_dict
-from enn_ppo.training.files import replace_file
+from enn_ppo.training.files import make_folder, replace_file
 from enn_ppo.training.tracking.run_dir import POOL
 from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
 from rogue_net import RogueNet, RogueNetConfig
@@ -52,7 +52,7 @@ def write_snapshot(run_dir: Path, step: int, net: RogueNet) -> None:
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}
     header["checksum"] = _checksum(header, weights)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         replace_file(path, safetensors.torch.save(weights, header))
     except OSError as error:
         raise ValueError(f"snapshot {path} cannot be written: {error.strerror or error}") from error

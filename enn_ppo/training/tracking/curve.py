@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from enn_ppo.training.files import replace_file
 from enn_ppo.training.tracking.logger import read_metrics
 
 __all__ = ["new_figure", "plot_learning_curve", "save_figure"]
@@ -47,13 +48,9 @@ def save_figure(figure: Any, output_png: Path) -> None:
     Raises:
         OSError: the picture cannot be written; an older one is unchanged.
     """
-    aside = output_png.with_name(f".{output_png.name}.aside")
-    try:
-        figure.savefig(aside, format="png", dpi=120)
-        os.replace(aside, output_png)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    replace_file(output_png, picture.getvalue())
 
 
 def _figure(rows: Sequence[dict[str, Any]]) -> Any:

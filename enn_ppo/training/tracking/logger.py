@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from enn_ppo.training.files import replace_file
+from enn_ppo.training.files import append_to_file, replace_file
 
 __all__ = ["MetricsLogger", "Row", "read_metrics"]
 
@@ -93,11 +93,8 @@ class MetricsLogger:
                 tracker.close()
 
     def _append(self, line: bytes) -> None:
-        data = memoryview(line)
         try:
-            with open(self._path, "ab", buffering=0) as file:
-                while data:  # a write is incomplete only if the disk is full
-                    data = data[file.write(data) :]
+            append_to_file(self._path, line)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self._path)) from error
 

@@ -7,9 +7,12 @@ import os
 import re
 import shutil
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
+
+from enn_ppo.training.files import ASIDE, is_link
 
 __all__ = [
     "CHECKPOINTS",
@@ -40,12 +43,13 @@ WANDB = "wandb"
 CLONE_SETTINGS = "clone.yaml"
 CLONE_ROWS = "clone.jsonl"
 _FOLDERS = (CHECKPOINTS, POOL, VIDEOS, REPLAYS, TENSORBOARD, WANDB)
+_FILES = (LEARNING_CURVE, RATINGS, CLONE_SETTINGS, CLONE_ROWS, METRICS, CONFIG)
 #: Names that a run writes into its subdirectories; trackers' folders may hold anything.
 _LEAVES = {
     CHECKPOINTS: r"step_\d{12,}|latest|best|\.saving_\w+",
-    POOL: r"step_\d{12,}\.safetensors|\.saving_\w+",
-    VIDEOS: r"step_\d{12,}\.(gif|mp4)|\.step_\d{12,}\.part\.(gif|mp4)",
-    REPLAYS: r"(step|watched)_\d{12,}\.html|\.(step|watched)_\d{12,}\.html\.aside",
+    POOL: rf"step_\d{{12,}}\.safetensors|{ASIDE}",
+    VIDEOS: rf"step_\d{{12,}}\.(gif|mp4)|{ASIDE}",
+    REPLAYS: rf"(step|watched)_\d{{12,}}\.html|{ASIDE}",
 }
 _MARKS = (CONFIG, METRICS, CHECKPOINTS)  # a directory with any of these holds a run
 
@@ -63,7 +67,7 @@ def prepare_run_dir(path: Path, *, resume: bool, overwrite: bool) -> Path:
 
     Raises:
         ValueError: the directory holds a run and neither flag is set, both flags are set, the files to overwrite do not look
-            like a run, or the directory cannot be written.
+            like a run, a link or something else has the name of a run's file or folder, or the directory cannot be written.
     """
     path = Path(path)
     if resume and overwrite:
@@ -76,11 +80,17 @@ def prepare_run_dir(path: Path, *, resume: bool, overwrite: bool) -> Path:
         found = [name for name in _MARKS if os.path.lexists(path / name)]
         if found and overwrite:
             _remove_run(path)
+        elif strange := [problem for entry in _written_by_a_run(path) for problem in _not_a_run_s(entry)]:
+            raise ValueError(
+                f"run_dir {path} is refused: {'; '.join(strange[:3])}. A run writes only into its own files and folders: "
+                "remove these, or give another run_dir"
+            )
         elif found and not resume:
             raise ValueError(
                 f"run_dir {path} already holds a run ({', '.join(found)}): continue it with resume={path}, "
                 "remove it with overwrite=true, or give another run_dir"
             )
+        _remove_unfinished(path)
     except OSError as error:
         blocker = error.filename or path
         raise ValueError(f"run_dir {path} cannot be written: {error.strerror or error} ({blocker})") from error
@@ -111,13 +121,35 @@ def _remove_run(path: Path) -> None:
 
 def _written_by_a_run(path: Path) -> list[Path]:
     # checkpoints first and config.yaml last: after an interruption the remaining files still count as a run
-    names = (*_FOLDERS, LEARNING_CURVE, RATINGS, CLONE_SETTINGS, CLONE_ROWS, METRICS, CONFIG)
-    return [path / name for name in names if os.path.lexists(path / name)]
+    return [path / name for name in (*_FOLDERS, *_FILES) if os.path.lexists(path / name)]
+
+
+def _not_a_run_s(entry: Path) -> Iterator[str]:
+    """Say what of a run's file or folder is a link, or not of its kind. Trackers' folders may hold links."""
+    if is_link(entry):
+        yield f"{entry.name} is a link"
+    elif entry.name in _FILES and not entry.is_file():
+        yield f"{entry.name} is no file"
+    elif entry.name in _FOLDERS and not entry.is_dir():
+        yield f"{entry.name} is no folder"
+    elif leaves := _LEAVES.get(entry.name):
+        for leaf in sorted(entry.iterdir()):
+            own = entry.name == CHECKPOINTS and leaf.name in ("latest", "best")
+            if re.fullmatch(leaves, leaf.name) and is_link(leaf) and not own:
+                yield f"{entry.name}/{leaf.name} is a link"
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Remove files that a crash has left half written."""
+    for folder in (path, path / POOL, path / VIDEOS, path / REPLAYS):
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            if re.fullmatch(ASIDE, entry.name):
+                entry.unlink()
 
 
 def _doubt(entry: Path) -> str | None:
     """Return a reason why no run can have written `entry`, or None."""
-    if entry.is_symlink():
+    if is_link(entry):
         return f"{entry.name} is a link"
     if entry.is_dir() != (entry.name in _FOLDERS):
         return f"{entry.name} is {'a directory' if entry.is_dir() else 'not a directory'}"

@@ -11,6 +11,8 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+from enn_ppo.training.files import is_link, open_to_write
+
 LOCK = ".trainer.lock"
 _held: dict[int, Path] = {}  # descriptor -> lock file, of all locks of this process
 
@@ -25,14 +27,19 @@ class RunLock:
         self._descriptors: list[int] = []
         self._made: list[Path] = []  # folders, the innermost first
 
-    def take(self, *run_dirs: Path) -> None:
-        """Lock run directories, which are made if they are missing. A path that is no folder is left to others to refuse.
+    def take(self, run_dir: Path, *policies: str) -> None:
+        """Lock a run directory and those of its policies, which are made if they are missing.
+
+        A path that is no folder is left to others to refuse.
 
         Raises:
-            ValueError: another trainer writes into one (the message says which), or it cannot be written.
+            ValueError: another trainer writes into one (the message says which), one of a policy is a link, or it cannot be
+                written.
         """
-        for run_dir in run_dirs:
-            self._take(run_dir)
+        for folder in (run_dir, *(run_dir / name for name in policies)):
+            if folder != run_dir and is_link(folder):
+                raise ValueError(f"run_dir {run_dir} is refused: {folder.name} is a link; give another run_dir")
+            self._take(folder)
 
     def _take(self, run_dir: Path) -> None:
         try:
@@ -74,7 +81,7 @@ def _lock(path: Path) -> int | None:
         ValueError: it is locked by another process, or by this one.
     """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = open_to_write(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -11,6 +11,7 @@ import yaml
 
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import to_dict
+from enn_ppo.training.files import replace_file
 from enn_ppo.training.tracking.curve import plot_learning_curve
 from enn_ppo.training.tracking.live import LiveLines
 from enn_ppo.training.tracking.logger import Row
@@ -40,7 +41,7 @@ class RunOutput:
         self._prefix = f"{name}: " if name else ""
         try:
             self._logger = make_logger(run_dir, config, step, self.say)
-            (run_dir / CONFIG).write_text(yaml.safe_dump(to_dict(config), sort_keys=False))
+            replace_file(run_dir / CONFIG, yaml.safe_dump(to_dict(config), sort_keys=False).encode())
         except OSError as error:
             raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error
         self._progress = Progress(

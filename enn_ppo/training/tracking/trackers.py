@@ -12,7 +12,7 @@ from PIL import Image
 
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import flatten, to_dict
-from enn_ppo.training.files import replace_file
+from enn_ppo.training.files import make_folder, replace_file
 from enn_ppo.training.tracking.logger import MetricsLogger
 from enn_ppo.training.tracking.run_dir import METRICS, TENSORBOARD, WANDB
 
@@ -70,7 +70,7 @@ class TensorBoardLogger:
                 "or logger.tensorboard=false"
             ) from error
         folder = run_dir / TENSORBOARD
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         self._writer: Any = SummaryWriter(str(folder), purge_step=None if resume_step is None else resume_step + 1)
         settings = {name: str(value).replace("|", "\\|") for name, value in flatten(to_dict(config)).items()}
         lines = ["| setting | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in settings.items())]
@@ -124,7 +124,7 @@ class WandbLogger:
                 f'logger.wandb={chosen.wandb} needs wandb, which is not installed: pip install "enn-ppo[wandb]", '
                 "or logger.wandb=disabled"
             ) from error
-        (run_dir / WANDB).mkdir(exist_ok=True)
+        make_folder(run_dir / WANDB)
         id_file = run_dir / WANDB / _RUN_ID
         if resume_step is None or not id_file.exists():
             replace_file(id_file, f"{secrets.token_hex(4)}\n".encode())
