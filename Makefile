@@ -41,7 +41,7 @@ lint: $(TESTS)
 test: export OMP_WAIT_POLICY = PASSIVE
 test: export OMP_NUM_THREADS = 1
 test: lint
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --ignore=tests/nightly $(PYTEST_ARGS)
 
 format: $(TESTS)
 	$(BIN)/ruff check --fix .

@@ -214,7 +214,8 @@ def _home(checkpoint: Checkpoint) -> Path:
 
 def _is_left_behind(checkpoint: Checkpoint) -> bool:
     """Whether `latest` beside `checkpoint` is another: a crash would then go on from there, past the rows just dropped."""
-    return (checkpoint.path.parent / "latest").resolve() != checkpoint.path.resolve()
+    latest = checkpoint.path.parent / "latest"
+    return not (latest.exists() and latest.samefile(checkpoint.path))
 
 
 def _say_what_is_left_out(state: TrainState, output: RunOutput) -> None:
