@@ -1,0 +1,253 @@
+"""SECURITY.md's table of what a stranger's run directory may and may not do: each cell is a test."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+import yaml
+
+from enn_ppo import EnvConfig, load_policy, train
+from enn_ppo.checkpoints.manifest import MANIFEST, Manifest, checksum_of, manifest_bytes
+from enn_ppo.eval.evaluate import evaluate
+from enn_ppo.play import main as play
+from enn_ppo.plot.plot import main as plot
+from enn_ppo.serve.serve import serve
+from enn_ppo.settings.command_line.cli import run_eval, run_serve, run_train, run_watch
+from enn_ppo.watch.watch import watch
+from tests.enn_ppo.test_links import digest
+from tests.enn_ppo.worlds import tiny_config
+
+ROOT = Path(__file__).resolve().parents[2]
+STEP = Path("checkpoints", "step_000000000032")
+SECRET = "ENN_PPO_SECRET_OF_THE_TESTS"
+
+
+def table() -> tuple[list[str], dict[str, list[str]]]:
+    """The columns of the table, and the cells of each row."""
+    page = (ROOT / "SECURITY.md").read_text("utf-8")
+    lines = page.split("<!-- strangers -->\n")[1].split("<!-- end of strangers -->")[0].splitlines()
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return head[1:], {name: cells for name, *cells in rows}
+
+
+COLUMNS, ROWS = table()
+
+
+# --- What stands in the folder
+
+
+def settings(run: Path) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((run / STEP / "config.yaml").read_text("utf-8"))
+    return content
+
+
+def put(run: Path, name: str, data: bytes) -> None:
+    """Replace a file of the checkpoint, with a right checksum."""
+    (run / STEP / name).write_bytes(data)
+    seal(run)
+
+
+def seal(run: Path) -> None:
+    files = {path.name: checksum_of(path.read_bytes()) for path in (run / STEP).iterdir() if path.name != MANIFEST}
+    (run / STEP / MANIFEST).write_bytes(manifest_bytes(Manifest(files)))
+
+
+def named_code(run: Path) -> None:
+    (run.parent / "stranger.py").write_text("import os\nfrom entity_gym.envs.xor import Xor\nos.environ['RAN'] = '1'\n")
+    content = settings(run)
+    content["env"]["id"] = "stranger:Xor"
+    put(run, "config.yaml", yaml.safe_dump(content).encode())
+    (run / "config.yaml").write_text(yaml.safe_dump(content))
+
+
+def interpolated(run: Path) -> None:
+    content = settings(run)
+    content["logger"]["project"] = f"${{oc.env:{SECRET}}}"
+    put(run, "config.yaml", yaml.safe_dump(content).encode())
+    (run / "config.yaml").write_text(yaml.safe_dump(content))
+
+
+def linked(run: Path) -> None:
+    for name in ("config.yaml", "metrics.jsonl"):
+        shutil.copy(run / name, run.parent / "outside" / name)
+        (run / name).unlink()
+        (run / name).symlink_to(run.parent / "outside" / name)
+    (run / "replays").symlink_to(run.parent / "outside")
+
+
+def latest_outside(run: Path) -> None:
+    other = run.parent / "outside" / "run"
+    shutil.copytree(run, other, symlinks=True)
+    (run / "checkpoints" / "latest").unlink()
+    (run / "checkpoints" / "latest").symlink_to(other / STEP)
+
+
+def piped(run: Path) -> None:
+    for file in (run / STEP / "manifest.json", run / "metrics.jsonl"):
+        file.unlink()
+        os.mkfifo(file)
+
+
+def damaged(run: Path) -> None:
+    (run / STEP / MANIFEST).unlink()
+
+
+def other_weights(run: Path) -> None:
+    weights = safetensors.torch.load((run / STEP / "policy.safetensors").read_bytes())
+    name = next(name for name, tensor in weights.items() if tensor.is_floating_point())
+    put(run, "policy.safetensors", safetensors.torch.save({**weights, name: weights[name].to(torch.int32)}))
+
+
+def other_state(run: Path) -> None:
+    saved = torch.load(run / STEP / "trainer.pt", weights_only=True)
+    saved["trainer"]["recent_rewards"] = ["x"]
+    buffer = io.BytesIO()
+    torch.save(saved, buffer)
+    put(run, "trainer.pt", buffer.getvalue())
+
+
+def compressed_state(run: Path) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(run / STEP / "trainer.pt") as plain, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as out:
+        for name in plain.namelist():
+            out.writestr(name, plain.read(name))
+    put(run, "trainer.pt", packed.getvalue())
+
+
+def huge_settings(run: Path) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 10)}]" for k in range(1, 10)]
+    bomb = "\n".join(lines) + "\n"
+    put(run, "config.yaml", (yaml.safe_dump(settings(run)) + bomb).encode())
+    (run / "config.yaml").write_text((run / "config.yaml").read_text("utf-8") + bomb)
+
+
+HAZARDS: dict[str, Callable[[Path], None]] = {
+    "a run in a registered environment": lambda run: None,
+    "settings that name code": named_code,
+    "`${...}` in the settings": interpolated,
+    "a link where a run would write": linked,
+    "`latest` that leads out of the folder": latest_outside,
+    "a pipe or device instead of a file": piped,
+    "a file that is damaged or has no checksum": damaged,
+    "weights of another shape or type": other_weights,
+    "a trainer's state with other entries or types": other_state,
+    "a compressed trainer's state": compressed_state,
+    "settings with aliases, thousands of levels, or megabytes": huge_settings,
+    "saved states of environments": seal,  # without a signature
+}
+
+
+# --- What is done with it
+
+
+def loaded(run: Path) -> int:
+    try:
+        load_policy(run)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def served(run: Path) -> int:
+    def say(text: str) -> None:
+        if "serving" in text:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return run_serve(lambda config: serve(config, say=say), [f"checkpoint={run}", "port=0"])
+
+
+COMMANDS: dict[str, dict[str, Callable[[Path], int]]] = {
+    "eval, play, `load_policy`": {
+        "eval": lambda run: run_eval(evaluate, [f"checkpoint={run}", "episodes=2", "num_envs=2"]),
+        "play": lambda run: play([str(run)]),
+        "load_policy": loaded,
+    },
+    "resume": {"resume": lambda run: run_train(train, [f"resume={run}", "total_timesteps=64", "progress=off"])},
+    "watch": {"watch": lambda run: run_watch(watch, [str(run), "open=false", "episodes=1"])},
+    "plot": {"plot": lambda run: plot([str(run), f"output={run.parent / 'plot.html'}"])},
+    "serve": {"serve": served},
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("trained") / "run"
+    train(tiny_config(run, env=EnvConfig(id="Xor"), total_timesteps=32))
+    return run
+
+
+def no_more(prompt: str) -> str:
+    raise EOFError
+
+
+def test_every_row_and_column_is_tried() -> None:
+    assert list(ROWS) == list(HAZARDS)
+    assert list(COLUMNS) == list(COMMANDS)
+
+
+@pytest.mark.filterwarnings("ignore:.*latest leads to no checkpoint")
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("row", ROWS)
+def test_a_stranger_s_folder_does_what_the_table_says(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    row: str,
+    column: str,
+) -> None:
+    monkeypatch.setenv(SECRET, "hunter2")
+    monkeypatch.delenv("RAN", raising=False)
+    monkeypatch.setattr("builtins.input", no_more)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cell = ROWS[row][COLUMNS.index(column)]
+    for name, command in COMMANDS[column].items():
+        run = tmp_path / name / "run"
+        (run.parent / "outside").mkdir(parents=True)
+        monkeypatch.syspath_prepend(str(run.parent))
+        shutil.copytree(trained, run, symlinks=True)
+        HAZARDS[row](run)
+        outside, inside = digest(run.parent / "outside"), digest(run)
+        capsys.readouterr()
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            code = command(run)
+        said = capsys.readouterr()
+        changed = {
+            path for path, content in digest(run).items() if inside.get(path) != content
+        } | inside.keys() - digest(run)
+
+        expects_refusal = cell in ("refuses", "asks") and not (cell == "asks" and name == "load_policy")
+        assert code == (2 if expects_refusal else 0), (name, said.err)
+        if expects_refusal:
+            assert said.err.count("error: ") == 1 and "Traceback" not in said.err, name
+            assert ("trust=true" in said.err) == (cell == "asks"), (name, said.err)
+        assert digest(run.parent / "outside") == outside, name
+        assert "RAN" not in os.environ, name
+        written = json.dumps([said.out, said.err]) + "".join(
+            file.read_text("utf-8", errors="ignore") for file in run.rglob("*") if file.is_file()
+        )
+        assert "hunter2" not in written, name
+        if cell in ("reads", "refuses", "asks"):
+            assert not changed, name
+        if cell == "writes `replays/`":
+            assert changed and all(path.startswith("replays") for path in changed)
+        if cell == "ignores" and "latest" in row:
+            assert any("latest leads to no checkpoint" in str(each.message) for each in warned), name
+        if row == "saved states of environments" and column == "resume":
+            assert "the environments start new episodes" in said.out
