@@ -243,8 +243,9 @@ class BatchSlots(EnvSlots):
         self._forget(ids)
 
     def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
-        if self._collected is not None and np.array_equal(self._collected[0], ids):
-            masks = self._collected[1]
+        collected = self._collected  # a worker that steps other environments may forget it meanwhile
+        if collected is not None and np.array_equal(collected[0], ids):
+            masks = collected[1]
         else:
             masks = self._pack(ids, self._ending(ids)).action_masks
         check_actions(actions, masks, self._reader.action_space, lambda k: self._reader.where(int(ids[k])))
@@ -271,7 +272,7 @@ class BatchSlots(EnvSlots):
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
         obs = self._pack(ids, self._ending(ids))
         obs.end_of_episode_info = {i: self._infos[i] for i in ids[obs.done].tolist() if self._infos.get(i)}
-        obs.metrics = {name: metric for name in self._metrics if (metric := _metric(self._metrics[name][ids])).count}
+        obs.metrics = {name: metric for name in list(self._metrics) if (metric := _metric(self._metrics[name][ids])).count}
         obs.final = self._final(ids)
         self._collected = ids.copy(), obs.action_masks
         return obs
