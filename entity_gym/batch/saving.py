@@ -22,7 +22,9 @@ _MASKS: dict[str, type] = {kind.mask_type.__name__: kind.mask_type for kind in K
 def observation_to_state(obs: Observation) -> dict[str, Any]:
     """`obs` as dictionaries, lists, tuples, arrays and plain values, which share no memory with the environment's."""
     state = {field.name: plain_copy(getattr(obs, field.name)) for field in fields(obs)}
-    state["actions"] = {name: {"type": type(mask).__name__, **plain_copy(vars(mask))} for name, mask in obs.actions.items()}
+    state["actions"] = {
+        name: {"type": type(mask).__name__, **plain_copy(vars(mask))} for name, mask in obs.actions.items()
+    }
     return state
 
 

@@ -15,7 +15,6 @@ Shapes: N environments of the pool, n of one call, F features, C choices.
 from __future__ import annotations
 
 import difflib
-import math
 import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
@@ -79,7 +78,7 @@ from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations, check_num_envs
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_module
-from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
+from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace
 
 #: How messages call the argument that names an environment.
 _OPTION = "the Gymnasium environment"
@@ -388,7 +387,7 @@ class GymWorld:
         # Every step of every environment comes here, so values of the expected type are not checked twice.
         if type(terminated) is not bool or type(truncated) is not bool:
             terminated, truncated = self._flag(terminated, "terminated"), self._flag(truncated, "truncated")
-        if type(reward) is not float or not math.isfinite(reward):
+        if type(reward) is not float or not -LARGEST_FLOAT32 <= reward <= LARGEST_FLOAT32:
             reward = self._number(reward)
         if type(info) is not dict and not isinstance(info, Mapping):
             raise ValueError(f"{self.where}: step() returned the info {info!r:.200}; expected a dictionary")
@@ -498,8 +497,10 @@ class GymWorld:
                 several = "; if each member of its Tuple spaces is an agent, give agents=True" if array.size > 1 else ""
                 raise ValueError(f"{self.where}: step() returned the reward {value!r:.200}; expected a number{several}")
             value = array.item()
-        if not math.isfinite(value):
-            raise ValueError(f"{self.where}: step() returned the reward {value!r}; it must be finite")
+        if not abs(value) <= LARGEST_FLOAT32:
+            raise ValueError(
+                f"{self.where}: step() returned the reward {value!r}; it must be a finite number that float32 can hold"
+            )
         return float(value)
 
 

@@ -63,7 +63,7 @@ from entity_gym.errors import NoPictureError, nearest, warn_caller
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.spaces import ObsSpace
+from entity_gym.spaces import LARGEST_FLOAT32, ObsSpace
 
 #: A warning comes after so many steps in which the rewards of a player's agents were not 0 and cancelled, from the first on.
 CANCELLED = 5
@@ -444,9 +444,10 @@ class PettingZooEnvironment(Environment):
         for agent in dict.fromkeys([*acting, *self._agents]):
             if agent in rewards:
                 reward = np.asarray(rewards[agent])
-                if reward.size != 1 or reward.dtype.kind not in "biuf" or not math.isfinite(reward.item()):
+                if reward.size != 1 or reward.dtype.kind not in "biuf" or not abs(reward.item()) <= LARGEST_FLOAT32:
                     raise ValueError(
-                        f"step() returned the reward {rewards[agent]!r:.200} of {agent!r}; expected a finite number"
+                        f"step() returned the reward {rewards[agent]!r:.200} of {agent!r}; expected a finite number that "
+                        "float32 can hold"
                     )
                 earned[agent] = float(reward.item())
                 self._scores[agent] = self._scores.get(agent, 0.0) + earned[agent]
