@@ -24,6 +24,7 @@ from entity_gym.pools.slots import (
     EnvSlots,
     FinalObservations,
     Run,
+    check_distinct,
     check_final_observations,
     check_num_envs,
     check_seed,
@@ -55,7 +56,7 @@ class PythonSlots(EnvSlots):
         entity_ids: fill in `VecObs.ids`.
 
     Raises:
-        ValueError: `create_env` makes something else, or environments whose spaces differ.
+        ValueError: `create_env` makes something else, the same object twice, or environments whose spaces differ.
     """
 
     one_by_one = True
@@ -73,6 +74,7 @@ class PythonSlots(EnvSlots):
         check_num_envs(num_envs)
         check_final_observations(final_observations)
         self.envs = [_checked(create_env()) for _ in range(num_envs)]
+        check_distinct(self.envs, "create_env returned")
         self.first_env = first_env
         self.autoreset = autoreset
         self.final_observations = final_observations
@@ -212,6 +214,7 @@ class PythonSlots(EnvSlots):
                 "state() and load_state()"
             )
         twin = self._another()
+        check_distinct([*self.envs, *twin.envs], "create_env returned")
         twin.load_state(self.state())
         for i, (mine, its) in enumerate(zip(self._shown, twin._shown, strict=True)):
             if mine is not None and its is not None:

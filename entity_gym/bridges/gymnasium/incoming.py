@@ -75,9 +75,9 @@ from entity_gym.pools.batch_env import (
 )
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations, check_num_envs
+from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations, check_distinct, check_num_envs
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.registry import import_module
+from entity_gym.registry import import_module, own_values
 from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace
 
 #: How messages call the argument that names an environment.
@@ -265,6 +265,7 @@ class GymFactory:
                 else:
                     envs.append(self._make())
                     envs[-1] = wrapped(envs[-1], self._wrappers)
+            check_distinct(envs, f"{self.__name__} returned")
         except BaseException:
             if self._make is not None:
                 _close(envs)
@@ -560,6 +561,7 @@ class GymnasiumEnvironment(Environment):
 
     def __init__(self, env: Any, options: GymOptions = AS_DECLARED) -> None:
         self.world = env if isinstance(env, GymWorld) else GymWorld(env, options)
+        self.unwrapped = getattr(self.world.env, "unwrapped", self.world.env)
         self.display_name = self.world.name  # by messages of pools
 
     @property
@@ -877,8 +879,7 @@ def _made_already(envs: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         raise ValueError(
             f"the arguments {list(kwargs)} are for making environments; those in the list are made already"
         )
-    if len({id(each) for each in envs}) != len(envs):
-        raise ValueError("the list has one environment twice; each is stepped by itself, so make as many as you need")
+    check_distinct(envs, "the list has")
     return list(envs)
 
 
@@ -953,7 +954,7 @@ class _FromSpec:
         try:
             with making(self._name):
                 # GymWorld checks all that is returned.
-                return gymnasium.make(self._spec, disable_env_checker=True, **self._kwargs)
+                return gymnasium.make(self._spec, disable_env_checker=True, **own_values(self._kwargs))
         except (gymnasium.error.Error, TypeError, ImportError) as error:
             arguments = f" with {self._kwargs}" if self._kwargs else ""
             raise ValueError(f"Gymnasium cannot make {self._name!r}{arguments}: {error}") from error

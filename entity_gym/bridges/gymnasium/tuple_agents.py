@@ -35,7 +35,7 @@ class TupleAgents:
     """
 
     def __init__(self, env: Any, name: str) -> None:
-        self.env, self.metadata = env, {"name": name}
+        self.env, self.metadata, self.unwrapped = env, {"name": name}, getattr(env, "unwrapped", env)
         sides = []
         for side in ("observation_space", "action_space"):
             space = getattr(env, side, None)

@@ -201,7 +201,7 @@ class PettingZooEnvironment(Environment):
     """
 
     def __init__(self, env: Any, groups: Groups | None = None, view: View | None = None) -> None:
-        self.env = as_parallel(env)
+        self.env, self.unwrapped = as_parallel(env), getattr(env, "unwrapped", env)
         self.display_name = str(getattr(env, "metadata", {}).get("name", type(env).__name__))  # by messages of pools
         self.view = view
         self.groups: dict[str, Group] = {}
