@@ -39,7 +39,7 @@ from entity_gym.actions import (
 from entity_gym.actions.reading import Rows
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.vec_obs import VecAction
-from entity_gym.bridges.gymnasium.actions import GymActions, Masks
+from entity_gym.bridges.gymnasium.actions import GymActions, Masks, warn_of_masks
 from entity_gym.bridges.gymnasium.observations import (
     AGENT,
     Features,
@@ -89,6 +89,7 @@ ACTION_MASK = "action_mask"
 #: Key of the info of a step in Gymnasium's toy text: the probability of the last transition, which is no result of an episode.
 _PROBABILITY, _TOY_TEXT = "prob", "gymnasium.envs.toy_text."
 _CUT = "TimeLimit.truncated"
+_CLOSED_BY = f'info["{ACTION_MASK}"], or by the {ACTION_MASK} of a view'
 
 #: Attribute of the environment -> advice for an environment whose space changes between episodes.
 _IF_IT_VARIES = {
@@ -295,6 +296,7 @@ class GymWorld:
     Attributes:
         where: the name of the environment in messages.
         warns: warn, once, if the environment cannot be seeded.
+        seeks_masks: warn, once, if something looks like an action mask and closes nothing, until the first step.
 
     Raises:
         ValueError: if it is no such environment, or has spaces that have no form as entities.
@@ -304,7 +306,7 @@ class GymWorld:
         check_is_gym(env)
         self.env = env
         self.name = self.where = name_of(env)
-        self.warns = True
+        self.warns = self.seeks_masks = True
         is_toy_text = type(getattr(env, "unwrapped", env)).__module__.startswith(_TOY_TEXT)
         self._no_results = {ACTION_MASK, _PROBABILITY} if is_toy_text else {ACTION_MASK}
         self._seed: int | None = None
@@ -328,7 +330,7 @@ class GymWorld:
             with making(self.name):
                 shown = self._reset()[0]
         try:
-            space = infer_space(shown) if space is None else space
+            self._space = space = infer_space(shown) if space is None else space
             self.actions = GymActions(action_space)
             self.action_space: Mapping[str, ActionSpace] = self.actions.action_space
             self.view = None if options.view is None else ViewReader(load_view(options.view), space)
@@ -462,6 +464,10 @@ class GymWorld:
 
     def _masks(self, info: Mapping[str, Any], method: str) -> Masks:
         given = info.get(ACTION_MASK)
+        if self.seeks_masks:
+            is_used = given is not None or (self.view is not None and self.view.view.action_mask is not None)
+            told = is_used or warn_of_masks(self.name, self.env, self._space, info, _CLOSED_BY)
+            self.seeks_masks = method == "reset" and not told
         if given is None:
             return {}
         try:
@@ -578,6 +584,7 @@ class GymnasiumEnvironment(Environment):
     def reseed(self, seed: int, number: int) -> None:
         super().reseed(seed, number)
         self.world.where = f"{self.world.name} (environment {number})"
+        self.world.seeks_masks &= number == 0  # one warning for all
         self.world.reseed(seed + number)
 
     def configure(self, info: Mapping[str, Any]) -> None:
@@ -831,6 +838,7 @@ class GymSlots(BatchSlots):
         for i, world in enumerate(self._worlds):
             world.where = self.where(i)
             world.warns = i == 0  # one warning for all
+            world.seeks_masks = first_env + i == 0
 
     def seed(self, seed: int) -> None:
         super().seed(seed)

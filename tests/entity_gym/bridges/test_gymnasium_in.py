@@ -377,7 +377,7 @@ def test_arguments_that_the_environment_does_not_take_are_told() -> None:
 
 def test_one_environment_twice_in_a_list_is_refused() -> None:
     line = Line()
-    with pytest.raises(ValueError, match=r"the list has the same Shows object twice"):
+    with pytest.raises(ValueError, match=r"the list has the same Line object twice"):
         from_gymnasium([line, line])
 
 
