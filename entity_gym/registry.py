@@ -6,14 +6,17 @@ Nothing is imported before it is made: neither the environments, nor their compi
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import importlib
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, MutableSet, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from entity_gym.environment import Environment
 from entity_gym.errors import nearest
@@ -337,10 +340,23 @@ def spec_of(prepared: Prepared, pool: VecEnv | None = None) -> EnvSpec:
 def with_parameters(source: Any, parameters: Mapping[str, Any]) -> Any:
     """Return a compiled environment, or a function that makes a Python one, with `parameters` in place of its own."""
     if not is_compiled(source):
-        return functools.partial(source, **parameters) if parameters else source
+        return _WithOwn(source, **parameters) if parameters else source
     if isinstance(source, type):
         return source(**parameters)
     return type(source)(**{**_as_given(source.values), **parameters})
+
+
+class _WithOwn(functools.partial[Any]):
+    """A `functools.partial` that gives every call lists and mappings of its own, see `own_values`."""
+
+    def __call__(self, /, *args: Any, **keywords: Any) -> Any:
+        return self.func(*self.args, *args, **own_values(self.keywords), **keywords)
+
+
+def own_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy lists, mappings, sets, tuples and arrays deeply: environments may change them. Other values stay the same."""
+    mutable = (MutableSequence, MutableMapping, MutableSet, tuple, np.ndarray)
+    return {name: copy.deepcopy(value) if isinstance(value, mutable) else value for name, value in parameters.items()}
 
 
 def _as_given(values: Mapping[str, Any]) -> dict[str, Any]:

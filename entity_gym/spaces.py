@@ -259,7 +259,8 @@ def refusal(value: np.float32, kind: FeatureKind | None) -> str:
         return f"{number}; a category of {kind.num} must be a whole number from 0 to {kind.num - 1}"
     if isinstance(kind, Flag):
         return f"{number}; a flag must be 0 or 1"
-    return f"{number}; an angle must be a finite number" if kind else f"{number}; features must be finite numbers"
+    rule = "an angle must be a finite number" if kind else "features must be finite numbers"
+    return f"{number}; {rule} that float32 can hold"
 
 
 def bounds(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> Bounds:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -143,5 +142,5 @@ def _bind(factory: Any, name: str, kwargs: Mapping[str, Any]) -> EnvSource:
             raise ValueError(f"env.kwargs {kwargs} cannot be given to {name}, which is made already: {factory!r:.200}")
         return factory
     check_arguments(factory, name, kwargs, "env.kwargs")
-    create: Callable[[], Environment] = functools.partial(factory, **kwargs)
+    create: Callable[[], Environment] = with_parameters(factory, kwargs)
     return create

@@ -252,6 +252,8 @@ class BatchEntities:
             )
         if dtype is np.bool_ and values.dtype != np.bool_:
             raise ValueError(f"{self.name}: {what} are of type {values.dtype}; expected bool")
+        if dtype is np.float32 and values.dtype.kind not in "biuf":
+            raise ValueError(f"{self.name}: {what} are of type {values.dtype.name}; expected numbers")
         return Rows(np.array(values, dtype=dtype, order="C"), counts.astype(np.int64))
 
     def find(self, given: str | Sequence[str] | Rows | None, role: str, action: str) -> Rows:

@@ -108,9 +108,10 @@ def pack_batch(
 def _global_rows(given: NDArray[Any] | None, num_envs: int, reader: FrameReader) -> RaggedBufferF32:
     names = list(reader.obs_space.global_features)
     values = np.zeros((num_envs, 0)) if given is None else np.asarray(given)
-    if values.shape != (num_envs, len(names)):
+    if values.shape != (num_envs, len(names)) or values.dtype.kind not in "biuf":
         raise ValueError(
-            f"{reader.environment}: global_features have shape {values.shape}; expected {(num_envs, len(names))}, for {names}"
+            f"{reader.environment}: global_features have shape {values.shape} and type {values.dtype.name}; expected numbers "
+            f"{(num_envs, len(names))}, for {names}"
         )
     return RaggedBufferF32.from_offsets(np.array(values, dtype=np.float32, order="C"), np.arange(num_envs + 1))
 

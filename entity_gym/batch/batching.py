@@ -68,7 +68,9 @@ def batch_frames(
         features[GLOBAL_ENTITY] = _features([frame.features[GLOBAL_ENTITY] for frame in frames], width)
     for name, buffer in features.items():
         check_features(name, buffer, env_id, reader)
-    reward = _scalars("reward", "a finite number", np.dtype(np.float32), observations, env_id, reader)
+    reward = _scalars(
+        "reward", "a finite number that float32 can hold", np.dtype(np.float32), observations, env_id, reader
+    )
     done = _scalars("done", "a bool", np.dtype(np.bool_), observations, env_id, reader)
     truncated = _scalars("truncated", "a bool", np.dtype(np.bool_), observations, env_id, reader)
 
@@ -187,9 +189,10 @@ def _end_of_episode_info(
 def _metrics(observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
     for i, obs in zip(env_id, observations, strict=True):
-        for name, value in obs.metrics.items():
+        given: Mapping[str, Any] = obs.metrics
+        for name, value in given.items():
             try:
-                number = float(value)
+                number = math.nan if isinstance(value, str | bytes) else float(value)
             except (TypeError, ValueError, OverflowError):
                 number = math.nan
             if not math.isfinite(number):

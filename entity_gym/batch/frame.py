@@ -142,7 +142,7 @@ class FrameReader:
                 f"{where}: {len(obs.global_features)} global_features; the observation space declares {len(names)}: {list(names)}"
             )
         try:
-            return np.asarray(obs.global_features, dtype=np.float32).reshape(1, len(names))
+            return _numbers(obs.global_features).reshape(1, len(names))
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{where}: global_features are {obs.global_features!r:.200}; expected one number for each of {list(names)}"
@@ -173,7 +173,7 @@ def _rows(given: Any, width: int, name: str, where: str) -> NDArray[np.float32]:
     if given is None:
         return np.zeros((0, width), dtype=np.float32)
     try:
-        rows = np.asarray(given, dtype=np.float32, order="C")
+        rows = _numbers(given)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: features of {name!r} are not rows of {width} numbers each: {error}") from error
     if rows.ndim == 2 and rows.shape[1] == width:
@@ -181,6 +181,15 @@ def _rows(given: Any, width: int, name: str, where: str) -> NDArray[np.float32]:
     if rows.ndim and len(rows) == 0:
         return np.zeros((0, width), dtype=np.float32)
     raise ValueError(f"{where}: features of {name!r} have shape {rows.shape}; expected (number of entities, {width})")
+
+
+def _numbers(given: Any) -> NDArray[np.float32]:
+    """Return numbers as float32; raises TypeError for text, complex numbers and dates, which NumPy would convert."""
+    array = np.asarray(given)
+    kind = array.dtype.kind
+    if kind not in "biufO" or (kind == "O" and any(isinstance(each, str | bytes) for each in array.flat)):
+        raise TypeError(f"they are {given!r:.200}")
+    return array.astype(np.float32, order="C", copy=False)
 
 
 def _visible(given: Any, count: int, name: str, where: str) -> NDArray[np.bool_]:

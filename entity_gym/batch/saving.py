@@ -21,8 +21,10 @@ _MASKS: dict[str, type] = {kind.mask_type.__name__: kind.mask_type for kind in K
 
 def observation_to_state(obs: Observation) -> dict[str, Any]:
     """`obs` as dictionaries, lists, tuples, arrays and plain values, which share no memory with the environment's."""
-    state = {field.name: _plain(getattr(obs, field.name)) for field in fields(obs)}
-    state["actions"] = {name: {"type": type(mask).__name__, **_plain(vars(mask))} for name, mask in obs.actions.items()}
+    state = {field.name: plain_copy(getattr(obs, field.name)) for field in fields(obs)}
+    state["actions"] = {
+        name: {"type": type(mask).__name__, **plain_copy(vars(mask))} for name, mask in obs.actions.items()
+    }
     return state
 
 
@@ -35,15 +37,16 @@ def observation_from_state(state: Mapping[str, Any]) -> Observation:
     return Observation(**{**state, "actions": actions})
 
 
-def _plain(value: Any) -> Any:
+def plain_copy(value: Any) -> Any:
+    """Copy arrays, and what mappings and sequences hold, into dictionaries, lists and tuples; other values stay as they are."""
     if isinstance(value, np.ndarray):
         return value.copy("K")
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain_copy(item) for key, item in value.items()}
     if type(value) is tuple:
-        return tuple(_plain(item) for item in value)
+        return tuple(plain_copy(item) for item in value)
     if isinstance(value, Sequence | KeysView | ValuesView) and not isinstance(value, str | bytes | tuple):
-        return [_plain(item) for item in value]
+        return [plain_copy(item) for item in value]
     return value
 
 

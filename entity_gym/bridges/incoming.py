@@ -16,7 +16,7 @@ from entity_gym.pools.pool import EnvSource, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.slots import FinalObservations, check_num_envs
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.registry import import_callable
+from entity_gym.registry import import_callable, own_values
 
 Executor = Literal["list", "thread", "process"]
 
@@ -60,7 +60,7 @@ class Constructor:
     def __call__(self, **more: Any) -> Any:
         """Make an environment, with further arguments."""
         with making(self.name):
-            return self.make(**self.kwargs, **more)
+            return self.make(**own_values(self.kwargs), **more)
 
 
 def check_installed(name: str) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from entity_gym.registry import import_callable
+from entity_gym.registry import import_callable, with_parameters
 
 #: Wraps an environment.
 Wrapper = Callable[[Any], Any]
@@ -45,7 +44,8 @@ def _load(text: str, option: str) -> Wrapper:
     wrapper: Wrapper = import_callable(
         name.strip(), option, lambda module: [each for each in dir(module) if each[0].isupper()]
     )
-    return functools.partial(wrapper, **arguments) if arguments else wrapper
+    made: Wrapper = with_parameters(wrapper, arguments)
+    return made
 
 
 def wrapped(env: Any, wrappers: Sequence[Wrapper]) -> Any:

@@ -289,9 +289,10 @@ def check_own_arrays(subject: Subject) -> str:
 
 
 def _arrays(obs: Observation) -> Iterator[tuple[str, NDArray[Any]]]:
-    given: list[tuple[str, object]] = [("global_features", obs.global_features)]
+    given: list[tuple[str, object]] = [(name, getattr(obs, name)) for name in ("global_features", "player_rewards")]
     given += [(f"features[{name!r}]", rows) for name, rows in obs.features.items()]
     given += [(f"visible[{name!r}]", flags) for name, flags in obs.visible.items()]
+    given += [(f"targets[{name!r}]", numbers) for name, numbers in obs.targets.items()]
     given += [(f"actions[{name!r}].mask", getattr(mask, "mask", None)) for name, mask in obs.actions.items()]
     for name, value in given:
         if isinstance(value, np.ndarray):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
+import linecache
 import os
+import stat
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -40,14 +42,14 @@ class Program:
         arrays: the arrays that `run` works on.
         run: `run(address of the table, todo, lo, hi, ids, *actions)`, without the GIL; None when it runs as ordinary Python.
         module: the generated module; `module.work(arrays, todo, lo, hi)` is the ordinary Python form.
-        folder: the folder of the compiled code.
+        folder: the folder of the compiled code; None where it cannot be kept.
     """
 
     layout: Layout
     arrays: list[Bound]
     run: Callable[..., None] | None
     module: ModuleType
-    folder: Path
+    folder: Path | None
 
 
 _programs: dict[tuple[type[Description], bool, bool], Program] = {}
@@ -87,10 +89,22 @@ def _build(env: type[Description], jit: bool, boundscheck: bool) -> Program:
     source = generate(layout)
     reached = reached_by(env)
     key = source_key(reached, source, str(layout.record), str(jit), str(boundscheck))
-    folder = _write(f"{layout.name}_{key}", source)
+    path = cache_dir() / f"{layout.name}_{key}" / "loops.py"
+    folder: Path | None = path.parent
     try:
-        with without_collections(), _told(layout.name, folder / "loops.py", source, reached.functions):
-            module = _load_or_compile(folder / "loops.py", env, layout, jit, boundscheck)
+        _write(path, source)
+    except OSError as error:
+        _warn_not_kept(layout.name, error)
+        folder = None
+    linecache.cache[str(path)] = len(source), None, source.splitlines(keepends=True), str(path)  # for tracebacks
+    load = partial(_load, source, path, env, layout, jit, boundscheck)
+    try:
+        with without_collections(), _told(layout.name, path, source, reached.functions):
+            try:
+                module = load(cache=folder is not None)
+            except OSError as error:  # such as a full disk
+                _warn_not_kept(layout.name, error)
+                module = load(cache=False)
     except (RecursionError, MemoryError, OSError):
         raise
     except Exception as error:  # most are a NumbaError, but a KeyError or a RuntimeError may come through as it is
@@ -130,59 +144,51 @@ def _told(name: str, path: Path, source: str, functions: Collection[FunctionType
         each.end()
 
 
-def _write(name: str, source: str) -> Path:
-    """Put `source` in the cache, once: Numba takes a newer file for a changed one."""
-    for parent in (
-        cache_dir(),
-        Path(tempfile.gettempdir()) / f"entity_gym_{os.getuid() if hasattr(os, 'getuid') else ''}",
-    ):
-        folder, path = parent / name, parent / name / "loops.py"
-        try:
-            if not path.exists():
-                folder.mkdir(parents=True, exist_ok=True)
-                with tempfile.NamedTemporaryFile(
-                    "w", dir=folder, suffix=".tmp", delete=False, encoding="utf-8"
-                ) as file:
-                    file.write(source)
-                os.utime(file.name, (0, 0))  # the same whoever writes it, or Numba would take it for changed
-                os.replace(file.name, path)  # another process may be writing the same text
-            return folder
-        except OSError as error:
-            warnings.warn(
-                f"{folder} cannot be written ({error}); set {CACHE_VARIABLE} to a folder that can", stacklevel=2
-            )
-    raise OSError(f"neither {cache_dir()} nor {tempfile.gettempdir()} can be written; set {CACHE_VARIABLE}")
+def _write(path: Path, source: str) -> None:
+    """Put `source` at `path` in a private folder, unless it is there: Numba takes a newer file for a changed one.
+
+    Raises:
+        OSError: it cannot be written, or somebody else could write there, too: what is loaded from the folder is executed.
+    """
+    folder = path.parent
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    about = folder.lstat()
+    is_ours = not hasattr(os, "geteuid") or (about.st_uid == os.geteuid() and not about.st_mode & 0o022)
+    if not stat.S_ISDIR(about.st_mode) or not is_ours:
+        raise PermissionError(f"{folder} is a link, or others own it or can write to it; remove it")
+    if path.exists() and path.read_bytes() == source.encode():
+        return
+    with tempfile.NamedTemporaryFile("wb", dir=folder, suffix=".tmp", delete=False) as file:
+        file.write(source.encode())
+    os.utime(file.name, (0, 0))  # the same whoever writes it, or Numba would take it for changed
+    os.replace(file.name, path)  # another process may be writing the same text
 
 
-def _load_or_compile(path: Path, env: type[Description], layout: Layout, jit: bool, boundscheck: bool) -> ModuleType:
-    """The generated module, from the cache if that can be read and written."""
-    try:
-        return _load(path, env, layout, jit, boundscheck)
-    except OSError as error:  # such as a full disk
-        warnings.warn(
-            f"compiled, {layout.name} cannot be kept on disk ({error.strerror or error}): each process compiles it again, which "
-            f"takes some seconds; set {CACHE_VARIABLE} to a folder that can be written",
-            stacklevel=2,
-        )
-        return _load(path, env, layout, jit, boundscheck, cache=False)
+def _warn_not_kept(name: str, error: OSError) -> None:
+    reason = error.strerror or str(error)
+    where = f": {error.filename}" if error.filename else ""
+    warnings.warn(
+        f"compiled, {name} cannot be kept on disk ({reason}{where}): each process compiles it again, which takes some seconds; "
+        f"set {CACHE_VARIABLE} to a folder that can be written",
+        stacklevel=2,
+    )
 
 
 def _load(
-    path: Path, env: type[Description], layout: Layout, jit: bool, boundscheck: bool, *, cache: bool = True
+    source: str, path: Path, env: type[Description], layout: Layout, jit: bool, boundscheck: bool, *, cache: bool
 ) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"entity_gym_{path.parent.name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(f"entity_gym_{path.parent.name}")
     given = {"ENV": env, "RECORD": layout.record, "COUNTS": layout.counts, "JIT": jit}
     options = {"error_model": "numpy", "boundscheck": boundscheck}
     # Only `run` is called from Python: the others need no wrappers. They do need machine code of their own: an exception that a
     # world raises with values computed in it is put together by a function of their library.
     inner = {**options, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     vars(module).update(given, OPTIONS={**options, "cache": cache}, INNER=inner)
-    sys.modules[spec.name] = module  # Numba's cache looks it up by name
+    sys.modules[module.__name__] = module  # Numba's cache looks it up by name
     try:
-        spec.loader.exec_module(module)
+        exec(compile(source, str(path), "exec"), vars(module))
     except BaseException:
-        del sys.modules[spec.name]
+        del sys.modules[module.__name__]
         raise
     return module

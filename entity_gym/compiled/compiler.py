@@ -8,8 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
+
+import numba
+from numba.core.caching import FunctionCache
 
 
 @contextmanager
@@ -22,6 +26,39 @@ def without_collections() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+class KeptCode(FunctionCache):
+    """Numba's cache of a function. Files that are damaged, or were written by other versions, are replaced."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the compiled function for these types of arguments; None if it is not on disk."""
+        try:
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        except OSError:
+            raise
+        except Exception:  # whatever unpickling such a file raises
+            self.drop()
+            return None
+
+    def drop(self) -> None:
+        """Forget what is on disk."""
+        with suppress(OSError):
+            self.flush()  # type: ignore[no-untyped-call]
+
+
+def entry(signature: Any, *, cache: bool, **options: Any) -> Callable[[Any], Any]:
+    """Decorator: compile a function for these types of arguments, and keep it on disk, or load it; options are Numba's."""
+
+    def compiled(function: Any) -> Any:
+        made = numba.njit(**options)(function)
+        if cache:
+            made._cache = KeptCode(function)  # type: ignore[no-untyped-call]  # as `enable_caching` does
+        made.compile(signature)
+        made.disable_compile()
+        return made
+
+    return compiled
 
 
 class Progress:

@@ -139,6 +139,7 @@ def _head(layout: Layout) -> Iterator[str]:
     yield "import numpy as np"
     yield "from numba import carray, njit, types"
     yield ""
+    yield "from entity_gym.compiled.compiler import entry"
     yield "from entity_gym.compiled.runtime import *  # noqa: F403"
     yield ""
     yield "# Given by build.py: ENV, RECORD, COUNTS, JIT, OPTIONS, INNER."
@@ -405,7 +406,7 @@ def _entry(layout: Layout) -> Iterator[str]:
     for action in layout.actions:
         forms += [f"{action.dtype.name}[:, ::1]", "int64[::1]"]
     signature = [f"types.{form}" for form in ["int64"] * 4 + forms]
-    yield from _indented(_call("@njit(types.void(", signature, "), nogil=True, **OPTIONS)"))
+    yield from _indented(_call("@entry(types.void(", signature, "), nogil=True, **OPTIONS)"))
     yield from _indented(_call("def run(", ["address", "todo", "lo", "hi", *names], "):"))
     yield f"        table = carray(as_pointer(address), ({FIRST_ARRAY + len(arrays)},), np.int64)"
     yield f"        num_slots, stride, block = table[{NUM_SLOTS}], table[{STRIDE}], table[{BLOCK}]"

@@ -55,12 +55,16 @@ class _Caller:
 
     Attributes:
         report: (8,) int64, what the last call left behind; see `runtime`.
+        ended_ids: (N,) int64; the first report[ENDED] are the environments whose episodes ended with the last call.
+        kept_ids: (N,) int64; the first report[KEPT] are those of them whose last record was kept.
     """
 
     def __init__(self, program: Program, num_slots: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._program = program
         self.report = np.zeros(8, dtype=np.int64)
-        self._arrays = {**arrays, "report": self.report}  # the table has their addresses: they must stay alive
+        self.ended_ids, self.kept_ids = np.zeros((2, num_slots), dtype=np.int64)
+        own = {"report": self.report, "ended_ids": self.ended_ids, "kept_ids": self.kept_ids}
+        self._arrays = {**arrays, **own}  # the table has their addresses: they must stay alive
         self.places = {array.name: place for place, array in enumerate(program.arrays, FIRST_ARRAY)}
         self.table = np.zeros(FIRST_ARRAY + len(program.arrays), dtype=np.int64)
         self.table[NUM_SLOTS] = num_slots
@@ -187,9 +191,7 @@ class CompiledSlots(EnvSlots):
         """Set up the callers, and what packing needs to know of the layout."""
         layout, slots = self.layout, self.slots
         self._rooms = np.zeros(len(layout.columns), dtype=np.int64)
-        # environments whose episodes ended with the last call, and those of them whose last record was kept
-        self._ended_ids, self._kept_ids = (np.zeros(self._num_envs, dtype=np.int64) for _ in range(2))
-        arrays = {**slots, "rooms": self._rooms, "ended_ids": self._ended_ids, "kept_ids": self._kept_ids}
+        arrays = {**slots, "rooms": self._rooms}
         self._callers = [_Caller(self.program, self._num_envs, arrays) for _ in range(self._num_workers)]
         places = self._callers[0].places
         self._choices = [(action.name, action.buffer, action.width or 1) for action in layout.actions]
@@ -281,15 +283,16 @@ class CompiledSlots(EnvSlots):
         if arrays is None:
             return None
         block = self._take_block(len(ids))
-        report = self._run(self._callers[0], CHECK | STEP | PLAN | COPY, ids, arrays)
+        caller = self._callers[0]
+        report = self._run(caller, CHECK | STEP | PLAN | COPY, ids, arrays)
         if report[runtime.FAULT] == runtime.BAD_ACTION:
             return None
         if report[runtime.COPIED]:
-            obs = self._batch(ids, block, self._ended_ids[: report[runtime.ENDED]])
+            obs = self._batch(ids, block, caller.ended_ids[: report[runtime.ENDED]])
         else:
             obs = self._collect(ids)
         if report[runtime.KEPT]:
-            self._add_last_observations(obs, self._kept_ids[: report[runtime.KEPT]].copy())
+            self._add_last_observations(obs, caller.kept_ids[: report[runtime.KEPT]].copy())
         return obs
 
     def collect(self, ids: EnvIds, run: Run) -> VecObs:

@@ -41,7 +41,7 @@ from entity_gym.pools.slots import (
     check_seed,
     check_state,
 )
-from entity_gym.spaces import ObsSpace
+from entity_gym.spaces import LARGEST_FLOAT32, ObsSpace
 
 __all__ = [
     "BatchActors",
@@ -243,8 +243,9 @@ class BatchSlots(EnvSlots):
         self._forget(ids)
 
     def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
-        if self._collected is not None and np.array_equal(self._collected[0], ids):
-            masks = self._collected[1]
+        collected = self._collected  # a worker that steps other environments may forget it meanwhile
+        if collected is not None and np.array_equal(collected[0], ids):
+            masks = collected[1]
         else:
             masks = self._pack(ids, self._ending(ids)).action_masks
         check_actions(actions, masks, self._reader.action_space, lambda k: self._reader.where(int(ids[k])))
@@ -254,7 +255,7 @@ class BatchSlots(EnvSlots):
         mine = ids[lo:hi]
         if len(mine) < len(ids):
             actions = {name: buffer[lo:hi] for name, buffer in actions.items()}
-        result = self._checked(self._call(mine, self.env.step, mine, actions, self._random), len(mine))
+        result = self._checked(self._call(mine, self.env.step, mine, actions, self._random), mine)
         self._forget(mine)
         self._elapsed[mine] += 1
         self._reward[mine] = result.reward
@@ -271,7 +272,9 @@ class BatchSlots(EnvSlots):
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
         obs = self._pack(ids, self._ending(ids))
         obs.end_of_episode_info = {i: self._infos[i] for i in ids[obs.done].tolist() if self._infos.get(i)}
-        obs.metrics = {name: metric for name in self._metrics if (metric := _metric(self._metrics[name][ids])).count}
+        obs.metrics = {
+            name: metric for name in list(self._metrics) if (metric := _metric(self._metrics[name][ids])).count
+        }
         obs.final = self._final(ids)
         self._collected = ids.copy(), obs.action_masks
         return obs
@@ -411,13 +414,17 @@ class BatchSlots(EnvSlots):
             kept = kept[together:]
         return VecObs.cat(parts) if parts else None
 
-    def _checked(self, result: Any, n: int) -> BatchStep:
-        name = self._reader.environment
+    def _checked(self, result: Any, ids: EnvIds) -> BatchStep:
+        name, n = self._reader.environment, len(ids)
         if not isinstance(result, BatchStep):
             raise ValueError(f"{name}: step() returned {result!r:.200}; expected a BatchStep")
         reward = self._column("reward", result.reward, n, "biuf")
-        if not np.isfinite(reward).all():
-            raise ValueError(f"{name}: step() returned a reward that is not a finite number: {reward!r:.200}")
+        if not (fits := np.abs(reward) <= LARGEST_FLOAT32).all():
+            k = int(np.argmin(fits))
+            raise ValueError(
+                f"{self.where(int(ids[k]))}: step() returned the reward {reward[k]}; it must be a finite number that float32 can "
+                "hold"
+            )
         return BatchStep(
             reward,
             self._column("terminated", result.terminated, n, "b"),

@@ -16,7 +16,7 @@ from entity_gym.actions.choices import ActionsOfEach, check_actions
 from entity_gym.actions.reading import EntityID
 from entity_gym.batch.batching import batch_frames, batch_masks
 from entity_gym.batch.frame import Frame, FrameReader
-from entity_gym.batch.saving import observation_from_state, observation_to_state
+from entity_gym.batch.saving import observation_from_state, observation_to_state, plain_copy
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from entity_gym.environment import Environment, Observation
 from entity_gym.pools.slots import (
@@ -24,11 +24,15 @@ from entity_gym.pools.slots import (
     EnvSlots,
     FinalObservations,
     Run,
+    check_distinct,
     check_final_observations,
     check_num_envs,
     check_seed,
     check_state,
 )
+
+#: Fields of the observation after an episode's last step that the next episode's first observation takes over.
+_OF_A_STEP = ("reward", "truncated", "end_of_episode_info", "metrics", "player_rewards")
 
 
 class _Shown(NamedTuple):
@@ -52,7 +56,7 @@ class PythonSlots(EnvSlots):
         entity_ids: fill in `VecObs.ids`.
 
     Raises:
-        ValueError: `create_env` makes something else, or environments whose spaces differ.
+        ValueError: `create_env` makes something else, the same object twice, or environments whose spaces differ.
     """
 
     one_by_one = True
@@ -70,6 +74,7 @@ class PythonSlots(EnvSlots):
         check_num_envs(num_envs)
         check_final_observations(final_observations)
         self.envs = [_checked(create_env()) for _ in range(num_envs)]
+        check_distinct(self.envs, "create_env returned")
         self.first_env = first_env
         self.autoreset = autoreset
         self.final_observations = final_observations
@@ -209,6 +214,7 @@ class PythonSlots(EnvSlots):
                 "state() and load_state()"
             )
         twin = self._another()
+        check_distinct([*self.envs, *twin.envs], "create_env returned")
         twin.load_state(self.state())
         for i, (mine, its) in enumerate(zip(self._shown, twin._shown, strict=True)):
             if mine is not None and its is not None:
@@ -299,27 +305,14 @@ class PythonSlots(EnvSlots):
             The observation to show and its step, and the last observation where it is to be kept.
         """
         # Copies, since `reset` may write the next episode into the arrays and dictionaries of this one.
-        info = last.end_of_episode_info
-        last = replace(
-            last,
-            metrics=dict(last.metrics),
-            end_of_episode_info=None if info is None else dict(info),
-            player_rewards=tuple(last.player_rewards),
-        )
+        own = {name: plain_copy(getattr(last, name)) for name in _OF_A_STEP}
+        last = replace(last, **own, targets=plain_copy(last.targets))
         if not self.autoreset:
             return last, elapsed, None
         final = None
         if self.final_observations == "all" or (self.final_observations == "truncated" and last.truncated):
             final = _Shown(last, self._read(i, last, is_last=True).copy(), elapsed)
-        first = replace(
-            self._reset(i),
-            reward=last.reward,
-            done=True,
-            truncated=last.truncated,
-            end_of_episode_info=last.end_of_episode_info,
-            metrics=last.metrics,
-            player_rewards=last.player_rewards,
-        )
+        first = replace(self._reset(i), done=True, **own)
         return first, 0, final
 
     def _call(self, i: int, method: Callable[..., Any], *args: Any) -> Any:

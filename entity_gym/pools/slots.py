@@ -221,6 +221,16 @@ def check_num_envs(given: int) -> None:
         raise ValueError(f"num_envs is {given}; it must be at least 1")
 
 
+def check_distinct(envs: Sequence[Any], told: str) -> None:
+    """Raise a ValueError if two environments are the same object, or wrappers of the same; it begins with `told`."""
+    inner = [getattr(env, "unwrapped", env) for env in envs]
+    if len({id(each) for each in inner}) < len(inner):
+        raise ValueError(
+            f"{told} the same {type(inner[0]).__name__} object twice; each environment is stepped by itself, so make a new one "
+            "for each"
+        )
+
+
 def check_seed(given: int) -> None:
     """Raise a ValueError unless `given` is a seed that a pool can have."""
     if isinstance(given, bool) or not isinstance(given, int | np.integer):

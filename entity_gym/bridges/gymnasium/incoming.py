@@ -15,7 +15,6 @@ Shapes: N environments of the pool, n of one call, F features, C choices.
 from __future__ import annotations
 
 import difflib
-import math
 import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
@@ -40,7 +39,7 @@ from entity_gym.actions import (
 from entity_gym.actions.reading import Rows
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.vec_obs import VecAction
-from entity_gym.bridges.gymnasium.actions import GymActions, Masks
+from entity_gym.bridges.gymnasium.actions import GymActions, Masks, warn_of_masks
 from entity_gym.bridges.gymnasium.observations import (
     AGENT,
     Features,
@@ -76,10 +75,10 @@ from entity_gym.pools.batch_env import (
 )
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations, check_num_envs
+from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations, check_distinct, check_num_envs
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.registry import import_module
-from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
+from entity_gym.registry import import_module, own_values
+from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace
 
 #: How messages call the argument that names an environment.
 _OPTION = "the Gymnasium environment"
@@ -90,6 +89,7 @@ ACTION_MASK = "action_mask"
 #: Key of the info of a step in Gymnasium's toy text: the probability of the last transition, which is no result of an episode.
 _PROBABILITY, _TOY_TEXT = "prob", "gymnasium.envs.toy_text."
 _CUT = "TimeLimit.truncated"
+_CLOSED_BY = f'info["{ACTION_MASK}"], or by the {ACTION_MASK} of a view'
 
 #: Attribute of the environment -> advice for an environment whose space changes between episodes.
 _IF_IT_VARIES = {
@@ -266,6 +266,7 @@ class GymFactory:
                 else:
                     envs.append(self._make())
                     envs[-1] = wrapped(envs[-1], self._wrappers)
+            check_distinct(envs, f"{self.__name__} returned")
         except BaseException:
             if self._make is not None:
                 _close(envs)
@@ -295,6 +296,7 @@ class GymWorld:
     Attributes:
         where: the name of the environment in messages.
         warns: warn, once, if the environment cannot be seeded.
+        seeks_masks: warn, once, if something looks like an action mask and closes nothing, until the first step.
 
     Raises:
         ValueError: if it is no such environment, or has spaces that have no form as entities.
@@ -304,7 +306,7 @@ class GymWorld:
         check_is_gym(env)
         self.env = env
         self.name = self.where = name_of(env)
-        self.warns = True
+        self.warns = self.seeks_masks = True
         is_toy_text = type(getattr(env, "unwrapped", env)).__module__.startswith(_TOY_TEXT)
         self._no_results = {ACTION_MASK, _PROBABILITY} if is_toy_text else {ACTION_MASK}
         self._seed: int | None = None
@@ -328,7 +330,7 @@ class GymWorld:
             with making(self.name):
                 shown = self._reset()[0]
         try:
-            space = infer_space(shown) if space is None else space
+            self._space = space = infer_space(shown) if space is None else space
             self.actions = GymActions(action_space)
             self.action_space: Mapping[str, ActionSpace] = self.actions.action_space
             self.view = None if options.view is None else ViewReader(load_view(options.view), space)
@@ -388,7 +390,7 @@ class GymWorld:
         # Every step of every environment comes here, so values of the expected type are not checked twice.
         if type(terminated) is not bool or type(truncated) is not bool:
             terminated, truncated = self._flag(terminated, "terminated"), self._flag(truncated, "truncated")
-        if type(reward) is not float or not math.isfinite(reward):
+        if type(reward) is not float or not -LARGEST_FLOAT32 <= reward <= LARGEST_FLOAT32:
             reward = self._number(reward)
         if type(info) is not dict and not isinstance(info, Mapping):
             raise ValueError(f"{self.where}: step() returned the info {info!r:.200}; expected a dictionary")
@@ -462,6 +464,10 @@ class GymWorld:
 
     def _masks(self, info: Mapping[str, Any], method: str) -> Masks:
         given = info.get(ACTION_MASK)
+        if self.seeks_masks:
+            is_used = given is not None or (self.view is not None and self.view.view.action_mask is not None)
+            told = is_used or warn_of_masks(self.name, self.env, self._space, info, _CLOSED_BY)
+            self.seeks_masks = method == "reset" and not told
         if given is None:
             return {}
         try:
@@ -498,8 +504,10 @@ class GymWorld:
                 several = "; if each member of its Tuple spaces is an agent, give agents=True" if array.size > 1 else ""
                 raise ValueError(f"{self.where}: step() returned the reward {value!r:.200}; expected a number{several}")
             value = array.item()
-        if not math.isfinite(value):
-            raise ValueError(f"{self.where}: step() returned the reward {value!r}; it must be finite")
+        if not abs(value) <= LARGEST_FLOAT32:
+            raise ValueError(
+                f"{self.where}: step() returned the reward {value!r}; it must be a finite number that float32 can hold"
+            )
         return float(value)
 
 
@@ -559,6 +567,7 @@ class GymnasiumEnvironment(Environment):
 
     def __init__(self, env: Any, options: GymOptions = AS_DECLARED) -> None:
         self.world = env if isinstance(env, GymWorld) else GymWorld(env, options)
+        self.unwrapped = getattr(self.world.env, "unwrapped", self.world.env)
         self.display_name = self.world.name  # by messages of pools
 
     @property
@@ -575,6 +584,7 @@ class GymnasiumEnvironment(Environment):
     def reseed(self, seed: int, number: int) -> None:
         super().reseed(seed, number)
         self.world.where = f"{self.world.name} (environment {number})"
+        self.world.seeks_masks &= number == 0  # one warning for all
         self.world.reseed(seed + number)
 
     def configure(self, info: Mapping[str, Any]) -> None:
@@ -828,6 +838,7 @@ class GymSlots(BatchSlots):
         for i, world in enumerate(self._worlds):
             world.where = self.where(i)
             world.warns = i == 0  # one warning for all
+            world.seeks_masks = first_env + i == 0
 
     def seed(self, seed: int) -> None:
         super().seed(seed)
@@ -876,8 +887,7 @@ def _made_already(envs: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         raise ValueError(
             f"the arguments {list(kwargs)} are for making environments; those in the list are made already"
         )
-    if len({id(each) for each in envs}) != len(envs):
-        raise ValueError("the list has one environment twice; each is stepped by itself, so make as many as you need")
+    check_distinct(envs, "the list has")
     return list(envs)
 
 
@@ -952,7 +962,7 @@ class _FromSpec:
         try:
             with making(self._name):
                 # GymWorld checks all that is returned.
-                return gymnasium.make(self._spec, disable_env_checker=True, **self._kwargs)
+                return gymnasium.make(self._spec, disable_env_checker=True, **own_values(self._kwargs))
         except (gymnasium.error.Error, TypeError, ImportError) as error:
             arguments = f" with {self._kwargs}" if self._kwargs else ""
             raise ValueError(f"Gymnasium cannot make {self._name!r}{arguments}: {error}") from error

@@ -13,6 +13,9 @@ import numpy as np
 
 from entity_gym.bridges.gymnasium.observations import kind_of, members_of
 
+#: Key of the info that belongs to no agent.
+COMMON = "__common__"
+
 
 def has_agents(env: Any) -> bool:
     """Return True for an environment that says that it has several agents (`n_agents`), and has tuples of spaces for them."""
@@ -35,7 +38,7 @@ class TupleAgents:
     """
 
     def __init__(self, env: Any, name: str) -> None:
-        self.env, self.metadata = env, {"name": name}
+        self.env, self.metadata, self.unwrapped = env, {"name": name}, getattr(env, "unwrapped", env)
         sides = []
         for side in ("observation_space", "action_space"):
             space = getattr(env, side, None)
@@ -62,14 +65,14 @@ class TupleAgents:
         return self._actions[self.possible_agents.index(agent)]
 
     def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
-        """Start an episode; returns agent -> observation, and agent -> info."""
-        observations, _ = self.env.reset(seed=seed, options=options)
+        """Start an episode; returns agent -> observation, and the info as that of `COMMON`."""
+        observations, info = self.env.reset(seed=seed, options=options)
         self.agents = list(self.possible_agents)
-        return self._of_each(observations, "observations"), {agent: {} for agent in self.agents}
+        return self._of_each(observations, "observations"), {COMMON: info}
 
     def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
-        """Take a step; returns agent -> observation, reward, terminated, truncated and info."""
-        observations, rewards, terminated, truncated, _ = self.env.step(tuple(actions.values()))
+        """Take a step; returns agent -> observation, reward, terminated and truncated, and the info."""
+        observations, rewards, terminated, truncated, info = self.env.step(tuple(actions.values()))
         ended = {
             name: self._flags(given, name) for name, given in (("terminated", terminated), ("truncated", truncated))
         }
@@ -80,7 +83,7 @@ class TupleAgents:
             self._of_each(rewards, "rewards"),
             ended["terminated"],
             ended["truncated"],
-            {agent: {} for agent in self.possible_agents},
+            {COMMON: info},
         )
 
     def render(self) -> Any:

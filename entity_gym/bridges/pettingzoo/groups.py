@@ -124,6 +124,7 @@ class Group:
         side: agent -> its side, of agents that have joined.
         reader: reads the view, if there is one.
         entity: its features; the last are `turn` and `side`, where there are such.
+        shows_mask: whether observations show the open choices.
         action_space: "<group>.action" or, where an agent takes several, "<group>.<path>".
 
     Raises:
@@ -149,9 +150,9 @@ class Group:
         added += [Category(SIDE, num_sides)] if num_sides > 1 else []
         self._spaces = (observation_space, action_space)
         members = dict(members_of(observation_space)) if kind_of(observation_space) == "Dict" else {}
-        self._shows_mask = ACTION_MASK in members
+        self.shows_mask = ACTION_MASK in members
         self._wrapped = members.keys() == {ACTION_MASK, OBSERVATION}
-        if self._shows_mask:
+        if self.shows_mask:
             del members[ACTION_MASK]
             observation_space = members[OBSERVATION] if self._wrapped else PlainSpace("Dict", spaces=members)
         try:
@@ -255,7 +256,7 @@ class Group:
             info = infos.get(agent)
             given = info.get(ACTION_MASK) if isinstance(info, Mapping) else None
             try:
-                masks[agent] = self._actions.masks(observation[ACTION_MASK] if self._shows_mask else given)
+                masks[agent] = self._actions.masks(observation[ACTION_MASK] if self.shows_mask else given)
             except ValueError as error:
                 raise ValueError(f"agent {agent!r}: {error}") from None
         return {action: self._offer_one(action, key, masks) for action, key in self._named.items() if masks}
@@ -287,7 +288,7 @@ class Group:
         return CategoricalActionMask(actor_ids=list(able), mask=np.stack(list(able.values())) if some_closed else None)
 
     def _without_mask(self, observation: Any) -> Any:
-        if not self._shows_mask:
+        if not self.shows_mask:
             return observation
         if not isinstance(observation, Mapping) or ACTION_MASK not in observation:
             raise ValueError(f"the observation is {observation!r:.200}; expected a dictionary with {ACTION_MASK!r}")

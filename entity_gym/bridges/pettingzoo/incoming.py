@@ -41,10 +41,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionMask, ActionSpace
+from entity_gym.bridges.gymnasium.actions import warn_of_masks
 from entity_gym.bridges.gymnasium.observations import AGENT
 from entity_gym.bridges.incoming import Executor, make_pool
 from entity_gym.bridges.pettingzoo.finding import constructor_of
 from entity_gym.bridges.pettingzoo.groups import (
+    ACTION_MASK,
     AgentID,
     Group,
     Groups,
@@ -63,7 +65,7 @@ from entity_gym.errors import NoPictureError, nearest, warn_caller
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.spaces import ObsSpace
+from entity_gym.spaces import LARGEST_FLOAT32, ObsSpace
 
 #: A warning comes after so many steps in which the rewards of a player's agents were not 0 and cancelled, from the first on.
 CANCELLED = 5
@@ -201,7 +203,7 @@ class PettingZooEnvironment(Environment):
     """
 
     def __init__(self, env: Any, groups: Groups | None = None, view: View | None = None) -> None:
-        self.env = as_parallel(env)
+        self.env, self.unwrapped = as_parallel(env), getattr(env, "unwrapped", env)
         self.display_name = str(getattr(env, "metadata", {}).get("name", type(env).__name__))  # by messages of pools
         self.view = view
         self.groups: dict[str, Group] = {}
@@ -241,6 +243,7 @@ class PettingZooEnvironment(Environment):
         self._scores: dict[AgentID, float] = {}
         self._watched: set[int] = set()  # players whose rewards have always cancelled, of which no warning was given
         self._times_cancelled = [0] * len(self.player_names)
+        self._seeks_masks = True  # until the first step
 
     @property
     def left_out(self) -> list[str]:
@@ -258,6 +261,7 @@ class PettingZooEnvironment(Environment):
         super().reseed(seed, number)
         self._seed = seed + number
         # The first environment of a pool warns for all.
+        self._seeks_masks &= number == 0
         self._watched = set(range(len(self.player_names))) if number == 0 else set()
 
     def configure(self, info: Mapping[str, Any]) -> None:
@@ -278,6 +282,8 @@ class PettingZooEnvironment(Environment):
         for group in self.groups.values():
             group.check_same(group.agent, *self._spaces(group.agent))
         self._scores = {}
+        if self._seeks_masks:
+            self._seeks_masks = not self._warn_of_masks(infos)
         return self._observe(self._agents, observations, infos, {})
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
@@ -295,6 +301,9 @@ class PettingZooEnvironment(Environment):
         ended = {agent for agent in acting if terminated.get(agent) or truncated.get(agent)}
         self._agents = [agent for agent in self.env.agents if agent not in ended]
         earned = self._earned(acting, rewards)
+        if self._seeks_masks:
+            self._warn_of_masks(infos)
+            self._seeks_masks = False
         if self._watched:
             self._warn_if_they_cancel(earned)
         if self._agents:
@@ -444,9 +453,10 @@ class PettingZooEnvironment(Environment):
         for agent in dict.fromkeys([*acting, *self._agents]):
             if agent in rewards:
                 reward = np.asarray(rewards[agent])
-                if reward.size != 1 or reward.dtype.kind not in "biuf" or not math.isfinite(reward.item()):
+                if reward.size != 1 or reward.dtype.kind not in "biuf" or not abs(reward.item()) <= LARGEST_FLOAT32:
                     raise ValueError(
-                        f"step() returned the reward {rewards[agent]!r:.200} of {agent!r}; expected a finite number"
+                        f"step() returned the reward {rewards[agent]!r:.200} of {agent!r}; expected a finite number that "
+                        "float32 can hold"
                     )
                 earned[agent] = float(reward.item())
                 self._scores[agent] = self._scores.get(agent, 0.0) + earned[agent]
@@ -464,6 +474,16 @@ class PettingZooEnvironment(Environment):
     def _player(self, agent: AgentID) -> int:
         group = self._known(agent)
         return group.players[group.side[agent]]
+
+    def _warn_of_masks(self, infos: Mapping[AgentID, Any]) -> bool:
+        """Return True if masks are used, or a warning was given of something that only looks like one."""
+        of_agents = [info for agent, info in infos.items() if agent in self._group and isinstance(info, Mapping)]
+        if any(group.shows_mask for group in self.groups.values()) or any(ACTION_MASK in info for info in of_agents):
+            return True
+        keys = dict.fromkeys(key for info in infos.values() if isinstance(info, Mapping) for key in info)
+        space = self.env.observation_space(next(iter(self._group)))
+        used = f'observation["{ACTION_MASK}"] of each agent, or by its own info["{ACTION_MASK}"]'
+        return warn_of_masks(self.display_name, self.unwrapped, space, keys, used)
 
     def _warn_if_they_cancel(self, rewards: Mapping[AgentID, float]) -> None:
         """Warn, once, of a player whose agents have earned 0 together whenever one of them earned something."""

@@ -19,14 +19,12 @@ import hashlib
 import inspect
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias, get_type_hints
 
 from numba import extending, njit, types
 from numba.core import cgutils
-from numba.core.caching import FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
@@ -35,6 +33,8 @@ from numba.core.typed_passes import NativeLowering
 from numba.extending import NativeValue, models, register_model, typeof_impl, unbox
 from numpy.typing import NDArray
 from torch import Tensor
+
+from entity_gym.compiled.compiler import KeptCode
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def _kept(function: Callable[..., Any], compiled: Any) -> Callable[..., Any]:
     return compiled  # type: ignore[no-any-return]
 
 
-class KernelCache(FunctionCache):
+class KernelCache(KeptCode):
     """Numba's cache of a kernel. It does without a full disk, a folder that cannot be used, and files that are damaged."""
 
     def has(self, signature: Any, target_context: Any) -> bool:
@@ -74,13 +74,8 @@ class KernelCache(FunctionCache):
         except OSError:  # said when it is loaded
             return False
         except Exception:
-            return self._drop()
-
-    def _drop(self) -> bool:
-        """Forget files that cannot be read as what they should be; they were damaged, or written by other versions."""
-        with suppress(OSError):
-            self.flush()
-        return False
+            self.drop()
+            return False
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return (*super()._index_key(sig, codegen), _DIGEST)
@@ -90,9 +85,6 @@ class KernelCache(FunctionCache):
             return super().load_overload(sig, target_context)
         except OSError as error:
             say_not_kept(error.strerror or str(error))
-            return None
-        except Exception:
-            self._drop()
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:

@@ -153,8 +153,8 @@ REFUSED = [
     ("held", 2, "2; a flag must be 0 or 1"),
     ("held", 0.25, "0.25; a flag must be 0 or 1"),
     ("held", -np.inf, "-inf; a flag must be 0 or 1"),
-    ("heading", np.nan, "nan; an angle must be a finite number"),
-    ("x", np.inf, "inf; features must be finite numbers"),
+    ("heading", np.nan, "nan; an angle must be a finite number that float32 can hold"),
+    ("x", np.inf, "inf; features must be finite numbers that float32 can hold"),
 ]
 
 
@@ -172,7 +172,7 @@ def test_a_refusal_names_environment_type_entity_feature_value_and_what_is_allow
     [
         ("season", 7, "7; a category of 4 must be a whole number from 0 to 3"),
         ("night", -1, "-1; a flag must be 0 or 1"),
-        ("time", np.nan, "nan; features must be finite numbers"),
+        ("time", np.nan, "nan; features must be finite numbers that float32 can hold"),
     ],
 )
 def test_global_features_are_checked_in_the_same_way(name: str, value: float, wrong: str) -> None:

@@ -377,7 +377,7 @@ def test_arguments_that_the_environment_does_not_take_are_told() -> None:
 
 def test_one_environment_twice_in_a_list_is_refused() -> None:
     line = Line()
-    with pytest.raises(ValueError, match=r"the list has one environment twice"):
+    with pytest.raises(ValueError, match=r"the list has the same Line object twice"):
         from_gymnasium([line, line])
 
 
@@ -462,7 +462,9 @@ REAL = spaces.Box(-np.inf, np.inf, (2,))
         (shows(np.zeros(2), np.zeros(4)), r"the first observation, since no observation_space is declared: .*\(4,\)"),
         (shows(np.zeros(2), np.zeros(2), space=REAL, reward="5"), r"the reward '5'; expected a number"),
         (shows(np.zeros(2), np.zeros(2), space=REAL, reward=[1, 2]), r"the reward \[1, 2\]; expected a number"),
-        (shows(np.zeros(2), np.zeros(2), space=REAL, reward=np.nan), r"the reward nan; it must be finite"),
+        (shows(np.zeros(2), np.zeros(2), space=REAL, reward=np.nan), r"the reward nan; it must be a finite number"),
+        (shows(np.zeros(2), np.zeros(2), space=REAL, reward=1e39), r"the reward 1e\+39; .* that float32 can hold"),
+        (shows(np.zeros(2), np.zeros(2), space=REAL, reward=-(10**400)), r"the reward -10+; .* that float32 can hold"),
         (shows(np.zeros(2), np.array([0, np.inf]), space=REAL), r"feature '1' of entity 0 of type 'Agent' is inf"),
         (shows(3, 7, space=spaces.Discrete(5)), r"feature 'value' .* is 7; a category of 5 must be a whole number"),
     ],

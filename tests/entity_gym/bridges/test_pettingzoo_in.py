@@ -486,6 +486,10 @@ def _with_stranger(self: Herd, actions: Mapping[str, Any]) -> Any:
         (_with(1, "wolf_0", None), "returned the reward None of 'wolf_0'; expected a finite number"),
         (_with(1, "wolf_0", np.nan), "returned the reward nan of 'wolf_0'; expected a finite number"),
         (
+            _with(1, "wolf_0", 1e39),
+            r"returned the reward 1e\+39 of 'wolf_0'; expected a finite number that float32 can hold",
+        ),
+        (
             _with_stranger,
             "'bear_0' appeared, of the group 'bear', of which there was nobody before; allowed: 'sheep', 'wolf'",
         ),

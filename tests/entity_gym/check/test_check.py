@@ -142,6 +142,7 @@ MISTAKES = [
         "an environment alone is not what it is beside others.*Environments share something",
     ),
     (broken.OverwritesArrays, "own arrays", r"step \d overwrites features\['Walker'\] of the observation before it"),
+    (broken.OverwritesTargets, "own arrays", r"step \d overwrites targets\['x'\] of the observation before it"),
     (broken.ForgetsToSave, "saving", r"^saved after \d+ steps and loaded into a new environment: step \d+: done is"),
     (broken.SavesAnObject, "saving", r"^state\(\)\['seen'\] is \{1, 2\} of type set; values are arrays"),
     (broken.SavesOnly, "saving", r"^state\(\) is there alone: saving takes both"),

@@ -18,6 +18,7 @@ from numba.core.caching import IndexDataCacheFile
 
 from entity_gym.compiled import CompiledEnvironment, rand_int
 from entity_gym.compiled.build import build, cache_dir
+from entity_gym.compiled.compiler import entry
 from entity_gym.compiled.slots import CompiledSlots
 from tests.entity_gym.compiled.comparing import Playing
 from tests.entity_gym.compiled.worlds import Watching
@@ -142,7 +143,9 @@ def first_reward(world: Any, **options: Any) -> float:
 
 
 def folder_of(world: type[CompiledEnvironment], **options: Any) -> str:
-    return build(world, compile=False, **options).folder.name
+    folder = build(world, compile=False, **options).folder
+    assert folder is not None
+    return folder.name
 
 
 def test_the_same_sources_have_the_same_place(project: Path) -> None:
@@ -302,9 +305,43 @@ def test_a_cache_that_cannot_be_written_is_said_and_does_without(
     temporary.mkdir()
     monkeypatch.setenv("ENTITY_GYM_CACHE_DIR", str(blocked))
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    with pytest.warns(UserWarning, match=r"a file.*set ENTITY_GYM_CACHE_DIR to a folder that can"):
-        folder = build(imported(), compile=False).folder
-    assert temporary in folder.parents
+    with pytest.warns(
+        UserWarning, match=r"World cannot be kept on disk .*a file.*set ENTITY_GYM_CACHE_DIR to a folder"
+    ):
+        program = build(imported())
+    assert program.folder is None and program.run is not None
+    assert first_reward(imported(), compile=False) == FIRST_REWARD
+    assert list(temporary.iterdir()) == []  # where others could put code to be executed
+
+
+def make_link(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+    folder.symlink_to(folder.with_name("elsewhere"))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners and modes are those of POSIX")
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda folder, monkeypatch: folder.chmod(0o777),
+        lambda folder, monkeypatch: folder.chmod(0o770),
+        lambda folder, monkeypatch: make_link(folder),
+        lambda folder, monkeypatch: monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1),
+    ],
+    ids=["everybody", "group", "link", "owner"],
+)
+def test_code_is_kept_where_nobody_else_can_put_any(spoil: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = build(imported(), compile=False).folder
+    assert folder is not None and folder.stat().st_mode & 0o777 == 0o700
+    (folder / "loops.py").write_text("raise AssertionError('code of somebody else is executed')")
+    spoil(folder, monkeypatch)
+    with pytest.warns(UserWarning, match=f"kept on disk .{re.escape(str(folder))} is a link, or others own it"):
+        assert build(imported(), compile=False).folder is None
+
+
+def test_where_the_system_has_no_owners_code_is_kept(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "geteuid", raising=False)
+    assert build(imported(), compile=False).folder is not None
 
 
 def test_on_a_full_disk_a_world_is_compiled_and_not_kept(
@@ -333,6 +370,7 @@ def test_a_cache_that_can_be_written_is_no_reason_to_warn(project: Path, recwarn
 def test_a_half_written_file_of_a_process_that_died_is_no_hindrance(project: Path) -> None:
     world = imported()
     folder = build(world, compile=False).folder
+    assert folder is not None
     (folder / "loops.py").unlink()
     (folder / "leftover.tmp").write_text("def wor")
     assert first_reward(imported(), compile=False) == FIRST_REWARD
@@ -368,3 +406,44 @@ def test_a_world_is_compiled_where_numbas_own_variable_keeps_it(
     assert capfd.readouterr().err.count("\n") == 2
     build(imported())
     assert capfd.readouterr().err == ""
+
+
+# --- Damaged files
+
+
+def doubled(x: int) -> int:
+    return 2 * x
+
+
+def kept_files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_damaged_files_of_compiled_code_are_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    compiled = entry(numba.int64(numba.int64), cache=True)
+    compiled(doubled)
+    files = kept_files(tmp_path)
+    assert sorted(path.suffix for path in files) == [".nbc", ".nbi"]
+    for path, whole in files.items():
+        cuts = [whole[:size] for size in (0, 1, 10, len(whole) // 3, len(whole) // 2, len(whole) - 1)]
+        for content in (*cuts, bytes(len(whole)), b"damaged" + whole):
+            path.write_bytes(content)
+            assert compiled(doubled)(21) == 42
+            again = compiled(doubled)
+            assert sum(again.stats.cache_hits.values()) == 1 and again(21) == 42
+
+
+def test_a_world_is_compiled_again_where_its_files_are_damaged(project: Path) -> None:
+    assert first_reward(imported()) == FIRST_REWARD
+    folder = build(imported()).folder
+    assert folder is not None
+    files = {path: content for path, content in kept_files(folder).items() if path.suffix in (".py", ".nbi", ".nbc")}
+    assert len(files) == 3
+    for content in (b"", None):
+        for path, whole in files.items():
+            path.write_bytes(whole[: len(whole) // 2] if content is None else content)
+        assert first_reward(imported()) == FIRST_REWARD
+        program = build(imported())
+        assert program.run is not None and sum(program.module.run.stats.cache_hits.values()) == 1
+        assert (folder / "loops.py").read_bytes() == files[folder / "loops.py"]

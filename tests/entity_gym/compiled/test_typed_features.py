@@ -119,11 +119,11 @@ REFUSED = [
     ("suit", 1e300, of_card("suit", "inf; a category of 4 must be a whole number from 0 to 3")),
     ("held", 2.0, of_card("held", "2; a flag must be 0 or 1")),
     ("seen", -0.5, of_card("seen", "-0.5; a flag must be 0 or 1")),
-    ("turned", -1e300, of_card("turned", "-inf; an angle must be a finite number")),
-    ("x", 1e300, of_card("x", "inf; features must be finite numbers")),
+    ("turned", -1e300, of_card("turned", "-inf; an angle must be a finite number that float32 can hold")),
+    ("x", 1e300, of_card("x", "inf; features must be finite numbers that float32 can hold")),
     ("season", 7.0, "global feature 'season' is 7; a category of 4 must be a whole number from 0 to 3"),
     ("night", 0.5, "global feature 'night' is 0.5; a flag must be 0 or 1"),
-    ("time", 1e300, "global feature 'time' is inf; features must be finite numbers"),
+    ("time", 1e300, "global feature 'time' is inf; features must be finite numbers that float32 can hold"),
 ]  # 1e300 is infinite as float32
 
 

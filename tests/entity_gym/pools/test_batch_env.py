@@ -378,7 +378,13 @@ def dogs(values: Any, counts: Any) -> dict[str, Any]:
         ),
         (dogs([[1], [2]], [2]), "counts of features of 'Dog' are array([2]); expected 2 whole numbers"),
         (dogs([[1], [np.nan], [2]], [1, 2]), "Yard (environment 1): feature 'x' of entity 0 of type 'Dog' is nan"),
-        ({"global_features": None}, "global_features have shape (2, 0); expected (2, 1), for ['time']"),
+        (dogs([["1"], ["2"], ["3"]], [1, 2]), "Yard: features of 'Dog' are of type str32; expected numbers"),
+        (dogs([[1j], [2], [3]], [1, 2]), "Yard: features of 'Dog' are of type complex128; expected numbers"),
+        (
+            {"global_features": None},
+            "global_features have shape (2, 0) and type float64; expected numbers (2, 1), for ['time']",
+        ),
+        ({"global_features": np.array([["1"], ["2"]])}, "global_features have shape (2, 1) and type str32; expected"),
         (
             {"visible": {"Cat": np.ones((2, 1), bool)}},
             "visible of 'Cat' has other counts than its features",
@@ -425,7 +431,14 @@ NO = np.zeros(2, np.bool_)
     [
         ((np.zeros(2), NO, NO), "step() returned (array([0., 0.]), "),
         (BatchStep(np.zeros(3), NO, NO), "reward of step() has shape (3,) and type float64; expected 2 numbers"),
-        (BatchStep(np.array([0, np.inf]), NO, NO), "step() returned a reward that is not a finite number"),
+        (
+            BatchStep(np.array([0, np.inf]), NO, NO),
+            "(environment 1): step() returned the reward inf; it must be a finite",
+        ),
+        (
+            BatchStep(np.array([0, 1e39]), NO, NO),
+            "(environment 1): step() returned the reward 1e+39; it must be a finite",
+        ),
         (
             BatchStep(np.zeros(2), np.zeros(2), NO),
             "terminated of step() has shape (2,) and type float64; expected 2 bools",

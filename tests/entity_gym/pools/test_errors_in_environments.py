@@ -91,6 +91,26 @@ FEATURES = {
         garden(features={"Cat": [["left", "up"], ["right", "down"]]}),
         "features of 'Cat' are not rows of 2 numbers each",
     ),
+    "features that are the text of numbers": (
+        garden(features={"Cat": [["0", "1"], ["2", "3"]]}),
+        "features of 'Cat' are not rows of 2 numbers each: they are [['0', '1'], ['2', '3']]",
+    ),
+    "one feature that is the text of a number": (
+        garden(features={"Cat": [[0, 1], [2, "3"]]}),
+        "features of 'Cat' are not rows of 2 numbers each: they are [[0, 1], [2, '3']]",
+    ),
+    "a text among objects": (
+        garden(features={"Cat": np.array([[0, 1], [2, "3"]], object)}),
+        "features of 'Cat' are not rows of 2 numbers each: they are array([[0, 1],",
+    ),
+    "complex features": (
+        garden(features={"Cat": np.array([[0, 1], [2, 3j]])}),
+        "features of 'Cat' are not rows of 2 numbers each: they are array([[0.+0.j,",
+    ),
+    "features that are dates": (
+        garden(features={"Cat": np.zeros((2, 2), "datetime64[s]")}),
+        "features of 'Cat' are not rows of 2 numbers each: they are array([['1970-01-01",
+    ),
     "features by name": (
         garden(features={"Cat": {"x": [0, 1], "y": [0, 1]}}),
         "features of 'Cat' are not rows of 2 numbers each",
@@ -111,6 +131,14 @@ FEATURES = {
     "global features that are no numbers": (
         garden(global_features=["noon", "mild"]),
         "global_features are ['noon', 'mild']; expected one number for each of ['time', 'wind']",
+    ),
+    "global features that are the text of numbers": (
+        garden(global_features=["1", "2"]),
+        "global_features are ['1', '2']; expected one number for each of ['time', 'wind']",
+    ),
+    "complex global features": (
+        garden(global_features=np.array([1, 2j])),
+        "global_features are array([1.+0.j, 0.+2.j]); expected one number for each of ['time', 'wind']",
     ),
 }
 IDS = {
@@ -275,6 +303,9 @@ SCALARS = {
     "a reward that is None": (garden(reward=None), "reward is None; it must be a finite number"),
     "a reward for every actor": (garden(reward=np.array([1.0])), "reward is array([1.]); it must be a finite number"),
     "a reward that is no number": (garden(reward="much"), "reward is 'much'; it must be a finite number"),
+    "a reward that is the text of a number": (garden(reward="1"), "reward is '1'; it must be a finite number"),
+    "a complex reward": (garden(reward=1j), "reward is 1j; it must be a finite number"),
+    "a metric that is the text of a number": (garden(metrics={"hp": "1"}), "metrics['hp'] is '1'; it must be a finite"),
     "a metric that is no number": (garden(metrics={"hp": "low"}), "metrics['hp'] is 'low'; it must be a finite number"),
     "a metric beyond all floats": (garden(metrics={"hp": 10**400}), "metrics['hp'] is 10000000000"),
 }
@@ -288,6 +319,23 @@ def pool(*scripts: list[Any]) -> ListEnv:
 
 def nobody(num_envs: int) -> dict[str, RaggedBufferI64]:
     return {name: RaggedBufferI64.from_flattened(np.zeros((0, 1), np.int64), [0] * num_envs) for name in ACTIONS}
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [
+        (
+            garden(features={"Cat": [[0, 1e39], [0, 0]], "Dog": [[0]]}),
+            "feature 'y' of entity 0 of .*'Cat' is inf; .*float32",
+        ),
+        (garden(global_features=[0, -1e39]), "global feature 'wind' is -inf; .*float32 can hold"),
+        (garden(reward=1e39), r"reward is 1e\+39; it must be a finite number that float32 can hold"),
+    ],
+)
+def test_numbers_beyond_float32_are_refused(observation: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"^Garden \(environment 1\): {message}"):
+        pool([garden()], [observation]).reset()
 
 
 @pytest.mark.parametrize("mistake", WRONG)

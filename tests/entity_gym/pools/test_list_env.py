@@ -154,19 +154,22 @@ class InPlace(Environment):
     def __init__(self) -> None:
         self.rows = np.zeros((1, 1), np.float32)
         self.hidden = np.zeros(1, np.bool_)
-        self.info: dict[str, int] = {}
+        self.info: dict[str, Any] = {"place": np.zeros(1)}
         self.metrics: dict[str, float] = {}
+        self.reward, self.target, self.earned = np.zeros(()), np.zeros(1, np.float32), np.zeros(2)
 
     def obs_space(self) -> ObsSpace:
-        return SPACE
+        return ObsSpace(SPACE.entities, targets={"steps": 1})
 
     def action_space(self) -> dict:
         return {}
 
     def reset(self) -> Observation:
         self.rows[:] = 0
-        self.info.clear()
+        self.info.pop("steps", None)
         self.metrics.clear()
+        for array in (self.reward, self.target, self.earned, self.info["place"]):
+            array[...] = 0
         self.hidden[:] = True
         return self._observe(done=False)
 
@@ -175,6 +178,8 @@ class InPlace(Environment):
         self.hidden[:] = False
         self.info["steps"] = int(self.rows[0, 0])
         self.metrics["steps"] = self.info["steps"]
+        for array in (self.reward, self.target, self.earned, self.info["place"]):
+            array += 1
         return self._observe(done=self.info["steps"] == 3)
 
     def state(self) -> dict[str, Any]:
@@ -189,6 +194,9 @@ class InPlace(Environment):
             visible={"Cat": self.hidden},
             end_of_episode_info=self.info,
             metrics=self.metrics,
+            reward=self.reward,  # type: ignore[arg-type]
+            player_rewards=self.earned,  # type: ignore[arg-type]
+            targets={"steps": self.target},
             done=done,
             truncated=done,
         )
@@ -204,7 +212,12 @@ def test_a_final_observation_outlives_a_reset_that_writes_into_the_same_arrays()
     assert final.features["Cat"].to_list() == [[[3]]] * 2
     assert final.visible["Cat"].to_list() == [[[False]]] * 2
     assert seen[-1].visible == {}
-    assert seen[-1].end_of_episode_info == {0: {"steps": 3}, 1: {"steps": 3}}
+    assert [info["steps"] for info in seen[-1].end_of_episode_info.values()] == [3, 3]
+    assert [info["place"].tolist() for info in seen[-1].end_of_episode_info.values()] == [[3], [3]]
+    assert final.arrays["target:steps"].tolist() == [[3]] * 2
+    assert seen[-1].arrays["target:steps"].tolist() == [[0]] * 2
+    assert final.reward.tolist() == seen[-1].reward.tolist() == [3, 3]
+    assert final.arrays["player_reward"].to_list() == seen[-1].arrays["player_reward"].to_list() == [[3, 3]] * 2
     assert seen[-1].metrics["steps"].max == 3
 
 

@@ -22,7 +22,7 @@ from entity_gym.pools.batch_env import (
 )
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
-from entity_gym.pools.processes.env import merge_states
+from entity_gym.pools.processes.env import ProcessVecEnv, merge_states
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import make
 from tests.entity_gym.pools.test_batch_env import Orchard, play, walk
@@ -366,3 +366,53 @@ def test_environments_of_gymnasium_have_no_ids_to_tell() -> None:
         obs = env.reset(seed=1)
         assert obs.ids
         assert all(ids.values.ravel().tolist() == [-1, -1] for ids in obs.ids.values())
+
+
+# --- Two slots, one object
+
+
+THE_SAME = Walker()
+
+
+def the_same() -> Walker:
+    return THE_SAME
+
+
+@pytest.mark.parametrize(
+    "make_pool",
+    [
+        ListEnv,
+        lambda env, n: ThreadedVecEnv(env, n, 2),
+        lambda env, n: ProcessVecEnv(env, n, 1),
+        EpisodeVecEnv,
+        make,
+    ],
+)
+def test_a_factory_that_returns_the_same_object_twice_is_refused(make_pool: Callable[..., Any]) -> None:
+    with pytest.raises(
+        ValueError, match="create_env returned the same Walker object twice; .* make a new one for each"
+    ):
+        make_pool(the_same, 2)
+
+
+def test_a_copy_that_would_have_the_same_object_is_refused() -> None:
+    with ListEnv(the_same, 1) as pool:
+        pool.reset()
+        with pytest.raises(ValueError, match="returned the same Walker object twice"):
+            pool.clone()
+
+
+class Emptying(Walker):
+    """Takes what it needs out of the lists and mappings that it is given."""
+
+    def __init__(self, weights: list[float], options: dict[str, Any], last: Any = None) -> None:
+        super().__init__(weight=weights.pop() + options["inner"].pop("weight"))
+        self.given = last
+
+
+def test_every_environment_gets_lists_and_mappings_of_its_own() -> None:
+    weights, options, last = [1.0, 2.0], {"inner": {"weight": 3.0}}, object()
+    with make(Emptying, 3, executor="list", weights=weights, options=options, last=last) as pool:
+        assert pool.reset().features["Walker"].values.tolist() == [[5], [5], [5]]
+        assert all(env.given is last for env in pool.envs)
+    assert (weights, options) == ([1.0, 2.0], {"inner": {"weight": 3.0}})
