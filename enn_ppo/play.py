@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not options.trust:
             check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
         found, fitted = _find(checkpoint, options.set)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return usage_error(error)
     except Exception as error:
         return broken(error)
