@@ -173,7 +173,7 @@ class Learner:
         samples = Samples.of(rollout, advantages)
         learning = (self.config.optim, settings.ppo)
         options: dict[str, Any] = {"generator": self._shuffling, "loss": self.loss, "ranks": self.ranks}
-        if self._compiled and self.loss is self._ppo_loss and self._compiled.steps.can_learn():
+        if self._compiled and self.loss is self._ppo_loss:
             with self._compiled.update(samples, settings.ppo) as frames_of:
                 learn = self._compiled.learn
                 stats = update(self.model, self.optimizer, frames_of, *learning, learn=learn, **options)
