@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from enn_ppo.serve.agent import save_agent
+from entity_gym.errors import shortened
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,8 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         file = save_agent(options.checkpoint.removeprefix("checkpoint="), options.file)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (ValueError, OSError) as error:
+        print(f"error: {shortened(str(error))}", file=sys.stderr)
         return 2
     print(f"wrote {file}")
     return 0

@@ -25,8 +25,9 @@ from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
-from enn_ppo.checkpoints.policy import saved_config
+from enn_ppo.checkpoints.policy import CPU, saved_config
 from enn_ppo.checkpoints.trust import check_trust, code_of_environment
+from enn_ppo.eval.policy import Critic, fit_critic
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.environment import BRIDGES, bind_environment
 from entity_gym.batch.vec_obs import VecObs
@@ -50,6 +51,7 @@ class NetPolicy:
         greedy: take the most likely choice instead of sampling.
         seed: of the sampling.
         adaptor: converts the environment's observations to the network's space; None: the spaces are equal.
+        critic: estimates values; None: the network does, in its own unit.
     """
 
     def __init__(
@@ -59,25 +61,27 @@ class NetPolicy:
         greedy: bool = False,
         seed: int = 0,
         adaptor: ObsAdaptor | None = None,
+        critic: Critic | None = None,
     ) -> None:
         self.net = net
         self.adaptor = adaptor
+        self.critic = critic
         self.temperature = temperature
         self.greedy = greedy
         self._generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, obs: VecObs) -> Advice:
         """Return the decisions and the value of a single frame."""
-        batch = ObsBatch.from_vec_obs(obs)
-        if self.adaptor is not None:
-            batch = self.adaptor(batch)
+        shown = ObsBatch.from_vec_obs(obs)
+        batch = shown if self.adaptor is None else self.adaptor(shown)
         result = self.net.act(
             batch, greedy=self.greedy, temperature=self.temperature, generator=self._generator, logits=True
         )
         check_finite(self.net, batch, result)
         assert result.logits is not None
         decisions = {name: decide(result.actions[name].values, result.logits[name].values) for name in obs.action_masks}
-        return Advice(decisions, float(result.values[0]))
+        values = result.values if self.critic is None else self.critic.values_of(self.net, shown, result)
+        return Advice(decisions, float(values[0]))
 
 
 def decide(values: Tensor, logits: Tensor) -> list[Decision]:
@@ -103,19 +107,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         checkpoint = load_checkpoint(Path(options.checkpoint.removeprefix("checkpoint=")))
         if not options.trust:
             check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
-        found, fitted = _find(checkpoint, options.set)
-    except ValueError as error:
+        found, fitted, critic = _find(checkpoint, options.set)
+    except (ValueError, OSError) as error:
         return usage_error(error)
     except Exception as error:
         return broken(error)
     if fitted.news:
         print(f"the environment is not as it was in training; {fitted.news}")
-    policy = NetPolicy(fitted.net, options.temperature, options.greedy, options.seed or 0, fitted.adaptor)
+    seed = options.seed or 0
+    policy = NetPolicy(fitted.net, options.temperature, options.greedy, seed, fitted.adaptor, critic)
     return run(found, options.seed, style_of(options), policy, options.auto, options.browser)
 
 
-def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> tuple[Loaded, FittedPolicy]:
-    """Load the environment of the checkpoint's training, with `settings` overriding its arguments, and the policy.
+def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> tuple[Loaded, FittedPolicy, Critic]:
+    """Load the environment of the checkpoint's training, with `settings` overriding its arguments, the policy and its critic.
 
     Raises:
         ValueError: the environment does not exist, or lacks actions or observations that the policy needs.
@@ -129,7 +134,8 @@ def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> tuple[Loaded, Fitt
     env = make_python(found.source, found.parameters)
     obs_space, action_space = env.obs_space(), env.action_space()
     env.close()
-    return found, fit_policy(checkpoint, obs_space, action_space, torch.device("cpu"), config.id)
+    fitted = fit_policy(checkpoint, obs_space, action_space, CPU, config.id)
+    return found, fitted, fit_critic(checkpoint, fitted, obs_space, action_space, CPU, config.id)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -30,6 +30,12 @@ def nearest(given: object, allowed: Iterable[str]) -> str:
     return f"allowed: {listing}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
+def shortened(message: str, most: int = 1000) -> str:
+    """Return a message of at most `most` characters: the middle of a longer one becomes `...`."""
+    head, tail = most * 2 // 3, most // 4
+    return message if len(message) <= most else f"{message[:head]} ... {message[-tail:]}"
+
+
 def check_parts(given: Iterable[str], known: Iterable[str], what: str) -> None:
     """Raise a ValueError for the first name that is not known: a misspelt part would be ignored otherwise.
 

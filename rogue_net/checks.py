@@ -22,6 +22,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from entity_gym.errors import nearest
 
+LARGEST = 2**63 - 1  # of whole numbers
+
 
 @dataclass(frozen=True)
 class Range:
@@ -47,6 +49,7 @@ class Range:
 
 PositiveInt = Annotated[int, Range(1)]
 NonNegativeInt = Annotated[int, Range(0)]
+NumWorkers = Annotated[int, Range(1, 1024)]  # threads or processes
 PositiveFloat = Annotated[float, Range(0, open_low=True)]
 NonNegativeFloat = Annotated[float, Range(0)]
 UnitInterval = Annotated[float, Range(0, 1)]
@@ -102,15 +105,17 @@ def _check(field: str, value: object, hint: object) -> None:
 
 
 def check_int(field: str, value: object, low: int, high: float = math.inf, *, optional: bool = False) -> None:
-    """Check a whole number between `low` and `high`, or None if it is optional.
+    """Check a whole number between `low` and `high`, at most `LARGEST`, or None if it is optional.
 
     Raises:
         ValueError: with the field, the value and the range.
     """
     if optional and value is None:
         return
+    high = min(high, LARGEST)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        allowed = f"an integer of at least {low}" + ("" if math.isinf(high) else f" and at most {high:g}")
+        is_usual = high == LARGEST and not (isinstance(value, int) and value > high)
+        allowed = f"an integer of at least {low}" + ("" if is_usual else f" and at most {high:g}")
         raise ValueError(f"{field} must be {allowed}{' or null' if optional else ''}, got {value!r}")
 
 

@@ -243,8 +243,10 @@ def written_commands(folder: Path, run_dir: Path) -> list[tuple[str, tuple[str, 
     text.write_text("This is a text.\n")
     (folder / "broken.yaml").write_text("space: [\n")
     (folder / "list.yaml").write_text("- 1\n")
+    (folder / "twice.yaml").write_text("trials: 1\ntrials: 2\n")
     (folder / "empty").mkdir(exist_ok=True)
     missing, empty, run = str(folder / "missing"), str(folder / "empty"), str(run_dir)
+    long = "x" * 50_000
     return [
         ("train", (f"resume={missing}",), (missing,)),
         ("train", (f"resume={empty}",), (empty,)),
@@ -392,4 +394,29 @@ def written_commands(folder: Path, run_dir: Path) -> list[tuple[str, tuple[str, 
         ("entity_gym.play", ("Count", "--set", "widht=3"), ("widht",)),
         ("entity_gym.play", ("Count", "--seed", "-1"), ("seed",)),
         ("entity_gym.play", ("MineSweeper", "--set", "width=0"), ("width",)),
+        ("train", ("num_threads=1000000000",), ("num_threads",)),
+        ("train", ("rollout.num_threads=1000000000",), ("num_threads",)),
+        ("train", ("env=[]",), ("env",)),
+        ("train", ("--multirun", "seed=range(1,1)"), ("seed",)),
+        ("train", ("--multirun", "seed=range(1,1000000000)"), ("seed",)),
+        ("train", ("--multirun", "seed=1,2", "jobs=1000000000"), ("jobs",)),
+        ("train", ("env.kwargs={a: 1, a: 2}",), ("twice",)),
+        ("train", (f"{long}=1",), ("50000 characters",)),
+        ("train", (f"env={long}",), ("too long",)),
+        ("train", (f"run_dir={long}",), ("run_dir",)),
+        ("train", (f"env.kwargs.a={'[' * 500}{']' * 500}",), ("env.kwargs.a",)),
+        ("train", (f"env.kwargs.{'a.' * 300}a=1",), ("env.kwargs.a",)),
+        ("eval", (f"checkpoint={long}",), ("too long",)),
+        ("eval", (f"env_kwargs={{a: {'[' * 500}{']' * 500}}}",), ("env_kwargs",)),
+        ("watch", (f"device={long}",), ("device",)),
+        ("serve", (f"host={long}",), ("host",)),
+        ("clone", (f"data={long}",), ("too long", "data", "recording")),
+        ("sweep", ("sweep.jobs=1000000000",), ("sweep.jobs",)),
+        ("sweep", (f"sweep={folder / 'twice.yaml'}",), ("duplicate key",)),
+        ("play", (long,), ("too long",)),
+        ("export", (long, str(folder / "a.agent")), ("too long",)),
+        ("export", (run, str(folder / long)), ("too long",)),
+        ("plot", (long,), ("too long",)),
+        ("entity_gym.check", (long,), (long[:40],)),
+        ("entity_gym.play", (long,), (long[:40],)),
     ]

@@ -56,7 +56,7 @@ class Checkpoint:
     spaces: dict[str, Any]
     trainer: dict[
         str, Any
-    ]  # exactly as given to `save_checkpoint`, with NumPy arrays and tuples; empty for agent files
+    ]  # exactly as given to `save_checkpoint`, with NumPy arrays and tuples; of agent files only `value_unit`
     more_weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # network -> weights
     seconds: float | None = None  # training time; None: unknown
     score: float | None = None  # None: unknown
@@ -80,7 +80,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_checkpoint_or_agent(path: Path) -> Checkpoint:
-    """Read a checkpoint from any path that `resolve_checkpoint` takes, or an agent file, which has no trainer state.
+    """Read a checkpoint from any path that `resolve_checkpoint` takes, or an agent file: networks and the unit of values.
 
     Raises:
         CheckpointError: as in `load_checkpoint`; or the file is no agent file, is damaged, or has another format.
@@ -255,18 +255,24 @@ def _read_agent(file: Path) -> Checkpoint:
             members = {info.filename: info for info in archive.infolist()}
             if missing := [name for name in AGENT_FILES if name not in members]:
                 raise ValueError(f"{', '.join(missing)} is not in it")
-            if any(members[name].compress_type != zipfile.ZIP_STORED for name in AGENT_FILES):
+            more = [name for name in members if name.endswith(WEIGHTS) and name != POLICY]
+            if any(members[name].compress_type != zipfile.ZIP_STORED for name in (*AGENT_FILES, *more)):
                 raise ValueError("it is compressed, and such files never are")  # and may be far larger than they look
             about, policy, config, spaces = (_read_part(zipfile.Path(archive, name)) for name in AGENT_FILES)
+            more_weights = {name.removesuffix(WEIGHTS): _read_part(zipfile.Path(archive, name)) for name in more}
         if type(about.get("format")) is not int or type(about.get("step")) is not int:
             raise ValueError(f"{ABOUT} holds {about!r:.200}")
+        unit = about.get("value_unit")  # older versions wrote none
+        if unit is not None and not (type(unit) in (int, float) and 0 < unit < math.inf):
+            raise ValueError(f"{ABOUT} has the value_unit {unit!r:.200}")
         if about["format"] != FORMAT:
             raise ValueError(f"its format is {about['format']}, and this version of enn-ppo reads format {FORMAT}")
     except (OSError, ValueError, *BROKEN_ZIP) as error:
         raise CheckpointError(
             f"{file} is no agent that enn_ppo.export or save_agent wrote: {first_line(error)}"
         ) from error
-    return Checkpoint(file, about["step"], policy, config, spaces, {})
+    trainer = {} if unit is None else {"value_unit": float(unit)}
+    return Checkpoint(file, about["step"], policy, config, spaces, trainer, more_weights)
 
 
 def _read_part(file: Path | zipfile.Path, checksum: str | None = None) -> Any:

@@ -44,6 +44,7 @@ from enn_ppo.checkpoints.reading import (
 from enn_ppo.checkpoints.retention import Retention, Saved, best_of, which_to_remove
 from enn_ppo.checkpoints.stored_values import encode
 from enn_ppo.training.files import flush_folder, is_link, make_folder, replace_file, write_file
+from enn_ppo.training.learning.return_scale import value_unit
 
 _NEW, _SPARE, _OLD, _LINK = ".saving_new", ".saving_spare", ".saving_old", ".saving_link"  # hidden, until renamed
 
@@ -165,18 +166,21 @@ def record_score(directory: Path, step: int, score: float) -> None:
 
 
 def write_agent(checkpoint: Checkpoint, file: Path) -> Path:
-    """Write a checkpoint's policy, settings and spaces into one file: a zip archive without compression.
+    """Write a checkpoint's networks, settings, spaces and unit of values into one file: a zip archive without compression.
 
     Raises:
         CheckpointError: the file cannot be written, or exists and is no agent file.
     """
     if file.is_file() and not is_agent(file):
         raise CheckpointError(f"{file} is there already and is no agent, so it is not replaced; name another file")
+    normalize = checkpoint.config.get("ppo", {}).get("normalize", "none")
+    unit = value_unit(normalize, checkpoint.trainer.get("scale"))
     parts = {
-        ABOUT: _plain(ABOUT, {"format": FORMAT, "step": checkpoint.step}),
+        ABOUT: _plain(ABOUT, {"format": FORMAT, "step": checkpoint.step, "value_unit": unit}),
         POLICY: _weights("policy", checkpoint.policy),
         CONFIG: _plain(CONFIG, checkpoint.config),
         SPACES: _plain(SPACES, checkpoint.spaces),
+        **{name + WEIGHTS: _weights(name, weights) for name, weights in checkpoint.more_weights.items()},
     }
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED) as archive:

@@ -19,7 +19,7 @@ from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.fit import fit_policy
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.eval.episodes import Estimate, play_episodes, policy_seed, summarize
-from enn_ppo.eval.policy import Critic, Policy
+from enn_ppo.eval.policy import Policy, fit_critic
 from enn_ppo.eval.replay import Replay, Subject
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EnvConfig
@@ -27,7 +27,6 @@ from enn_ppo.settings.distributed import check_policies
 from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.environment import BoundEnvironment, EnvFactory, bind_environment
 from enn_ppo.training.frames import Frames
-from enn_ppo.training.learning.return_scale import value_unit
 from enn_ppo.training.players import Cast, cast_of
 from enn_ppo.training.recording.recorder import Recorder
 from enn_ppo.training.self_play.opponents import PolicyOpponents, load_opponent
@@ -109,11 +108,9 @@ def evaluate_checkpoint(
         policies = {}
         for number, (each, its) in enumerate(checkpoints.items()):
             generator = torch.Generator(device).manual_seed(policy_seed(config.seed, number))
-            fitted = critic = fit_policy(its, *spaces, device, bound.config.id)
-            if (record or replay) and "value_net" in its.more_weights:
-                critic = fit_policy(its, *spaces, device, bound.config.id, "value_net")
-            unit = value_unit(saved_config(its).ppo.normalize, its.trainer.get("scale"))
-            policies[each] = Policy(fitted, generator, bool(config.greedy), record_logits, Critic(critic, unit))
+            fitted = fit_policy(its, *spaces, device, bound.config.id)
+            critic = fit_critic(its, fitted, *spaces, device, bound.config.id)
+            policies[each] = Policy(fitted, generator, bool(config.greedy), record_logits, critic)
         own = policies[name].fitted
         record_step = None
         if record:

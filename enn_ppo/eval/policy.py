@@ -5,14 +5,20 @@ Shapes: B frames.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from enn_ppo.checkpoints.fit import FittedPolicy
+from enn_ppo.checkpoints import Checkpoint
+from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
+from enn_ppo.checkpoints.policy import saved_config
+from enn_ppo.training.learning.return_scale import value_unit
+from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import VecObs
-from rogue_net import ActResult, ObsBatch
+from entity_gym.spaces import ObsSpace
+from rogue_net import ActResult, ObsBatch, RogueNet
 from rogue_net.finite import check_finite
 
 
@@ -26,6 +32,42 @@ class Critic:
     def values(self, batch: ObsBatch) -> Tensor:
         """(B,) values of the world's observations, in the unit of rewards."""
         return self.fitted.net.value(self.fitted.adaptor(batch)).cpu() * self.unit
+
+    @torch.no_grad()
+    def values_of(self, policy: RogueNet, batch: ObsBatch, result: ActResult) -> Tensor:
+        """(B,) as `values`, after `policy` has acted in `batch` with this result: its own value head need not run again."""
+        return result.values.cpu() * self.unit if self.fitted.net is policy else self.values(batch)
+
+
+def fit_critic(
+    checkpoint: Checkpoint,
+    policy: FittedPolicy,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    device: torch.device,
+    env: str,
+) -> Critic:
+    """Fit the value function of a checkpoint to the spaces that its policy was fitted to. Errors as in `value_unit_of`."""
+    unit = value_unit_of(checkpoint)
+    if "value_net" not in checkpoint.more_weights:
+        return Critic(policy, unit)
+    fitted = fit_policy(checkpoint, obs_space, action_space, device, env, "value_net")
+    return Critic(fitted._replace(net=fitted.net.eval()), unit)
+
+
+def value_unit_of(checkpoint: Checkpoint) -> float:
+    """The reward that equals a value of 1 in a checkpoint or an agent file.
+
+    Raises:
+        ValueError: an older version has exported the agent file without its value network or without this unit.
+    """
+    config, trainer = saved_config(checkpoint), checkpoint.trainer
+    is_known = config.ppo.normalize != "rewards" or "scale" in trainer or "value_unit" in trainer
+    if not is_known or (config.value_net is None) != ("value_net" not in checkpoint.more_weights):
+        raise ValueError(
+            f"{checkpoint.path} lacks the value network or the unit of its values; export it again with this version of enn-ppo"
+        )
+    return float(trainer.get("value_unit") or value_unit(config.ppo.normalize, trainer.get("scale")))
 
 
 @dataclass(frozen=True)

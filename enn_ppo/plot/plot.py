@@ -24,6 +24,7 @@ from typing import Any
 
 from enn_ppo.plot.config import PlotConfig
 from enn_ppo.settings.schema import from_dict
+from entity_gym.errors import shortened
 
 __all__ = ["main", "parse", "plot"]
 
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         print("wrote", " and ".join(map(str, plot(parse(arguments)))))
-    except ValueError as error:
-        print("error:", " ".join(str(error).split()), file=sys.stderr)
+    except (ValueError, OSError) as error:
+        print("error:", shortened(" ".join(str(error).split())), file=sys.stderr)
         return 2
     return 0

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint, load_checkpoint_or_agent, write_agent
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
-from enn_ppo.checkpoints.policy import load_net, saved_config
-from enn_ppo.training.learning.return_scale import value_unit
+from enn_ppo.checkpoints.policy import CPU, load_net
+from enn_ppo.eval.policy import Critic, fit_critic, value_unit_of
 from entity_gym.actions import Action, ActionSpace
 from entity_gym.actions.choices import ActionsOfEach
 from entity_gym.agents.agent import Agent, Handle, Obs, check_obs
@@ -53,17 +53,17 @@ class TrainedAgent(Agent):
     """A checkpoint's policy as an agent; see `load_agent`."""
 
     def __init__(self, checkpoint: Checkpoint, *, greedy: bool, seed: int) -> None:
-        self._name = f"checkpoint {checkpoint.path}"
+        self._checkpoint, self._name = checkpoint, f"checkpoint {checkpoint.path}"
         self._net = load_net(checkpoint).eval()
         self._greedy, self._generator = greedy, torch.Generator().manual_seed(seed)
         self._types: dict[str, Entity] = {}  # entity types in the program's observations so far
-        # action -> the policy, fitted to the spaces of the program
-        self._fits: dict[str, tuple[FittedPolicy, ObsSpace, dict[str, ActionSpace]]] = {}
+        # action -> the policy and its value function, fitted to the spaces of the program
+        self._fits: dict[str, tuple[FittedPolicy, Critic, ObsSpace, dict[str, ActionSpace]]] = {}
 
     @property
     def news(self) -> str:
         """Differences of the program's spaces from those of training, in one line; empty if there are none."""
-        return "; ".join(dict.fromkeys(policy.news for policy, _, _ in self._fits.values() if policy.news))
+        return "; ".join(dict.fromkeys(policy.news for policy, *_ in self._fits.values() if policy.news))
 
     def act_async(self, obs: Obs[A]) -> Handle[A]:
         """Choose actions at once; see `Agent.act_async`.
@@ -81,18 +81,19 @@ class TrainedAgent(Agent):
             ValueError: `obs` lacks an entity type, feature or action that the policy needs; the message names it.
         """
         check_obs(obs)
-        policy, obs_space, action_space = self._fit(obs)
+        policy, critic, obs_space, action_space = self._fit(obs)
         name, choices = obs.choices.name, obs.choices
         seen = batch_observations([obs.to_observation()], obs_space, action_space, "the program")
-        batch = policy.adaptor(ObsBatch.from_vec_obs(seen))
+        shown = ObsBatch.from_vec_obs(seen)
+        batch = policy.adaptor(shown)
         result = policy.net.act(batch, greedy=self._greedy, generator=self._generator, logits=True)
         check_finite(policy.net, batch, result)
         assert result.logits is not None
         actions = [choices.pick(index) for index in result.actions[name].values[:, 0].tolist()]
         probabilities = result.logits[name].values.exp().view(len(actions), len(choices.labels)).numpy()
-        return Decision(actions, choices.labels, probabilities, float(result.values[0]))
+        return Decision(actions, choices.labels, probabilities, float(critic.values_of(policy.net, shown, result)[0]))
 
-    def _fit(self, obs: Obs[A]) -> tuple[FittedPolicy, ObsSpace, dict[str, ActionSpace]]:
+    def _fit(self, obs: Obs[A]) -> tuple[FittedPolicy, Critic, ObsSpace, dict[str, ActionSpace]]:
         """Fit the policy to the entity types of all observations so far, and to the action of `obs`."""
         for name, shown in obs.types().items():
             if name not in self._types:
@@ -108,13 +109,14 @@ class TrainedAgent(Agent):
             raise ValueError(
                 f"{self._name} was not trained for the action {action!r}; {nearest(action, known.action_space)}"
             )
-        if action not in self._fits or self._fits[action][2][action] != space:
+        if action not in self._fits or self._fits[action][3][action] != space:
             entities = {**known.obs_space.entities, **self._types}  # known types may be shown later
             obs_space = ObsSpace(entities, known.obs_space.global_features, known.obs_space.global_kinds)
             action_space: dict[str, ActionSpace] = {**known.action_space, action: space}
-            policy = fit_net(known, obs_space, action_space, torch.device("cpu"), self._name, "the program")
+            policy = fit_net(known, obs_space, action_space, CPU, self._name, "the program")
             policy.net.eval()
-            self._fits[action] = policy, obs_space, action_space
+            critic = fit_critic(self._checkpoint, policy, obs_space, action_space, CPU, "the program")
+            self._fits[action] = policy, critic, obs_space, action_space
         return self._fits[action]
 
 
@@ -135,7 +137,7 @@ class TrainedPolicy:
     def __init__(self, checkpoint: Checkpoint, *, greedy: bool, seed: int) -> None:
         self._net = load_net(checkpoint).eval()
         self._critic = load_net(checkpoint, "value_net").eval() if "value_net" in checkpoint.more_weights else self._net
-        self._unit = value_unit(saved_config(checkpoint).ppo.normalize, checkpoint.trainer.get("scale"))
+        self._unit = value_unit_of(checkpoint)
         self._reader = FrameReader(self._net.obs_space, self._net.action_space, "the observation")
         self._greedy, self._generator = greedy, torch.Generator().manual_seed(seed)
 

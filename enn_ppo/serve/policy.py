@@ -13,6 +13,7 @@ import torch
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
 from enn_ppo.checkpoints.policy import load_net
+from enn_ppo.eval.policy import Critic, fit_critic
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import ActionsOfEach
@@ -55,6 +56,7 @@ class ServedPolicy:
         obs_space: of the clients.
         action_space: of the clients.
         fitted: the network, adapted to these spaces.
+        critic: its value function.
         config: settings of the server.
 
     Attributes:
@@ -63,10 +65,15 @@ class ServedPolicy:
     """
 
     def __init__(
-        self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], fitted: FittedPolicy, config: ServeConfig
+        self,
+        obs_space: ObsSpace,
+        action_space: Mapping[str, ActionSpace],
+        fitted: FittedPolicy,
+        critic: Critic,
+        config: ServeConfig,
     ) -> None:
         self.spaces, self.news = spaces_to_dict(obs_space, action_space), fitted.news
-        self._net, self._adaptor = fitted.net.eval(), fitted.adaptor
+        self._net, self._adaptor, self._critic = fitted.net.eval(), fitted.adaptor, critic
         self._reader = _ObservationReader(obs_space, action_space)
         self._config = config
 
@@ -128,7 +135,8 @@ class ServedPolicy:
             generator: of the sampling, on the network's device.
         """
         obs = VecObs.cat([request.obs for request in requests])
-        batch = self._adaptor(ObsBatch.from_vec_obs(obs, generator.device))
+        shown = ObsBatch.from_vec_obs(obs, generator.device)
+        batch = self._adaptor(shown)
         logits = any(request.probabilities for request in requests)
         result = self._net.act(
             batch,
@@ -139,7 +147,8 @@ class ServedPolicy:
         )
         check_finite(self._net, batch, result)
         told = ActionsOfEach(result.to_buffers(), 0, len(requests), self._reader.action_space)
-        values = result.values.tolist()
+        asked = any(request.value for request in requests)
+        values = self._critic.values_of(self._net, shown, result).tolist() if asked else []
         for k, request in enumerate(requests):
             actions = told.of(k, request.frame.actions, request.frame.ids)
             answer: Message = {"type": "actions", "actions": actions_to_json(actions, self._reader.action_space)}
@@ -180,7 +189,7 @@ class ServedPolicies:
     """
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device, config: ServeConfig) -> None:
-        self.path, self.device, self._config = checkpoint.path, device, config
+        self.path, self.device, self._config, self._checkpoint = checkpoint.path, device, config, checkpoint
         self._saved = load_net(checkpoint, device=device)
         # A policy that no client uses any more is removed.
         self._fitted: weakref.WeakValueDictionary[str, ServedPolicy] = weakref.WeakValueDictionary()
@@ -225,7 +234,8 @@ class ServedPolicies:
 
     def _fit(self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ServedPolicy:
         fitted = fit_net(self._saved, obs_space, action_space, self.device, f"checkpoint {self.path}", "the client's")
-        return ServedPolicy(obs_space, action_space, fitted, self._config)
+        critic = fit_critic(self._checkpoint, fitted, obs_space, action_space, self.device, "the client's")
+        return ServedPolicy(obs_space, action_space, fitted, critic, self._config)
 
 
 def _sizes(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from enn_ppo.settings.evaluation import Device, EvalConfig, TrainEvalConfig
 from enn_ppo.settings.learning import OptimConfig, PPOConfig, ValueOptimConfig
 from enn_ppo.settings.schedule import Schedule, parse_schedule
 from enn_ppo.settings.world import EnvConfig, RolloutConfig, SelfPlayConfig
-from rogue_net.checks import NonNegativeInt, PositiveFloat, PositiveInt, check_fields
+from rogue_net.checks import NonNegativeInt, NumWorkers, PositiveFloat, PositiveInt, check_fields
 from rogue_net.config import RogueNetConfig
 
 __all__ = [
@@ -100,8 +100,10 @@ class TrainConfig:
     compile: Compile = "auto"
     """Whether acting and learning are recorded as CUDA graphs, each replayed with one launch: `graphs`, `off`, or `auto`: if
     possible. Batches are then padded to a fixed size, which grows when a batch exceeds it."""
-    num_threads: PositiveInt | None = None
-    """Number of threads with which networks act and learn on a CPU. null: as many as there are cores, at most 8."""
+    num_threads: NumWorkers | None = None
+    """Number of threads with which networks act and learn on a CPU. Each thread sums the gradient of its own frames, so that
+    another number of threads rounds the sums differently and gives other weights; the same number gives the same weights. null: as
+    many as there are cores, at most 8: give a number where runs on different machines are to be equal."""
     torch_deterministic: bool = False
     """Whether torch uses only deterministic algorithms; this makes CUDA slower. On the CPU results are always deterministic."""
     run_dir: str | None = None

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from rogue_net.checks import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, check_fields, check_int
+from rogue_net.checks import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    NumWorkers,
+    PositiveFloat,
+    PositiveInt,
+    check_fields,
+    check_int,
+)
 
 Mode = Literal["none", "ray", "ddp"]
 Stale = Literal["correct", "drop"]
@@ -19,7 +27,7 @@ class DistributedConfig:
     mode: Mode = "none"
     """`none`: a single process. `ray`: environment runners collect rollouts and learners train, on a Ray cluster (extra `ray`).
     `ddp`: data parallel ranks of torchrun, each with environments and a learner; gradients are averaged."""
-    num_env_runners: PositiveInt = 2
+    num_env_runners: NumWorkers = 2
     """With `ray`: number of environment runners, each with an equal share of `rollout.num_envs`."""
     address: str = "local"
     """With `ray`: `local` starts Ray on this machine, `auto` joins this machine's cluster, `ray://host:port` a remote one."""

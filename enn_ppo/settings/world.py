@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from enn_ppo.settings.distributions import Distribution, parse_distributions
 from enn_ppo.settings.schema import plain
-from rogue_net.checks import NonNegativeInt, PositiveFloat, PositiveInt, Range, UnitInterval, check_fields
+from rogue_net.checks import NonNegativeInt, NumWorkers, PositiveFloat, PositiveInt, Range, UnitInterval, check_fields
 
 Sampling = Literal["uniform", "prioritized"]
 Api = Literal["entity", "gymnasium", "dm_env", "pettingzoo", "program"]
@@ -75,10 +75,10 @@ class RolloutConfig:
     """Seconds that the environments may take for a rollout. A new run measures them first: if `steps` would take longer, it has
     fewer steps from its first rollout on, but at least a minibatch, and says so; the run's settings have the lower number. On the
     command line, `rollout.steps=...` turns this off. Not for `distributed=ray`. null: `steps` stay as they are."""
-    num_threads: PositiveInt | Literal["auto"] = 1
+    num_threads: NumWorkers | Literal["auto"] = 1
     """Threads that step environments, including the main thread; more than one helps if a step of all environments takes longer
     than about 150 microseconds, and for Python environments only if they release the GIL. `auto` measures and chooses."""
-    num_processes: NonNegativeInt = 0
+    num_processes: Annotated[int, Range(0, 1024)] = 0
     """Worker processes that step environments, for slow Python environments; at most `num_envs`. 0: none."""
     block: PositiveInt | None = None
     """Environments in each batch of acting; `num_envs` must be a multiple. A block's rollouts do not depend on other blocks, to

@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
 
 from enn_ppo.settings.command_line.cli import is_debug, settings_of
 from enn_ppo.settings.command_line.composition import Arguments, Composed, compose, parse, plain_values
@@ -113,7 +114,7 @@ def _stored(override: str) -> str:
     if not (override.startswith("sweep=") and path.suffix in (".yaml", ".yml")):
         return override
     try:
-        space = yaml.safe_load(path.read_text("utf-8"))
+        space = OmegaConf.to_container(OmegaConf.load(path))  # which refuses a key that a mapping has twice
     except FileNotFoundError:
         raise ValueError(f"{override}: there is no file {path}") from None
     except (OSError, yaml.YAMLError) as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from enn_ppo.sweep.space import Parameter, parse_space
-from rogue_net.checks import NonNegativeInt, PositiveFloat, PositiveInt, Range, UnitInterval, check_fields
+from rogue_net.checks import NonNegativeInt, NumWorkers, PositiveFloat, PositiveInt, Range, UnitInterval, check_fields
 
 Direction = Literal["maximize", "minimize"]
 Sampler = Literal["tpe", "random"]
@@ -35,7 +35,7 @@ class SweepConfig:
     minutes: PositiveFloat | None = None
     """Time budget in minutes, without interruptions; then the running trials are stopped, and can be continued with more minutes.
     null: no limit."""
-    jobs: PositiveInt = 1
+    jobs: NumWorkers = 1
     """Trials that run in parallel, each in a separate process."""
     sampler: Sampler = "tpe"
     """Sampler of the trials' values: `tpe` (tree-structured Parzen estimator: Bergstra and others, 2011) or `random`."""

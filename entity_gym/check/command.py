@@ -35,6 +35,7 @@ from entity_gym.check.loading import (
 from entity_gym.check.observation import describe_observation
 from entity_gym.check.report import Report, Result, Status
 from entity_gym.check.subject import FULL, QUICK, SEED, Effort, HangError, Watch
+from entity_gym.errors import shortened
 from entity_gym.pools.pool import is_compiled
 from entity_gym.registry import with_parameters
 
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _print_view(options.env, parameters, options.view)
         return _check_in_process(options.env, parameters, effort, options.time_limit)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {shortened(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -91,7 +91,7 @@ def _parse_value(text: str) -> Any:
         return plain[text.lower()]
     try:
         return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two where it nests too deeply
         return text
 
 

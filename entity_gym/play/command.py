@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from entity_gym.check.loading import Loaded, describe_error, load_environment, make_python, parse_settings
+from entity_gym.errors import shortened
 from entity_gym.play.browser import browse
 from entity_gym.play.loop import INTERRUPTED, Policy, play
 from entity_gym.play.screen import Style
@@ -68,13 +69,13 @@ def run(
 
 def broken(error: Exception) -> int:
     """Print an exception of the environment's code with its place, and return the exit code."""
-    print(f"error: {describe_error(error)}", file=sys.stderr)
+    print(f"error: {shortened(describe_error(error))}", file=sys.stderr)
     return 1
 
 
 def usage_error(message: object) -> int:
     """Print a mistake in the command, and return the exit code."""
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {shortened(str(message))}", file=sys.stderr)
     return 2
 
 

@@ -301,12 +301,15 @@ def check_affinity(offset: int) -> None:
         )
 
 
+MAX_THREADS = 1024
+
+
 def check_num_threads(num_threads: object) -> int:
     """Return `num_threads`.
 
     Raises:
         ValueError: if it is no number of threads.
     """
-    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
-        raise ValueError(f"num_threads is {num_threads!r}; it must be a whole number, at least 1, or 'auto'")
+    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or not 1 <= num_threads <= MAX_THREADS:
+        raise ValueError(f"num_threads is {num_threads!r}; it must be a whole number, 1 to {MAX_THREADS}, or 'auto'")
     return num_threads

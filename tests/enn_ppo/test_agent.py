@@ -8,17 +8,27 @@ import random
 import subprocess
 import sys
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, RolloutConfig, TrainConfig, evaluate, train
+from enn_ppo.checkpoints import load_checkpoint_or_agent
+from enn_ppo.checkpoints.fit import fit_policy
+from enn_ppo.checkpoints.policy import CPU, load_net
+from enn_ppo.eval.policy import fit_critic
 from enn_ppo.export import main as export
-from enn_ppo.serve.agent import TrainedAgent, load_agent, save_agent
+from enn_ppo.play import NetPolicy
+from enn_ppo.serve.agent import PolicyDecision, TrainedAgent, load_agent, load_policy, save_agent
+from enn_ppo.serve.policy import ServedPolicies
+from enn_ppo.settings.serving import ServeConfig
 from entity_gym.agents import Agent, Obs, TrainEnvBuilder
+from entity_gym.batch.batching import batch_observations
+from rogue_net import ObsBatch
 from tests.enn_ppo.worlds import tiny_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,6 +146,62 @@ def test_a_file_holds_no_code_and_nothing_of_the_trainer(run_dir: Path, tmp_path
     with zipfile.ZipFile(file) as archive:
         assert archive.namelist() == ["agent.json", "policy.safetensors", "config.yaml", "spaces.json"]
         assert json.loads(archive.read("agent.json"))["step"] == 3200
+
+
+def values_of(path: Path) -> dict[str, float]:
+    """The value of one observation, as each of those tells it that load a policy."""
+    seen, checkpoint = obs().to_observation(), load_checkpoint_or_agent(path)
+    policy = load_policy(path, greedy=True)
+    batch = batch_observations([seen], policy.obs_space, policy.action_space, "the test")
+    served = ServedPolicies(checkpoint, CPU, ServeConfig(checkpoint=str(path))).trained
+    features = {name: np.array(rows).tolist() for name, rows in seen.features.items()}
+    asked = {
+        "features": features,
+        "ids": {"Me": ["me"], "Apple": ["apple"]},
+        "actions": {"Turn": {"actor_types": ["Me"]}},
+    }
+    request = served.read({"type": "act", "observation": asked, "value": True})
+    (answer,) = served.decide([request], torch.Generator())
+    fitted = fit_policy(checkpoint, policy.obs_space, policy.action_space, CPU, "the test")
+    critic = fit_critic(checkpoint, fitted, policy.obs_space, policy.action_space, CPU, "the test")
+    decided = policy.act(seen)
+    assert isinstance(decided, PolicyDecision)
+    return {
+        "policy": decided.value,
+        "agent": load_agent(path, greedy=True).decide(obs()).value,
+        "server": answer["value"],
+        "play": NetPolicy(fitted.net, greedy=True, adaptor=fitted.adaptor, critic=critic)(batch).value,
+    }
+
+
+@pytest.mark.parametrize("normalize", ["rewards", "returns"])
+def test_the_value_is_that_of_the_value_network_in_the_unit_of_rewards(normalize: Any, tmp_path: Path) -> None:
+    config = config_for(tmp_path / "run")
+    config = replace(config, ppo=PPOConfig(normalize=normalize), value_net=config.net, total_timesteps=1280)
+    train(config)
+    file = save_agent(tmp_path / "run", tmp_path / "seek.agent")
+    values = {
+        f"{name} {path.name}": value for path in (tmp_path / "run", file) for name, value in values_of(path).items()
+    }
+    checkpoint = load_checkpoint_or_agent(tmp_path / "run")
+    scale = checkpoint.trainer["scale"]
+    unit = (scale["squares"] / scale["count"]) ** 0.5 if normalize == "rewards" else 1.0
+    critic = load_net(checkpoint, "value_net").eval()
+    assert unit != 1 or float(critic.value_head.deviation) != 1
+    observation = batch_observations([obs().to_observation()], critic.obs_space, critic.action_space, "the test")
+    expected = critic.value(ObsBatch.from_vec_obs(observation))[0].item() * unit
+    assert values == pytest.approx(dict.fromkeys(values, expected), rel=1e-5)
+
+
+def test_a_file_of_an_older_version_without_the_unit_of_its_values_is_refused(tmp_path: Path) -> None:
+    train(replace(config_for(tmp_path / "run"), ppo=PPOConfig(normalize="rewards"), total_timesteps=128))
+    file = save_agent(tmp_path / "run", tmp_path / "seek.agent")
+    old = rewrite(file, agent=b'{"format": 2, "step": 128}')
+    with pytest.raises(ValueError, match=r"lacks the value network or the unit of its values; export it again"):
+        load_policy(old)
+    for unit in (b"0", b'"1"', b"NaN", b"true"):
+        with pytest.raises(ValueError, match=r"agent\.json has the value_unit"):
+            load_policy(rewrite(file, agent=b'{"format": 2, "step": 128, "value_unit": ' + unit + b"}"))
 
 
 def rewrite(file: Path, compression: int = zipfile.ZIP_STORED, **members: bytes | None) -> Path:

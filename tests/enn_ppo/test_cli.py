@@ -197,15 +197,60 @@ def test_the_arguments_of_the_process_are_used_and_left_alone(monkeypatch: pytes
         (["--multirun", "hydra/launcher=joblib"], r"hydra/launcher=joblib is a setting of Hydra, which only composes"),
         (["--hydra-help"], r"unrecognized arguments: --hydra-help; settings are written name=value"),
         (["--multirun", "optim.lr=interval(0,1)"], r"optim\.lr=interval\(0,1\) has no end of values"),
-        (["--multirun", "jobs=0"], r"jobs must be how many jobs.*at least 1, got '0'"),
+        (["--multirun", "jobs=0"], r"jobs must be how many jobs.*1 to 1024, got '0'"),
         (["--multirun", "jobs=1,2"], r"jobs must be how many jobs.*got '1,2'"),
         (["jobs=2"], r"jobs=2 is about the jobs of a sweep: add --multirun"),
+        (["--multirun", "seed=1,2", "jobs=1000000000"], r"jobs must be how many jobs.*1 to 1024, got '1000000000'"),
+        (["num_threads=1000000000"], r"num_threads must be .*at most 1024 or null, got 1000000000"),
+        (["rollout.num_threads=1000000000"], r"rollout\.num_threads must be .*at most 1024, got 1000000000"),
+        (["rollout.num_processes=2000", "rollout.num_envs=2000"], r"rollout\.num_processes must be .*at most 1024"),
+        (["distributed=ray", "distributed.num_env_runners=2000"], r"distributed\.num_env_runners .*at most 1024"),
+        (["seed=1e30"], r"seed must be an integer of at least 0 and at most 9\.22337e\+18, got 1000"),
+        (["net.d_model=1e300"], r"net\.d_model must be an integer of at least 1 and at most 9\.22337e\+18, got 1000"),
+        (["env=[]"], r"env=\[\]: env takes the name of one file, not a list"),
+        (["experiment=[]"], r"experiment=\[\]: experiment takes the name of one file, not a list"),
+        (["env=[Count,Xor]"], r"env=\[Count,Xor\]: env takes the name of one file"),
+        (["--multirun", "seed=range(1,1)"], r"seed=range\(1,1\) lists no values, so there is no job to run"),
+        (["--multirun", "env=glob(nothing*)"], r"env=glob\(nothing\*\) lists no values"),
+        (["--multirun", "seed=range(0,1e9)"], r"seed=range\(0,1e9\) makes more than 10,000 jobs"),
+        (["--multirun", "seed=range(0,200)", "keep_last=range(1,200)"], r"keep_last=.* more than 10,000 jobs"),
+        (["env.kwargs={a:1,a:2}"], r"env\.kwargs=\{a:1,a:2\}' cannot be read: the mapping has the key 'a' twice"),
+        (["env.kwargs={a:{b:1,c:3,b:2}}"], r"the mapping has the key 'b' twice"),
+        (["policies={red: [0], red: [1]}"], r"the mapping has the key 'red' twice"),
+        (["--multirun", "env.kwargs={a:1,a:2},{b:1}"], r"the mapping has the key 'a' twice"),
     ],
 )
 def test_a_mistake_gives_one_paragraph_and_exit_code_2(
     arguments: list[str], message: str, mistake: Callable[..., str]
 ) -> None:
     assert re.search(message, mistake(*arguments))
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        *(f"{name}={'x' * 50_000}" for name in ("env", "device", "optim.lr", "resume")),
+        f"{'x' * 50_000}=1",
+        f"env.kwargs.{'x' * 50_000}=1",
+        f"env.kwargs.a={'[' * 500}{']' * 500}",
+        f"seed={'[' * 500}{']' * 500}",
+        f"env.kwargs={'{a: ' * 300}1{'}' * 300}",
+        f"env.kwargs.{'a.' * 500}a=1",
+        f"env.kwargs.a={'9' * 5000}",
+        f"--config-dir={'x' * 50_000}",
+    ],
+    ids=lambda argument: argument[:30],
+)
+def test_long_and_deep_arguments_are_refused_in_one_short_paragraph(argument: str, mistake: Callable[..., str]) -> None:
+    named = argument.lstrip("+-").partition("=")[0][:20]
+    message = mistake(argument)
+    assert len(message) <= 1010 and (named in message or "too long" in message)
+
+
+def test_a_setting_that_a_file_of_ones_own_has_twice_is_refused(tmp_path: Path, mistake: Callable[..., str]) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env/mine.yaml").write_text("id: Xor\nkwargs: {a: 1, a: 2}\n")
+    assert "found duplicate key a" in mistake("--config-dir", str(tmp_path), "env=mine")
 
 
 def test_an_evaluation_without_a_checkpoint_says_what_to_add(capsys: pytest.CaptureFixture[str]) -> None:

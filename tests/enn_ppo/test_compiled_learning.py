@@ -246,7 +246,8 @@ def test_typed_features_and_nobody_at_all_widths(d_model: int, n_head: int, n_la
     assert_same_gradients(model_of(net), samples(net, batch), PPOConfig())
 
 
-def test_a_separate_value_network_and_a_scaled_head() -> None:
+@pytest.mark.parametrize("ratio", ["per_actor", "joint"])
+def test_a_separate_value_network_and_a_scaled_head(ratio: Any) -> None:
     torch.manual_seed(1)
     batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(40, 2), TYPED.obs_space, TYPED.action_space))
     config = RogueNetConfig(d_model=16, n_layer=1, backend="reference")
@@ -255,7 +256,7 @@ def test_a_separate_value_network_and_a_scaled_head() -> None:
         for parameter in (*net.parameters(), *value_net.parameters()):
             parameter.add_(torch.randn_like(parameter) * 0.1)
     value_net.value_head.rescale(torch.tensor(3.0), torch.tensor(20.0))
-    assert_same_gradients(model_of(net, value_net), samples(net, batch), PPOConfig())
+    assert_same_gradients(model_of(net, value_net), samples(net, batch), PPOConfig(ratio=ratio))
     net.value_head.rescale(torch.tensor(-1.0), torch.tensor(0.1))
     assert_same_gradients(model_of(net), samples(net, batch), PPOConfig())
 
@@ -278,10 +279,14 @@ def test_translated_positions() -> None:
     assert_same_gradients(model_of(net), samples(net, to_batch(observations, world)), PPOConfig())
 
 
-def learned(model: ActorCritic, given: Samples, *, compiled: bool, steps: int, threads: int = 1) -> dict[str, Any]:
-    """Parameters after some optimizer steps, and what was logged."""
+def learned(
+    model: ActorCritic, given: Samples, *, compiled: bool, steps: int, threads: int = 1, saved: Any = None
+) -> dict[str, Any]:
+    """Parameters after some optimizer steps, which go on from the state `saved`, and what was logged."""
     groups = [{"params": list(model.policy.parameters()), "weight_decay": 0.1}]
     optimizer = AdamW(groups, lr=1e-3, eps=1e-5, fused=True)
+    if saved is not None:
+        optimizer.load_state_dict(copy.deepcopy(saved))
     optim = OptimConfig(batch_size=16, epochs=max(1, steps // 4))
     generator = torch.Generator().manual_seed(5)
     ppo = PPOSettings.at(PPOConfig())
@@ -444,16 +449,19 @@ def test_batches_that_would_index_beyond_their_memory_are_refused() -> None:
         net.act(batch, greedy=True)
 
 
-def test_steps_that_differ_are_left_to_torch() -> None:
+def test_parameters_that_a_resumed_run_has_gained_make_steps_of_their_own() -> None:
     model, given = typed_case()
-    optimizer = AdamW([{"params": list(model.policy.parameters())}], lr=0.0)
-    learning = CompiledPPO(model, optimizer)
-    assert learning.steps.can_learn()
-    with learning.update(given, PPOSettings.at(PPOConfig())) as frames:
-        learning.learn(model, optimizer, frames, OptimConfig(), PPOSettings.at(PPOConfig()), ppo_loss, ALONE)
-    assert learning.steps.can_learn()
-    optimizer.state[next(model.parameters())]["step"].fill_(0)
-    assert not learning.steps.can_learn()
+    saved = learned(model, given, compiled=False, steps=8)["optimizer"]
+    for number in (0, 3):
+        saved["state"].pop(number)
+    both = [learned(copy.deepcopy(model), given, compiled=compiled, steps=8, saved=saved) for compiled in (False, True)]
+    expected, found = both
+    steps = {number: float(state["step"]) for number, state in found["optimizer"]["state"].items()}
+    assert steps == {number: 8.0 if number in (0, 3) else 16.0 for number in steps}
+    for name, parameter in expected["parameters"].items():
+        torch.testing.assert_close(found["parameters"][name], parameter, atol=1e-5, rtol=1e-4, msg=name)
+    for number, state in expected["optimizer"]["state"].items():
+        torch.testing.assert_close(found["optimizer"]["state"][number]["exp_avg_sq"], state["exp_avg_sq"])
 
 
 def test_what_was_acted_by_the_same_weights_has_a_log_ratio_of_exactly_0() -> None:

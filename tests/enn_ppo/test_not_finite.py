@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from enn_ppo import EnvConfig, EvalConfig, evaluate, train
+from enn_ppo import EnvConfig, EvalConfig, PPOConfig, RogueNetConfig, evaluate, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.play import NetPolicy
 from enn_ppo.serve.agent import load_policy
@@ -19,7 +20,17 @@ from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.training.learning.learner import Learned
 from enn_ppo.training.state import TrainState
-from entity_gym import Observation, make
+from enn_ppo.training.tracking.logger import read_metrics
+from entity_gym import (
+    ActionSpace,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    Environment,
+    Observation,
+    ObsSpace,
+    make,
+)
 from rogue_net import ActResult, ObsBatch, RogueNet
 from rogue_net.batch import crossing
 from rogue_net.finite import NotFinite, check_finite, fetch_actions
@@ -72,6 +83,73 @@ def test_training_says_which_parameters_are_not_finite(tmp_path: Path, capsys: p
     assert "they are not finite since update 1, which ended at step 2,048; the last checkpoint" in error
     assert f"the last checkpoint with finite weights is {first}: go on from there with a lower optim.lr" in error
     assert "Traceback" not in error
+
+
+class Payments(Environment):
+    """A game of two steps, whose rewards are drawn from two numbers."""
+
+    def __init__(self, amount: float) -> None:
+        self.amount = amount
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({"Coin": Entity(["side"])})
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        return {"guess": CategoricalActionSpace(["heads", "tails"])}
+
+    def reset(self) -> Observation:
+        self.left = 2
+        return self.seen(0.0)
+
+    def act(self, actions: Any) -> Observation:
+        self.left -= 1
+        return self.seen(self.amount * float(self.rng.integers(1, 3)))
+
+    def seen(self, reward: float) -> Observation:
+        mask = {"guess": CategoricalActionMask(actor_ids=[0])}
+        return Observation(
+            features={"Coin": [[1.0]]}, ids={"Coin": [0]}, reward=reward, done=self.left == 0, actions=mask
+        )
+
+
+def train_payments(run_dir: Path, amount: float, **changes: Any) -> Any:
+    env = EnvConfig(id="payments", kwargs={"amount": amount})
+    return train(tiny_config(run_dir, env=env, **changes), env=Payments)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("normalize", ["none", "returns"])
+def test_rewards_that_exceed_float32_end_the_training_and_name_the_setting(
+    normalize: Any, compiled: bool, tmp_path: Path
+) -> None:
+    amount, said = (1e30, r"^value_loss.* of this update exceeds float32, after rewards of up to 2e\+30")
+    if normalize == "returns":
+        amount, said = 1.6e38, r"^returns of rewards of up to 3.2e\+38 exceed float32"
+    net = RogueNetConfig(d_model=16, n_layer=1, n_head=2, backend="auto" if compiled else "reference")
+    with pytest.raises(ValueError, match=said + r".*ppo\.normalize=rewards divides them"):
+        train_payments(tmp_path / "a", amount, net=net, ppo=PPOConfig(normalize=normalize))
+    rows = read_metrics(tmp_path / "a/metrics.jsonl")
+    assert all(value is not None for row in rows for name, value in row.items() if "loss" in name)
+
+
+@pytest.mark.parametrize("normalize", ["rewards", "returns"])
+def test_normalized_rewards_of_1e30_have_statistics(normalize: Any, tmp_path: Path) -> None:
+    trained = train_payments(tmp_path / "a", 1e30, ppo=PPOConfig(normalize=normalize))
+    names = ("value_loss", "policy_loss", "entropy", "approx_kl", "grad_norm", "explained_variance")
+    assert all(np.isfinite(trained.metrics[name]) for name in names)
+
+
+def test_rewards_that_are_far_from_1_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train_payments(tmp_path / "small", 1e-8, ppo=PPOConfig(normalize="returns"))
+    train_payments(tmp_path / "large", 1e6)
+    train_payments(tmp_path / "usual", 1.0)
+    train_payments(tmp_path / "normalized", 1e6, ppo=PPOConfig(normalize="returns"))
+    train_payments(tmp_path / "divided", 1e-8, ppo=PPOConfig(normalize="rewards"))
+    said = [record.message for record in caplog.records if "learns badly" in record.message]
+    assert [line.partition(":")[0] for line in said] == [
+        "ppo.normalize=returns learns badly from rewards of up to 2e-08",
+        "ppo.normalize=none learns badly from rewards of up to 2e+06",
+    ]
 
 
 def test_training_names_the_last_good_checkpoint(trained: Path, tmp_path: Path) -> None:

@@ -440,6 +440,8 @@ def test_every_space_that_comes_with_the_project_composes_at_both_ends(name: str
             r"sweep=pop is not a choice;.*did you mean 'ppo'\?; for a file of your own: sweep=my_sweep\.yaml",
         ),
         (["sweep=nowhere.yaml"], r"there is no file nowhere\.yaml"),
+        (["sweep.jobs=2000"], r"sweep\.jobs must be an integer of at least 1 and at most 1024, got 2000"),
+        (["sweep=[]"], r"sweep=\[\]: sweep takes the name of one file"),
         (["sweep.trails=3"], r"sweep\.trails is not a setting.*did you mean 'sweep\.trials'\?"),
         (["optim.lrr=3"], r"optim\.lrr is not a setting.*did you mean 'optim\.lr'\?"),
         (["optim.lr=0.1"], r"optim\.lr is given for all trials, and sweep\.space varies it"),
@@ -466,6 +468,12 @@ def test_a_misspelt_parameter_in_a_file_is_found_before_the_first_trial(
     (tmp_path / "mine.yaml").write_text("space:\n  optim.lrr: [0.1, 0.2]\n")
     assert command("sweep=mine.yaml")[0] == 2
     assert "optim.lrr is not a setting" in capsys.readouterr().err
+
+
+def test_a_setting_that_a_file_has_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.yaml").write_text("trials: 2\nspace:\n  optim.lr: [0.1, 0.2]\n  optim.lr: [0.3, 0.4]\n")
+    assert command("sweep=mine.yaml")[0] == 2
+    assert "mine.yaml cannot be read" in (said := capsys.readouterr().err) and "duplicate key optim.lr" in said
 
 
 @pytest.mark.parametrize("flag", [["--help"], ["--cfg", "job"]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -137,7 +138,8 @@ def learn_by_program(net: RogueNet, given: Given, steps: int) -> None:
     compiled.load(moments)
     for number in range(1, steps + 1):
         run_program(compiled, given)
-        compiled.step(number, 0.01, 1.0, (0.9, 0.999), 1e-5, 0.0)
+        numbers = np.full(len(compiled.parameters), number)
+        compiled.step(numbers, 0.01, 1.0, (0.9, 0.999), 1e-5, 0.0)
     compiled.store(moments)
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
 
@@ -19,7 +20,10 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser import overrides_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.overrides_visitor import HydraOverrideVisitor
+from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
 from enn_ppo.clone.config import CloneConfig
@@ -46,6 +50,21 @@ _EXAMPLES = {
     "data": "data=<recorded file>",
     "run": "the run directory, one of its checkpoints, or a recording",
 }
+
+
+#: Limits of a command: characters of a setting's name, jobs of a sweep, and jobs at a time.
+MAX_NAME, MAX_JOBS, MAX_PARALLEL = 200, 10_000, 1024
+
+
+class _OverrideVisitor(HydraOverrideVisitor):
+    def visitDictContainer(self, ctx: Any) -> Any:  # noqa: N802 - Hydra's name
+        keys = [str(self.visitDictKey(pair.dictKey())) for pair in ctx.dictKeyValuePair()]
+        if twice := sorted({key for key in keys if keys.count(key) > 1}):
+            raise HydraException(f"the mapping has the key {twice[0]!r} twice")
+        return super().visitDictContainer(ctx)
+
+
+vars(overrides_parser)["HydraOverrideVisitor"] = _OverrideVisitor  # Hydra itself takes the last of equal keys
 
 
 class Arguments(NamedTuple):
@@ -90,8 +109,10 @@ def parse(arguments: Sequence[str]) -> Arguments:
     given = parser.parse_intermixed_args(list(arguments))
     numbers = [argument.removeprefix("jobs=") for argument in given.overrides if argument.startswith("jobs=")]
     for number in numbers:
-        if not re.fullmatch(r"[1-9]\d*", number):
-            raise ValueError(f"jobs must be how many jobs of a sweep run at a time, at least 1, got {number!r}")
+        if not re.fullmatch(r"[1-9]\d{0,3}", number) or int(number) > MAX_PARALLEL:
+            raise ValueError(
+                f"jobs must be how many jobs of a sweep run at a time, 1 to {MAX_PARALLEL}, got {number!r}"
+            )
         if not given.multirun:
             raise ValueError(f"jobs={number} is about the jobs of a sweep: add --multirun")
     overrides = [argument for argument in given.overrides if not argument.startswith("jobs=")]
@@ -100,6 +121,10 @@ def parse(arguments: Sequence[str]) -> Arguments:
             raise ValueError(f"the argument {override!r} has no name; settings are written name=value")
         if re.match(r"[+~]*hydra[./]", override):
             raise ValueError(f"{override} is a setting of Hydra, which only composes the settings here")
+        if len(name := override.partition("=")[0]) > MAX_NAME:
+            raise ValueError(
+                f"the name {name[:40]}... of a setting has {len(name)} characters; at most {MAX_NAME} are read"
+            )
     if given.config_dir is not None and not given.config_dir.is_dir():
         raise ValueError(f"--config-dir: folder '{given.config_dir}' not found")
     jobs = int(numbers[-1]) if numbers else 1
@@ -115,8 +140,16 @@ def compose(name: str, arguments: Arguments, make: Callable[[Composed], T]) -> l
         make: called for every job while Hydra's search path is set.
 
     Raises:
-        ValueError: a setting is not allowed. Errors of Hydra are raised as well; see `mistakes.told`.
+        ValueError: a setting is not allowed, or is nested too deeply. Errors of Hydra are raised as well; see `mistakes.told`.
     """
+    try:
+        return _compose(name, arguments, make)
+    except RecursionError:
+        deepest = max(arguments.overrides, key=lambda each: len(re.findall(r"[\[{(.]", each)), default="the settings")
+        raise ValueError(f"{deepest[:60]}... nests too many lists, mappings or names") from None
+
+
+def _compose(name: str, arguments: Arguments, make: Callable[[Composed], T]) -> list[T]:
     _store_defaults()
     overrides = [_quoted(override) for override in arguments.overrides]
     made: list[T] = []
@@ -137,7 +170,15 @@ def compose(name: str, arguments: Arguments, make: Callable[[Composed], T]) -> l
 
 
 def compose_one(name: str, typed: Sequence[str], config_dir: Path | None, job: int | None = None) -> Composed:
-    """Compose the settings of one job, while Hydra is initialized."""
+    """Compose the settings of one job, while Hydra is initialized.
+
+    Raises:
+        ValueError: a group is given a list, or the settings cannot be composed.
+    """
+    groups = GlobalHydra.instance().config_loader().list_groups("")
+    for override in typed:
+        if (given := re.match(r"\+*(\w+)=\s*\[", override)) and given[1] in groups:
+            raise ValueError(f"{override}: {given[1]} takes the name of one file, not a list")
     searched = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir else []
     overrides = [f"++{override}" if open_name(override) else override for override in typed]
     try:
@@ -190,15 +231,23 @@ def plain_values(config: DictConfig, *, allow_missing: bool = False) -> dict[str
 
 
 def _combinations(overrides: Sequence[str]) -> list[list[str]]:
-    """The overrides of each job: every combination of the listed values; the last override varies fastest."""
+    """The overrides of each job: every combination of the listed values; the last override varies fastest.
+
+    Raises:
+        ValueError: an override lists no values or has no end of them, or there are more than `MAX_JOBS` combinations.
+    """
     parser = OverridesParser.create(GlobalHydra.instance().config_loader())
     values = []
     for override in parser.parse_overrides(list(overrides)):
         if override.is_sweep_override() and not override.is_discrete_sweep():
             raise ValueError(f"{override.input_line} has no end of values: list them, as in seed=1,2,3")
         key = override.get_key_element()
-        swept = override.sweep_string_iterator() if override.is_sweep_override() else None
+        swept = islice(override.sweep_string_iterator(), MAX_JOBS + 1) if override.is_sweep_override() else None
         values.append([str(override.input_line)] if swept is None else [f"{key}={value}" for value in swept])
+        if not values[-1]:
+            raise ValueError(f"{override.input_line} lists no values, so there is no job to run")
+        if math.prod(map(len, values)) > MAX_JOBS:
+            raise ValueError(f"{override.input_line} makes more than {MAX_JOBS:,} jobs; list fewer values")
     return [list(combination) for combination in product(*values)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -18,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import setting_names, unknown_setting
 from enn_ppo.training.errors import DeviceMemoryFull, EnvironmentHangs, Interrupted, PartLost, RankDied
-from entity_gym.errors import nearest
+from entity_gym.errors import nearest, shortened
 from entity_gym.pools.processes.handle import WorkerDied
 
 USER_ERROR, INTERRUPTED = 2, 130
@@ -94,9 +95,9 @@ def as_value_error(schema: type[Any]) -> Iterator[None]:
 
 
 def told(error: Exception, schema: type[Any]) -> str | None:
-    """The message of an error in one paragraph; None for a bug, which needs a traceback."""
+    """The message of an error in one paragraph of at most 1,000 characters; None for a bug, which needs a traceback."""
     message = _explain(error, schema)
-    return None if message is None else re.sub(r"\s*\n\s*", " ", message).strip()
+    return None if message is None else shortened(re.sub(r"\s*\n\s*", " ", message).strip())
 
 
 def _explain(error: Exception, schema: type[Any]) -> str | None:
@@ -127,6 +128,8 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
         # A worker process adds its traceback, which debug=true shows.
         notes = [note.partition(":\nTraceback")[0] for note in getattr(error, "__notes__", [])]
         return str(error) + "".join(f" {note}" if note.startswith("(") else f"; {note}" for note in notes)
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"the file name {str(error.filename)[:60]}... is too long"
     if isinstance(error, RankDied | DeviceMemoryFull | EnvironmentHangs):
         return "; ".join([str(error), *getattr(error, "__notes__", [])])
     if isinstance(error, WorkerDied):

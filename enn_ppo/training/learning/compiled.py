@@ -52,21 +52,13 @@ class CompiledSteps:
         self._model, self._optimizer = model, optimizer
         self._programs = self._make_programs()
         self._columns: list[Columns] = []
-        self._steps = 0  # of the optimizer, until now
+        self._steps: list[NDArray[np.int64]] = []  # of the optimizer until now, for each parameter of each program
 
     def _make_programs(self) -> list[Program]:
         policy, value_net = self._model.policy, self._model.value_net
         if value_net is None:
             return [Program(policy)]
         return [Program(policy, with_value=False), Program(value_net, with_actions=False)]
-
-    def can_learn(self) -> bool:
-        """Whether all parameters have made the same number of steps, as all do but those that a checkpoint did not have."""
-        if not all(program.is_current() for program in self._programs):
-            self._programs = self._make_programs()
-        state = self._optimizer.state
-        parameters = [parameter for program in self._programs for parameter in program.parameters]
-        return len({int(state[each]["step"]) if state[each] else 0 for each in parameters}) == 1
 
     @property
     def num_actors(self) -> NDArray[np.int64]:
@@ -92,6 +84,8 @@ class CompiledSteps:
         Raises:
             ValueError: an action is no choice of its space.
         """
+        if not all(program.is_current() for program in self._programs):
+            self._programs = self._make_programs()
         moments = [self._moments(program) for program in self._programs]
         for program, held in zip(self._programs, moments, strict=True):
             program.load(held)
@@ -100,15 +94,16 @@ class CompiledSteps:
             self._columns = [each.columns(obs, actions, old, targets) for each in self._programs]
         check_choices(self._model.policy, actions)
         state = self._optimizer.state
-        steps = [state[parameter]["step"] for program in self._programs for parameter in program.parameters]
-        self._steps = int(steps[0])
+        steps = [[state[parameter]["step"] for parameter in program.parameters] for program in self._programs]
+        self._steps = [np.array([int(each) for each in of_program], np.int64) for of_program in steps]
         try:
             yield
         finally:
             for program, held in zip(self._programs, moments, strict=True):
                 program.store(held)
-            for step in steps:
-                step.fill_(self._steps)
+            for of_program, numbers in zip(steps, self._steps, strict=True):
+                for step, number in zip(of_program, numbers.tolist(), strict=True):
+                    step.fill_(number)
             self._columns = []
 
     def gradient(
@@ -147,16 +142,17 @@ class CompiledSteps:
 
     def step(self, max_grad_norm: float) -> list[float]:
         """Make an optimizer step; returns the gradient's norm of each group of parameters."""
-        self._steps += 1
+        self._steps = [numbers + 1 for numbers in self._steps]
+        numbered = list(zip(self._programs, self._steps, strict=True))
         groups = self._optimizer.param_groups
-        programs = [[each] for each in self._programs] if len(groups) > 1 else [self._programs]
+        programs = [[each] for each in numbered] if len(groups) > 1 else [numbered]
         norms = []
         for group, of_group in zip(groups, programs, strict=True):
-            norms.append(math.hypot(*(program.norm() for program in of_group)))
+            norms.append(math.hypot(*(program.norm() for program, _ in of_group)))
             scale = (group.get("max_grad_norm") or max_grad_norm) / (norms[-1] + 1e-6)
-            for program in of_group:
+            for program, numbers in of_group:
                 program.step(
-                    self._steps,
+                    numbers,
                     float(group["lr"]),
                     1.0 if scale >= 1 else scale,  # a NaN stays one
                     group["betas"],

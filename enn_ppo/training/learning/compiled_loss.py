@@ -174,7 +174,7 @@ def ppo(
         dentropies[actor], ddivergences[actor] = -ent_coef * weight, settings[TEACHER_KL] * weight
         stats[2] += weight * entropies[actor]
         stats[5] += weight * divergences[actor]
-    if joint:
+    if joint and num_actors > 0:  # a value network has no actors
         for frame in range(high - low):
             dvalues[frame] = _surrogate(settings, columns, size, low + frame, dvalues[frame], stats)
         for actor in range(num_actors):

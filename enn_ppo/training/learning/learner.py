@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -40,6 +42,10 @@ from rogue_net.kernels.select import Case, check_backend, say_once, why_not
 
 if TYPE_CHECKING:
     from enn_ppo.training.learning.compiled import CompiledPPO
+
+
+log = logging.getLogger(__name__)
+_ADVICE = "ppo.normalize=rewards divides them by the deviation of their sums"
 
 
 class Settings(NamedTuple):
@@ -148,6 +154,7 @@ class Learner:
 
             teachers = [term for term in terms if isinstance(term, TeacherLoss)]
             self._compiled = CompiledPPO(self.model, self.optimizer, *teachers)
+        self._has_advised = False
         self._shuffling = torch.Generator()
         self._transferred: Sequence[Transferred] = ()
 
@@ -165,6 +172,7 @@ class Learner:
         if stale:
             rollout, log_ratios = recompute_log_probs(self.model, rollout)
         advantages = self.estimate_advantages(rollout, settings.ppo, log_ratios)
+        largest = self._check_scale(rollout.frames.rewards, advantages.returns)
         head = self.model.value_head
         if self.return_scale and self.return_scale(advantages.returns, head, self.ranks):
             # value clipping must compare with the new head's values, which are the mean
@@ -173,18 +181,50 @@ class Learner:
         samples = Samples.of(rollout, advantages)
         learning = (self.config.optim, settings.ppo)
         options: dict[str, Any] = {"generator": self._shuffling, "loss": self.loss, "ranks": self.ranks}
-        if self._compiled and self.loss is self._ppo_loss and self._compiled.steps.can_learn():
+        if self._compiled and self.loss is self._ppo_loss:
             with self._compiled.update(samples, settings.ppo) as frames_of:
                 learn = self._compiled.learn
                 stats = update(self.model, self.optimizer, frames_of, *learning, learn=learn, **options)
         else:
             stats = update(self.model, self.optimizer, samples, *learning, learn=self._learn_minibatch, **options)
+        self._check_stats(stats, largest)
         limit = self.config.rollout.freeze_normalization_after
         if limit is None or settings.step < limit:
             self.measure(rollout.frames.obs)
         played = merge_played(self.ranks.gather_objects(summarize(rollout, self._action_space)))
         # a policy with several players has several frames for one step of an environment
         return Learned(stats, played._replace(num_frames=played.num_frames // self._num_players))
+
+    def _check_scale(self, rewards: Tensor, returns: Tensor) -> float:
+        """Check that returns are finite, and say once if rewards are too large or small; returns the largest absolute reward.
+
+        Raises:
+            ValueError: returns exceed float32.
+        """
+        largest, of_returns = torch.stack([rewards.abs().max(), returns.abs().max()]).tolist()
+        normalize = self.config.ppo.normalize
+        if not math.isfinite(of_returns):
+            raise ValueError(
+                f"returns of rewards of up to {largest:.3g} exceed float32: {_ADVICE}, or make them smaller"
+            )
+        is_large, is_small = largest > 1e4 and normalize == "none", 0 < largest < 1e-6 and normalize != "rewards"
+        if (is_large or is_small) and not self._has_advised:
+            self._has_advised = True
+            log.warning("ppo.normalize=%s learns badly from rewards of up to %.3g: %s", normalize, largest, _ADVICE)
+        return float(largest)
+
+    def _check_stats(self, stats: Mapping[str, float], largest: float) -> None:
+        """Check that losses and other statistics of an update are finite, unless its weights are not, which acting reports.
+
+        Raises:
+            ValueError: a statistic is NaN or infinite.
+        """
+        broken = [name for name, number in stats.items() if not math.isfinite(number) and name != "explained_variance"]
+        if broken and all(bool(each.isfinite().all()) for each in self.model.parameters()):
+            raise ValueError(
+                f"{', '.join(broken)} of this update exceeds float32, after rewards of up to {largest:.3g}: {_ADVICE}, or make "
+                "them smaller"
+            )
 
     def learning(self, rollout: Rollout, settings: Settings) -> Callable[[], Learned]:
         """See `Learns`; the returned function does the whole update."""

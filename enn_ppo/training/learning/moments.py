@@ -81,6 +81,7 @@ def explained_variance(values: Tensor, returns: Tensor, ranks: Ranks = ALONE) ->
         ranks: the ranks that share the batch.
     """
     numbers = torch.stack([returns, returns - values])
+    numbers = numbers.double()  # squares of returns of 1e30 exceed float32
     variances = numbers.var(dim=1, correction=0) if ranks.size == 1 else moments_of_all(numbers, ranks).variance
     of_returns, of_errors = variances.unbind()
     explained = 1 - of_errors / of_returns

@@ -644,9 +644,31 @@ class Program:
         return math.sqrt(float(result[0]))
 
     def step(
+        self,
+        numbers: NDArray[np.int64],
+        rate: float,
+        scale: float,
+        betas: tuple[float, float],
+        epsilon: float,
+        weight_decay: float,
+    ) -> None:
+        """Make an AdamW step with the gradient times `scale`; `numbers` has each parameter's number of this step, from 1."""
+        different = np.unique(numbers)
+        held = [each.numpy() for each in (self.flat, self.first, self.second)]
+        for number in different.tolist():
+            before = [each.copy() for each in held] if len(different) > 1 else held
+            self._adam(number, rate, scale, betas, epsilon, weight_decay)
+            # a parameter that has made another number of steps, such as one that the environment has gained, waits for its turn
+            for other in np.flatnonzero(numbers != number):
+                start = self._places[id(self.parameters[other])]
+                for each, old in zip(held, before, strict=True):
+                    each[start : start + self._sizes[other]] = old[start : start + self._sizes[other]]
+        self.fold()
+
+    def _adam(
         self, number: int, rate: float, scale: float, betas: tuple[float, float], epsilon: float, weight_decay: float
     ) -> None:
-        """AdamW step `number`, from 1, with the gradient times `scale`."""
+        """Make AdamW step `number` of all parameters."""
         beta1, beta2 = betas
         how: Any = flat.Adam(
             scale=scale,
@@ -659,9 +681,8 @@ class Program:
             correction=1 / math.sqrt(1 - beta2**number),
             epsilon=epsilon,
         )
-        numbers = (self.flat, self.gradient_flat, self.first, self.second)
-        bind(flat.adam)(len(self.flat), *map(address, numbers), how)
-        self.fold()
+        held = (self.flat, self.gradient_flat, self.first, self.second)
+        bind(flat.adam)(len(self.flat), *map(address, held), how)
 
     # - What kernels are given
 

@@ -16,6 +16,7 @@ import pytest
 from entity_gym.batch.vec_obs import Metric
 from entity_gym.check.checks import CHECKS, check_environment
 from entity_gym.check.command import main
+from entity_gym.check.loading import parse_settings
 from entity_gym.check.report import Report, Result, Status
 from entity_gym.check.subject import Effort
 from entity_gym.check.trajectory import equal
@@ -475,3 +476,8 @@ def test_sums_of_metrics_are_equal_up_to_rounding_and_nothing_else_of_them() -> 
     assert not equal(was, replace(was, count=4))
     assert not equal(was, replace(was, max=0.7 + 1e-9))
     assert equal(Metric(), Metric())
+
+
+def test_a_value_that_is_nested_too_deeply_is_a_text() -> None:
+    value = "-" * 100_000 + "1"
+    assert parse_settings([f"size={value}"]) == {"size": value}

@@ -430,8 +430,9 @@ class NotAnEnvironment:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_threads": 0}, "num_threads is 0; it must be a whole number, at least 1, or 'auto'"),
-        ({"num_threads": "all"}, "num_threads is 'all'; it must be a whole number, at least 1, or 'auto'"),
+        ({"num_threads": 0}, "num_threads is 0; it must be a whole number, 1 to 1024, or 'auto'"),
+        ({"num_threads": "all"}, "num_threads is 'all'; it must be a whole number, 1 to 1024, or 'auto'"),
+        ({"num_threads": 10**9}, "num_threads is 1000000000; it must be a whole number, 1 to 1024, or 'auto'"),
         ({"num_threads": True}, "num_threads is True"),
         ({"num_envs": 0}, "num_envs is 0; it must be at least 1"),
         ({"num_envs": 2.5}, "num_envs is 2.5; it must be a whole number"),
