@@ -114,18 +114,20 @@ def view_mapping(given: str | Path) -> dict[str, Any]:
     Raises:
         ValueError: there is no such view, or the file holds no mapping.
     """
-    import yaml
+    from entity_gym.untrusted import YAML_BYTES, parse_yaml, read_regular  # imports PyYAML
 
     known = included_views()
     file = _FOLDER / f"{given}.yaml" if str(given) in known else Path(given)
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError:
+        content = parse_yaml(read_regular(file, YAML_BYTES))
+    except FileNotFoundError:
         raise ValueError(
             f"view is {str(given)!r}, which is neither a file nor a view that comes with entity_gym; {nearest(given, known)}"
         ) from None
-    except (yaml.YAMLError, UnicodeError) as error:
-        raise ValueError(f"view {given}: not YAML: {error}".replace("\n", " ")) from None
+    except OSError as error:
+        raise ValueError(f"view {given} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"view {given}: not YAML: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"view {given} holds {content!r:.80}; expected a mapping with `entities`")
     return content
