@@ -36,17 +36,20 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
+import safetensors.torch
 import torch
+import yaml
 
 import enn_ppo
 import entity_gym
 import rogue_net
-from enn_ppo import EnvConfig, OptimConfig, RolloutConfig, TrainConfig
+from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RolloutConfig, TrainConfig
 from enn_ppo.checkpoints import (
     Checkpoint,
     Retention,
@@ -55,13 +58,20 @@ from enn_ppo.checkpoints import (
     save_checkpoint,
     write_agent,
 )
+from enn_ppo.checkpoints.manifest import MANIFEST, Manifest, checksum_of, manifest_bytes
+from enn_ppo.checkpoints.policy import CPU
+from enn_ppo.checkpoints.trainer_state import TRAINER
 from enn_ppo.rollout import EnvBlock, play
 from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.settings.serving import ServeConfig
+from enn_ppo.training.callbacks import Callback
+from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.recording.reading import read_frames
 from enn_ppo.training.recording.recorder import Recorder
+from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path, write_snapshot
+from enn_ppo.training.state import TrainState
 from entity_gym import (
     Action,
     ActionSpace,
@@ -85,6 +95,8 @@ from entity_gym.bridges.remote import ProgramSettings, ProgramWorlds
 from entity_gym.bridges.remote.connection import HungUp
 from entity_gym.bridges.remote.messages import MessageReader, encode
 from entity_gym.pools.pool import ListEnv
+from entity_gym.replay.page import empty_replay, page_html
+from entity_gym.replay.reading import read_page
 from rogue_net import RogueNet, RogueNetConfig
 
 PACKAGES = tuple(str(Path(package.__path__[0])) for package in (enn_ppo, entity_gym, rogue_net))
@@ -234,14 +246,20 @@ def a_checkpoint(directory: Path) -> Path:
     """The folder of a small checkpoint whose trainer has every kind of value that one can have."""
     net, rng = a_network(), np.random.default_rng(0)
     parameters = list(net.parameters())
-    moments = {i: {"step": torch.tensor(3.0), "exp_avg": torch.randn_like(p)} for i, p in enumerate(parameters)}
+    moments = {
+        i: {"step": torch.tensor(3.0), "exp_avg": torch.randn_like(p), "exp_avg_sq": torch.rand_like(p)}
+        for i, p in enumerate(parameters)
+    }
     trainer = {
         "step": 64,
         "seconds": 1.5,
         "optimizer": {"state": moments, "param_groups": [{"lr": 0.1, "params": list(moments)}]},
-        "collector": {"environments": [rng.bit_generator.state, 2**3000], "values": rng.normal(size=(3, 2))},
+        "collector": {
+            "environments": [rng.bit_generator.state, 2**3000, (np.float32(0.5), b"bytes", None, True)],
+            "episodes": {"rewards": rng.normal(size=2), "lengths": np.array([3, 2])},
+        },
         "recent_rewards": [0.25, 0.5],
-        "scale": (np.float32(0.5), b"bytes", None, True),
+        "scale": {"running": torch.zeros(2, dtype=torch.float64), "count": 8, "mean": 0.5, "squares": 1.5},
     }
     config = TrainConfig(
         env=EnvConfig(id="scripts.fuzz:Farm"),
@@ -325,7 +343,7 @@ class Kind(ABC):
 
 
 class Checkpoints(Kind):
-    """Checkpoint folders of which one file is damaged, with a manifest or without."""
+    """Checkpoint folders of which one file is damaged."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -355,6 +373,98 @@ class Checkpoints(Kind):
 
     def _values(self, checkpoint: Checkpoint) -> dict[str, Any]:
         return {name: value for name, value in vars(checkpoint).items() if name != "path"}
+
+
+class Forged(Kind):
+    """Checkpoints with wrong values whose checksums are right, from which a run is resumed."""
+
+    TEXTS = ("config.yaml", "spaces.json")
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        config = TrainConfig(
+            env=EnvConfig(id="scripts.fuzz:Farm"),
+            net=a_network().config,
+            rollout=RolloutConfig(num_envs=2, steps=4, max_seconds=None),
+            optim=OptimConfig(batch_size=4),
+            ppo=PPOConfig(normalize="rewards"),
+            run_dir=str(folder),
+            device="cpu",
+        )
+        self.state = TrainState(config, bind_environment(config.env, Farm), CPU, Callback())
+        self.state.start()
+        settings = self.state.begin_update()
+        self.state.advance(self.state.learn(self.state.collect(4), settings), 1.0)
+        self.folder = self.state.save(folder)[""]
+        self.file = str(self.folder)
+        self.files = {file.name: file.read_bytes() for file in sorted(self.folder.iterdir())}
+        self.trainer = torch.load(self.folder / "trainer.pt", weights_only=True)
+
+    def damaged(self, rng: random.Random) -> bytes:
+        files = {name: content for name, content in self.files.items() if name != MANIFEST}
+        name = rng.choice(list(files))
+        if name == "trainer.pt":
+            buffer = io.BytesIO()
+            torch.save(damaged_value(self.trainer, rng), buffer)
+            files[name] = buffer.getvalue()
+        elif name == "policy.safetensors":
+            weights = safetensors.torch.load(files[name])
+            which = rng.choice(list(weights))
+            weights[which] = weights[which].to(rng.choice((torch.int32, torch.float64, torch.bool, torch.float16)))
+            files[name] = safetensors.torch.save(weights)
+        else:
+            value = damaged_value(yaml.safe_load(files[name]), rng)
+            files[name] = json.dumps(value).encode()  # which is YAML as well
+        manifest = manifest_bytes(Manifest({name: checksum_of(content) for name, content in files.items()}))
+        return pickle.dumps(files | {MANIFEST: manifest})
+
+    def read(self, data: bytes) -> str:
+        for name, content in pickle.loads(data).items():
+            (self.folder / name).write_bytes(content)
+        checkpoint = load_checkpoint(self.folder)
+        if missing := TRAINER.keys() - checkpoint.trainer:
+            raise ValueError(f"{self.file} lacks {missing}")
+        self.state.config = replace(self.state.config, trust=False)
+        self.state.restore({"": checkpoint})
+        return "valid"
+
+
+class Snapshots(Kind):
+    """Snapshots of self-play."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.path = snapshot_path(folder, 100)
+        self.file = str(self.path)
+        write_snapshot(folder, 100, a_network())
+        self.content = self.path.read_bytes()
+        self.undamaged = read_snapshot(self.path, CPU).state_dict()
+        other = a_network()
+        torch.nn.init.ones_(next(other.parameters()))
+        write_snapshot(folder, 200, other)
+        self.other = snapshot_path(folder, 200).read_bytes()
+
+    def damaged(self, rng: random.Random) -> bytes:
+        return self.other if rng.random() < 0.05 else damaged_bytes(self.content, rng)
+
+    def read(self, data: bytes) -> str:
+        self.path.write_bytes(data)
+        return _equal(dict(read_snapshot(self.path, CPU).state_dict()), dict(self.undamaged))
+
+
+class Replays(Kind):
+    """Pages of replays."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.content = page_html(empty_replay("farm")).encode()
+
+    def damaged(self, rng: random.Random) -> bytes:
+        return damaged_bytes(self.content, rng)
+
+    def read(self, data: bytes) -> str:
+        read_page(data.decode(errors="replace"))
+        return "valid"
 
 
 class Agents(Kind):
@@ -683,6 +793,9 @@ KINDS: dict[str, type[Kind]] = {
     "checkpoints": Checkpoints,
     "recordings": Recordings,
     "agents": Agents,
+    "forged": Forged,
+    "snapshots": Snapshots,
+    "replays": Replays,
     "wire": Wire,
     "server": Server,
     "ragged": Ragged,

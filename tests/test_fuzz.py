@@ -23,6 +23,9 @@ CASES = {
     "ragged": 2000,
     "command_line": 80,
     "checkpoints": 200,
+    "forged": 100,
+    "snapshots": 200,
+    "replays": 200,
 }
 
 
@@ -31,17 +34,9 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fuzz.Kind]:
     return {name: kind(tmp_path_factory.mktemp(name)) for name, kind in fuzz.KINDS.items()}
 
 
-def has_manifest(kinds: dict[str, fuzz.Kind]) -> bool:
-    checkpoints = kinds["checkpoints"]
-    assert isinstance(checkpoints, fuzz.Checkpoints)
-    return "manifest.json" in checkpoints.files
-
-
 @pytest.mark.fuzz
 @pytest.mark.parametrize("name", fuzz.KINDS)
 def test_damage_is_never_silent_and_never_a_library_s_error(name: str, kinds: dict[str, fuzz.Kind]) -> None:
-    if name == "checkpoints" and not has_manifest(kinds):
-        pytest.skip("checkpoints without a manifest do not notice all damage")
     tally = fuzz.fuzz({name: kinds[name]}, 0, lambda rounds: rounds < CASES[name])[name]
     assert not tally.failures, tally.failures[0]
     assert tally.outcomes["refused"] > CASES[name] / 10  # the damage was noticed, and did not miss what is read

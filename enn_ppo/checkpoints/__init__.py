@@ -11,7 +11,7 @@
 
 A folder is written under a hidden name, flushed to the disk and renamed, and only then does `latest` move, so a crash, a full
 disk or `kill -9` at any moment leaves the previous checkpoint and a `latest` that loads. Only one process may save to a folder.
-Every file that is read is compared with its checksum. Folders of older versions, which have `summary.json` and no manifest, load.
+Every file that is read is compared with its checksum. A folder without a manifest is refused.
 
 An agent file holds a policy for inference only: a zip archive of the weights, `config.yaml`, `spaces.json`, and `agent.json`:
 {"format": ..., "step": ...}. The archive has a checksum of each.

@@ -20,6 +20,7 @@ import json
 import os
 import re
 import secrets
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from enn_ppo.training.files import write_file
+from entity_gym.untrusted import parse_json
 
 MANIFEST = "manifest.json"
 _ENTRIES = {"files", "seconds", "score", "signature", "checksum"}
@@ -66,7 +68,7 @@ def parse_manifest(data: bytes) -> Manifest:
     Raises:
         ValueError: it is damaged.
     """
-    content = json.loads(data)
+    content = parse_json(data)
     if not isinstance(content, dict) or set(content) != _ENTRIES:
         raise ValueError(f"it must have the entries {', '.join(sorted(_ENTRIES))}")
     without = {name: value for name, value in content.items() if name != "checksum"}
@@ -77,8 +79,18 @@ def parse_manifest(data: bytes) -> Manifest:
         raise ValueError("its files must be names of files in the same folder")
     signature, key = without.pop("signature"), _read_key(_key_path())
     is_own = bool(key and signature) and hmac.compare_digest(str(signature), str(_signature(without, key)))
-    seconds, score = (None if content[name] is None else float(content[name]) for name in ("seconds", "score"))
+    seconds, score = (_number(name, content[name]) for name in ("seconds", "score"))
+    if seconds is not None and seconds < 0:
+        raise ValueError(f"its seconds are {seconds}, and cannot be below 0")
     return Manifest(files, seconds, score, is_own)
+
+
+def _number(name: str, value: object) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= sys.float_info.max:
+        raise ValueError(f"its {name} is {value!r:.80}; expected a finite number or null")
+    return float(value)
 
 
 def _with_checksum(content: Mapping[str, Any]) -> bytes:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.settings.config import TrainConfig
@@ -80,7 +82,9 @@ def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.devi
         ValueError: settings or weights do not fit this version's network.
     """
     config = saved_config(checkpoint)
-    net_config = config.net if network == "policy" else getattr(config, network)
+    net_config = config.net if network == "policy" else config.value_net
+    if net_config is None:
+        raise ValueError(f"checkpoint {checkpoint.path} has weights of a {network}, and its config.yaml has none")
     weights = checkpoint.policy if network == "policy" else checkpoint.more_weights[network]
     try:
         obs_space, action_space = spaces_from_dict(checkpoint.spaces)
@@ -97,10 +101,25 @@ def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.devi
             f"checkpoint {checkpoint.path} holds no network that its config.yaml and spaces.json ask for: {error}"
         ) from error
     try:
-        net.load_state_dict(weights)
-    except RuntimeError as error:
-        differences = "; ".join(line.strip() for line in str(error).splitlines()[1:])
+        load_weights(net, weights)
+    except ValueError as error:
         raise ValueError(
-            f"checkpoint {checkpoint.path} holds other weights than its config.yaml and spaces.json ask for: {differences}"
+            f"checkpoint {checkpoint.path} holds other weights than its config.yaml and spaces.json ask for: {error}"
         ) from error
     return net
+
+
+def load_weights(net: RogueNet, weights: Mapping[str, Tensor]) -> None:
+    """Load weights that have the names, shapes and dtypes of the network's.
+
+    Raises:
+        ValueError: they have others; the message names them.
+    """
+    own = net.state_dict()
+    if other := [name for name in own if name in weights and weights[name].dtype != own[name].dtype]:
+        name = other[0]
+        raise ValueError(f"{name} is {weights[name].dtype} in it, and {own[name].dtype} in the network")
+    try:
+        net.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError("; ".join(line.strip() for line in str(error).splitlines()[1:])) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import io
-import json
 import math
 import os
 import pickle
@@ -19,23 +18,24 @@ from typing import Any
 
 import safetensors.torch
 import torch
-import yaml
 from torch import Tensor
 
 from enn_ppo.checkpoints.manifest import MANIFEST, Manifest, checksum_of, parse_manifest
 from enn_ppo.checkpoints.stored_values import decode
+from enn_ppo.checkpoints.trainer_state import check_trainer
 from enn_ppo.training.files import is_link
+from entity_gym.untrusted import JSON_BYTES, YAML_BYTES, open_regular, parse_json, parse_yaml, read_regular
 from rogue_net.finite import NotFinite
 
 FORMAT = 2  # of checkpoints and agent files; raised when older ones can no longer be read
 
 POLICY, CONFIG, SPACES, TRAINER = "policy.safetensors", "config.yaml", "spaces.json", "trainer.pt"
 FILES = (POLICY, CONFIG, SPACES, TRAINER)  # required in every checkpoint
-SUMMARY = "summary.json"  # {"seconds": ..., "score": ...} of older versions, which wrote no manifest
 WEIGHTS = ".safetensors"  # suffix of the weights of further networks
 ABOUT = "agent.json"  # {"format": ..., "step": ...}
 AGENT_FILES = (ABOUT, POLICY, CONFIG, SPACES)  # in an agent file
 LEARNING = ("optimizer", "scale")  # entries of the trainer that must be finite; environments may hold NaN
+_TENSOR_BYTES = 2**34  # of weights and trainer states
 LATEST, BEST = "latest", "best"
 BROKEN_ZIP = (zipfile.BadZipFile, NotImplementedError)  # the latter for a version of the format that cannot be
 _STEP_FOLDER = re.compile(r"step_(\d{12,})")
@@ -171,20 +171,13 @@ def link_target(path: Path) -> Path | None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a checkpoint. Of one that an older version wrote, return the checksums of the files as they are.
+    """Read the manifest of a checkpoint.
 
     Raises:
-        ValueError: it is damaged; the message names the file and the cause.
+        ValueError: it is missing or damaged; the message names the file and the cause.
     """
-    if (folder / MANIFEST).exists():
-        manifest: Manifest = _read_part(folder / MANIFEST)
-        return manifest
-    seconds, score = _read_part(folder / SUMMARY) if (folder / SUMMARY).is_file() else (None, None)
-    names = [*FILES, *(file.name for file in folder.glob(f"*{WEIGHTS}"))]
-    try:
-        return Manifest({name: checksum_of((folder / name).read_bytes()) for name in names}, seconds, score)
-    except OSError as error:
-        raise ValueError(first_line(error)) from error
+    manifest: Manifest = _read_part(folder / MANIFEST)
+    return manifest
 
 
 def check_finite(value: Any, where: str) -> None:
@@ -222,7 +215,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _read_folder(folder: Path) -> Checkpoint:
-    _check_present(folder, FILES)
+    _check_present(folder, (*FILES, MANIFEST))
     try:
         manifest = read_manifest(folder)
         _check_present(folder, manifest.files)
@@ -239,9 +232,12 @@ def _read_folder(folder: Path) -> Checkpoint:
             f"checkpoint {folder} has format {saved.get('format')!r}, and this version of enn-ppo reads format {FORMAT}: install "
             "the version that has written it"
         )
+    step, of_name = saved["step"], _STEP_FOLDER.fullmatch(folder.name)
+    if of_name and step != int(of_name[1]):
+        raise CheckpointError(f"checkpoint {folder} is damaged: {TRAINER}: it belongs to the checkpoint of step {step}")
     more_weights = {name.removesuffix(WEIGHTS): part for name, part in parts.items() if name.endswith(WEIGHTS)}
     trainer, numbers = saved["trainer"], (manifest.seconds, manifest.score)
-    return Checkpoint(folder, saved["step"], policy, config, spaces, trainer, more_weights, *numbers, manifest.is_own)
+    return Checkpoint(folder, step, policy, config, spaces, trainer, more_weights, *numbers, manifest.is_own)
 
 
 def _check_present(folder: Path, names: Iterable[str]) -> None:
@@ -251,7 +247,7 @@ def _check_present(folder: Path, names: Iterable[str]) -> None:
 
 def _read_agent(file: Path) -> Checkpoint:
     try:
-        with zipfile.ZipFile(file) as archive:
+        with open_regular(file) as content, zipfile.ZipFile(content) as archive:
             members = {info.filename: info for info in archive.infolist()}
             if missing := [name for name in AGENT_FILES if name not in members]:
                 raise ValueError(f"{', '.join(missing)} is not in it")
@@ -260,7 +256,7 @@ def _read_agent(file: Path) -> Checkpoint:
                 raise ValueError("it is compressed, and such files never are")  # and may be far larger than they look
             about, policy, config, spaces = (_read_part(zipfile.Path(archive, name)) for name in AGENT_FILES)
             more_weights = {name.removesuffix(WEIGHTS): _read_part(zipfile.Path(archive, name)) for name in more}
-        if type(about.get("format")) is not int or type(about.get("step")) is not int:
+        if type(about.get("format")) is not int or type(about.get("step")) is not int or about["step"] < 0:
             raise ValueError(f"{ABOUT} holds {about!r:.200}")
         unit = about.get("value_unit")  # older versions wrote none
         if unit is not None and not (type(unit) in (int, float) and 0 < unit < math.inf):
@@ -283,19 +279,25 @@ def _read_part(file: Path | zipfile.Path, checksum: str | None = None) -> Any:
         checksum: of its content, which is compared before it is parsed; None: unknown.
 
     Returns:
-        Name -> tensor for weights, the `Manifest` for `manifest.json`, seconds and score for `summary.json`, and the content as a
-        dictionary for other files.
+        Name -> tensor for weights, the `Manifest` for `manifest.json`, and the content as a dictionary for other files.
 
     Raises:
         ValueError: the file cannot be read, is damaged or holds NaN; the message names it and the cause.
     """
     try:
-        data = file.read_bytes()
+        is_weights = file.name.endswith(WEIGHTS)
+        most = (
+            _TENSOR_BYTES if is_weights or file.name == TRAINER else YAML_BYTES if file.name == CONFIG else JSON_BYTES
+        )
+        # a member of an agent file is no larger than the file, since it is not compressed
+        data = read_regular(file, most) if isinstance(file, Path) else file.read_bytes()
+        if len(data) > most:
+            raise ValueError(f"it has {len(data):,} bytes, and at most {most:,} are read")
         if checksum is not None and checksum_of(data) != checksum:
             raise ValueError(f"its checksum is not the one in {MANIFEST}")
         if not data:
             raise ValueError("is empty")
-        if file.name.endswith(WEIGHTS):
+        if is_weights:
             weights = safetensors.torch.load(data)
             check_finite(weights, file.name.removesuffix(WEIGHTS))
             return weights
@@ -303,16 +305,18 @@ def _read_part(file: Path | zipfile.Path, checksum: str | None = None) -> Any:
             return _read_trainer(data)
         if file.name == MANIFEST:
             return parse_manifest(data)
-        content = _mapping(yaml.safe_load(data) if file.name == CONFIG else json.loads(data))
-        if file.name == SUMMARY:
-            numbers = (content.get(name) for name in ("seconds", "score"))
-            return [None if number is None else float(number) for number in numbers]
-        return content
+        return _mapping(parse_yaml(data) if file.name == CONFIG else parse_json(data))
     except Exception as error:  # a damaged file can raise many types: zip, pickle, JSON, YAML, Unicode, shapes
         raise ValueError(f"{file.name}: {first_line(error)}") from error
 
 
 def _read_trainer(data: bytes) -> dict[str, Any]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        entries = archive.infolist()
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise ValueError("it is compressed, and such files never are")  # and may be far larger than they look
+    if sum(entry.file_size for entry in entries) > len(data):
+        raise ValueError("its entries claim to be larger than the file")
     try:
         content = _mapping(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
     except pickle.UnpicklingError as error:
@@ -320,9 +324,10 @@ def _read_trainer(data: bytes) -> dict[str, Any]:
         cause = f"names {named[1]}" if named else "is cut short or holds more than plain values"
         raise ValueError(f"{cause}; refused, because only data is read and no code is run") from error
     if content.get("format") == FORMAT:  # other formats are refused later, with advice
-        trainer = _mapping(decode(content["trainer"]))
+        trainer = _mapping(decode(content["trainer"], len(data)))
         check_finite({name: trainer[name] for name in LEARNING if name in trainer}, "trainer")
-        content |= {"step": int(content["step"]), "trainer": trainer}
+        check_trainer(trainer, content["step"])
+        content["trainer"] = trainer
     return content
 
 

@@ -43,6 +43,7 @@ from enn_ppo.checkpoints.reading import (
 )
 from enn_ppo.checkpoints.retention import Retention, Saved, best_of, which_to_remove
 from enn_ppo.checkpoints.stored_values import encode
+from enn_ppo.checkpoints.trainer_state import check_trainer
 from enn_ppo.training.files import flush_folder, is_link, make_folder, replace_file, write_file
 from enn_ppo.training.learning.return_scale import value_unit
 
@@ -219,10 +220,17 @@ def _weights(network: str, weights: Mapping[str, Tensor]) -> bytes:
 def _plain(name: str, value: Mapping[str, Any]) -> bytes:
     try:
         if name == CONFIG:
-            return str(yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True)).encode()
+            return str(yaml.dump(dict(value), Dumper=_NoAliases, sort_keys=False, allow_unicode=True)).encode()
         return json.dumps(dict(value), indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-    except (TypeError, ValueError, yaml.YAMLError) as error:
+    except (TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise CheckpointError(f"{name} cannot hold this: {first_line(error)}") from error
+
+
+class _NoAliases(yaml.SafeDumper):  # type: ignore[misc]
+    """Writes a list or mapping that is there twice as often, since aliases are not read."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
 
 
 def _known(score: float | None) -> float | None:
@@ -233,6 +241,7 @@ def trainer_bytes(step: int, trainer: Mapping[str, Any]) -> bytes:
     """The contents of `trainer.pt`."""
     check_finite({name: trainer[name] for name in LEARNING if name in trainer}, "trainer")
     try:
+        check_trainer(trainer, step)
         stored = encode(trainer, "trainer")
     except ValueError as error:
         raise CheckpointError(str(error)) from error

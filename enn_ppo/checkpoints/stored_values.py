@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from entity_gym.untrusted import MAX_DEPTH
+
 _TAG = "__enn_ppo__"  # marks a dictionary that stands for another value
 _PLAIN = (str, float, bool, type(None))
 _BIG = 2000  # bits; `weights_only` reads integers of up to 255 bytes
@@ -75,29 +77,65 @@ def _byte_tensor(data: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
 
 
-def decode(value: Any) -> Any:
+def decode(value: Any, size: int) -> Any:
     """The inverse of `encode`: restores every type, dtype, shape and memory order.
 
+    Args:
+        value: returned by `encode`.
+        size: bytes of the file that holds it. Values that repeat in a file need little room in it, and much in memory.
+
     Raises:
-        ValueError: `value` was not made by `encode`.
+        ValueError: `value` was not made by `encode`, holds more than `size` values or bytes of arrays, or is nested deeply.
     """
-    if isinstance(value, list | tuple):
-        return type(value)(decode(item) for item in value)
-    if not isinstance(value, dict):
-        return value
-    match value.get(_TAG):
-        case None:
-            return {key: decode(item) for key, item in value.items()}
-        case "int":
-            return int(value["hex"], 16)
-        case "bytes":
-            return value["data"].numpy().tobytes()
-        case "array" | "scalar" as kind:
-            dtype = np.lib.format.descr_to_dtype(value["dtype"])
-            if dtype.hasobject:  # bytes of a file must not become object pointers
-                raise ValueError(f"holds an array of dtype {dtype}")
-            data = bytearray(value["data"].numpy().tobytes())
-            array = np.ndarray(value["shape"], dtype, data, order=value["order"]).copy("K")
-            return array[()] if kind == "scalar" else array
-        case unknown:
-            raise ValueError(f"holds a value of the unknown kind {unknown!r}")
+    return _Decoding(size).decode(value, 0)
+
+
+class _Decoding:
+    """Decodes at most `left` values and bytes of arrays."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def _count(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise ValueError("holds more values than fit into it without repetition")
+
+    def decode(self, value: Any, depth: int) -> Any:
+        if depth == MAX_DEPTH:
+            raise ValueError(f"is nested more than {MAX_DEPTH} deep")
+        self._count(1)
+        if type(value) in (list, tuple):
+            return type(value)(self.decode(item, depth + 1) for item in value)
+        if isinstance(value, Tensor):
+            is_plain = type(value) is Tensor and value.layout is torch.strided and value.device.type == "cpu"
+            if not is_plain or value.nbytes != value.untyped_storage().nbytes():
+                raise ValueError("holds a tensor whose numbers are not all in the file")
+            return value
+        if not isinstance(value, dict):
+            return value
+        match value.get(_TAG):
+            case None:
+                return {key: self.decode(item, depth + 1) for key, item in value.items()}
+            case "int":
+                self._count(len(value["hex"]))
+                return int(value["hex"], 16)
+            case "bytes":
+                return self._bytes(value)
+            case "array" | "scalar" as kind:
+                dtype = np.lib.format.descr_to_dtype(value["dtype"])
+                if dtype.hasobject:  # bytes of a file must not become object pointers
+                    raise ValueError(f"holds an array of dtype {dtype}")
+                data = bytearray(self._bytes(value))
+                array = np.ndarray(value["shape"], dtype, data, order=value["order"]).copy("K")
+                if array.nbytes != len(data):
+                    raise ValueError(f"holds an array of {array.nbytes} bytes in {len(data)}")
+                return array[()] if kind == "scalar" else array
+            case unknown:
+                raise ValueError(f"holds a value of the unknown kind {unknown!r}")
+
+    def _bytes(self, value: dict[str, Any]) -> bytes:
+        data = self.decode(value["data"], 0)
+        self._count(data.nbytes)
+        content: bytes = data.numpy().tobytes()
+        return content

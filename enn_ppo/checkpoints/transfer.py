@@ -66,7 +66,7 @@ class Transferred:
     news: tuple[str, ...]  # a line for each entity type, feature, action or choice that is new
     changed: str | None  # first difference of the spaces, because of which saved environments cannot be restored
     moves: Mapping[str, Move]  # tensor of the network -> its source; new tensors have none
-    parameters: tuple[str, ...]  # names of the checkpoint's parameters, in the order of its optimizer
+    parameters: Mapping[str, torch.Size]  # shapes of the checkpoint's parameters, in the order of its optimizer
 
     @property
     def unmeasured(self) -> Mapping[str, list[int]]:
@@ -132,13 +132,13 @@ def transfer_from(saved: RogueNet, net: RogueNet, name: str, env: str, section: 
     moves = _moves(weight_names(saved), weight_names(net))
     net.load_state_dict(_moved_weights(saved, net, moves))
     spaces = (spaces_to_dict(each.obs_space, each.action_space) for each in (saved, net))
-    parameters = tuple(parameter for parameter, _ in saved.named_parameters())
+    parameters = {parameter: each.shape for parameter, each in saved.named_parameters()}
     return Transferred(net, tuple(news), spaces_difference(*spaces), moves, parameters)
 
 
 def untransferred(net: RogueNet) -> Transferred:
     """The result for a network that is missing in the checkpoint."""
-    return Transferred(net, (), None, {}, ())
+    return Transferred(net, (), None, {}, {})
 
 
 def transfer_optimizer(
@@ -150,11 +150,20 @@ def transfer_optimizer(
         optimizer: AdamW of the parameters of `networks`, in this order; changed in place.
         saved: `state_dict()` of the checkpoint's optimizer, of the same networks or the first of them.
         networks: transfer results of the networks in the optimizer, in order.
+
+    Raises:
+        ValueError: a moment estimate has another shape than its parameter.
     """
     state: dict[int, dict[str, Any]] = {}
     number = first = 0  # parameters are numbered across networks
     for network in networks:
         before = {name: saved["state"].get(first + i) for i, name in enumerate(network.parameters)}
+        for name, shape in network.parameters.items():
+            for kind in ("exp_avg", "exp_avg_sq") if before[name] else ():
+                if before[name][kind].shape != shape:
+                    raise ValueError(
+                        f"{kind} of {name} has the shape {list(before[name][kind].shape)}, not {list(shape)}"
+                    )
         for name, parameter in network.net.named_parameters():
             move = network.moves.get(name)
             if move and (averages := before.get(move.source)):

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from enn_ppo.settings.schema import flatten
 from enn_ppo.training.tracking.logger import read_metrics
 from enn_ppo.training.tracking.run_dir import CONFIG, METRICS
+from entity_gym.untrusted import YAML_BYTES, open_regular, parse_yaml, read_regular
 
 __all__ = ["Run", "differing_settings", "group_runs", "read_run"]
 
@@ -47,7 +47,9 @@ def read_run(path: Path) -> Run:
         raise ValueError(f"there is no {path}")
     metrics = pd.DataFrame(read_metrics(file))
     if metrics.empty:
-        if file.stat().st_size > 0 and not file.read_bytes().startswith(b"{"):  # a row may be half written
+        with open_regular(file) as content:
+            begin = content.read(1)
+        if begin not in (b"", b"{"):  # a row may be half written
             raise ValueError(f"{file} is not that of a run: its lines are no rows of metrics")
         raise ValueError(f"{file} has no rows yet")
     if not pd.api.types.is_numeric_dtype(metrics["step"]) or not np.isfinite(metrics["step"]).all():
@@ -55,8 +57,8 @@ def read_run(path: Path) -> Run:
     config, settings = file.with_name(CONFIG), {}
     if config.exists():
         try:
-            settings = yaml.safe_load(config.read_text("utf-8"))
-        except (OSError, UnicodeError, yaml.YAMLError) as error:
+            settings = parse_yaml(read_regular(config, YAML_BYTES))
+        except (OSError, ValueError) as error:
             raise ValueError(f"{config} cannot be read: {error}") from error
     flat = flatten(settings) if isinstance(settings, Mapping) else {}
     affecting = {name: str(flat[name]) for name in flat if not re.fullmatch(_IGNORED, name)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -113,7 +114,10 @@ def _convert(value: object, hint: object) -> object:
         except ValueError:
             return value
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # an integer of hundreds of digits
+            return math.inf if value > 0 else -math.inf
     if int in kinds and isinstance(value, float) and value.is_integer():
         return int(value)
     return value

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import yaml
 
+from enn_ppo.settings.command_line.composition import escaped
 from enn_ppo.settings.command_line.job_process import GRACE, JobProcess, StopSignals, shared_cores
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import to_dict
@@ -32,6 +33,7 @@ from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.files import replace_file
 from enn_ppo.training.tracking.logger import read_metrics
 from enn_ppo.training.tracking.run_dir import METRICS
+from entity_gym.untrusted import YAML_BYTES, parse_yaml, read_regular
 
 if TYPE_CHECKING:
     import optuna
@@ -394,7 +396,7 @@ def _is_alive(process: object) -> bool:
 
 def write_best(folder: Path, trial: optuna.trial.FrozenTrial, training: TrainConfig, metric: str) -> None:
     """Write all settings of a trial to `experiment/best.yaml`, for `best_command`."""
-    values = {name: value for name, value in to_dict(training).items() if name not in _NOT_SETTINGS}
+    values = {name: escaped(value) for name, value in to_dict(training).items() if name not in _NOT_SETTINGS}
     header = (
         "# @package _global_\n"
         f"# Trial {number_of(trial)} of the sweep, {metric} {trial.value:.6g}: {' '.join(trial.user_attrs[ARGUMENTS])}\n"
@@ -429,7 +431,7 @@ def _prepare_folder(folder: Path, config: SweepConfig, arguments: list[str], *, 
             for name in (STUDY, SETTINGS):
                 (folder / name).unlink(missing_ok=True)
         elif file.exists():
-            before = yaml.safe_load(file.read_text("utf-8"))
+            before = parse_yaml(read_regular(file, YAML_BYTES))
             before = before if isinstance(before, dict) else {}
             for name in settings:
                 if name not in _MAY_CHANGE and before.get(name) != settings[name]:
@@ -442,7 +444,7 @@ def _prepare_folder(folder: Path, config: SweepConfig, arguments: list[str], *, 
             raise ValueError(f"run_dir {folder} holds something that is no sweep: give another run_dir")
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(file, yaml.safe_dump(settings, sort_keys=False).encode())
-    except (OSError, yaml.YAMLError) as error:
+    except OSError as error:
         raise ValueError(f"run_dir {folder} cannot be used for the sweep: {error}") from error
 
 

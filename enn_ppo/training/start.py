@@ -10,6 +10,7 @@ from pathlib import Path
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint, load_common, resolve_checkpoint, runs_in
 from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threads
+from enn_ppo.checkpoints.trainer_state import TRAINER
 from enn_ppo.eval.checkpoint import bind_evaluation
 from enn_ppo.eval.evaluator import Evaluator, check_evaluation
 from enn_ppo.settings.config import TrainConfig, TrainEvalConfig, default_run_dir
@@ -20,7 +21,7 @@ from enn_ppo.training.memory import check_memory
 from enn_ppo.training.players import cast_of
 from enn_ppo.training.ranks import Ranks
 from enn_ppo.training.run import Run
-from enn_ppo.training.state import TRAINER_PARTS, Restored, TrainState
+from enn_ppo.training.state import Restored, TrainState
 from enn_ppo.training.torchrun.joining import join_ranks
 from enn_ppo.training.tracking.progress import announce, make_live_lines
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, prepare_run_dir
@@ -102,7 +103,7 @@ def _load(config: TrainConfig) -> dict[str, Checkpoint]:
     else:
         found = [load_checkpoint(Path(config.resume))]
     for checkpoint in found:
-        if missing := [part for part in TRAINER_PARTS if part not in checkpoint.trainer]:
+        if missing := [part for part in TRAINER if part not in checkpoint.trainer]:
             raise ValueError(
                 f"checkpoint {checkpoint.path} cannot be resumed: its trainer.pt is not that of a run of enn-ppo, and lacks "
                 f"{', '.join(missing)}"

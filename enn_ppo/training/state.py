@@ -49,19 +49,6 @@ from rogue_net import RogueNet
 from rogue_net.finite import NotFinite
 
 RECENT_EPISODES = 100
-#: Parts of `Checkpoint.trainer`, all of which a resumed run needs.
-TRAINER_PARTS = (
-    "step",
-    "num_updates",
-    "seconds",
-    "optimizer",
-    "collector",
-    "scale",
-    "recorder",
-    "recent_rewards",
-    "evaluations",
-    "self_play",
-)
 
 
 class Restored(NamedTuple):

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from enn_ppo.checkpoints import Checkpoint, CheckpointError, load_checkpoint, step_folders
 from enn_ppo.checkpoints.policy import saved_config, select_device
 from enn_ppo.checkpoints.trust import check_trust, code_of_environment
@@ -21,8 +19,9 @@ from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.environment import EnvFactory
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, CONFIG, REPLAYS
 from entity_gym.replay.page import empty_replay, page_html, to_json
-from entity_gym.replay.reading import read_page
+from entity_gym.replay.reading import MAX_BYTES, read_page
 from entity_gym.replay.server import PageServer
+from entity_gym.untrusted import YAML_BYTES, parse_yaml, read_regular
 
 PAUSE = 1.0  # seconds between two looks at the run directory
 _PAGE = re.compile(r"step_(\d{12,})\.html")
@@ -108,10 +107,10 @@ def follow(
 def _writes_replays(run_dir: Path) -> bool:
     """Whether the run's settings let its evaluations write replays."""
     try:
-        settings = yaml.safe_load((run_dir / CONFIG).read_text("utf-8"))
+        settings = parse_yaml(read_regular(run_dir / CONFIG, YAML_BYTES))
         evaluation = settings["eval"]
         return bool(evaluation["interval"] and evaluation.get("replay"))
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False  # the checkpoints say more
 
 
@@ -130,7 +129,7 @@ class _Pages:
         if int(last[1]) <= newest.step or last[0] == self._failed:
             return
         try:
-            newest.show(int(last[1]), read_page((self._folder / last[0]).read_text("utf-8")))
+            newest.show(int(last[1]), read_page(read_regular(self._folder / last[0], MAX_BYTES).decode()))
         except (OSError, ValueError) as error:
             self._failed = last[0]
             print(f"{self._folder / last[0]} cannot be shown: {error}", flush=True)

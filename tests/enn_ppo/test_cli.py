@@ -24,6 +24,7 @@ from enn_ppo.settings.config import EnvConfig, EvalConfig, OptimConfig, RolloutC
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.errors import Interrupted
 from entity_gym.pools.processes.handle import WorkerDied
+from tests.enn_ppo.forged import sealed
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 Train = Callable[..., TrainConfig]
@@ -466,7 +467,7 @@ def test_a_checkpoint_with_an_unknown_setting_is_named(tmp_path: Path, mistake: 
     saved_run(tmp_path)
     (file,) = (tmp_path / "out/a/checkpoints").glob("step_*/config.yaml")
     file.write_text(file.read_text() + "sed: 1\n")
-    file.with_name("manifest.json").unlink()
+    sealed(file.parent)
     assert re.search(r"sed is not a setting.*in the config\.yaml of checkpoint .*step_0+64", mistake("resume=out/a"))
 
 

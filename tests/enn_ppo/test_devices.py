@@ -24,6 +24,7 @@ from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.settings.config import EnvConfig
 from enn_ppo.training.tracking.logger import read_metrics
+from tests.enn_ppo.forged import sealed
 from tests.enn_ppo.players_worlds import SNAKES
 from tests.enn_ppo.worlds import tiny_config
 from tests.rogue_net.devices import ON_DEVICES
@@ -120,7 +121,7 @@ def test_what_was_trained_in_numbers_of_a_gpu_is_played_on_the_cpu_in_fp32_and_t
     path = load_checkpoint(tmp_path / "run").path
     settings = path / "config.yaml"
     settings.write_text(settings.read_text().replace("precision: fp32", "precision: tf32"))
-    (path / "manifest.json").unlink()
+    sealed(path)
     policy = load_policy(load_checkpoint(path), torch.device("cpu"))
     assert policy.config.precision == "fp32"
     assert "played in fp32: net.precision=tf32 cannot be: it is for device=cuda" in caplog.text

@@ -116,36 +116,9 @@ def test_after_going_back_what_was_abandoned_is_not_the_best(tmp_path: Path) -> 
     assert (steps(tmp_path), best(tmp_path)) == ([100, 150, 300], 150)
 
 
-def of_older_version(folder: Path, summary: str) -> Path:
-    """Checkpoints had no manifest, and a summary in its place."""
-    (folder / "manifest.json").unlink()
-    (folder / "summary.json").write_text(summary)
-    return folder
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"score": "high"}'])
-def test_a_damaged_summary_stops_no_save_and_is_told_on_loading(tmp_path: Path, content: str) -> None:
-    folder = of_older_version(save(tmp_path, 100), content)
-    save(tmp_path, 200, Retention(keep_last=2, keep_best=1), score=0.1)
-    assert (steps(tmp_path), best(tmp_path)) == ([100, 200], 200)
-    with pytest.raises(CheckpointError, match="step_0*100 is damaged: summary.json: "):
-        load_checkpoint(folder)
-
-
-def test_the_summary_of_an_older_version_counts(tmp_path: Path) -> None:
-    folder = of_older_version(save(tmp_path, 100), '{"seconds": 9.0, "score": 0.5}')
-    assert (load_checkpoint(folder).score, load_checkpoint(folder).seconds) == (0.5, 9.0)
-    save(tmp_path, 200, Retention(keep_last=1, keep_best=1), score=0.1)
-    assert (steps(tmp_path), best(tmp_path)) == ([100, 200], 100)
-    record_score(tmp_path, 100, 0.05)
-    assert (load_checkpoint(folder).score, load_checkpoint(folder).seconds) == (0.05, 9.0)
-    assert best(tmp_path) == 200
-
-
-def test_a_checkpoint_without_a_summary_has_no_score_and_no_seconds(tmp_path: Path) -> None:
+def test_a_checkpoint_without_a_manifest_has_no_score_and_no_seconds(tmp_path: Path) -> None:
     folder = save(tmp_path, 100, score=0.5, seconds=9.0)
     (folder / "manifest.json").unlink()
-    assert (load_checkpoint(folder).score, load_checkpoint(folder).seconds) == (None, None)
     save(tmp_path, 200, Retention(keep_last=1, keep_best=5, keep_every_minutes=0.1))
     assert steps(tmp_path) == [200]
 

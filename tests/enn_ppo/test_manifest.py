@@ -23,6 +23,7 @@ from enn_ppo.checkpoints import (
 from enn_ppo.checkpoints.manifest import Manifest, checksum_of, manifest_bytes, parse_manifest
 from rogue_net.finite import NotFinite
 
+MOMENTS = {"step": torch.tensor(1.0), "exp_avg": torch.zeros(4), "exp_avg_sq": torch.zeros(4)}
 FILES = ["config.yaml", "manifest.json", "policy.safetensors", "spaces.json", "trainer.pt", "value_net.safetensors"]
 
 
@@ -40,7 +41,7 @@ def save(directory: Path, step: int = 100, **changes: Any) -> Path:
         "more_weights": {"value_net": {"v": torch.ones(3)}},
         "config": {"env": {"id": "Xor"}},
         "spaces": {"entities": {"Mine": ["x"]}},
-        "trainer": {"optimizer": {"state": {0: {"exp_avg": torch.zeros(4)}}}, "scale": None},
+        "trainer": {"optimizer": {"state": {0: MOMENTS}, "param_groups": []}, "scale": None},
         "seconds": 2.5,
         "score": 0.5,
         "retention": Retention(keep_last=9),
@@ -166,10 +167,27 @@ def test_where_the_key_cannot_be_written_checkpoints_are_unsigned_and_whole(
     assert (loaded.is_own, loaded.score) == (False, 0.5)
 
 
-def test_a_checkpoint_of_a_version_without_manifests_is_a_strangers(tmp_path: Path) -> None:
+def test_a_checkpoint_without_a_manifest_is_refused(tmp_path: Path) -> None:
     folder = save(tmp_path)
     (folder / "manifest.json").unlink()
-    assert not load_checkpoint(folder).is_own
+    with pytest.raises(CheckpointError, match="is half-written: manifest.json is missing"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({"score": "nan"}, "its score is 'nan'; expected a finite number or null"),
+        ({"seconds": True}, "its seconds is True; expected a finite number or null"),
+        ({"seconds": -1.0}, "its seconds are -1.0, and cannot be below 0"),
+    ],
+)
+def test_numbers_of_a_manifest_are_finite_numbers(tmp_path: Path, numbers: dict[str, Any], message: str) -> None:
+    folder = save(tmp_path)
+    files = dict(parse_manifest((folder / "manifest.json").read_bytes()).files)
+    (folder / "manifest.json").write_bytes(manifest_bytes(Manifest(files, **numbers)))
+    with pytest.raises(CheckpointError, match=f"is damaged: manifest.json: {message}"):
+        load_checkpoint(folder)
 
 
 # --- Numbers that are not finite ---
@@ -196,15 +214,18 @@ def test_numbers_that_are_not_finite_are_not_saved(tmp_path: Path, changes: dict
 
 
 def test_environments_may_hold_numbers_that_are_not_finite(tmp_path: Path) -> None:
-    loaded = load_checkpoint(save(tmp_path, trainer={"collector": {"best": BROKEN, "time": float("inf")}}))
-    assert loaded.trainer["collector"]["best"].isnan().tolist() == [False, True, False]
+    loaded = load_checkpoint(save(tmp_path, trainer={"worlds": {"best": BROKEN, "time": float("inf")}}))
+    assert loaded.trainer["worlds"]["best"].isnan().tolist() == [False, True, False]
 
 
 def test_numbers_that_are_not_finite_are_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:  # as if an older version had saved them
         patch.setattr("enn_ppo.checkpoints.saving.check_finite", lambda *given: None)
         weights = save(tmp_path / "weights", policy={"w": BROKEN})
-        moments = save(tmp_path / "moments", trainer={"optimizer": {"state": [BROKEN]}})
+        moments = save(
+            tmp_path / "moments",
+            trainer={"optimizer": {"state": {0: MOMENTS | {"exp_avg": BROKEN}}, "param_groups": []}},
+        )
         agent = write_agent(load_checkpoint(save(tmp_path / "run")), tmp_path / "a.agent")
         broken = load_checkpoint(save(tmp_path / "run"))
         broken.policy["w"][0] = torch.nan

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from enn_ppo import EnvConfig, EvalConfig, TrainConfig, evaluate, load_policy, train
 from enn_ppo.checkpoints import load_checkpoint, write_agent
@@ -18,6 +17,7 @@ from enn_ppo.eval.evaluate import evaluate as evaluate_command
 from enn_ppo.play import main as play
 from enn_ppo.settings.command_line.cli import run_eval, run_train, run_watch
 from enn_ppo.watch.watch import watch
+from tests.enn_ppo.forged import sealed, with_settings
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
 WORLD = """
@@ -52,12 +52,8 @@ class Place:
             (self.folder / name).unlink(missing_ok=True)
 
     def with_settings(self, **env: Any) -> None:
-        """Name another environment in the checkpoint, which loses its signature: it becomes one of an older version."""
-        folder = load_checkpoint(self.run_dir).path
-        (folder / "manifest.json").unlink(missing_ok=True)
-        settings = yaml.safe_load((folder / "config.yaml").read_text())
-        settings["env"] |= env
-        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+        """Name another environment in the checkpoint, which loses its signature."""
+        with_settings(load_checkpoint(self.run_dir).path, "env", **env)
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +202,7 @@ def test_a_run_that_the_user_has_trusted_becomes_the_users_own(place: Place, ano
 
 def test_registered_worlds_are_never_asked_about(tmp_path: Path, another_user: None) -> None:
     train(tiny_config(tmp_path / "run", env=EnvConfig(id="Count")))
-    (load_checkpoint(tmp_path / "run").path / "manifest.json").unlink()
+    sealed(load_checkpoint(tmp_path / "run").path)
     assert not load_checkpoint(tmp_path / "run").is_own
     assert run_eval(evaluate_command, [f"checkpoint={tmp_path / 'run'}", *EVALUATE]) == 0
 
@@ -217,7 +213,7 @@ def test_states_of_environments_are_data_that_only_a_trusted_checkpoint_brings(
     """Compiled code does not check the numbers of a state that somebody has made up."""
     config = tiny_config(tmp_path / "run", env=EnvConfig(id="Count"))
     train(config)
-    (load_checkpoint(tmp_path / "run").path / "manifest.json").unlink()
+    sealed(load_checkpoint(tmp_path / "run").path)
     more = replace(config, resume=str(tmp_path / "run"), total_timesteps=192)
     new = "the environments start new episodes, so this is not the uninterrupted run: the checkpoint is not signed by"
     train(replace(more, run_dir=str(tmp_path / "a")))

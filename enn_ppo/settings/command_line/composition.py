@@ -230,6 +230,15 @@ def plain_values(config: DictConfig, *, allow_missing: bool = False) -> dict[str
     return {str(name): value for name, value in values.items()}
 
 
+def escaped(value: Any) -> Any:
+    """Settings in which OmegaConf takes `${...}` as text, so that a checkpoint's settings read no environment variables."""
+    if isinstance(value, dict):
+        return {name: escaped(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [escaped(item) for item in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
+
+
 def _combinations(overrides: Sequence[str]) -> list[list[str]]:
     """The overrides of each job: every combination of the listed values; the last override varies fastest.
 

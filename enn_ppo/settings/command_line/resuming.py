@@ -7,7 +7,7 @@ from pathlib import Path
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from enn_ppo.settings.command_line.composition import SECTIONS, Composed, compose_one, plain_values
+from enn_ppo.settings.command_line.composition import SECTIONS, Composed, compose_one, escaped, plain_values
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import flatten, from_dict, to_dict
 from rogue_net.checks import check_text
@@ -43,7 +43,7 @@ def resolve_train_config(composed: Composed) -> tuple[TrainConfig, str]:
         raise
     holds = checkpoint.path.absolute().parent
     run_dir = _relative(path.absolute() if of_policies else holds.parent) if holds.name == "checkpoints" else None
-    base = {**saved, "run_dir": run_dir, "overwrite": False, "trust": False}
+    base = {**escaped(saved), "run_dir": run_dir, "overwrite": False, "trust": False}
 
     # On resuming, `env=...` only selects the environment: the preset's other settings are for new runs.
     typed = [override for override in composed.typed if not override.startswith("env=")]
@@ -51,9 +51,8 @@ def resolve_train_config(composed: Composed) -> tuple[TrainConfig, str]:
         saved_env, chosen = saved["env"], OmegaConf.to_container(composed.config.env, resolve=True)
         assert isinstance(chosen, dict)
         same = chosen["id"] == "???" or (chosen["id"], chosen["api"]) == (saved_env["id"], saved_env["api"])
-        base["env"] = (
-            OmegaConf.merge(saved_env, chosen) if same else chosen
-        )  # saved arguments fit only the same environment
+        # saved arguments fit only the same environment
+        base["env"] = OmegaConf.merge(escaped(saved_env), escaped(chosen)) if same else escaped(chosen)
     groups = ["_self_", *({group: None} for group in (*SECTIONS, "value_net", "distributed", "env", "experiment"))]
     ConfigStore.instance().store(name="resumed", node={"defaults": groups, **base})
     resolved = from_dict(TrainConfig, plain_values(compose_one("resumed", typed, composed.config_dir).config))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from enn_ppo.checkpoints import Checkpoint
+from enn_ppo.checkpoints import Checkpoint, CheckpointError
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.checkpoints.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
 from enn_ppo.ppo import Advantages, Loss, Samples, Term, gae, ppo_loss, update
@@ -293,7 +293,10 @@ class Learner:
             ValueError: it belongs to another environment or network.
         """
         networks = self._transfer(checkpoint, env_name)
-        transfer_optimizer(self.optimizer, checkpoint.trainer["optimizer"], networks)
+        try:
+            transfer_optimizer(self.optimizer, checkpoint.trainer["optimizer"], networks)
+        except ValueError as error:
+            raise CheckpointError(f"checkpoint {checkpoint.path} is damaged: trainer['optimizer']: {error}") from error
         news = list(networks[0].news)
         before, now = saved_config(checkpoint).ppo.normalize, self.config.ppo.normalize
         scale, saved_scale = self.reward_scale or self.return_scale, checkpoint.trainer["scale"]
@@ -308,6 +311,10 @@ class Learner:
                     f"ppo.normalize was {before!r} and is {now!r}: the unit of values changes, so they are learned again"
                 )
         elif scale and saved_scale:
+            if set(saved_scale) != set(scale.state()):
+                raise CheckpointError(
+                    f"checkpoint {checkpoint.path} is damaged: trainer['scale'] is not that of ppo.normalize={now}"
+                )
             scale.load_state(saved_scale)
         unmeasured = any(network.unmeasured for network in networks)
         return LearnerNews(tuple(news), networks[0].changed, unmeasured)

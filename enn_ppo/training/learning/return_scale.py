@@ -110,9 +110,16 @@ def value_unit(normalize: str, saved: Mapping[str, Any] | None) -> float:
     Args:
         normalize: the setting `ppo.normalize`.
         saved: `state()` of the reward or return scale; None: there is none.
+
+    Raises:
+        ValueError: `saved` is not the state of a reward scale.
     """
     if normalize != "rewards" or saved is None:
         return 1.0
+    if "running" not in saved:
+        raise ValueError(
+            f"the checkpoint's trainer['scale'] has {list(saved)}, and ppo.normalize=rewards needs a reward scale"
+        )
     scale = RewardScale(0)
     scale.load_state(saved)
     return scale.deviation

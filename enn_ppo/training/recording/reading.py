@@ -20,6 +20,7 @@ from enn_ppo.training.recording.columns import (
     is_sealed,
 )
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
+from entity_gym.untrusted import open_regular
 
 Paths = Path | str | Sequence[Path | str]
 
@@ -156,10 +157,11 @@ class _Stream:
     def __init__(self, path: Path | str) -> None:
         self._pa = import_pyarrow()
         try:
-            self._source = self._pa.OSFile(str(path))
+            self._file = open_regular(path)
         except OSError as error:
             reason = "there is no such file" if isinstance(error, FileNotFoundError) else error
             raise ValueError(f"recording {path} cannot be read: {reason}") from error
+        self._source = self._pa.PythonFile(self._file, mode="r")
         self.end = self.rest = 0
         try:
             self._schema = self._next("schema", self._pa.ipc.read_schema)
@@ -168,7 +170,7 @@ class _Stream:
                 raise ValueError(f"{path} is {problem if self._source.size() else 'empty'}")
             self.header = header_of(self._schema, path)
         except BaseException:
-            self._source.close()
+            self._file.close()
             raise
 
     def batches(self) -> Iterator[Any]:
@@ -201,7 +203,7 @@ class _Stream:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._source.close()
+        self._file.close()
 
 
 def _check_same(given: Header, expected: Header, path: object, of: str, *, logits: bool) -> None:

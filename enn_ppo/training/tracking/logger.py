@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 
 from enn_ppo.training.files import append_to_file, replace_file
+from entity_gym.untrusted import parse_json, read_regular
+
+_MOST_BYTES = 2**31
 
 __all__ = ["MetricsLogger", "Row", "read_metrics"]
 
@@ -111,13 +114,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def _rows(path: Path) -> list[tuple[dict[str, Any], bytes]]:
     """Every row, and its line as bytes."""
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_regular(path, _MOST_BYTES).splitlines()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             if not isinstance(row, dict) or "step" not in row:
                 raise ValueError("not a JSON object with the key 'step'")
         except ValueError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -10,9 +9,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
-
 from enn_ppo.training.files import ASIDE, is_link
+from entity_gym.untrusted import YAML_BYTES, open_regular, parse_json, parse_yaml, read_regular
 
 __all__ = [
     "CHECKPOINTS",
@@ -42,6 +40,7 @@ TENSORBOARD = "tensorboard"
 WANDB = "wandb"
 CLONE_SETTINGS = "clone.yaml"
 CLONE_ROWS = "clone.jsonl"
+_LONGEST_ROW = 2**20  # of metrics, in bytes
 _FOLDERS = (CHECKPOINTS, POOL, VIDEOS, REPLAYS, TENSORBOARD, WANDB)
 _FILES = (LEARNING_CURVE, RATINGS, CLONE_SETTINGS, CLONE_ROWS, METRICS, CONFIG)
 #: Names that a run writes into its subdirectories; trackers' folders may hold anything.
@@ -165,19 +164,19 @@ def _doubt(entry: Path) -> str | None:
 
 def _is_training_config(file: Path) -> bool:
     try:
-        content = yaml.safe_load(file.read_text("utf-8"))
-    except (yaml.YAMLError, UnicodeError):
+        content = parse_yaml(read_regular(file, YAML_BYTES))
+    except ValueError:
         return False
     return isinstance(content, dict) and "total_timesteps" in content
 
 
 def _starts_with_a_row(file: Path) -> bool:
-    with open(file, "rb") as lines:
-        first = lines.readline()
+    with open_regular(file) as lines:
+        first = lines.readline(_LONGEST_ROW)
     if not first.endswith(b"\n"):  # no row, or an incomplete one
         return first == b"" or first.startswith(b"{")
     try:
-        row = json.loads(first)
+        row = parse_json(first)
     except ValueError:
         return False
     return isinstance(row, dict) and "step" in row

@@ -15,6 +15,7 @@ from enn_ppo.settings.schema import flatten, to_dict
 from enn_ppo.training.files import make_folder, replace_file
 from enn_ppo.training.tracking.logger import MetricsLogger
 from enn_ppo.training.tracking.run_dir import METRICS, TENSORBOARD, WANDB
+from entity_gym.untrusted import read_regular
 
 __all__ = ["TensorBoardLogger", "WandbLogger", "make_logger"]
 
@@ -141,7 +142,7 @@ class WandbLogger:
                 entity=chosen.entity,
                 dir=str(run_dir),
                 config=to_dict(config),
-                id=id_file.read_text("utf-8").strip(),
+                id=read_regular(id_file, 1000).decode().strip(),
                 # wandb merges offline files with the same id into one run
                 resume="allow" if chosen.wandb == "online" else None,
                 settings=settings,

@@ -114,35 +114,23 @@ def view_mapping(given: str | Path) -> dict[str, Any]:
     Raises:
         ValueError: there is no such view, or the file holds no mapping.
     """
-    import yaml
+    from entity_gym.untrusted import YAML_BYTES, parse_yaml, read_regular  # imports PyYAML
 
     known = included_views()
     file = _FOLDER / f"{given}.yaml" if str(given) in known else Path(given)
     try:
-        text = file.read_text(encoding="utf-8")
-        content = yaml.safe_load(text)
-        twice = _key_given_twice(yaml.compose(text))
-    except OSError:
+        content = parse_yaml(read_regular(file, YAML_BYTES))
+    except FileNotFoundError:
         raise ValueError(
             f"view is {str(given)!r}, which is neither a file nor a view that comes with entity_gym; {nearest(given, known)}"
         ) from None
-    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
-        raise ValueError(f"view {given}: not YAML: {error}".replace("\n", " ")) from None
-    if twice is not None:
-        raise ValueError(f"view {given}: a mapping has the key {twice!r} twice")
+    except OSError as error:
+        raise ValueError(f"view {given} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"view {given}: not YAML: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"view {given} holds {content!r:.80}; expected a mapping with `entities`")
     return content
-
-
-def _key_given_twice(node: Any) -> str | None:
-    """The first key that a mapping in a parsed YAML file has twice; PyYAML takes the last one without a word."""
-    keys = [key.value for key, _ in node.value] if getattr(node, "id", "") == "mapping" else []
-    if twice := [key for key in keys if keys.count(key) > 1]:
-        return str(twice[0])
-    parts = node.value if getattr(node, "id", "") in ("mapping", "sequence") else ()
-    values = [part[1] if isinstance(part, tuple) else part for part in parts]
-    return next((found for value in values if (found := _key_given_twice(value)) is not None), None)
 
 
 # ---- parsing

@@ -45,7 +45,7 @@ def test_an_observation_comes_back_as_it_was(seed: int, stored: bool) -> None:
         **random_content(rng), global_features=[1], reward=2.5, done=True, truncated=True, metrics={"hp": 3}
     )
     state: Any = observation_to_state(obs)
-    back = observation_from_state(decode(encode(state, "observation")) if stored else state)
+    back = observation_from_state(decode(encode(state, "observation"), 2**30) if stored else state)
     expected, got = (batch_observations([o], Zoo().obs_space(), Zoo().action_space()) for o in (obs, back))
     assert frames(got) == frames(expected)
     assert got.metrics == expected.metrics
@@ -59,7 +59,7 @@ def test_any_sequence_that_an_observation_may_hold_can_be_stored() -> None:
         ids={"Cat": units.keys(), "Dog": range(2)},  # type: ignore[dict-item]
         actions={"walk": CategoricalActionMask(actor_ids=range(1), mask=((True, False),))},
     )
-    back = observation_from_state(decode(encode(observation_to_state(obs), "observation")))
+    back = observation_from_state(decode(encode(observation_to_state(obs), "observation"), 2**30))
     assert {name: list(ids) for name, ids in back.ids.items()} == {"Cat": ["a", "b"], "Dog": [0, 1]}
     assert list(back.actions["walk"].actor_ids) == [0]  # type: ignore[union-attr, arg-type]
     assert back.features == obs.features

@@ -239,7 +239,7 @@ def test_a_saved_state_outlives_steps_that_write_into_the_same_arrays() -> None:
 def test_a_restored_pool_goes_on_exactly(seed: int, before: int, stored: bool) -> None:
     env = ListEnv(Zoo, 3, seed=seed)
     obs = [first := env.reset(), *play(env, first, steps=before, seed=1)][-1]
-    state = decode(encode(env.state(), "state")) if stored else env.state()
+    state = decode(encode(env.state(), "state"), 2**30) if stored else env.state()
     expected = [frames(seen) for seen in play(env, obs, steps=8, seed=2)]
 
     other = ListEnv(Zoo, 3, seed=seed + 1)

@@ -1,0 +1,326 @@
+"""Files of a stranger whose checksums are right: they read nothing of this machine, block nothing, and fail with their name."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+import yaml
+
+from enn_ppo import EnvConfig, TrainConfig, train
+from enn_ppo.checkpoints import CheckpointError, load_checkpoint
+from enn_ppo.checkpoints.policy import CPU, load_policy
+from enn_ppo.plot.runs import read_run
+from enn_ppo.settings.command_line.cli import run_train
+from enn_ppo.sweep.sweep import write_best
+from enn_ppo.training.learning.return_scale import value_unit
+from enn_ppo.training.recording.reading import read_header
+from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path, write_snapshot
+from enn_ppo.training.tracking.logger import read_metrics
+from entity_gym.bridges.views.view import view_mapping
+from entity_gym.untrusted import MAX_DEPTH, parse_json, parse_yaml, read_regular
+from tests.enn_ppo.forged import sealed, with_settings, with_trainer
+from tests.enn_ppo.players_worlds import UP, always
+from tests.enn_ppo.worlds import Copycat, tiny_config
+
+SECRETS = ["${oc.env:SECRET}", "${oc.env:SECRET", r"\${oc.env:SECRET}", r"a\\${seed}b", "${${seed}}", "$${x}"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of Copycat."""
+    run_dir = tmp_path_factory.mktemp("trained") / "run"
+    train(tiny_config(run_dir, env=EnvConfig()), env=Copycat)
+    return load_checkpoint(run_dir).path
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path) -> Path:
+    """Its last checkpoint, copied into a run of its own."""
+    copied = tmp_path / "run" / "checkpoints" / trained.name
+    copied.mkdir(parents=True)
+    for file in trained.iterdir():
+        (copied / file.name).write_bytes(file.read_bytes())
+    return copied
+
+
+# --- Environment variables ---
+
+
+@pytest.mark.parametrize("text", SECRETS)
+def test_a_checkpoints_settings_are_text_and_read_no_environment_variable(
+    folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SECRET", "hunter2")
+    with_settings(folder, "logger", project=text)
+    with_settings(folder, "env", id="Xor", kwargs={"text": [text]})
+    configs: list[TrainConfig] = []
+    assert run_train(configs.append, [f"resume={folder}", "env=Xor", "seed=7"]) == 0
+    assert (configs[0].logger.project, configs[0].env.kwargs["text"], configs[0].seed) == (text, [text], 7)
+    assert "hunter2" not in "".join(capsys.readouterr())
+
+
+def test_the_best_settings_of_a_sweep_read_no_environment_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Trial:
+        number, value, user_attrs = 3, 0.5, {"arguments": ["seed=1"]}  # noqa: RUF012
+
+    monkeypatch.setenv("SECRET", "hunter2")
+    config = tiny_config("run", env=EnvConfig(kwargs={"text": SECRETS[0]}))
+    write_best(tmp_path, Trial(), config, "reward")  # type: ignore[arg-type]
+    configs: list[TrainConfig] = []
+    assert run_train(configs.append, [f"--config-dir={tmp_path}", "experiment=best"]) == 0
+    assert configs[0].env.kwargs["text"] == SECRETS[0]
+
+
+# --- Files that block, or that are huge in memory ---
+
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10))
+DEEP = 100_000
+
+
+def test_a_pipe_or_a_device_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(OSError, match="it is no regular file"):
+            read_regular(path, 100)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(bytes(101))
+    with pytest.raises(OSError, match="it has 101 bytes, and at most 100 are read"):
+        read_regular(tmp_path / "large", 100)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "config.yaml", "trainer.pt", "policy.safetensors", "spaces.json"])
+def test_a_pipe_in_a_checkpoint_is_refused(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(CheckpointError, match=f"{name} is missing"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("metrics.jsonl", read_metrics),
+        ("view.yaml", view_mapping),
+        ("farm.arrow", read_header),
+        ("step_000000000000.safetensors", lambda path: read_snapshot(path, CPU)),
+    ],
+)
+def test_a_pipe_in_place_of_another_file_is_refused(tmp_path: Path, name: str, read: Callable[[Path], Any]) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match=f"{name} .*it is no regular file"):
+        read(tmp_path / name)
+
+
+def test_a_pipe_as_the_config_of_a_run_that_is_plotted_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    os.mkfifo(tmp_path / "config.yaml")
+    with pytest.raises(ValueError, match=r"config.yaml cannot be read: .*it is no regular file"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [(LAUGHS, "it has an alias"), ("[" * DEEP, "nested more than 100 deep"), ("{" * DEEP, "deep")]
+)
+def test_aliases_and_deep_nesting_of_yaml_are_refused(folder: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_yaml(text)
+    (folder / "config.yaml").write_text(text)
+    with pytest.raises(CheckpointError, match=f"{folder} is damaged: config.yaml: .*{message}"):
+        load_checkpoint(sealed(folder))
+
+
+def test_an_alias_in_a_view_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "view.yaml").write_text(LAUGHS)
+    with pytest.raises(ValueError, match=r"view.yaml: not YAML: it has an alias"):
+        view_mapping(tmp_path / "view.yaml")
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, DEEP])
+@pytest.mark.parametrize("name", ["manifest.json", "spaces.json"])
+def test_deep_nesting_of_json_is_refused(folder: Path, name: str, depth: int) -> None:
+    (folder / name).write_text("[" * depth + "]" * depth)
+    if name != "manifest.json":
+        sealed(folder)
+    with pytest.raises(CheckpointError, match=f"{folder} is damaged: {name}: it is nested more than 100 deep"):
+        load_checkpoint(folder)
+
+
+def test_json_that_is_as_deep_as_allowed_is_read() -> None:
+    text = "[" * (MAX_DEPTH - 1) + "1" + "]" * (MAX_DEPTH - 1)
+    assert yaml.safe_load(text) == parse_json(text) == parse_yaml(text)
+
+
+def test_a_compressed_trainer_state_is_refused_before_it_is_unpacked(folder: Path) -> None:
+    file = folder / "trainer.pt"
+    with zipfile.ZipFile(file) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    with pytest.raises(CheckpointError, match=r"trainer.pt: it is compressed, and such files never are"):
+        load_checkpoint(sealed(folder))
+
+
+def nested(levels: int) -> list[Any]:
+    """Lists whose shared parts are few in a file, and 10 ** levels in memory."""
+    value: list[Any] = [0]
+    for _ in range(levels):
+        value = [value] * 10
+    return value
+
+
+def recursive() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (nested(9), "holds more values than fit into it without repetition"),
+        (recursive(), "is nested more than 100 deep"),
+        (torch.zeros(1).expand(10**12), "holds a tensor whose numbers are not all in the file"),
+        (
+            {"__enn_ppo__": "array", "dtype": "|V0", "shape": [10**9], "order": "C", "data": torch.zeros(1).byte()},
+            "holds an array of 0 bytes in 1",
+        ),
+    ],
+    ids=["shared", "recursive", "expanded", "sizeless"],
+)
+def test_a_trainer_state_that_is_larger_in_memory_is_refused(folder: Path, value: Any, message: str) -> None:
+    with pytest.raises(CheckpointError, match=f"{folder} is damaged: trainer.pt: {message}"):
+        load_checkpoint(with_trainer(folder, more=value))
+
+
+# --- What is wrong does not pass for right ---
+
+
+def test_weights_of_another_dtype_are_refused(folder: Path) -> None:
+    file = folder / "policy.safetensors"
+    weights = safetensors.torch.load(file.read_bytes())
+    name = next(name for name, each in weights.items() if each.dtype == torch.float32)
+    weights[name] = weights[name].to(torch.int32)
+    file.write_bytes(safetensors.torch.save(weights))
+    with pytest.raises(ValueError, match=f"{name} is torch.int32 in it, and torch.float32 in the network"):
+        load_policy(load_checkpoint(sealed(folder)), CPU)
+
+
+def test_a_snapshot_of_another_step_is_refused(tmp_path: Path) -> None:
+    write_snapshot(tmp_path, 10, always(UP))
+    snapshot_path(tmp_path, 10).rename(snapshot_path(tmp_path, 20))
+    with pytest.raises(ValueError, match=r"step_0*20.safetensors is damaged: it is the snapshot of step 10"):
+        read_snapshot(snapshot_path(tmp_path, 20), CPU)
+
+
+def test_a_snapshot_without_a_checksum_is_refused(tmp_path: Path) -> None:
+    write_snapshot(tmp_path, 10, always(UP))
+    file = snapshot_path(tmp_path, 10)
+    with safetensors.safe_open(file, "pt") as opened:
+        header = opened.metadata()
+    weights = safetensors.torch.load(file.read_bytes())
+    file.write_bytes(safetensors.torch.save(weights, {"net": header["net"], "spaces": header["spaces"]}))
+    with pytest.raises(ValueError, match=r"step_0*10.safetensors is damaged: "):
+        read_snapshot(file, CPU)
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_refused(folder: Path) -> None:
+    moved = folder.rename(folder.with_name("step_000000000320"))
+    with pytest.raises(CheckpointError, match=r"step_0*320 is damaged: trainer.pt: .* the checkpoint of step 160"):
+        load_checkpoint(moved)
+
+
+# --- The trainer's state ---
+
+SELF_PLAY = {
+    "pool": [0],
+    "snapshots": [0],
+    "gone": [],
+    "choice": [0, 0],
+    "ratings": {"current": [25.0, 8.0], "snapshots": [[0, 25.0, 8.0, 0.0, 0.0, 0]]},
+}
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"step": float("nan")}, r"trainer\['step'\] is nan; expected a whole number"),
+        ({"step": 10**30}, r"trainer\['step'\] is 10+; expected a whole number from 0 to"),
+        ({"step": 64}, r"trainer\['step'\] is 64, and the checkpoint's step is 160"),
+        ({"num_updates": None}, r"trainer\['num_updates'\] is None; expected a whole number"),
+        ({"num_updates": True}, r"trainer\['num_updates'\] is True; expected a whole number"),
+        ({"seconds": -1.0}, r"trainer\['seconds'\] is -1.0; expected a finite number of at least 0"),
+        ({"recent_rewards": ["x"]}, r"trainer\['recent_rewards'\]\[0\] is 'x'; expected a finite number"),
+        ({"recent_rewards": 3}, r"trainer\['recent_rewards'\] is 3; expected a list"),
+        ({"evaluations": [-1]}, r"trainer\['evaluations'\]\[0\] is -1; expected a whole number"),
+        ({"optimizer": {}}, r"trainer\['optimizer'\] is \[\]; expected the entries state, param_groups"),
+        (
+            {"optimizer": {"state": {0: {"step": 1.0}}, "param_groups": []}},
+            r"\['state'\]\[0\] is .*expected the entries step",
+        ),
+        ({"scale": {"count": 1}}, r"trainer\['scale'\] is \['count'\]; expected the entries weight, first, second"),
+        ({"collector": [1]}, r"trainer\['collector'\] is \[1\]; expected the entries environments, episodes"),
+        ({"recorder": {"path": "a"}}, r"trainer\['recorder'\] is \['path'\]; expected the entries path, position"),
+        ({"self_play": {"pool": [0]}}, r"trainer\['self_play'\] is \['pool'\]; expected the entries pool, snapshots"),
+        ({"self_play": SELF_PLAY | {"choice": [7]}}, r"\['snapshots'\] is \[0\]; expected a list that has 7, which"),
+        ({"self_play": SELF_PLAY | {"pool": [], "choice": []}}, r"\['pool'\] is \[\]; expected ascending steps"),
+    ],
+)
+def test_a_wrong_entry_of_the_trainers_state_is_named(folder: Path, entries: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=rf"^checkpoint {folder} is damaged: trainer.pt: .*{message}"):
+        load_checkpoint(with_trainer(folder, **entries))
+
+
+def test_a_wrong_step_of_the_checkpoint_is_named(folder: Path) -> None:
+    content = torch.load(folder / "trainer.pt", weights_only=True)
+    torch.save(content | {"step": float("nan")}, folder / "trainer.pt")
+    with pytest.raises(CheckpointError, match=r"trainer.pt: step is nan; expected a whole number"):
+        load_checkpoint(sealed(folder))
+
+
+def test_a_state_that_could_not_be_loaded_is_not_saved(folder: Path) -> None:
+    from tests.enn_ppo.test_checkpoint import save
+
+    with pytest.raises(CheckpointError, match=r"trainer\['num_updates'\] is -1; expected a whole number"):
+        save(folder.parent, 200, trainer={"num_updates": -1})
+
+
+def test_moments_of_another_shape_than_their_parameter_are_refused(folder: Path) -> None:
+    optimizer = load_checkpoint(folder).trainer["optimizer"]
+    optimizer["state"][0]["exp_avg"] = torch.zeros(3)
+    with_trainer(folder, optimizer=optimizer)
+    config = tiny_config(folder.parents[1], env=EnvConfig(), resume=str(folder), total_timesteps=192)
+    with pytest.raises(CheckpointError, match=r"damaged: trainer\['optimizer'\]: exp_avg of .* has the shape \[3\]"):
+        train(config, env=Copycat)
+
+
+def test_a_scale_of_another_normalization_is_refused(folder: Path) -> None:
+    scale = {"weight": 0.5, "first": 0.0, "second": 1.0}
+    with_trainer(with_settings(folder, "ppo", normalize="rewards"), scale=scale)
+    config = tiny_config(folder.parents[1], env=EnvConfig(), resume=str(folder), total_timesteps=192)
+    config = replace(config, ppo=replace(config.ppo, normalize="rewards"))
+    with pytest.raises(CheckpointError, match=r"trainer\['scale'\] is not that of ppo.normalize=rewards"):
+        train(config, env=Copycat)
+    with pytest.raises(ValueError, match=r"trainer\['scale'\] has .*, and ppo.normalize=rewards needs a reward scale"):
+        value_unit("rewards", scale)
+
+
+def test_a_shared_list_of_the_settings_is_saved_without_aliases(tmp_path: Path) -> None:
+    from tests.enn_ppo.test_manifest import save
+
+    shared = [1, 2]
+    loaded = load_checkpoint(save(tmp_path, 100, config={"a": shared, "b": shared}, trainer={"value": np.ones(2)}))
+    assert loaded.config == {"a": [1, 2], "b": [1, 2]}
