@@ -16,7 +16,7 @@ from enn_ppo.eval.replay import Replay, write_page
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.environment import EnvFactory
-from enn_ppo.training.files import make_folder
+from enn_ppo.training.files import is_link
 from enn_ppo.training.tracking.run_dir import REPLAYS
 from enn_ppo.watch.live import follow
 from enn_ppo.watch.recorded import replay_of_recording
@@ -70,14 +70,10 @@ def _write_checkpoint(path: Path, config: WatchConfig, env: EnvFactory | None) -
     if env is None and not config.trust:
         check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
     home = checkpoint.path.parent.parent  # of <run>/checkpoints/step_...
-    if config.output is None:
-        output = home / REPLAYS / f"watched_{checkpoint.step:012d}.html"  # evaluations write step_...
-        try:
-            make_folder(output.parent)
-        except OSError as error:
-            raise ValueError(f"{output.parent} cannot be written into: {error.strerror}; give output=<file>") from error
-    else:
-        output = Path(config.output)
+    # evaluations write step_...
+    output = Path(config.output) if config.output else home / REPLAYS / f"watched_{checkpoint.step:012d}.html"
+    if config.output is None and is_link(output.parent):
+        raise ValueError(f"{output.parent} is a link, and nothing is written through it: give output=<file>")
     made = Replay(output, config.episodes, f"output={output}")
     result = evaluate_checkpoint(
         checkpoint, few_environments(config), env, select_device(config.device), replay=made, progress=True

@@ -133,7 +133,7 @@ def test_watch_refuses_replays_that_are_a_link(places: tuple[Path, Path], capsys
     (run / "replays").symlink_to(outside)
     before = digest(outside)
     assert run_watch(watch, [str(run), "open=false", "episodes=1"]) == 2
-    assert "it is a link" in capsys.readouterr().err
+    assert "replays is a link" in capsys.readouterr().err
     assert digest(outside) == before
     assert run_watch(watch, [str(run), "open=false", "episodes=1", f"output={run / 'page.html'}"]) == 0
 
