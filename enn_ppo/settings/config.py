@@ -102,8 +102,8 @@ class TrainConfig:
     possible. Batches are then padded to a fixed size, which grows when a batch exceeds it."""
     num_threads: NumWorkers | None = None
     """Number of threads with which networks act and learn on a CPU. Each thread sums the gradient of its own frames, so that
-    another number of threads rounds the sums differently and gives other weights; the same number gives the same weights. null: as
-    many as there are cores, at most 8: give a number where runs on different machines are to be equal."""
+    another number of threads rounds the sums differently and gives other weights; the same number gives the same weights. null:
+    as many as there are cores, at most 8: give a number where runs on different machines are to be equal."""
     torch_deterministic: bool = False
     """Whether torch uses only deterministic algorithms; this makes CUDA slower. On the CPU results are always deterministic."""
     run_dir: str | None = None
