@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TESTS := $(VENV)/.installed_for_tests
 
-.PHONY: setup train test lint format docs oracles clean
+.PHONY: setup train test test-all test-nightly lint format docs oracles clean
 .DEFAULT_GOAL := setup
 
 setup: $(TESTS)
@@ -36,12 +36,18 @@ lint: $(TESTS)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two files of tests at a time, of which each has a core. Spinning OpenMP threads make small operations 30 times slower as soon
-# as another process shares the cores.
-test: export OMP_WAIT_POLICY = PASSIVE
-test: export OMP_NUM_THREADS = 1
-test: lint
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --ignore=tests/nightly $(PYTEST_ARGS)
+# Two tests at a time, of which each has a core. Spinning OpenMP threads make small operations 30 times slower as soon as
+# another process shares the cores. tests/conftest.py says what belongs to which tier.
+PYTEST = OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal $(PYTEST_ARGS)
+
+test: $(TESTS)
+	$(PYTEST)
+
+test-all: test
+	$(PYTEST) --tier system
+
+test-nightly: $(TESTS)
+	$(PYTEST) --tier nightly
 
 format: $(TESTS)
 	$(BIN)/ruff check --fix .
