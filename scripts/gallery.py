@@ -8,7 +8,8 @@ python scripts/gallery.py --pages Gold Minefield                            # of
 
 Trains each policy for at most `--seconds`, with one thread, in outputs/gallery/<Name>; a policy that is there is used again.
 Films are docs/images/worlds/<World>.gif, which `make docs` puts on the page; each is written with the policy's score in 100
-episodes. Photographs are docs/images/replays/<Name>.png. Their moments are chosen by eye: look at them again after another training.
+episodes. Photographs are docs/images/replays/<Name>.png. Their moments are chosen by eye: look at them
+again after another training.
 """
 
 from __future__ import annotations

@@ -309,9 +309,7 @@ def test_wandb_that_raises_in_the_middle_is_dropped_and_the_file_of_rows_goes_on
     monkeypatch.setattr(fake, "finish", lost)
     log_all(logger, ROWS[1:])
     assert read_metrics(run_dir / "metrics.jsonl") == ROWS
-    assert warnings == [
-        "wandb failed and is disabled; metrics.jsonl continues: ConnectionResetError: Connection lost"
-    ]
+    assert warnings == ["wandb failed and is disabled; metrics.jsonl continues: ConnectionResetError: Connection lost"]
 
 
 # --- The real wandb, offline ---

@@ -145,6 +145,9 @@ def is_excerpt(text: str) -> bool:
 
 def typed_by_a_reader(page: str, command: list[str], folder: Path) -> str:
     """Run a command in the reader's folder, and return what it printed."""
+    if command[:2] == ["make", "train"]:
+        settings = [word.removeprefix("ARGS=") for word in command[2:]] or ["env=MineSweeper"]
+        command = ["python", "-m", "enn_ppo.train", *shlex.split(settings[0])]
     if command[:2] != ["python", "-m"]:
         return compose(command)
     module, *arguments = command[2:]

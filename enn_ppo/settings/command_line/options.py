@@ -146,7 +146,7 @@ def help_page(name: str, schema: type[Any], arguments: Arguments) -> str:
             "",
             options,
             "",
-            "In full, with types and defaults: https://enn-ppo.github.io/enn-ppo/options; of net, with formulas: docs/network.md.",
+            "In full: https://enn-ppo.github.io/enn-ppo/options; of net, with formulas: docs/network.md.",
             "--cfg job prints the settings as YAML.",
         ]
     )
