@@ -1,4 +1,4 @@
-"""Make the pictures of trained policies: films of all worlds for docs/environments.md, pages of replays for docs/replays.md.
+"""Make the pictures of trained policies: films of all worlds for the page of worlds, pages of replays for docs/replays.md.
 
 python scripts/gallery.py                                                   # films of all worlds without one
 python scripts/gallery.py --worlds Xor Minefield                            # of these, also where a film exists
@@ -7,9 +7,9 @@ python scripts/gallery.py --pages                                           # ph
 python scripts/gallery.py --pages Gold Minefield                            # of these
 
 Trains each policy for at most `--seconds`, with one thread, in outputs/gallery/<Name>; a policy that is there is used again.
-Films are docs/images/worlds/<World>.gif; each is written with the policy's score in 100 episodes. Run
-scripts/regenerate_environments.py afterwards: it puts them on the page. Photographs are docs/images/replays/<Name>.png. Their
-moments are chosen by eye: look at them again after another training.
+Films are docs/images/worlds/<World>.gif, which `make docs` puts on the page; each is written with the policy's score in 100
+episodes. Photographs are docs/images/replays/<Name>.png. Their moments are chosen by eye: look at them
+again after another training.
 """
 
 from __future__ import annotations

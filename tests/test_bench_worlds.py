@@ -147,7 +147,6 @@ def test_the_table(bench: ModuleType, rows: ModuleType) -> None:
         of(bench, four, "view", 1, 0.9),
     ]
     assert bench.table([taxi, four], measured) == GOLDEN
-    assert bench.summary([taxi, four], measured) == SUMMARY
     told = bench.notes([taxi, four], measured)
     assert "- `sb3`: PPO of Stable-Baselines3" in told and "`script`" not in told
     assert "- Taxi-v4: seeds 1, 2, 3; 100 episodes of evaluation. The script: taxi." in told
@@ -160,13 +159,6 @@ GOLDEN = """\
 | connect four, wins against random | 153,600 | 64 | 0.900 g; 10 s, cpu 9 s | - | - | - |  |
 | connect four, wins against one step | 153,600 | 64 | 0.900 g; 10 s, cpu 9 s | - | - | - |  |
 | connect four, wins against minimax 4 | 153,600 | 64 | 0.900 g; 10 s, cpu 9 s | - | - | - |  |"""
-
-
-SUMMARY = """\
-| world | view | flat | sb3 | script |
-|---|---|---|---|---|
-| Taxi-v4 | - | 7.00 | -200.3 | - |
-| connect four, wins against minimax 4 | 0.900 | - | - | - |"""
 
 
 def test_intervals_are_those_of_students_t(bench: ModuleType) -> None:

@@ -138,17 +138,6 @@ def test_a_row_that_is_not_met_is_bold_and_one_without_results_left_out() -> Non
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
 
 
-def test_the_summary_has_the_means_of_the_seeds_that_got_there() -> None:
-    seeds = [learned(1.0, seed=1), learned(0.99, seed=2, steps_to_score=20_480, seconds_to_score=2.2, seconds=50)]
-    *_, row = zoo.summary([XOR], seeds).splitlines()
-    assert row == "| Xor | 0.995 ± 0.007 | 3 |"
-    never = learned(0.5, seed=3, steps_to_score=None, seconds_to_score=None)
-    *_, row = zoo.summary([XOR], [*seeds, never]).splitlines()
-    assert row == "| Xor | **0.830 ± 0.286** | 3 (1 of 3 never) |"
-    *_, row = zoo.summary([XOR], [never]).splitlines()
-    assert row.endswith("| never |")
-
-
 def test_the_table_goes_between_its_marks_and_the_rest_of_the_page_stays(tmp_path: Path) -> None:
     page, text = (
         tmp_path / "page.md",

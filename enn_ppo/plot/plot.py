@@ -7,7 +7,7 @@ python -m enn_ppo.plot outputs/a outputs/b x=seconds y=episodic_reward,entropy s
 
 RUN     a run directory, or its metrics.jsonl
 x       step, seconds (of training) or updates; default step. The page begins with it and can switch
-y       metrics of docs/metrics.md, separated by commas, a panel each; default episodic_reward
+y       metrics, separated by commas, a panel each; default episodic_reward
 smooth  weight of the past in a moving average, from 0 (none) to below 1; default 0
 band    minmax (all seeds lie inside), ci95 (95 % interval of the mean) or std; default minmax
 output  files to write, separated by commas: a picture (.png), a page (.html); default plot.png,plot.html

@@ -16,7 +16,7 @@ from entity_gym.bridges.remote import ProgramSettings
 from entity_gym.bridges.remote.messages import PROTOCOL, MessageReader, encode
 from entity_gym.bridges.remote.wire import actions_to_json, observation_from_json, spaces_from_json
 
-PAGE = (Path(__file__).parents[1] / "docs" / "protocol.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 MESSAGES: list[dict[str, Any]] = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
 
 
