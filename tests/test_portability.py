@@ -78,7 +78,7 @@ assert run_train(train, [*small, "run_dir=a", "total_timesteps=2048", "eval.inte
 latest = pathlib.Path("a/checkpoints/latest")
 assert latest.is_file() and not latest.is_symlink() and latest.read_text("utf-8") == "step_000000002048"
 assert pathlib.Path("a/checkpoints/best").is_file()
-assert run_train(train, [f"resume={latest}", "total_timesteps=2560", "rollout.num_processes=2"]) == 0
+assert run_train(train, [f"resume={latest}", "total_timesteps=2560", "rollout.num_threads=1", "rollout.num_processes=2"]) == 0
 assert latest.read_text("utf-8") == "step_000000002560"
 assert run_eval(evaluate, ["checkpoint=a/checkpoints/best", "episodes=4"]) == 0
 """
@@ -116,7 +116,8 @@ def test_nothing_needs_what_other_systems_lack(program: str, tmp_path: Path) -> 
     "command",
     [
         "enn_ppo.train --help",
-        "enn_ppo.train env=odd_world:World rollout.num_envs=4 rollout.steps=8 optim.batch_size=32 total_timesteps=64",
+        "enn_ppo.train env=custom env.id=odd_world:World rollout.num_envs=4 rollout.steps=8 optim.batch_size=32 run_dir=a"
+        " total_timesteps=64",
         "entity_gym.check odd_world:World --quick",
     ],
 )

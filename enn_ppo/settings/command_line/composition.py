@@ -9,7 +9,6 @@ import argparse
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
@@ -22,6 +21,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
+import enn_ppo
 from enn_ppo.clone.config import CloneConfig
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
@@ -85,7 +85,7 @@ def parse(arguments: Sequence[str]) -> Arguments:
     parser.add_argument("-m", "--multirun", action="store_true")
     parser.add_argument("--cfg", choices=["job"])
     parser.add_argument("--config-dir", "-cd", type=Path)
-    parser.add_argument("--version", action="version", version=version("enn-ppo"))
+    parser.add_argument("--version", action="version", version=enn_ppo.__version__)
     parser.add_argument("overrides", nargs="*")
     given = parser.parse_intermixed_args(list(arguments))
     numbers = [argument.removeprefix("jobs=") for argument in given.overrides if argument.startswith("jobs=")]
@@ -154,17 +154,8 @@ def compose_one(name: str, typed: Sequence[str], config_dir: Path | None, job: i
 
 
 def config_directory() -> Path:
-    """The folder `configs`: inside the installed package, or at the top of a checkout.
-
-    Raises:
-        ValueError: neither exists.
-    """
-    package = Path(__file__).resolve().parents[2]
-    candidates = (package / "configs", package.parent / "configs")
-    for candidate in candidates:
-        if (candidate / "env").is_dir():
-            return candidate
-    raise ValueError(f"configs/env is missing: looked in {' and '.join(map(str, candidates))}; reinstall enn-ppo")
+    """The folder `enn_ppo/configs`."""
+    return Path(__file__).resolve().parents[2] / "configs"
 
 
 def open_name(override: str) -> str | None:
