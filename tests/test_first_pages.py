@@ -62,8 +62,7 @@ def test_the_page_of_installation_has_every_extra_and_no_other() -> None:
     named = {
         name for row in re.findall(r"^\|([^|]*)\|", table, re.MULTILINE) for name in re.findall(r"`([\w-]+)`", row)
     }
-    # What the oracles are for stands in CONTRIBUTING.md.
-    assert named == project["optional-dependencies"].keys() - {"oracles"}
+    assert named == project["optional-dependencies"].keys()
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     made = {words[1] for text in ("install.md", "index.md") for words in commands(page(text)) if words[0] == "make"}
     assert len(made) >= 2 and made <= targets
