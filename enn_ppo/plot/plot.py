@@ -25,6 +25,7 @@ from typing import Any
 from enn_ppo.plot.config import PlotConfig
 from enn_ppo.settings.schema import from_dict
 from entity_gym.errors import shortened
+from entity_gym.output import accept_all_characters
 
 __all__ = ["main", "parse", "plot"]
 
@@ -74,6 +75,7 @@ def parse(arguments: Sequence[str]) -> PlotConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    accept_all_characters()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if {"-h", "--help"} & set(arguments):
         print(__doc__, end="")
