@@ -433,7 +433,10 @@ def _prepare_folder(folder: Path, config: SweepConfig, arguments: list[str], *, 
             for name in (STUDY, SETTINGS):
                 (folder / name).unlink(missing_ok=True)
         elif file.exists():
-            before = parse_yaml(read_regular(file, YAML_BYTES))
+            try:
+                before = parse_yaml(read_regular(file, YAML_BYTES))
+            except ValueError as error:
+                raise ValueError(f"{file} is not that of a sweep: {error}; give another run_dir") from error
             before = before if isinstance(before, dict) else {}
             for name in settings:
                 if name not in _MAY_CHANGE and before.get(name) != settings[name]:

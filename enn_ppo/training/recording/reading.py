@@ -157,11 +157,11 @@ class _Stream:
     def __init__(self, path: Path | str) -> None:
         self._pa = import_pyarrow()
         try:
-            self._file = open_regular(path)
+            open_regular(path).close()  # Arrow would wait for a pipe
+            self._source = self._pa.OSFile(str(path))
         except OSError as error:
             reason = "there is no such file" if isinstance(error, FileNotFoundError) else error
             raise ValueError(f"recording {path} cannot be read: {reason}") from error
-        self._source = self._pa.PythonFile(self._file, mode="r")
         self.end = self.rest = 0
         try:
             self._schema = self._next("schema", self._pa.ipc.read_schema)
@@ -170,7 +170,7 @@ class _Stream:
                 raise ValueError(f"{path} is {problem if self._source.size() else 'empty'}")
             self.header = header_of(self._schema, path)
         except BaseException:
-            self._file.close()
+            self._source.close()
             raise
 
     def batches(self) -> Iterator[Any]:
@@ -203,7 +203,7 @@ class _Stream:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._file.close()
+        self._source.close()
 
 
 def _check_same(given: Header, expected: Header, path: object, of: str, *, logits: bool) -> None:

@@ -165,14 +165,17 @@ def _doubt(entry: Path) -> str | None:
 def _is_training_config(file: Path) -> bool:
     try:
         content = parse_yaml(read_regular(file, YAML_BYTES))
-    except ValueError:
+    except (OSError, ValueError):
         return False
     return isinstance(content, dict) and "total_timesteps" in content
 
 
 def _starts_with_a_row(file: Path) -> bool:
-    with open_regular(file) as lines:
-        first = lines.readline(_LONGEST_ROW)
+    try:
+        with open_regular(file) as lines:
+            first = lines.readline(_LONGEST_ROW)
+    except OSError:
+        return False
     if not first.endswith(b"\n"):  # no row, or an incomplete one
         return first == b"" or first.startswith(b"{")
     try:
