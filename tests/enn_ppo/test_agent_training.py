@@ -98,7 +98,7 @@ ignoring_none = builder.build(ignore_none)
 stumbling = builder.build(stumble)
 
 
-@pytest.mark.parametrize("workers", ["num_threads=1", "num_threads=2", "num_processes=2"])
+@pytest.mark.parametrize("workers", ["num_threads=2", "num_processes=2"])
 def test_a_second_ctrl_c_ends_a_run_whose_programs_all_hang(workers: str, tmp_path: Path) -> None:
     arguments = [*TINY, f"rollout.{workers}", f"env.id={HERE}:hanging", f"run_dir={tmp_path / 'run'}"]
     command = [sys.executable, "-u", "-m", "enn_ppo.train", *arguments]

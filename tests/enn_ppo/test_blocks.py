@@ -135,25 +135,16 @@ def test_one_block_of_all_environments_is_the_run_without_blocks(tmp_path: Path)
     assert rows_without_times(tmp_path / "a") == rows_without_times(tmp_path / "b")
 
 
-def test_a_run_in_blocks_resumes_exactly(tmp_path: Path) -> None:
-    def config(name: str, **changes: Any) -> TrainConfig:
-        return tiny_config(tmp_path / name, rollout=RolloutConfig(num_envs=4, steps=8, block=2), **changes)
-
-    train(config("whole"))
-    train(config("parts"), callbacks=[StopAfter(96)])
-    train(config("parts", resume=str(tmp_path / "parts")))
-    assert rows_without_times(tmp_path / "whole") == rows_without_times(tmp_path / "parts")
-
-
+@pytest.mark.parametrize("setting", ["block", "pipeline"])
 def test_a_run_that_is_resumed_in_other_blocks_starts_new_episodes_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(tiny_config(tmp_path / "a"), callbacks=[StopAfter(96)])
-    rollout = RolloutConfig(num_envs=4, steps=8, block=2)
+    rollout = RolloutConfig(num_envs=4, steps=8, **{setting: 2})
     train(tiny_config(tmp_path / "a", rollout=rollout, resume=str(tmp_path / "a")))
     said = capsys.readouterr().out
     assert "new episodes" in said
-    assert "the checkpoint has them in 1 block of 4 (rollout.block=4), and rollout.block makes 2" in said
+    assert f"the checkpoint has them in 1 block of 4 (rollout.block=4), and rollout.{setting} makes 2" in said
 
 
 def test_settings_that_do_not_go_together_are_refused() -> None:

@@ -8,8 +8,6 @@ import pickle
 import re
 import resource
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -516,58 +514,6 @@ def test_a_file_in_the_way_is_a_checkpoint_error(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("")
     with pytest.raises(CheckpointError, match="checkpoints/step_0*1 failed: File exists; there is no `latest` yet"):
         save(tmp_path / "checkpoints", 1)
-
-
-KILL_WHILE_SAVING = """
-import os, signal, sys, time, torch
-from pathlib import Path
-from enn_ppo.checkpoints import Retention, load_checkpoint, save_checkpoint
-
-directory, steps, kills = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-torch.set_num_threads(1)
-
-def save(count):
-    policy = {"w": torch.full((1000,), float(count))}
-    step = 7 if steps == "same" else count
-    trainer, retention = {"count": count}, Retention(keep_last=2)
-    save_checkpoint(directory, step, policy=policy, config={}, spaces={}, trainer=trainer, retention=retention)
-
-def save_forever(count, announce):
-    while True:
-        count += 1
-        os.write(announce, b".")
-        save(count)
-
-save(0)
-counts = [0]
-for kill in range(kills):
-    heard, announce = os.pipe()
-    child = os.fork()
-    if child == 0:
-        save_forever(counts[-1], announce)
-    os.close(announce)  # so that reading ends where the child fails
-    os.read(heard, 1)
-    began = time.monotonic()
-    os.read(heard, 1)  # one save is done and the next begins: die in it, each time a little later
-    time.sleep((time.monotonic() - began) * kill / kills)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(heard)
-    assert (directory / "latest").is_dir(), "never dangling, not even while a step is replaced"
-    loaded = load_checkpoint(directory / "latest")
-    assert loaded.policy["w"].unique().tolist() == [loaded.trainer["count"]], "never a mixture"
-    counts.append(loaded.trainer["count"])
-assert counts == sorted(set(counts)), counts
-"""
-
-
-@pytest.mark.parametrize("steps", ["growing", "same"])
-def test_kill_9_at_any_moment_leaves_a_latest_that_loads(tmp_path: Path, steps: str) -> None:
-    command = [sys.executable, "-c", KILL_WHILE_SAVING, str(tmp_path), steps, "20"]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert finished.returncode == 0, finished.stderr
-    save(tmp_path, 10**6, keep=1)
-    assert names(tmp_path) == ["latest", "step_000001000000"]
 
 
 def test_the_files_are_open_formats(tmp_path: Path) -> None:

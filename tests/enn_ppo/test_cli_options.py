@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,16 +58,6 @@ def mistake(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 )
 def test_a_schedule_needs_no_quotes_but_the_shells(argument: str, written: str) -> None:
     assert composed(argument).optim.lr == written
-
-
-def test_quotes_around_the_whole_argument_are_enough_in_a_shell() -> None:
-    program = "import sys; from enn_ppo.settings.command_line.cli import run_train; "
-    program += "sys.exit(run_train(lambda c: print(c.optim.lr, c.env.info)))"
-    arguments = "'optim.lr=0.001@0 -> 0@1' 'env.info.x={low: 1@0->2@1, high: 3}'"
-    call = f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} {arguments}"
-    root = Path(__file__).parents[2]
-    done = subprocess.run(["/bin/sh", "-c", call], capture_output=True, text=True, env={"PYTHONPATH": str(root)})
-    assert done.stdout == "0.001@0 -> 0@1 {'x': {'low': '1@0->2@1', 'high': 3}}\n", done.stderr
 
 
 @pytest.mark.parametrize("eaten", ["optim.lr=0.001@0-", "optim.lr=0.001@0 -"])

@@ -479,23 +479,8 @@ def test_what_was_acted_by_the_same_weights_has_a_log_ratio_of_exactly_0() -> No
 
 def test_a_frame_larger_than_a_tile() -> None:
     torch.manual_seed(4)
-    world = World(
-        ObsSpace({"a": Entity(["x"])}), {"pick": SelectEntityActionSpace(), "m": CategoricalActionSpace(["a", "b"])}
-    )
-    net = RogueNet(RogueNetConfig(d_model=16, backend="reference"), world.obs_space, world.action_space)
-
-    def frame(count: int) -> Observation:
-        ids: Sequence[int] = range(count)
-        return Observation(
-            features={"a": torch.randn(count, 1).numpy()},
-            ids={"a": list(ids)},
-            actions={
-                "pick": SelectEntityActionMask(actor_ids=list(ids), actee_ids=list(ids)),
-                "m": CategoricalActionMask(actor_ids=list(ids)),
-            },
-        )
-
-    batch = to_batch([frame(count) for count in (1, 300, 0, 2, 140, 0)], world)
+    _, net = crowded_nets()
+    batch = to_batch([frame_of(count) for count in (1, 300, 0, 2, 140, 0)], CROWDED)
     assert_same_gradients(model_of(net), samples(net, batch), PPOConfig())
 
 

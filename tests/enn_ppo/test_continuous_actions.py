@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +109,6 @@ def config_for(run_dir: Path, **changes: Any) -> TrainConfig:
     return TrainConfig(**(settings | changes))
 
 
-def rows_of(run_dir: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-
-
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("echo")
@@ -151,50 +145,7 @@ def test_a_rollout_stores_what_was_played_and_evaluates_it_as_it_was() -> None:
 # --- Learning
 
 
-@pytest.mark.learning
-@pytest.mark.parametrize("ratio", ["per_actor", "joint"])
-def test_every_actor_learns_to_say_the_number_that_it_hears(ratio: str, tmp_path: Path) -> None:
-    ppo = PPOConfig(ent_coef=0.0, ratio=ratio)  # type: ignore[arg-type]
-    train(config_for(tmp_path / "a", ppo=ppo, total_timesteps=12_288), env=Echo)
-    rows = rows_of(tmp_path / "a")
-    assert rows[0]["episodic_reward"] < 0.5
-    assert np.mean([row["episodic_reward"] for row in rows[-5:]]) > 0.85  # the best that hears nothing has 0.6
-
-
-@pytest.mark.learning
-def test_an_actor_learns_a_number_and_a_choice_at_once(tmp_path: Path) -> None:
-    train(config_for(tmp_path / "a", total_timesteps=12_288), env=EchoAndJudge)
-    assert np.mean([row["episodic_reward"] for row in rows_of(tmp_path / "a")[-5:]]) > 0.85  # hearing nothing: 0.55
-
-
-def test_minibatches_and_micro_batches_with_numbers_update_every_weight_by_finite_amounts(run_dir: Path) -> None:
-    policy = load_checkpoint(run_dir).policy
-    assert all(torch.isfinite(tensor).all() for tensor in policy.values())
-    assert (policy["heads.0.log_std"] != 0).all()
-    rows = rows_of(run_dir)
-    for name in ("policy_loss", "entropy", "approx_kl", "grad_norm"):
-        assert all(np.isfinite(row[name]) for row in rows)
-    assert abs(rows[0]["approx_kl"]) < 0.5
-
-
-def test_micro_batches_change_nothing(tmp_path: Path) -> None:
-    whole = train(config_for(tmp_path / "a"), env=EchoAndJudge).policy.state_dict()
-    optim = OptimConfig(batch_size=128, lr=2e-2, micro_batch_size=50)
-    parts = train(config_for(tmp_path / "b", optim=optim), env=EchoAndJudge).policy.state_dict()
-    for name, tensor in whole.items():
-        torch.testing.assert_close(parts[name], tensor, atol=2e-4, rtol=1e-3)
-
-
 # --- Checkpoints, evaluation, playing
-
-
-def test_a_run_that_is_resumed_equals_one_that_was_not_interrupted(tmp_path: Path) -> None:
-    config = config_for(tmp_path / "whole", total_timesteps=1024, checkpoint_interval=2)
-    whole = train(config, env=EchoAndJudge)
-    halfway = tmp_path / "whole/checkpoints/step_000000000512"
-    resumed = train(replace(config, run_dir=str(tmp_path / "resumed"), resume=str(halfway)), env=EchoAndJudge)
-    for name, tensor in whole.policy.state_dict().items():
-        assert torch.equal(resumed.policy.state_dict()[name], tensor), name
 
 
 @pytest.mark.parametrize("greedy", [False, True])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -76,8 +74,8 @@ def test_it_is_read_like_this() -> None:
     ]
 
 
-@pytest.mark.parametrize("columns", [1, 8, 20, 40, 60, 75, 76, 80, 200])
-@pytest.mark.parametrize("rows", [1, 2, 8, 22])
+@pytest.mark.parametrize("columns", [1, 40, 75, 76, 200])
+@pytest.mark.parametrize("rows", [1, 8, 22])
 def test_it_fits_into_any_terminal(columns: int, rows: int) -> None:
     made = dashboard(*[ROW] * 300, run_dir="outputs/" + "long/" * 60 + "end")
     lines = seen(made.lines(columns, rows))
@@ -144,11 +142,6 @@ def test_an_empty_history_and_one_without_room_are_empty() -> None:
     assert history.sparkline(10) == ""
     history.add(1.0)
     assert history.sparkline(0) == ""
-
-
-def test_help_does_not_import_rich() -> None:
-    code = "import sys, enn_ppo.train, enn_ppo.training.tracking.run_output; print('rich' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_it_shows_a_long_rollout_also_before_the_first_update() -> None:

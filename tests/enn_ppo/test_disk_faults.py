@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ import torch
 
 from enn_ppo import EnvConfig, train
 from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, record_score, save_checkpoint
-from enn_ppo.training.recording.reading import read_all
 from entity_gym import Action, Observation
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
@@ -33,11 +31,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("file systems cannot be mounted here")
     yield disk
     subprocess.run(["umount", "--lazy", str(disk)], check=True)  # weights that a test still holds are mapped from it
-
-
-@pytest.fixture(autouse=True)
-def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None)
 
 
 def save(directory: Path, step: int, size: int, **other: object) -> Path:
@@ -67,7 +60,7 @@ def test_on_a_full_disk_the_checkpoints_that_were_there_still_load(small_disk: P
     assert load_checkpoint(small_disk / "run").step == 300
 
 
-@pytest.mark.parametrize("spare", range(0, 45_000, 3_000))
+@pytest.mark.parametrize("spare", range(0, 45_000, 9_000))
 def test_wherever_the_room_ends_latest_is_whole(small_disk: Path, spare: int) -> None:
     home = small_disk / "run/checkpoints"
     save(home, 100, size=10_000, score=0.5)
@@ -110,43 +103,6 @@ class Vandal(Copycat):
         if Vandal.acts == Vandal.at:
             shutil.rmtree(Vandal.run_dir)
         return super().act(actions)
-
-
-def test_a_run_whose_directory_vanishes_ends_and_says_what_is_left(tmp_path: Path) -> None:
-    Vandal.acts, Vandal.at, Vandal.run_dir = 0, 32 + 3 * 32 + 1, tmp_path / "run"  # in the fourth update
-    config = tiny_config(tmp_path / "run", env=EnvConfig(), checkpoint_interval=1, total_timesteps=320)
-    with pytest.raises(ValueError, match=r"run/metrics.jsonl cannot be written: .*; training ends after 128 steps"):
-        train(config, env=Vandal)
-    for folder in (tmp_path / "run").rglob("step_*"):
-        load_checkpoint(folder)  # if there is anything, it is whole
-    Vandal.at = 0
-    train(tiny_config(tmp_path / "run", env=EnvConfig(), total_timesteps=64, overwrite=True), env=Vandal)
-    assert load_checkpoint(tmp_path / "run").step == 64
-
-
-def test_a_run_whose_recording_cannot_be_written_ends_with_what_was_saved_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writes = 0
-    write = os.write
-
-    def until_full(file: int, data: bytes) -> int:
-        nonlocal writes
-        recording = tmp_path / "a.arrow"
-        writes += recording.exists() and os.path.samestat(os.fstat(file), recording.stat())
-        if writes > 3:  # the header and two rollouts
-            raise OSError(28, "No space left on device")
-        return write(file, data)
-
-    monkeypatch.setattr("enn_ppo.training.recording.recorder.os.write", until_full)
-    config = tiny_config(tmp_path / "run", checkpoint_interval=1, record=str(tmp_path / "a.arrow"))
-    with pytest.raises(ValueError, match="it holds 64 whole frames") as caught:
-        train(config)
-    last = tmp_path / "run/checkpoints/step_000000000064"
-    assert caught.value.__notes__ == [f"saved is {last}: go on with resume={tmp_path / 'run'}"]
-    monkeypatch.undo()
-    train(replace(config, resume=str(tmp_path / "run")))
-    assert len(read_all(tmp_path / "a.arrow")) == config.total_timesteps
 
 
 def test_a_checkpoint_directory_that_vanishes_is_made_again(tmp_path: Path) -> None:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import random
 import shutil
-import signal
-import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -119,31 +112,7 @@ def test_a_single_episode_has_no_interval(runs: Any, tmp_path: Path) -> None:
     assert not [name for name in measured(evaluator.poll()) if name.endswith("_ci95")]
 
 
-def test_the_environment_may_have_other_arguments_than_in_training(runs: Any, tmp_path: Path) -> None:
-    evaluator = make(Clock, Told(), tmp_path, process=False, env_kwargs={"short": 3, "long": 3})
-    evaluator.submit(step_folder(runs[Clock], 32), 32)
-    assert measured(evaluator.poll())["eval/episode_length"] == 3
-
-
 # --- What it must not touch ---
-
-
-def test_an_evaluation_in_line_draws_none_of_the_random_numbers_of_training(runs: Any, tmp_path: Path) -> None:
-    def draw() -> list[float]:
-        return [float(torch.rand(())), float(np.random.random()), random.random()]
-
-    def seed() -> None:
-        torch.manual_seed(1)
-        np.random.seed(1)
-        random.seed(1)
-
-    seed()
-    undisturbed = draw() + draw()
-    seed()
-    first = draw()
-    evaluator = make(Careless, Told(), tmp_path, process=False)
-    evaluator.submit(step_folder(runs[Careless], 32), 32)
-    assert first + draw() == undisturbed
 
 
 def test_an_evaluation_changes_neither_the_checkpoint_nor_the_number_of_threads(runs: Any, tmp_path: Path) -> None:
@@ -164,64 +133,6 @@ def test_an_evaluation_changes_neither_the_checkpoint_nor_the_number_of_threads(
 
 
 # --- What goes wrong ---
-
-
-class Gate:
-    """Where the steps of `Gated` wait."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def reached_by(self, evaluator: Evaluator) -> int:
-        """Wait until the evaluation waits there; returns the number of its process."""
-        told = Path(f"{self.path}.pid")
-        while not told.exists():
-            assert evaluator.poll() is None
-            time.sleep(0.01)
-        pid = int(told.read_text())
-        told.unlink()
-        return pid
-
-    def open(self) -> None:
-        self.path.write_text("")
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "gate")
-    yield gate
-    gate.open()
-
-
-def test_an_evaluation_whose_process_is_killed_is_tried_once_more(runs: Any, gate: Gate, tmp_path: Path) -> None:
-    told, checkpoints = Told(), runs[Gated]
-    evaluator = make(Gated, told, tmp_path, env_kwargs={"gate": str(gate.path)})
-    evaluator.submit(step_folder(checkpoints, 32), 32)
-    evaluator.submit(step_folder(checkpoints, 64), 64)  # returns, though the first has not got anywhere
-
-    # killed once: started again
-    first = gate.reached_by(evaluator)
-    os.kill(first, signal.SIGKILL)
-    again = gate.reached_by(evaluator)
-    assert again != first
-    assert told == [
-        "the evaluation process was killed by SIGKILL (signal 9); it is started again, and with it the evaluation of step 32"
-    ]
-    # killed twice: given up, and the next one gets a process
-    os.kill(again, signal.SIGKILL)
-    gate.reached_by(evaluator)
-    assert told[1:] == [
-        "the evaluation process was killed by SIGKILL (signal 9) again; the evaluation of step 32 is given up"
-    ]
-    assert evaluator.pending_steps == [64]
-    gate.open()
-    row = evaluator.wait()
-    evaluator.close()
-
-    in_line = make(Gated, told, tmp_path, env_kwargs={"gate": str(gate.path)}, process=False)
-    in_line.submit(step_folder(checkpoints, 64), 64)
-    assert measured(row) == measured(in_line.poll())
-    assert len(told) == 2
 
 
 @pytest.mark.parametrize("process", [False, True])
@@ -252,75 +163,16 @@ def test_whatever_is_raised_is_said_in_a_line_and_the_next_evaluation_runs(
 # --- Stopping and going on ---
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def test_closing_ends_the_process_and_what_is_pending_can_be_submitted_again(
-    runs: Any, gate: Gate, tmp_path: Path
-) -> None:
-    told, kwargs = Told(), {"env_kwargs": {"gate": str(gate.path)}}
-    evaluator = make(Gated, told, tmp_path, **kwargs)
-    for step in STEPS:
-        evaluator.submit(step_folder(runs[Gated], step), step)
-    pid = gate.reached_by(evaluator)
-    assert evaluator.wait(lambda: True) is None  # does not wait where the user wants to stop
-    for _ in range(2):
-        evaluator.close()
-        assert not is_running(pid)
-    pending = evaluator.pending_steps
-    assert pending == [32, 64]
-
-    gate.open()
-    resumed = make(Gated, told, tmp_path, process=False, **kwargs)
-    resumed.resubmit([*pending, 96], runs[Gated])
-    assert [measured(resumed.poll())["eval/step"] for _ in STEPS] == [32, 64]
-    assert told == [f"step 96 is not evaluated any more: {step_folder(runs[Gated], 96)} is gone"]
-    off = make(Gated, told, tmp_path, interval=None)
-    off.resubmit(pending, runs[Gated])
-    assert off.pending_steps == []
-
-
-STARTS_AND_WAITS = """
-import sys, time
-from pathlib import Path
-from enn_ppo import TrainEvalConfig
-from enn_ppo.eval.evaluator import Evaluator
-from tests.enn_ppo.evaluation_worlds import Gated
-
-config = TrainEvalConfig(interval=1, episodes=4, env_kwargs={"gate": sys.argv[1]})
-evaluator = Evaluator(config, Gated, "cpu", Path("."), print)
-evaluator.submit(Path(sys.argv[2]), 32)
-time.sleep(1000)
-"""
-
-
-def test_the_process_ends_when_training_is_killed(runs: Any, gate: Gate, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", STARTS_AND_WAITS, str(gate.path), str(step_folder(runs[Gated], 32))]
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as training:
-        pid = gate.reached_by(make(Gated, Told(), tmp_path))
-        for ignored in (signal.SIGINT, signal.SIGTERM):  # go to the whole process group, and are for training to heed
-            os.kill(pid, ignored)
-        assert is_running(pid)
-        training.kill()
-    while is_running(pid):
-        time.sleep(0.01)
-
-
 # --- Films ---
 
 
-@pytest.mark.parametrize("kind", ["gif", "mp4"])
-def test_the_episodes_that_are_evaluated_are_filmed(kind: str, runs: Any, tmp_path: Path) -> None:
-    evaluator = make(Clock, Told(), tmp_path, process=False, video=2, video_format=kind)
+def test_the_episodes_that_are_evaluated_are_filmed(runs: Any, tmp_path: Path) -> None:
+    evaluator = make(Clock, Told(), tmp_path, process=False, video=2)
     evaluator.submit(step_folder(runs[Clock], 32), 32)
     assert evaluator.poll() is not None
     played = evaluate(EvalConfig(checkpoint=str(step_folder(runs[Clock], 32)), episodes=20, num_envs=8), env=Clock)
     lengths = [next(each.length for each in played.episodes if each.env_id == env) for env in (0, 1)]
-    file = tmp_path / f"videos/step_000000000032.{kind}"
+    file = tmp_path / "videos/step_000000000032.gif"
     # brightness 20 per step
     expected = [value for length in lengths for value in (*titles(file), *range(0, 20 * length + 1, 20))]
     assert brightness(file) == pytest.approx(expected, abs=4)
@@ -368,37 +220,8 @@ def test_an_environment_that_cannot_be_sent_to_a_process_can_be_evaluated_in_lin
     check(TrainEvalConfig(interval=100, process=False), make_clock)
 
 
-def test_a_default_evaluation_has_seeds_that_training_does_not() -> None:
-    assert EpisodesConfig().seed == 1_000_001
-
-
 # --- Its place beside training ---
 
 
-def test_evaluations_that_fall_behind_are_told_ever_more_rarely(
-    runs: dict[type[Environment], Path], tmp_path: Path
-) -> None:
-    told = Told()
-    evaluator = make(Gated, told, tmp_path, env_kwargs={"gate": str(tmp_path / "gate")})  # which never opens
-    for _ in range(9):
-        evaluator.submit(step_folder(runs[Gated], 32), 32)
-    evaluator.close()
-    assert [line.split(",")[1] for line in told] == [f" {number} are under way" for number in (3, 5, 9)]
-    assert all("evaluations are behind: at step 32" in line and "eval.process=false" in line for line in told)
-
-
-@pytest.mark.parametrize("niceness", [0, 7])
-def test_the_process_is_as_nice_as_the_setting_says(
-    niceness: int, runs: dict[type[Environment], Path], tmp_path: Path
-) -> None:
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    evaluator = make(Clock, Told(), tmp_path, niceness=niceness)
-    evaluator.submit(step_folder(runs[Clock], 32), 32)
-    assert evaluator._process is not None
-    assert os.getpriority(os.PRIO_PROCESS, evaluator._process.pid) == min(19, before + niceness if before else niceness)
-    evaluator.close()
-
-
-def test_a_niceness_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"eval\.niceness must be an integer of at least 0 and at most 19, got 20"):
-        TrainEvalConfig(niceness=20)
+def test_a_default_evaluation_has_seeds_that_training_does_not() -> None:
+    assert EpisodesConfig().seed == 1_000_001

@@ -70,11 +70,6 @@ class OneMoreFeature(Copycat):
         return obs
 
 
-@pytest.fixture(autouse=True)
-def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None)
-
-
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     value_net = RogueNetConfig(d_model=8, n_layer=1, n_head=1)
@@ -145,12 +140,6 @@ def test_a_policy_is_evaluated_where_there_is_more_and_does_as_well(
     assert abs(more.mean - before.estimates["episodic_reward"].mean) < 4 * (more.ci95 or 1) / 1.96
     told = capsys.readouterr().out
     assert "hidden from all that the policy knows: 'Cat', '__global__'" in told and "action 'Mood' is new" in told
-
-
-def test_weights_of_the_value_network_are_a_file_of_their_own(run_dir: Path) -> None:
-    checkpoint = load_checkpoint(run_dir)
-    assert checkpoint.more_weights["value_net"]["value_head.project.weight"].shape == (1, 8)
-    assert (checkpoint.path / "value_net.safetensors").is_file()
 
 
 def test_a_value_network_may_join_later_and_is_measured_first(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -96,34 +94,6 @@ def test_a_world_that_takes_long_is_named_in_a_line(
     line = capsys.readouterr().err
     assert "waiting for Stuck (environment 2) for" in line
     assert "env.timeout=<seconds> would end the run" in line
-
-
-SCRIPT = """
-import sys
-from pathlib import Path
-from enn_ppo import train
-from enn_ppo.training import watchdog
-from tests.enn_ppo.test_hanging_worlds import Stuck, stuck
-
-watchdog.GRACE = 0.5
-train(stuck(Path(sys.argv[1]), at=99, ignores_signals=True), env=Stuck)
-"""
-
-
-def test_a_world_that_cannot_be_interrupted_ends_the_process(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT, tmp_path / "run"],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == 1
-    assert (
-        "Stuck (environment 2) has not answered for env.timeout=0.5 seconds, and cannot be interrupted" in ended.stderr
-    )
-    assert load_checkpoint(tmp_path / "run").step == 0
 
 
 @pytest.mark.parametrize(

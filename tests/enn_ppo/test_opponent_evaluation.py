@@ -43,7 +43,7 @@ def config(run_dir: Path, **settings: Any) -> EvalConfig:
 # --- Seats ---
 
 
-@pytest.mark.parametrize(("episodes", "num_envs"), [(20, 20), (20, 64), (20, 4), (20, 3), (20, 1), (21, 4), (21, 3)])
+@pytest.mark.parametrize(("episodes", "num_envs"), [(20, 64), (20, 3), (20, 1), (21, 4)])
 def test_the_policy_plays_both_sides_equally_often(episodes: int, num_envs: int, duel: Path) -> None:
     # player 0 always wins, so whoever sat there half of the time has won half of the games
     asked = config(duel, opponent="random", episodes=episodes, num_envs=num_envs, env_kwargs={"handicap": True})
@@ -103,16 +103,14 @@ def test_what_is_recorded_is_the_policys_own_play(duel: Path, tmp_path: Path) ->
 # --- MultiSnake ---
 
 
-@pytest.mark.parametrize("opponent", ["random", "checkpoint"])
-def test_two_player_multisnake(opponent: str, snakes: Path) -> None:
-    against = str(snakes) if opponent == "checkpoint" else opponent
-    result = evaluate(config(snakes, opponent=against, episodes=32, num_envs=16))
+def test_two_player_multisnake(snakes: Path) -> None:
+    result = evaluate(config(snakes, opponent=str(snakes), episodes=32, num_envs=16))
     win_rate, own = result.estimates["win_rate"], result.estimates["episodic_reward"]
     assert win_rate.n == own.n == 32 and win_rate.ci95 is not None
     scores = result.estimates["score_0"].mean + result.estimates["score_1"].mean
     assert own.mean + result.estimates["opponent_reward"].mean == pytest.approx(scores)
     assert "score_2" not in result.estimates  # there is no such player
-    assert evaluate(config(snakes, opponent=against, episodes=32, num_envs=16)).episodes == result.episodes
+    assert evaluate(config(snakes, opponent=str(snakes), episodes=32, num_envs=16)).episodes == result.episodes
 
 
 def test_during_training_the_numbers_are_those_of_the_command(snakes: Path, tmp_path: Path) -> None:

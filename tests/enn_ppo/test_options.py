@@ -14,8 +14,10 @@ from enn_ppo.clone.config import CloneConfig
 from enn_ppo.plot.config import PlotConfig
 from enn_ppo.settings.command_line.options import Option, field_docstrings, help_text, sections_of
 from enn_ppo.settings.config import EvalConfig, PPOConfig, TrainConfig
+from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schedule import Scheduled, ScheduleRange
 from enn_ppo.settings.schema import to_dict
+from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand, SweepConfig
 from rogue_net.checks import Range
 from rogue_net.config import RelposConfig, RogueNetConfig
@@ -26,6 +28,8 @@ COMMANDS: dict[str, Any] = {
     "clone": CloneConfig(data="a"),
     "sweep": SweepCommand(sweep=SweepConfig(space={"seed": [1, 2]})),
     "plot": PlotConfig(runs=("a",)),
+    "serve": ServeConfig(checkpoint="a"),
+    "watch": WatchConfig(run="a"),
 }
 
 
@@ -67,16 +71,16 @@ def test_what_an_option_calls_out_of_range_is_refused_and_the_end_of_the_range_i
 def ends(option: Option) -> tuple[list[float], list[float]]:
     """The last values inside of the range that an option names, and the first outside."""
     step = 1 if option.type.startswith("integer") else 1e-6
-    allowed, refused = [], []
-    if low := re.match(r"(at least|greater than) ([\d.]+)", option.range):
+    allowed, refused, text = [], [], re.sub(r"(?<=\d),(?=\d{3})", "", option.range)
+    if low := re.match(r"(at least|greater than) ([\d.]+)", text):
         inside = low[1] == "at least"
         allowed.append(float(low[2]) + (0 if inside else step))
         refused.append(float(low[2]) - (step if inside else 0))
-    if high := re.search(r"(below|at most) ([\d.]+)", option.range):
+    if high := re.search(r"(below|at most) ([\d.]+)", text):
         inside = high[1] == "at most"
         allowed.append(float(high[2]) - (0 if inside else step))
         refused.append(float(high[2]) + (step if inside else 0))
-    if both := re.match(r"in ([\[(])(\d+), (\d+)([\])])", option.range):
+    if both := re.match(r"in ([\[(])(\d+), (\d+)([\])])", text):
         allowed += [float(both[2]) + (0 if both[1] == "[" else step), float(both[3]) - (0 if both[4] == "]" else step)]
         refused += [float(both[2]) - (step if both[1] == "[" else 0), float(both[3]) + (step if both[4] == "]" else 0)]
     whole = option.type.startswith("integer")

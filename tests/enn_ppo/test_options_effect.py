@@ -25,18 +25,10 @@ from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.state import TrainState
 from entity_gym import Environment, Observation
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted, tiny_config
-from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 CPU = torch.device("cpu")
 ONE_STEP = OptimConfig(batch_size=32, epochs=1, anneal_lr=False)  # one optimizer step in each update of 32 frames
 CONSTANT = PPOConfig(anneal_entropy=False)
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
-    )  # takes longer than a tiny run
 
 
 def tiny(run_dir: Path | str, **changes: Any) -> TrainConfig:
@@ -80,11 +72,6 @@ def learned(config: TrainConfig, env: Callable[[], Environment] = Copycat, updat
 
 
 # --- Learning rate: warm-up, annealing, schedules, the wall clock ---
-
-
-def test_the_learning_rate_warms_up_over_the_first_environment_steps(tmp_path: Path) -> None:
-    optim = OptimConfig(batch_size=16, epochs=1, lr=0.003, anneal_lr=False, warmup_steps=96)
-    assert column(run(tiny(tmp_path / "a", optim=optim)), "learning_rate") == [0.001, 0.002, 0.003, 0.003, 0.003]
 
 
 def test_warm_up_and_annealing_multiply(tmp_path: Path) -> None:
@@ -167,10 +154,9 @@ def test_weight_decay_draws_every_weight_towards_0_by_its_share() -> None:
     torch.testing.assert_close(decayed - free, -lr * decay * before, atol=1e-7, rtol=1e-4)
 
 
-@pytest.mark.parametrize("size", [1, 5, 32])
-def test_a_run_in_micro_batches_is_the_run_in_whole_minibatches(size: int) -> None:
+def test_a_run_in_micro_batches_is_the_run_in_whole_minibatches() -> None:
     whole = learned(tiny("unused", optim=OptimConfig(batch_size=32, epochs=2)))
-    parts = learned(tiny("unused", optim=OptimConfig(batch_size=32, epochs=2, micro_batch_size=size)))
+    parts = learned(tiny("unused", optim=OptimConfig(batch_size=32, epochs=2, micro_batch_size=5)))
     torch.testing.assert_close(weights(parts.net), weights(whole.net), atol=2e-5, rtol=1e-3)
     assert (weights(whole.net) - weights(state_of(tiny("unused")).net)).abs().max() > 1e-3
 
@@ -195,12 +181,6 @@ def test_an_update_has_as_many_epochs_as_asked_for_or_as_the_divergence_allows(t
     assert epochs("strict", 1e-9) == [1, 1, 1]
     between = epochs("between", 0.02)
     assert any(1 < each < 6 for each in between), between
-
-
-def test_ending_after_one_epoch_is_having_asked_for_one() -> None:
-    strict = tiny("unused", optim=OptimConfig(batch_size=8, epochs=6), ppo=PPOConfig(target_kl=1e-9))
-    one = tiny("unused", optim=OptimConfig(batch_size=8, epochs=1))
-    assert torch.equal(weights(learned(strict).net), weights(learned(one).net))
 
 
 # --- Returns ---
@@ -236,13 +216,10 @@ def estimated(ppo: PPOConfig) -> list[float]:
     [
         # gamma 0.5: a reward and half of the next value
         (PPOConfig(gamma=0.5, gae_lambda=0.0), [1 + 10, 2 + 15, 4 + 20, 8]),
-        (PPOConfig(gamma=0.5, advantages="n_step", n_steps=1), [1 + 10, 2 + 15, 4 + 20, 8]),
         # two rewards and a quarter of the value after them
         (PPOConfig(gamma=0.5, advantages="n_step", n_steps=2), [1 + 1 + 30 / 4, 2 + 2 + 10, 4 + 4, 8]),
         # rewards to the end of the episode
-        (PPOConfig(gamma=0.5, advantages="n_step", n_steps=4), [1 + 1 + 1 + 1, 2 + 2 + 2, 4 + 4, 8]),
         (PPOConfig(gamma=0.5, advantages="n_step"), [4, 6, 8, 8]),
-        (PPOConfig(gamma=0.5, gae_lambda=1.0), [4, 6, 8, 8]),
         # halfway between one step and what the next return is: δ = 1, -3, -6, -32 and A_t = δ_t + A_{t+1} / 4
         (PPOConfig(gamma=0.5, gae_lambda=0.5), [10 + 1 - 3 / 4 - 6 / 16 - 32 / 64, 20 - 3 - 6 / 4 - 32 / 16, 30 - 6 - 8, 8]),
         (PPOConfig(gamma=0.0), [1, 2, 4, 8]),
@@ -301,22 +278,6 @@ def test_the_value_loss_of_normalized_returns_is_in_units_of_their_deviation(tmp
 
     assert max(losses("returns", "returns")) < 10
     assert max(losses("none", "none")) > 1000
-
-
-@pytest.mark.parametrize("normalize", ["rewards", "returns"])
-def test_what_normalizes_is_part_of_the_run_and_of_its_checkpoint(normalize: Any, tmp_path: Path) -> None:
-    changes = {"ppo": replace(CONSTANT, normalize=normalize), "optim": ONE_STEP}
-    whole, parts = interrupted_and_not(tmp_path, **changes)
-    assert torch.equal(weights(parts), weights(whole))
-
-
-def interrupted_and_not(tmp_path: Path, **changes: Any) -> tuple[torch.nn.Module, torch.nn.Module]:
-    """The policy of a run of MineSweeper, and that of the same run that was stopped after 96 steps and resumed."""
-    config = tiny_config(tmp_path / "whole", **changes)
-    whole = train(config, PythonMineSweeper).policy
-    train(replace(config, run_dir=str(tmp_path / "parts"), total_timesteps=96), PythonMineSweeper)
-    resumed = replace(config, run_dir=str(tmp_path / "parts"), resume=str(tmp_path / "parts"))
-    return whole, train(resumed, PythonMineSweeper).policy
 
 
 class Statistics(Callback):
@@ -446,16 +407,6 @@ def test_the_schedule_of_the_value_networks_learning_rate_shares_annealing_and_w
     assert rates("0.1@0 -> 0.2@1") == pytest.approx([0.1 * 1 / 2, 0.12, 0.15])
 
 
-def test_a_run_with_a_value_network_resumes_exactly(tmp_path: Path) -> None:
-    whole, parts = interrupted_and_not(
-        tmp_path, value_net=SMALL, value_optim=ValueOptimConfig(lr=0.01), optim=ONE_STEP, ppo=CONSTANT
-    )
-    assert torch.equal(weights(parts), weights(whole))
-    ends = [load_checkpoint(tmp_path / name).more_weights["value_net"] for name in ("whole", "parts")]
-    assert ends[0].keys() == ends[1].keys()
-    assert all(torch.equal(weight, ends[1][name]) for name, weight in ends[0].items())
-
-
 def test_the_norm_of_a_value_networks_gradient_is_told(tmp_path: Path) -> None:
     rows = run(replace(apart(), run_dir=str(tmp_path / "apart")))
     assert all(row["value_grad_norm"] > 0 for row in rows)
@@ -491,16 +442,3 @@ def test_torch_is_told_how_many_threads_to_use(tmp_path: Path) -> None:
     finally:
         torch.set_num_threads(before)
     assert noted.seen.threads == before + 1
-
-
-def test_the_seed_decides_what_is_played() -> None:
-    def played(seed: int) -> list[float]:
-        state = state_of(tiny("unused", seed=seed))
-        return state.sampler.collect(8)[""].by_step("rewards").flatten().tolist()
-
-    assert played(1) == played(1) != played(2)
-
-
-def test_an_environment_gets_its_arguments(tmp_path: Path) -> None:
-    (row,) = run(tiny(tmp_path / "a", env=EnvConfig(kwargs={"floor": 7.0}), total_timesteps=32), Rich)
-    assert 7.0 <= row["episodic_reward_min"] <= row["episodic_reward_max"] <= 8.0

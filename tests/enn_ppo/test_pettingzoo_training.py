@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ pytest.importorskip("gymnasium")
 from enn_ppo import evaluate, train  # noqa: E402
 from enn_ppo.checkpoints import load_checkpoint  # noqa: E402
 from enn_ppo.settings.command_line.cli import run_eval, run_train  # noqa: E402
+from tests.enn_ppo.rows import rows_of
 
 HERD = (
     "env=pettingzoo",
@@ -35,16 +35,11 @@ HERD = (
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None)
-
-
-def rows() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path("herd/metrics.jsonl").read_text().splitlines()]
 
 
 def test_a_team_of_agents_that_come_and_go_learns_what_is_best_for_all() -> None:
     assert run_train(train, [*HERD, "total_timesteps=2048"]) == 0
-    first, last = rows()[0], rows()[-1]
+    first, last = rows_of(Path("herd"))[0], rows_of(Path("herd"))[-1]
     # Seven meals of a sheep in each episode, 5, 6 or 7 of which 7 is the best; the wolf pays 7 in all, whatever it does.
     assert first["episodic_reward"] < 7 * 6.5 - 7
     assert last["episodic_reward"] > 7 * 6.8 - 7
@@ -54,7 +49,7 @@ def test_a_team_of_agents_that_come_and_go_learns_what_is_best_for_all() -> None
 
 def test_groups_that_play_against_each_other_learn_by_self_play_and_are_paid_for_themselves() -> None:
     assert run_train(train, [*HERD, "self_play.enabled=true", "env.kwargs.length=2", "total_timesteps=512"]) == 0
-    for row in rows():
+    for row in rows_of(Path("herd")):
         # In half of the environments the learner has the sheep, who do better than the wolf whatever they do.
         assert row["episode/win_rate"] == 0.5
         assert (7.5 - 1.5) < row["episodic_reward"] < (10.5 - 1.5)  # the mean of 15 to 21 and of -3

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from enn_ppo import EnvConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
 from enn_ppo.rollout import Rollout
@@ -22,21 +21,13 @@ from enn_ppo.training.torchrun.joining import check_shares
 from tests.enn_ppo.halves import Halves, SteppingHook
 from tests.enn_ppo.players_worlds import SNAKES
 from tests.enn_ppo.rollouts import OnePolicySampler
-from tests.enn_ppo.rows import rows_without_times
+from tests.enn_ppo.rows import assert_same_end, rows_without_times
 from tests.enn_ppo.test_blocks import CPU, WORLDS, assert_equal, parts
 from tests.enn_ppo.test_exact_resume import same
 from tests.enn_ppo.test_players import make_nets, mapping_of
-from tests.enn_ppo.test_resume import assert_same_end
 from tests.enn_ppo.worlds import SMALL_BOARD, StopAfter, tiny_config
 
 RAY = DistributedConfig(mode="ray", num_env_runners=2)
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
-    )  # takes longer than a tiny run
 
 
 @contextmanager
@@ -82,24 +73,6 @@ def test_what_is_played_is_what_the_same_blocks_play_one_after_the_other(
             assert_equal(all_of(pipelined.collect(9)), all_of(serial.collect(9)))
         assert same(pipelined.state(), serial.state())
         assert serial.load_state(pipelined.state()) is pipelined.load_state(serial.state()) is None
-
-
-@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.id)
-def test_what_is_drawn_is_what_all_environments_together_draw(world: EnvConfig) -> None:
-    with (
-        sampler(world, RolloutConfig(num_envs=8, pipeline=2)) as halves,
-        sampler(world, RolloutConfig(num_envs=8)) as whole,
-    ):
-        one, other = halves.collect(12), whole.collect(12)
-    for name, actions in one.frames.actions.items():
-        assert torch.equal(actions.values, other.frames.actions[name].values)
-        torch.testing.assert_close(
-            one.frames.log_probs[name].values, other.frames.log_probs[name].values, rtol=0, atol=1e-5
-        )
-    torch.testing.assert_close(one.by_step("values"), other.by_step("values"), rtol=0, atol=1e-5)
-    assert torch.equal(one.by_step("rewards"), other.by_step("rewards"))
-    # of all together they are told step by step, and here half by half
-    assert sorted(one.stats.episodes, key=str) == sorted(other.stats.episodes, key=str)
 
 
 @pytest.mark.parametrize(
@@ -213,17 +186,6 @@ def test_a_run_goes_on_exactly_with_and_without_where_the_blocks_are_the_same(tm
     train(tiny_config(tmp_path / "parts", rollout=halves, resume=str(tmp_path / "parts")))
     assert rows_without_times(tmp_path / "whole") == rows_without_times(tmp_path / "parts")
     assert_same_end(tmp_path / "parts", tmp_path / "whole")
-
-
-def test_a_run_without_blocks_that_is_resumed_in_halves_starts_new_episodes_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(tiny_config(tmp_path / "a"), callbacks=[StopAfter(96)])
-    rollout = RolloutConfig(num_envs=4, steps=8, pipeline=2)
-    train(tiny_config(tmp_path / "a", rollout=rollout, resume=str(tmp_path / "a")))
-    said = capsys.readouterr().out
-    assert "new episodes" in said
-    assert "the checkpoint has them in 1 block of 4 (rollout.block=4), and rollout.pipeline makes 2" in said
 
 
 # --- Settings ---

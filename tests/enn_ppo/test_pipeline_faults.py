@@ -26,20 +26,12 @@ from entity_gym import Action, Observation
 from entity_gym.pools.processes.handle import WorkerDied
 from tests.enn_ppo.halves import CPU, Halves, SteppingHook
 from tests.enn_ppo.rollouts import OnePolicySampler
-from tests.enn_ppo.rows import rows_without_times
+from tests.enn_ppo.rows import assert_same_end, rows_without_times
 from tests.enn_ppo.test_blocks import assert_equal, parts
-from tests.enn_ppo.test_resume import assert_same_end
 from tests.enn_ppo.worlds import SMALL_BOARD, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 HALVES = RolloutConfig(num_envs=4, steps=8, pipeline=2)
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
-    )  # takes longer than a tiny run
 
 
 class FuseError(Exception):
@@ -262,16 +254,3 @@ def test_an_interrupted_run_finishes_its_update_and_goes_on_as_if_nothing_had_be
     undisturbed(tmp_path / "b")
     assert rows_without_times(tmp_path / "a") == rows_without_times(tmp_path / "b")
     assert_same_end(tmp_path / "a", tmp_path / "b")
-
-
-def test_a_second_press_aborts_and_loses_no_more_than_the_update(
-    tmp_path: Path, pressed: type[Pressed], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pressed, "presses", 2)
-    config = tiny_config(tmp_path / "a", rollout=HALVES, checkpoint_interval=1)
-    with pytest.raises(KeyboardInterrupt):
-        train(config, env=pressed)
-    assert load_checkpoint(tmp_path / "a").step == 32
-    train(replace(config, resume=str(tmp_path / "a"), run_dir=None), env=pressed)
-    undisturbed(tmp_path / "b")
-    assert rows_without_times(tmp_path / "a") == rows_without_times(tmp_path / "b")

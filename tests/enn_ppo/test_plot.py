@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -240,13 +238,6 @@ def test_the_folder_of_a_sweep_may_look_like_a_setting(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     make_run(Path("lr=0.1"))
     assert parse(["lr=0.1", "smooth=0.5"]) == PlotConfig(runs=("lr=0.1",), smooth=0.5)
-
-
-def test_without_pandas_the_error_says_how_to_install_it(tmp_path: Path) -> None:
-    program = "import sys; sys.modules['pandas'] = None; from enn_ppo.plot.plot import main; raise SystemExit(main(sys.argv[1:]))"
-    done = subprocess.run([sys.executable, "-c", program, make_run(tmp_path / "a")], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr == 'error: a plot needs pandas, which is not installed: pip install "enn-ppo[plot]"\n'
 
 
 def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:

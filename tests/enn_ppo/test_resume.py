@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from enn_ppo import (
     Callback,
     EnvConfig,
-    Interrupted,
     OptimConfig,
     PPOConfig,
     RogueNetConfig,
     RolloutConfig,
     TrainConfig,
+    ValueOptimConfig,
     train,
 )
 from enn_ppo.checkpoints import load_checkpoint
@@ -35,43 +33,12 @@ from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.run_dir import METRICS
 from entity_gym import Observation
-from tests.enn_ppo.worlds import SMALL_BOARD, Clock, Copycat, CtrlC, tiny_config
+from tests.enn_ppo.rows import assert_same_end, rows_without_times
+from tests.enn_ppo.test_continuous_actions import EchoAndJudge
+from tests.enn_ppo.worlds import SMALL_BOARD, Clock, Copycat, CtrlC, StopAfter, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 REPOSITORY = Path(__file__).parents[2]
-
-
-def rows_of(run_dir: Path) -> list[dict[str, Any]]:
-    """Without what differs from run to run."""
-    rows = [json.loads(line) for line in (run_dir / METRICS).read_text().splitlines()]
-    timings = ("seconds", "share_")
-    return [
-        {k: v for k, v in row.items() if not k.startswith(timings) and not k.endswith("_per_second")} for row in rows
-    ]
-
-
-def same(one: Any, other: Any) -> bool:
-    """Bit for bit."""
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return type(one) is type(other) and one == other
-
-
-def assert_same_end(run_dir: Path, other: Path) -> None:
-    """Policy, optimizer, environments, counters and random states of the last checkpoints are the same."""
-    ends = [load_checkpoint(directory) for directory in (run_dir, other)]
-    assert ends[0].step == ends[1].step
-    assert same(ends[0].policy, ends[1].policy)
-    trainers = [{key: value for key, value in end.trainer.items() if key != "seconds"} for end in ends]
-    assert trainers[0].keys() == trainers[1].keys()
-    for key in trainers[0]:
-        assert same(trainers[0][key], trainers[1][key]), key
 
 
 def resumed(config: TrainConfig, source: Path, **changes: Any) -> TrainConfig:
@@ -79,10 +46,7 @@ def resumed(config: TrainConfig, source: Path, **changes: Any) -> TrainConfig:
 
 
 @pytest.fixture(autouse=True)
-def nobody_presses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(
-        "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
-    )  # takes longer than a tiny run
+def nobody_presses() -> Iterator[None]:
     CtrlC.at, CtrlC.acts, CtrlC.presses = 0, 0, 1
     yield
     CtrlC.at = 0
@@ -101,53 +65,62 @@ def whole(config: TrainConfig) -> Path:
     """The uninterrupted run."""
     CtrlC.at = 0
     train(config, env=CtrlC)
-    assert [row["step"] for row in rows_of(Path(str(config.run_dir)))] == [32, 64, 96, 128, 160, 172]
+    assert [row["step"] for row in rows_without_times(Path(str(config.run_dir)))] == [32, 64, 96, 128, 160, 172]
     return Path(str(config.run_dir))
 
 
 # --- Bit for bit ---
 
-
-@pytest.mark.parametrize("update", [1, 2, 3, 5])
-def test_a_run_interrupted_and_resumed_equals_the_uninterrupted_one(
-    update: int, config: TrainConfig, whole: Path, tmp_path: Path
-) -> None:
-    run_dir = tmp_path / "a"
-    CtrlC.at = 32 + 32 * (update - 1) + 1  # the first 32 acts are for the normalization
-    with pytest.raises(Interrupted):
-        train(replace(config, run_dir=str(run_dir)), env=CtrlC)
-    assert load_checkpoint(run_dir).step == 32 * update
-    CtrlC.at = 0
-    train(resumed(config, run_dir), env=CtrlC)
-    assert rows_of(run_dir) == rows_of(whole)
-    assert_same_end(run_dir, whole)
-
-
-def test_a_run_interrupted_again_and_again_equals_the_uninterrupted_one(
-    config: TrainConfig, whole: Path, tmp_path: Path
-) -> None:
-    run_dir = tmp_path / "a"
-    CtrlC.at = 32 + 1
-    with pytest.raises(Interrupted):
-        train(replace(config, run_dir=str(run_dir)), env=CtrlC)
-    for _ in range(3):
-        CtrlC.acts, CtrlC.at = 0, 1
-        with pytest.raises(Interrupted):
-            train(resumed(config, run_dir), env=CtrlC)
-    CtrlC.at = 0
-    train(resumed(config, run_dir), env=CtrlC)
-    assert rows_of(run_dir) == rows_of(whole)
-    assert_same_end(run_dir, whole)
+SMALL = RogueNetConfig(d_model=8, n_layer=0, n_head=1)
+DROPPING = RogueNetConfig(
+    d_model=16, n_layer=1, n_head=2, embedding_dropout=0.2, attention_dropout=0.2, residual_dropout=0.2
+)
+#: Settings that remember something from update to update; the two kinds of actions have a world of their own.
+FEATURES: dict[str, dict[str, Any]] = {
+    "blocks": {"rollout": RolloutConfig(num_envs=4, steps=8, block=2)},
+    "halves": {"rollout": RolloutConfig(num_envs=4, steps=8, pipeline=2)},
+    "dropout": {"net": DROPPING},
+    "rewards, value network": {
+        "ppo": PPOConfig(normalize="rewards"),
+        "value_net": SMALL,
+        "value_optim": ValueOptimConfig(lr=0.01),
+    },
+    "returns": {"ppo": PPOConfig(normalize="returns")},
+    "targets": {
+        "env": EnvConfig(id="tests.entity_gym.pools.test_targets:Hidden"),
+        "ppo": PPOConfig(target_coef=1.0),
+    },
+    "teacher": {"ppo": PPOConfig(teacher="{whole}", teacher_kl="3@0 -> 0@1")},
+    "numbers and choices": {"env": EnvConfig(), "net": RogueNetConfig(backend="reference")},
+}
 
 
-@pytest.mark.parametrize("step", [0, 64, 128])
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_run_that_was_stopped_and_resumed_is_the_one_that_was_not(feature: str, whole: Path, tmp_path: Path) -> None:
+    changes = dict(FEATURES[feature])
+    if feature == "teacher":
+        changes["ppo"] = replace(changes["ppo"], teacher=str(whole))
+    own = EchoAndJudge if feature == "numbers and choices" else None
+
+    def run(name: str, *callbacks: Callback, **more: Any) -> None:
+        train(tiny_config(tmp_path / name, **changes, **more), own, callbacks)
+
+    run("whole")
+    run("parts", StopAfter(64))
+    torch.rand(1)  # whatever else draws from torch's own generator
+    run("parts", resume=str(tmp_path / "parts"))
+    assert rows_without_times(tmp_path / "parts") == rows_without_times(tmp_path / "whole")
+    assert_same_end(tmp_path / "parts", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("step", [0, 64])
 def test_any_checkpoint_goes_on_in_another_directory_and_leaves_its_own_alone(
     step: int, config: TrainConfig, whole: Path, tmp_path: Path
 ) -> None:
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     source, run_dir = whole / f"checkpoints/step_{step:012d}", tmp_path / "b"
     train(resumed(config, source, run_dir=str(run_dir)), env=CtrlC)
-    assert rows_of(run_dir) == [row for row in rows_of(whole) if row["step"] > step]
+    assert rows_without_times(run_dir) == [row for row in rows_without_times(whole) if row["step"] > step]
     assert_same_end(run_dir, whole)
     assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
 
@@ -157,7 +130,7 @@ def test_an_earlier_checkpoint_goes_on_in_its_own_directory_and_later_rows_are_r
 ) -> None:
     shutil.copytree(whole, tmp_path / "a", symlinks=True)
     train(resumed(config, tmp_path / "a/checkpoints/step_000000000064"), env=CtrlC)
-    assert rows_of(tmp_path / "a") == rows_of(whole)
+    assert rows_without_times(tmp_path / "a") == rows_without_times(whole)
     assert_same_end(tmp_path / "a", whole)
 
 
@@ -171,7 +144,7 @@ def test_a_crash_after_going_back_to_an_earlier_checkpoint_does_not_skip_what_wa
     assert load_checkpoint(tmp_path / "a").step == 64
     CtrlC.at = 0
     train(resumed(config, tmp_path / "a"), env=CtrlC)
-    assert rows_of(tmp_path / "a") == rows_of(whole)
+    assert rows_without_times(tmp_path / "a") == rows_without_times(whole)
     assert_same_end(tmp_path / "a", whole)
 
 
@@ -195,18 +168,8 @@ def test_a_run_that_is_killed_between_checkpoints_equals_the_uninterrupted_one_a
     step = load_checkpoint(tmp_path / "a/checkpoints/latest").step
     assert 96 <= step < 320
     train(resumed(config, tmp_path / "a"), env=PythonMineSweeper)
-    assert rows_of(tmp_path / "a") == rows_of(tmp_path / "whole")
+    assert rows_without_times(tmp_path / "a") == rows_without_times(tmp_path / "whole")
     assert_same_end(tmp_path / "a", tmp_path / "whole")
-
-
-def test_environments_of_another_kind_start_new_episodes_and_the_run_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tiny_config(tmp_path / "a")
-    train(config, env=PythonMineSweeper)
-    train(resumed(config, tmp_path / "a", total_timesteps=320))
-    assert "start new episodes" in capsys.readouterr().out
-    assert rows_of(tmp_path / "a")[-1]["step"] == 320
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
@@ -214,17 +177,6 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) 
     while not condition():
         assert process.poll() is None and time.monotonic() < deadline, "the run ended, or never came so far"
         time.sleep(0.01)
-
-
-def test_a_run_with_dropout_equals_the_uninterrupted_one_after_resuming(tmp_path: Path) -> None:
-    net = RogueNetConfig(
-        d_model=16, n_layer=1, n_head=2, embedding_dropout=0.2, attention_dropout=0.2, residual_dropout=0.2
-    )
-    config = tiny_config(tmp_path / "a", net=net, checkpoint_interval=2, keep_last=9)
-    train(config)
-    torch.rand(1)  # whatever else draws from torch's own generator
-    train(resumed(config, tmp_path / "a/checkpoints/step_000000000064", run_dir=str(tmp_path / "b")))
-    assert_same_end(tmp_path / "a", tmp_path / "b")
 
 
 # --- What is not the same run, and says so ---
@@ -240,7 +192,7 @@ def test_environments_that_cannot_be_saved_start_new_episodes_and_that_is_said(
     assert result.step == 128
     said = "the environments start new episodes, so this is not the uninterrupted run: the environment has no state()"
     assert said in capsys.readouterr().out
-    assert [row["step"] for row in rows_of(tmp_path / "a")] == [32, 64, 96, 128]
+    assert [row["step"] for row in rows_without_times(tmp_path / "a")] == [32, 64, 96, 128]
 
 
 def test_another_number_of_environments_starts_new_episodes_and_that_is_said(
@@ -249,7 +201,7 @@ def test_another_number_of_environments_starts_new_episodes_and_that_is_said(
     changes: dict[str, Any] = {"rollout": RolloutConfig(num_envs=6, steps=8), "run_dir": str(tmp_path / "b")}
     result = train(resumed(config, whole / "checkpoints/step_000000000128", total_timesteps=224, **changes), env=CtrlC)
     assert result.step == 224
-    assert [row["step"] for row in rows_of(tmp_path / "b")] == [176, 224]
+    assert [row["step"] for row in rows_without_times(tmp_path / "b")] == [176, 224]
     output = capsys.readouterr().out
     assert "new episodes" in output and "the checkpoint has 4 of them, and rollout.num_envs is 6" in output
 
@@ -265,7 +217,7 @@ def test_other_arguments_of_the_environment_start_new_episodes_that_have_them(
         "the environments start new episodes, so this is not the uninterrupted run: env.kwargs.max_steps was 4 and is 3"
     )
     assert said in capsys.readouterr().out
-    lengths = [row["episode_length_max"] for row in rows_of(tmp_path / "a")]
+    lengths = [row["episode_length_max"] for row in rows_without_times(tmp_path / "a")]
     assert max(lengths[:5]) == 4 and max(lengths[5:]) == 3
 
 
@@ -277,7 +229,7 @@ def test_parameters_that_are_not_drawn_any_more_are_those_of_the_environment_aga
     train(config)
     train(resumed(config, tmp_path / "a", env=EnvConfig(kwargs=kwargs), total_timesteps=320))
     assert "env.info.max_steps was 2 and is not set" in capsys.readouterr().out
-    lengths = [row["episode_length_max"] for row in rows_of(tmp_path / "a")]
+    lengths = [row["episode_length_max"] for row in rows_without_times(tmp_path / "a")]
     assert max(lengths[:5]) == 2 and max(lengths[5:]) == 4
 
 
@@ -299,13 +251,6 @@ def test_new_episodes_are_none_that_the_run_began_with(tmp_path: Path) -> None:
     drawn.clear()
     train(resumed(config, tmp_path / "a", total_timesteps=64), env=Drawn)
     assert drawn[:32] != first
-
-
-def test_a_run_that_continues_exactly_does_not_say_otherwise(
-    config: TrainConfig, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(resumed(config, whole / "checkpoints/step_000000000128", run_dir=str(tmp_path / "b")), env=CtrlC)
-    assert "new episodes" not in capsys.readouterr().out
 
 
 # --- More steps, other settings ---
@@ -350,17 +295,17 @@ def test_a_finished_run_has_nothing_left_to_train_and_says_so(
     config: TrainConfig, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(whole, tmp_path / "a", symlinks=True)
-    before = rows_of(tmp_path / "a")
+    before = rows_without_times(tmp_path / "a")
     result = train(resumed(config, tmp_path / "a"), env=CtrlC)
     assert (result.step, result.metrics) == (172, None)
     assert "nothing is left to train: total_timesteps=172 and the checkpoint has 172" in capsys.readouterr().out
-    assert rows_of(tmp_path / "a") == before
+    assert rows_without_times(tmp_path / "a") == before
 
 
 def test_a_finished_run_goes_on_with_more_timesteps(config: TrainConfig, whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "a", symlinks=True)
     assert train(resumed(config, tmp_path / "a", total_timesteps=236), env=CtrlC).step == 236
-    rows = rows_of(tmp_path / "a")
+    rows = rows_without_times(tmp_path / "a")
     assert [row["step"] for row in rows] == [32, 64, 96, 128, 160, 172, 204, 236]
     assert rows[-2]["learning_rate"] == pytest.approx(config.optim.lr * (1 - 172 / 236))
 
@@ -390,10 +335,11 @@ def test_a_network_of_another_shape_is_refused_untouched(config: TrainConfig, wh
     assert (whole / "config.yaml").read_bytes() == before
 
 
-def test_a_checkpoint_of_another_environment_is_refused_untouched(config: TrainConfig, whole: Path) -> None:
-    before = (whole / "config.yaml").read_bytes()
-    with pytest.raises(
-        ValueError, match=r"checkpoint .*step_000000000172 belongs to another environment than .*Copycat: "
-    ):
-        train(resumed(config, whole, env=EnvConfig()), env=Copycat)
-    assert (whole / "config.yaml").read_bytes() == before
+def test_environments_of_another_kind_start_new_episodes_and_the_run_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny_config(tmp_path / "a")
+    train(config, env=PythonMineSweeper)
+    train(resumed(config, tmp_path / "a", total_timesteps=320))
+    assert "start new episodes" in capsys.readouterr().out
+    assert rows_without_times(tmp_path / "a")[-1]["step"] == 320

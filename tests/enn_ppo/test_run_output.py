@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -18,16 +17,10 @@ from enn_ppo.training.callbacks import Callback, Update
 from enn_ppo.training.tracking.logger import MetricsLogger, Row, read_metrics
 from enn_ppo.training.tracking.run_output import RunOutput
 from enn_ppo.training.tracking.trackers import TensorBoardLogger
+from tests.enn_ppo.rows import rows_of
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
 UPDATE: Row = {"step": 32, "seconds": 1.0, "episodic_reward": 0.5, "episode_length": 1.0}
-
-
-@pytest.fixture(autouse=True)
-def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
-    )  # takes longer than a tiny run
 
 
 def config(run_dir: Path | None, **changes: Any) -> TrainConfig:
@@ -94,15 +87,6 @@ def test_metrics_on_a_full_disk_end_the_run_and_name_what_is_saved(
     assert [row["step"] for row in read_metrics(run_dir / "metrics.jsonl")] == [32, 64, 96, 128, 160]
 
 
-def test_a_run_directory_that_vanishes_ends_the_run_and_what_was_learned_is_saved(tmp_path: Path) -> None:
-    run_dir = tmp_path / "a"
-    with pytest.raises(
-        ValueError, match=r"metrics.jsonl cannot be written: .*No such file.*; saved is .*step_000000000096, written"
-    ):
-        train(config(run_dir), env=Copycat, callbacks=[After(64, lambda: shutil.rmtree(run_dir))])
-    assert load_checkpoint(run_dir).step == 96
-
-
 def test_a_tracker_that_fails_in_the_middle_of_a_run_changes_nothing_but_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,11 +102,9 @@ def test_a_tracker_that_fails_in_the_middle_of_a_run_changes_nothing_but_a_line(
     result = train(config(tmp_path / "b", logger=tracked), env=Copycat)
     assert capsys.readouterr().out.count("TensorBoard failed and gets no more metrics") == 1
     assert result.step == whole.step == 160
-    assert [row["policy_loss"] for row in rows(tmp_path / "a")] == [row["policy_loss"] for row in rows(tmp_path / "b")]
-
-
-def rows(run_dir: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [row["policy_loss"] for row in rows_of(tmp_path / "a")] == [
+        row["policy_loss"] for row in rows_of(tmp_path / "b")
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -130,3 +112,12 @@ def test_a_read_only_folder_of_a_tracker_is_named_before_training(tmp_path: Path
     (tmp_path / "a" / "tensorboard").mkdir(parents=True, mode=0o555)
     with pytest.raises(ValueError, match="run_dir .* cannot be written: .*Permission denied.*tensorboard"):
         train(config(tmp_path / "a", logger=LoggerConfig(tensorboard=True)), env=Copycat)
+
+
+def test_a_run_directory_that_vanishes_ends_the_run_and_what_was_learned_is_saved(tmp_path: Path) -> None:
+    run_dir = tmp_path / "a"
+    with pytest.raises(
+        ValueError, match=r"metrics.jsonl cannot be written: .*No such file.*; saved is .*step_000000000096, written"
+    ):
+        train(config(run_dir), env=Copycat, callbacks=[After(64, lambda: shutil.rmtree(run_dir))])
+    assert load_checkpoint(run_dir).step == 96

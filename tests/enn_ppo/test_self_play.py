@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, SelfPlayConfig, TrainConfig, train
-from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.training.self_play.opponents import LATEST, PolicyOpponents
+from enn_ppo import EnvConfig, SelfPlayConfig, train
+from enn_ppo.training.self_play.opponents import LATEST
 from enn_ppo.training.self_play.pool import SelfPlay, least_missed
 from enn_ppo.training.self_play.ratings import DRIFT, SIGMA, Rating, Ratings, prioritized
 from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
-from entity_gym.pools.episodes import Episode, EpisodeVecEnv
-from entity_gym.pools.players import players_of
-from entity_gym.pools.seats import SeatedEpisodeVecEnv
-from rogue_net import ObsBatch, RelposConfig, RogueNet
+from entity_gym.pools.episodes import Episode
+from rogue_net import RogueNet
 from tests.enn_ppo.players_worlds import CPU, SNAKES, snake_net, snake_pool
 from tests.enn_ppo.rollouts import Collector
 from tests.enn_ppo.worlds import tiny_config
@@ -315,13 +311,6 @@ def test_a_changed_byte_of_a_snapshot_is_noticed(tmp_path: Path) -> None:
     read_snapshot(file, CPU)
 
 
-def test_a_snapshot_that_is_missing_is_named(tmp_path: Path) -> None:
-    player = self_play()
-    player.add(0)
-    with pytest.raises(ValueError, match="there is no snapshot .*step_000000000000"):
-        self_play().load_state(player.state(), tmp_path)
-
-
 def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
     player = self_play()
     (tmp_path / "file").write_text("")
@@ -398,84 +387,7 @@ def test_self_play_state_is_plain() -> None:
     assert json.loads(json.dumps(run.player.state())) == run.player.state()
 
 
-def training(run_dir: Path, **changes: Any) -> TrainConfig:
-    return tiny_config(
-        run_dir,
-        env=EnvConfig(id="MultiSnake", kwargs=SNAKES.values),
-        net=RogueNetConfig(d_model=8, n_layer=1, n_head=1),
-        self_play=SelfPlayConfig(enabled=True, snapshot_interval=64, pool_size=3, sampling="prioritized"),
-        **{"total_timesteps": 384, "checkpoint_interval": 3, "keep_last": 9, **changes},
-    )
-
-
-def rows(run_dir: Path) -> list[dict[str, Any]]:
-    timed = ("seconds", "share", "per_second")
-    written = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if not any(t in key for t in timed)} for row in written]
-
-
-def test_training_against_past_selves_resumes_bit_for_bit(tmp_path: Path) -> None:
-    """From a checkpoint in the middle, when snapshots of then have left the pool since."""
-    train(training(tmp_path / "whole"))
-    shutil.copytree(tmp_path / "whole", tmp_path / "again", symlinks=True)
-    middle = tmp_path / "again/checkpoints/step_000000000192"
-    train(training(tmp_path / "again", resume=str(middle)))
-    assert rows(tmp_path / "again") == rows(tmp_path / "whole")
-    ratings = [(tmp_path / name / "ratings.json").read_text() for name in ("again", "whole")]
-    assert ratings[0] == ratings[1] and json.loads(ratings[0])["snapshots"][0]["games"] > 0
-    assert any(row["self_play/win_rate"] is not None for row in rows(tmp_path / "whole"))
-    then = load_checkpoint(middle).trainer["self_play"]["pool"]
-    assert not set(then) <= {row["step"] for row in json.loads(ratings[0])["snapshots"]}
-
-
 # --- Learning
-
-
-@pytest.mark.learning
-def test_two_snakes_get_better_than_each_of_their_earlier_selves(tmp_path: Path) -> None:
-    """Dying ends the game for both, so that many games are ties, and 0.5 is even."""
-    config = TrainConfig(
-        env=EnvConfig(id="MultiSnake", kwargs=SHORT_SNAKES.values),
-        rollout=RolloutConfig(num_envs=64, steps=16),
-        net=RogueNetConfig(
-            n_layer=1,
-            relpos=RelposConfig(kind="grid", extent=[3, 3], position_features=["x", "y"], per_entity_values=True),
-        ),
-        optim=OptimConfig(batch_size=256, lr=5e-3, epochs=4),
-        ppo=PPOConfig(ent_coef=0.02, gamma=0.9),
-        self_play=SelfPlayConfig(enabled=True, snapshot_interval=8192, zero_sum=True),
-        total_timesteps=65_536,
-        device="cpu",
-        run_dir=str(tmp_path / "a"),
-    )
-    policy = train(config).policy
-    earlier = range(0, 65_536, 8192)
-    win_rates = {step: games(policy, read_snapshot(snapshot_path(tmp_path / "a", step), CPU)) for step in earlier}
-    assert win_rates[0] > 0.62 and win_rates[8192] > 0.52, win_rates
-    assert sum(win_rates.values()) / len(win_rates) > 0.52, win_rates
-    assert min(win_rates.values()) > 0.48, win_rates  # of 2,000 games: the last snapshots are as good as it is
-    table = json.loads((tmp_path / "a/ratings.json").read_text())
-    assert table["current"]["rating"] > table["snapshots"][0]["rating"] + 3
-
-
-SHORT_SNAKES = MultiSnake(board_size=4, num_snakes=2, num_players=2, max_snake_length=4, max_steps=30)
-
-
-def games(policy: RogueNet, opponent: RogueNet, count: int = 2000) -> float:
-    """The share of games that a policy wins against another, draws counting half, both seats as often."""
-    pool = EpisodeVecEnv(SHORT_SNAKES, 100, seed=99)
-    mapping = players_of(SHORT_SNAKES)
-    assert mapping is not None
-    env = SeatedEpisodeVecEnv(pool, mapping, PolicyOpponents({0: opponent}, lambda n, rng: np.zeros(n, int), pool, CPU))
-    generator = torch.Generator().manual_seed(99)
-    results: list[float] = []
-    while len(results) < count:
-        obs, running = env.reset()
-        while len(running):
-            chosen = policy.act(ObsBatch.from_vec_obs(obs), generator=generator).to_buffers()
-            (last, _), (obs, running) = env.step(chosen)
-            results += [info["win_rate"] for info in last.end_of_episode_info.values()]
-    return float(np.mean(results))
 
 
 def test_what_is_not_installed_is_said_before_an_environment_is_made(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from enn_ppo import EnvConfig, Interrupted, RolloutConfig, TrainConfig, train
@@ -22,6 +21,7 @@ from enn_ppo.training import run as run_module
 from enn_ppo.training import state as state_module
 from entity_gym import Action, Observation
 from tests.enn_ppo.recordings import collector_of
+from tests.enn_ppo.rows import same
 from tests.enn_ppo.worlds import Copycat, StopAfter, tiny_config
 
 
@@ -61,15 +61,8 @@ def slow(run_dir: Path, seconds: float = 0.01, **changes: Any) -> TrainConfig:
     return tiny_config(run_dir, **(settings | changes))
 
 
-def weights(run_dir: Path) -> dict[str, torch.Tensor]:
-    return dict(load_checkpoint(run_dir).policy)
-
-
 def assert_same_weights(one: Path, other: Path) -> None:
-    first, second = weights(one), weights(other)
-    assert first.keys() == second.keys()
-    for name, value in first.items():
-        assert torch.equal(value, second[name]), name
+    assert same(*(dict(load_checkpoint(run_dir).policy) for run_dir in (one, other)))
 
 
 # ---- limits and interrupts

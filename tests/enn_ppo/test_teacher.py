@@ -20,8 +20,7 @@ from enn_ppo.training.tracking.logger import read_metrics
 from entity_gym import Environment
 from rogue_net import RogueNet
 from tests.enn_ppo.recordings import Menagerie, collector_of, net_for
-from tests.enn_ppo.test_resume import assert_same_end
-from tests.enn_ppo.worlds import Copycat, StopAfter, tiny_config
+from tests.enn_ppo.worlds import Copycat, tiny_config
 
 SETTINGS = PPOSettings.at(PPOConfig(teacher="out/a", teacher_kl=2.0, ent_coef=0.0, normalize_advantages=False))
 
@@ -81,13 +80,10 @@ def test_the_teacher_is_not_asked_where_it_has_no_weight(monkeypatch: pytest.Mon
     assert [float(each) for each in term(net, net, samples, replace(SETTINGS, teacher_kl=0.0))] == [0.0, 0.0]
 
 
-def test_a_run_with_a_teacher_logs_the_divergence_and_resumes_exactly(tmp_path: Path) -> None:
+def test_a_run_with_a_teacher_logs_the_divergence(tmp_path: Path) -> None:
     train(tiny_config(tmp_path / "teacher"))
     ppo = PPOConfig(teacher=str(tmp_path / "teacher"), teacher_kl="3@0 -> 0@1")
     train(tiny_config(tmp_path / "whole", ppo=ppo))
-    train(tiny_config(tmp_path / "parts", ppo=ppo), callbacks=[StopAfter(64)])
-    train(tiny_config(tmp_path / "parts", ppo=ppo, resume=str(tmp_path / "parts")))
-    assert_same_end(tmp_path / "parts", tmp_path / "whole")
     told = [row["teacher_kl"] for row in read_metrics(tmp_path / "whole" / "metrics.jsonl")]
     assert all(each > 0 for each in told)
     assert "teacher_kl" not in read_metrics(tmp_path / "teacher" / "metrics.jsonl")[0]

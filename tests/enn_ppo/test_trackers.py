@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from PIL import Image
 
 from enn_ppo.settings.config import LoggerConfig, TrainConfig
 from enn_ppo.training.tracking.logger import MetricsLogger, Row, read_metrics
-from enn_ppo.training.tracking.trackers import WandbLogger, make_logger
+from enn_ppo.training.tracking.trackers import make_logger
 
 CONFIG = TrainConfig(total_timesteps=1000, logger=LoggerConfig(project="mines"))
 ROWS: list[Row] = [{"step": step, "reward": step / 4, "kl": None} for step in (100, 200, 300)]
@@ -42,14 +41,6 @@ def log_all(logger: MetricsLogger, rows: list[Row]) -> None:
 def test_without_trackers_there_is_only_the_file(tmp_path: Path) -> None:
     log_all(make(tmp_path), ROWS)
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
-
-
-def test_no_tracker_is_imported_before_it_is_chosen() -> None:
-    code = """
-import sys, enn_ppo.training.tracking.run_output, enn_ppo.plot.plot
-print([name for name in ("wandb", "tensorboard", "matplotlib") if name in sys.modules])
-"""
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
 @pytest.mark.parametrize(
@@ -142,20 +133,6 @@ def test_tensorboard_gets_films_as_moving_images_and_the_names_of_pages(tmp_path
     assert text.step == 200 and text.tensor_proto.string_val[0].decode() == str(page)
 
 
-def test_wandb_gets_films_and_pages_beside_the_step_that_they_show(tmp_path: Path) -> None:
-    pytest.importorskip("wandb")
-    logger = make(tmp_path, wandb="offline")
-    logger.log({"step": 300})
-    page = tmp_path / "page.html"
-    page.write_text("<p>hello</p>")
-    logger.show({"eval/video": film(tmp_path / "film.gif"), "eval/replay": page}, step=200, now=300)
-    logger.close()
-    media = [each for each in (tmp_path / "wandb").rglob("*") if each.is_file() and "media" in each.parts]
-    assert sorted(each.suffix for each in media) == [".gif", ".html"]
-    (html,) = (each for each in media if each.suffix == ".html")
-    assert "<p>hello</p>" in html.read_text()
-
-
 def test_a_film_that_is_gone_costs_the_tracker_and_not_the_run(tmp_path: Path) -> None:
     warnings: list[str] = []
     logger = make(tmp_path, warn=warnings.append, tensorboard=True)
@@ -204,12 +181,10 @@ class FakeWandb:
     class Error(Exception):
         pass
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self) -> None:
         self.rows: list[tuple[dict[str, Any], int]] = []
         self.axes: dict[str, str] = {}
         self.refusal: Exception | None = None
-        self.writes = True
         self.times_finished = 0
 
     def Settings(self, **settings: Any) -> dict[str, Any]:
@@ -219,29 +194,21 @@ class FakeWandb:
         if self.refusal:
             raise self.refusal
         self.arguments = arguments
-        self.file.write_bytes(b"head")
         return self
-
-    @property
-    def settings(self) -> Any:
-        return type("Settings", (), {"sync_file": str(self.file)})
 
     def define_metric(self, name: str, step_metric: str) -> None:
         self.axes[name] = step_metric
 
     def log(self, row: Mapping[str, Any], step: int) -> None:
         self.rows.append((dict(row), step))
-        if self.writes:
-            with open(self.file, "ab") as file:
-                file.write(b"row")
 
     def finish(self) -> None:
         self.times_finished += 1
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
-    module = FakeWandb(tmp_path / "run.wandb")
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
+    module = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", module)
     return module
 
@@ -315,75 +282,3 @@ def test_wandb_that_raises_in_the_middle_is_dropped_and_the_file_of_rows_goes_on
 
 
 # --- The real wandb, offline ---
-
-PROGRAM = """
-import os, signal, sys
-from pathlib import Path
-from tests.enn_ppo.test_trackers import ROWS, log_all, make
-
-def service():
-    tasks = Path("/proc/self/task").iterdir()
-    pids = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-    return next(pid for pid in pids if "wandb-core" in Path(f"/proc/{pid}/comm").read_text())
-
-def start(name, resume_step=None):
-    run_dir = Path(name)
-    run_dir.mkdir(exist_ok=True)
-    return make(run_dir, resume_step, lambda text: print(f"{name}: {text}"), wandb="offline")
-
-log_all(start("resumed"), ROWS[:2])
-log_all(start("resumed", resume_step=200), ROWS[2:])
-
-logger = start("killed")
-logger.log(ROWS[0])
-os.kill(service(), signal.SIGKILL)
-log_all(logger, ROWS[1:])
-"""
-
-
-@pytest.fixture(scope="module")
-def offline(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """The folder of two runs, and what was printed. One process runs them all, for it is slow to start."""
-    pytest.importorskip("wandb")
-    if not Path("/proc/self/task").exists():
-        pytest.skip("needs Linux")
-    folder = tmp_path_factory.mktemp("offline")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    own = {"HOME": str(folder), "WANDB_ERROR_REPORTING": "false", "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=folder,
-        env=environment | own,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout.splitlines()
-
-
-def test_offline_a_resumed_run_continues_under_the_same_id_in_the_run_directory(
-    offline: tuple[Path, list[str]],
-) -> None:
-    run_dir, printed = offline[0] / "resumed", offline[1]
-    run_id = (run_dir / "wandb" / "run_id").read_text().strip()
-    files = [file.name for file in run_dir.glob("wandb/offline-run-*/*.wandb")]
-    assert set(files) == {f"run-{run_id}.wandb"}
-    assert read_metrics(run_dir / "metrics.jsonl") == ROWS
-    assert not any(line.startswith("resumed") for line in printed)
-
-
-def test_a_killed_process_of_wandb_costs_one_warning(offline: tuple[Path, list[str]]) -> None:
-    folder, printed = offline
-    (warning,) = [line for line in printed if line.startswith("killed: ")]
-    assert warning.startswith("killed: wandb failed and gets no more metrics, metrics.jsonl does: ")
-    assert read_metrics(folder / "killed" / "metrics.jsonl") == ROWS
-    assert printed == [warning]
-
-
-def test_a_folder_of_wandb_that_is_none_is_an_error_before_anything_starts(tmp_path: Path) -> None:
-    pytest.importorskip("wandb")
-    (tmp_path / "wandb").write_text("a file")
-    with pytest.raises(OSError, match="File exists: .*wandb"):
-        WandbLogger(tmp_path, replace(CONFIG, logger=LoggerConfig(wandb="offline")), None)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import imageio.v3 as imageio
 import numpy as np
 import pytest
 import safetensors.torch
@@ -21,7 +18,8 @@ import torch
 from enn_ppo import Callback, EnvConfig, Interrupted, TrainEvalConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training.callbacks import Update
-from tests.enn_ppo.evaluation_worlds import Careless, Duel, Gated
+from tests.enn_ppo.evaluation_worlds import Careless, Gated
+from tests.enn_ppo.rows import rows_of
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
 
 TOTAL = 160  # five updates
@@ -47,14 +45,10 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(run_dir / "checkpoints/latest/policy.safetensors")
 
 
-def rows(run_dir: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-
-
 def evaluations(run_dir: Path) -> dict[int, dict[str, Any]]:
     """Step -> what was measured, without how long it took."""
     found = {}
-    for row in rows(run_dir):
+    for row in rows_of(run_dir):
         if "eval/step" in row:
             assert row["step"] >= row["eval/step"] and row["eval/step"] not in found
             found[int(row["eval/step"])] = {
@@ -86,16 +80,6 @@ class StopAt(Callback):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize("stopped_at", [96, 128])
-def test_an_interrupted_run_is_evaluated_as_the_uninterrupted_one(stopped_at: int, tmp_path: Path) -> None:
-    run(tmp_path / "whole", Clock, eval=evaluation())
-    with pytest.raises(Interrupted):
-        run(tmp_path / "halves", Clock, eval=evaluation(), callbacks=[StopAt(stopped_at)])
-    run(tmp_path / "halves", Clock, eval=evaluation(), resume=str(tmp_path / "halves"))
-    assert evaluations(tmp_path / "halves") == evaluations(tmp_path / "whole")
-    assert sorted(evaluations(tmp_path / "whole")) == DUE
-
-
 def test_a_branch_into_another_directory_leaves_what_was_to_be_evaluated_to_its_own_run(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         run(tmp_path / "run", Clock, eval=evaluation(), callbacks=[StopAt(128)])
@@ -108,43 +92,6 @@ def test_what_was_evaluated_at_the_end_is_not_evaluated_again_when_the_run_goes_
     run(tmp_path, Clock, eval=evaluation())
     run(tmp_path, Clock, eval=evaluation(), resume=str(tmp_path), total_timesteps=TOTAL + 32)
     assert sorted(evaluations(tmp_path)) == [*DUE, TOTAL + 32]
-
-
-class Assassin(threading.Thread):
-    """Kills the first process that waits at a gate, and opens the gate."""
-
-    def __init__(self, gate: Path) -> None:
-        super().__init__(daemon=True)
-        self.gate = gate
-
-    def run(self) -> None:
-        told = Path(f"{self.gate}.pid")
-        while not told.exists():
-            time.sleep(0.01)
-        os.kill(int(told.read_text()), signal.SIGKILL)
-        self.gate.write_text("")
-
-
-@pytest.fixture
-def assassin(tmp_path: Path) -> Iterator[Assassin]:
-    thread = Assassin(tmp_path / "gate")
-    thread.start()
-    yield thread
-    thread.join()
-
-
-def test_training_survives_the_death_of_its_evaluation_process(
-    assassin: Assassin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(tmp_path / "a", Gated, eval=evaluation(process=True, env_kwargs={"gate": str(assassin.gate)}))
-    assert sorted(evaluations(tmp_path / "a")) == DUE
-    out = "".join(capsys.readouterr())
-    assert (
-        "the evaluation process was killed by SIGKILL (signal 9); it is started again, and with it the evaluation"
-        in out
-    )
-    run(tmp_path / "b", Gated, eval=evaluation(env_kwargs={"gate": str(assassin.gate)}))
-    assert evaluations(tmp_path / "a") == evaluations(tmp_path / "b")
 
 
 def test_a_run_terminated_while_it_waits_for_its_last_evaluation_says_so_and_evaluates_when_it_is_resumed(
@@ -171,24 +118,7 @@ def test_a_run_terminated_while_it_waits_for_its_last_evaluation_says_so_and_eva
     assert sorted(evaluations(tmp_path / "run")) == [TOTAL]
 
 
-def test_every_evaluation_has_its_film(tmp_path: Path) -> None:
-    run(tmp_path, Clock, eval=evaluation(video=2))
-    films = sorted((tmp_path / "videos").iterdir())
-    assert [film.name for film in films] == [f"step_{step:012d}.gif" for step in DUE]
-    assert all(len(imageio.imread(film, index=None)) >= 4 for film in films)
-
-
 def test_a_world_that_cannot_be_drawn_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"eval\.video=2 was asked for, but Copycat does not implement render\(\)"):
         run(tmp_path / "run", Copycat, eval=evaluation(video=2))
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("opponent", ["random", "past"])
-def test_the_policy_is_evaluated_against_opponents(opponent: str, tmp_path: Path) -> None:
-    run(tmp_path, Duel, eval=evaluation(opponent=opponent))
-    measured = evaluations(tmp_path)
-    assert sorted(measured) == DUE
-    assert all(
-        {"eval/win_rate", "eval/win_rate_ci95", "eval/opponent_reward"} <= row.keys() for row in measured.values()
-    )

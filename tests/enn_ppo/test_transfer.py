@@ -232,12 +232,6 @@ def test_a_type_that_had_no_features_gains_some() -> None:
     assert gradient is not None and gradient.abs().sum() > 0  # from there, everything else gets one
 
 
-def test_a_type_that_had_categories_alone_gains_a_number() -> None:
-    before, after = World(space((Category("kind", 2),)), STEER), World(space((Category("kind", 2), "x")), STEER)
-    net = random_net(before)
-    assert_acts_alike(acts(transferred(net, after).net, frames(after)), acts(net, frames(before)))
-
-
 def test_types_actions_and_choices_may_stand_in_another_order() -> None:
     before = World(
         space(), {**STEER, "aim": SelectEntityActionSpace(nobody=True), "fire": CategoricalActionSpace(["a", "b"])}

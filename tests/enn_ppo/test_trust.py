@@ -125,44 +125,33 @@ def test_with_trust_it_is_used(place: Place, another_user: None, command: str) -
     assert place.ran == ["imported", "made"]
 
 
-@commands
-def test_a_function_of_the_standard_library_is_not_called(
-    place: Place, command: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (
+            {"id": "subprocess:check_output", "kwargs": {"args": ["touch", "pwned"]}},
+            "would import the module subprocess and call its check_output(args=['touch', 'pwned'])",
+        ),
+        (
+            {"api": "program", "id": "game", "kwargs": {"command": ["touch", "pwned"]}},
+            "its settings would run the program `touch pwned` (env.api=program env.kwargs.command=",
+        ),
+        (
+            {"api": "gymnasium", "id": "stranger:World-v0"},
+            "would import gymnasium and make its environment 'stranger:World-v0'",
+        ),
+        (
+            {"api": "gymnasium", "id": "CartPole-v1", "wrappers": ["stranger:Wrapper"]},
+            "would put stranger:Wrapper around it (env.wrappers=['stranger:Wrapper']) and import",
+        ),
+    ],
+)
+def test_what_settings_would_run_is_not_run_and_told(
+    env: dict[str, Any], message: str, place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place.with_settings(id="subprocess:check_output", kwargs={"args": ["touch", "pwned"]})
-    assert COMMANDS[command]() == 2
-    error = capsys.readouterr().err
-    assert "would import the module subprocess and call its check_output(args=['touch', 'pwned'])" in error
-    assert place.ran == []
-
-
-@commands
-def test_a_program_is_not_started(place: Place, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    place.with_settings(api="program", id="game", kwargs={"command": ["touch", "pwned"]})
-    assert COMMANDS[command]() == 2
-    assert "its settings would run the program `touch pwned` (env.api=program env.kwargs.command=" in (
-        capsys.readouterr().err
-    )
-    assert place.ran == []
-
-
-@commands
-def test_worlds_of_other_libraries_are_asked_about(
-    place: Place, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place.with_settings(api="gymnasium", id="stranger:World-v0")
-    assert COMMANDS[command]() == 2
-    assert "would import gymnasium and make its environment 'stranger:World-v0'" in capsys.readouterr().err
-    assert place.ran == []
-
-
-@commands
-def test_wrappers_are_asked_about(place: Place, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    place.with_settings(api="gymnasium", id="CartPole-v1", wrappers=["stranger:Wrapper"])
-    assert COMMANDS[command]() == 2
-    assert (
-        "would put stranger:Wrapper around it (env.wrappers=['stranger:Wrapper']) and import" in capsys.readouterr().err
-    )
+    place.with_settings(**env)
+    assert COMMANDS["eval"]() == 2
+    assert message in capsys.readouterr().err
     assert place.ran == []
 
 

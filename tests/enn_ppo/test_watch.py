@@ -43,7 +43,6 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.registry import list_envs
 from entity_gym.replay.page import page_html
 from entity_gym.replay.reading import read_page
 from rogue_net.explain import explain
@@ -150,21 +149,6 @@ def test_ten_episodes_of_minesweeper_are_smaller_than_two_megabytes(mines: Path,
 
 
 # --- Every world ---
-
-
-@pytest.mark.parametrize("name", list_envs())
-def test_every_world_of_the_zoo_can_be_watched(name: str, tmp_path: Path) -> None:
-    run = trained(tmp_path / "run", env=EnvConfig(id=name))
-    shown = watched(run, tmp_path / "page.html", episodes=2)
-    assert shown["world"] == name and len(shown["episodes"]) == 2
-    if shown["entities"]:
-        assert all(set(episode["drawing"]["types"]) >= set(shown["entities"]) for episode in shown["episodes"])
-
-
-def test_a_gymnasium_world_can_be_watched(tmp_path: Path) -> None:
-    run = trained(tmp_path / "run", env=EnvConfig(id="CartPole-v1", api="gymnasium"))
-    shown = watched(run, tmp_path / "page.html")
-    assert shown["episodes"][0]["drawing"] is None and shown["world"] == "CartPole-v1"
 
 
 def test_a_world_of_ones_own_shows_its_ids_its_infos_and_its_drawing(tmp_path: Path) -> None:

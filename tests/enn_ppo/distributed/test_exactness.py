@@ -14,9 +14,8 @@ import torch
 from enn_ppo import Callback, EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training.callbacks import Update
-from enn_ppo.training.sampling import blocks_problem
 from tests.enn_ppo.distributed.runs import learned_rows, on_ray, rows_of
-from tests.enn_ppo.test_resume import assert_same_end
+from tests.enn_ppo.rows import assert_same_end
 from tests.enn_ppo.worlds import StopAfter, tiny_config
 
 Weights = dict[str, torch.Tensor]
@@ -116,17 +115,3 @@ def test_a_run_goes_on_exactly_from_here_to_ray_and_back(tmp_path: Path) -> None
     assert [("distributed/runners" in row) for row in rows_of(tmp_path / "parts")] == [False, False, True, False, False]
     assert learned_rows(tmp_path / "parts") == learned_rows(tmp_path / "whole")
     assert_same_end(tmp_path / "parts", tmp_path / "whole")
-
-
-def test_why_blocks_of_another_number_of_runners_do_not_fit() -> None:
-    saved = {"episodes": {"lengths": [3, 0, 5, 2]}}
-    problem = blocks_problem([saved], 2, "distributed.num_env_runners makes")
-    assert (
-        problem == "the checkpoint has them in 1 block of 4 (rollout.block=4), and distributed.num_env_runners makes 2"
-    )
-    assert blocks_problem([None, None], 1) == "the checkpoint has them in 2 blocks, and rollout.block makes 1"
-    assert (
-        blocks_problem([{}, None], 2)
-        == "some of them were playing, or being started again, when the checkpoint was written"
-    )
-    assert blocks_problem([{}, {}], 2) is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -27,22 +25,20 @@ from enn_ppo import (
     TrainConfig,
     train,
 )
-from enn_ppo.checkpoints import CheckpointError, load_checkpoint, load_common, runs_in
+from enn_ppo.checkpoints import CheckpointError, load_common, runs_in
 from enn_ppo.checkpoints.fit import FittedPolicy
 from enn_ppo.eval.episodes import play_episodes
-from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.eval.policy import Policy
 from enn_ppo.settings.config import DistributedConfig, TrainEvalConfig
-from enn_ppo.settings.evaluation import EpisodesConfig, EvalConfig
+from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.callbacks import Update
-from enn_ppo.training.errors import PartLost
 from enn_ppo.training.players import Cast
 from entity_gym.pools.episodes import EpisodeVecEnv
 from rogue_net.transfer.adaptor import ObsAdaptor
-from tests.enn_ppo.distributed.runs import actors, learned_rows, on_ray, rows_of
+from tests.enn_ppo.distributed.runs import learned_rows, on_ray
 from tests.enn_ppo.players_worlds import DOWN, SNAKES, UP, always
+from tests.enn_ppo.rows import assert_same_end
 from tests.enn_ppo.test_players import mapping_of
-from tests.enn_ppo.test_resume import assert_same_end
 from tests.enn_ppo.worlds import tiny_config
 
 TWO = {"red": [0], "blue": [1]}
@@ -73,11 +69,6 @@ def together(
     return on_ray(run_dir, num_env_runners, settings | (changes or {}), **ray)
 
 
-def without_times(run_dir: Path) -> list[dict[str, Any]]:
-    """Rows as `learned_rows` has them, with evaluations."""
-    return [{name: value for name, value in row.items() if name != "eval/seconds"} for row in learned_rows(run_dir)]
-
-
 class PressCtrlC(Callback):
     def on_update(self, update: Update) -> None:
         if update.step == 64 and update.policy_name == "red":
@@ -101,87 +92,6 @@ class Watch(Callback):
     def env_info(self, progress: float, num_envs: int, rng: np.random.Generator) -> Mapping[str, Sequence[Any]]:
         self.asked += 1
         return {"max_snake_length": rng.integers(2, 4, size=num_envs).tolist()}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("ray_here")
-def test_runs_are_exact_however_many_runners_and_go_on_from_the_newest_step_that_all_policies_have(
-    tmp_path: Path,
-) -> None:
-    watch, steps = Watch(), [32, 64, 96]
-    whole = train(together(tmp_path / "whole", 2), callbacks=[watch])
-    assert watch.updates == [(step, name) for step in steps for name in FOUR]
-    assert watch.asked == 2 + len(steps)  # twice for the statistics, then before every update
-    assert {name for name, _ in watch.episodes} == set(FOUR) and {env for _, env in watch.episodes} == set(range(4))
-    for name in FOUR:
-        rows = [row for row in rows_of(tmp_path / "whole" / name) if "reward" in row]
-        assert [row["step"] for row in rows] == steps
-        assert all(row["frames"] == 32 < row["actors/move"] <= 64 for row in rows)
-        assert load_checkpoint(tmp_path / "whole" / name).trainer["scale"]["running"].shape == (8,)
-    red, blue = (whole.policies[name].policy.state_dict() for name in FOUR)
-    assert any(not torch.equal(red[key], blue[key]) for key in red)
-    assert (whole.run_dir, whole.policies["blue"].run_dir) == (tmp_path / "whole", tmp_path / "whole" / "blue")
-
-    shutil.copytree(tmp_path / "whole", tmp_path / "parts", symlinks=True)
-    for folder in (tmp_path / "parts" / "blue" / "checkpoints").glob("step_*"):
-        if int(folder.name[5:]) > 32:
-            shutil.rmtree(folder)  # as if it had crashed when red had saved, and blue had not
-    again = together(tmp_path / "parts", 1, resume=str(tmp_path / "parts"))
-    with pytest.raises(
-        Interrupted, match=rf"after 64 steps; saved .*red/.*, .*blue/.*; go on with resume={again.run_dir}$"
-    ):
-        train(again, callbacks=[Watch(), PressCtrlC()])
-    train(again, callbacks=[Watch()])
-    for name in FOUR:
-        rows = without_times(tmp_path / "parts" / name)
-        assert rows == without_times(tmp_path / "whole" / name)
-        assert [row["eval/step"] for row in rows if "eval/step" in row] == [64, 96]
-        runners = [row.get("distributed/runners") for row in rows_of(tmp_path / "parts" / name)]
-        assert [n for n in runners if n] == [2, 1, 1]  # and none in the row of the evaluation
-        assert_same_end(tmp_path / "parts" / name, tmp_path / "whole" / name)
-
-    checkpoint = f"{tmp_path}/whole/red"
-    train(replace(together(tmp_path / "here", 1), distributed=DistributedConfig()), callbacks=[Watch()])
-    for name in FOUR:
-        assert_same_end(tmp_path / "here" / name, tmp_path / "whole" / name)
-
-    result = evaluate(EvalConfig(checkpoint=checkpoint, episodes=4, num_envs=4, opponent="policies", device="cpu"))
-    told = rows_of(tmp_path / "whole" / "red")[-1]
-    assert result.estimates["episodic_reward"].mean == told["eval/episodic_reward"]
-    assert result.estimates["win_rate"].mean == told["eval/win_rate"]
-
-
-class KillALearner(Callback):
-    def on_update(self, update: Update) -> None:
-        if update.step >= 96 and update.policy_name == "blue":
-            actors("LearnerActor")[0].kill()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("ray_here")
-def test_out_of_step_all_learn_from_the_same_parts_and_a_killed_learner_names_its_policy_and_where_to_go_on(
-    tmp_path: Path,
-) -> None:
-    changes = {
-        "env": snakes(2),
-        "policies": TWO,
-        "total_timesteps": 100_000,
-        "ppo": PPOConfig(),
-        "eval": TrainEvalConfig(),
-    }
-    with pytest.raises(PartLost) as ended:
-        train(together(tmp_path / "a", 1, changes, sync=False), callbacks=[KillALearner()])
-    assert re.match(r"the learner of policy (red|blue) is gone: its process was killed", str(ended.value))
-    rows = {name: rows_of(tmp_path / "a" / name) for name in TWO}
-    for name in ("step", "frames", "distributed/staleness", "distributed/rollouts_stale"):
-        assert [row[name] for row in rows["red"]] == [row[name] for row in rows["blue"]]
-    assert any(row["distributed/staleness"] > 0 for row in rows["red"])
-    saved = load_common([tmp_path / "a" / name for name in TWO])
-    assert saved[0].step == saved[1].step >= 64
-    note = "".join(ended.value.__notes__)
-    assert note == f"saved is {saved[0].path}, {saved[1].path}: go on with resume={tmp_path}/a"
-    _, alive = psutil.wait_procs([*actors("LearnerActor"), *actors("EnvRunner")], timeout=10)
-    assert not alive
 
 
 # --- Without Ray ---
@@ -231,8 +141,8 @@ def test_several_policies_learn_in_one_process_and_a_resumed_run_is_the_uninterr
         train(here(tmp_path / "parts"), callbacks=[Watch(), PressCtrlC()])
     train(here(tmp_path / "parts", resume=str(tmp_path / "parts")), callbacks=[Watch()])
     for name in FOUR:
-        rows = without_times(tmp_path / "parts" / name)
-        assert rows == without_times(tmp_path / "whole" / name)
+        rows = learned_rows(tmp_path / "parts" / name)
+        assert rows == learned_rows(tmp_path / "whole" / name)
         assert [row["step"] for row in rows if "reward" in row] == steps
         assert_same_end(tmp_path / "parts" / name, tmp_path / "whole" / name)
 
