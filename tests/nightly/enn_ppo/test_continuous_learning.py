@@ -9,7 +9,7 @@ import pytest
 
 from enn_ppo import PPOConfig, train
 from tests.enn_ppo.rows import rows_of
-from tests.enn_ppo.test_continuous_actions import Echo, EchoAndJudge, config_for
+from tests.enn_ppo.training.test_continuous_actions import Echo, EchoAndJudge, config_for
 
 
 @pytest.mark.learning

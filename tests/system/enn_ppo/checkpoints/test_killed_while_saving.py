@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.enn_ppo.test_checkpoint import names, save
+from tests.enn_ppo.checkpoints.test_checkpoint import names, save
 
 KILL_WHILE_SAVING = """
 import os, signal, sys, time, torch

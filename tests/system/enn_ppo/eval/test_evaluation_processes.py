@@ -15,8 +15,8 @@ import pytest
 
 from enn_ppo.eval.evaluator import Evaluator
 from entity_gym import Environment
+from tests.enn_ppo.eval.test_evaluator import STEPS, Told, make, measured, step_folder, trained
 from tests.enn_ppo.evaluation_worlds import Careless, Fused, Gated
-from tests.enn_ppo.test_evaluator import STEPS, Told, make, measured, step_folder, trained
 from tests.enn_ppo.worlds import Clock
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.enn_ppo.test_plot_page import hostile_page
+from tests.enn_ppo.plot.test_plot_page import hostile_page
 
 
 def test_in_a_browser_nothing_of_a_run_is_executed(tmp_path: Path) -> None:

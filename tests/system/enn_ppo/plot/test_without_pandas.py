@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.enn_ppo.test_plot import make_run
+from tests.enn_ppo.plot.test_plot import make_run
 
 
 def test_without_pandas_the_error_says_how_to_install_it(tmp_path: Path) -> None:

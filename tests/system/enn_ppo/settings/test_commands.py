@@ -17,7 +17,7 @@ from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.eval.video import CAPTION_HEIGHT
 from enn_ppo.settings.command_line.cli import run_train
 from tests.enn_ppo.rows import rows_without_times
-from tests.enn_ppo.test_command_line import MINES, TINY, WORLDS, command, environment, run
+from tests.enn_ppo.settings.command_line.test_command_line import MINES, TINY, WORLDS, command, environment, run
 
 
 @pytest.fixture(scope="module")

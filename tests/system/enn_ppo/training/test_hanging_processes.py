@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from enn_ppo.checkpoints import load_checkpoint
-from tests.enn_ppo.test_hanging_worlds import Stuck
+from tests.enn_ppo.training.test_hanging_worlds import Stuck
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from enn_ppo import train
 from enn_ppo.training import watchdog
-from tests.enn_ppo.test_hanging_worlds import Stuck, stuck
+from tests.enn_ppo.training.test_hanging_worlds import Stuck, stuck
 
 watchdog.GRACE = 0.5
 train(stuck(Path(sys.argv[1]), at=99, ignores_signals=True), env=Stuck)

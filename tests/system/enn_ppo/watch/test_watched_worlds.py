@@ -10,7 +10,7 @@ from enn_ppo import (
     EnvConfig,
 )
 from entity_gym.registry import list_envs
-from tests.enn_ppo.test_watch import trained, watched
+from tests.enn_ppo.watch.test_watch import trained, watched
 
 
 @pytest.mark.parametrize("name", list_envs())

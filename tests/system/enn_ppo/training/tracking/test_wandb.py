@@ -13,12 +13,12 @@ import pytest
 from enn_ppo.settings.config import LoggerConfig
 from enn_ppo.training.tracking.logger import read_metrics
 from enn_ppo.training.tracking.trackers import WandbLogger
-from tests.enn_ppo.test_trackers import CONFIG, ROWS, film, make
+from tests.enn_ppo.training.tracking.test_trackers import CONFIG, ROWS, film, make
 
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from tests.enn_ppo.test_trackers import ROWS, log_all, make
+from tests.enn_ppo.training.tracking.test_trackers import ROWS, log_all, make
 
 def service():
     tasks = Path("/proc/self/task").iterdir()
