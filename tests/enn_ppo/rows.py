@@ -1,11 +1,16 @@
-"""What tests of metrics share."""
+"""Metrics and checkpoints of runs, read and compared."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
+
+from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training.tracking.logger import MetricsLogger, Row
 
 
@@ -16,14 +21,43 @@ def log_all(path: Path, rows: Sequence[Row], resume_step: int | None = None) -> 
         logger.log(row)
 
 
-#: Metrics that depend on the clock.
-TIMES = ("seconds", "steps_per_second", "entities_per_second", "share_env", "share_act", "share_update")
+def rows_of(run_dir: Path) -> list[dict[str, Any]]:
+    """A run's metrics."""
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
-def rows_without_times(run_dir: Path) -> list[Row]:
+def rows_without_times(run_dir: Path) -> list[dict[str, Any]]:
     """A run's metrics, but for those that depend on the clock."""
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+    timed = ("seconds", "share_", "eval/seconds")
+    return [
+        {k: v for k, v in row.items() if not k.startswith(timed) and not k.endswith("_per_second")}
+        for row in rows_of(run_dir)
+    ]
+
+
+def same(one: Any, other: Any) -> bool:
+    """True if two values of a checkpoint are equal bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+def assert_same_end(run_dir: Path, other: Path) -> None:
+    """Policy, optimizer, environments, counters and random states of the last checkpoints are the same."""
+    ends = [load_checkpoint(directory) for directory in (run_dir, other)]
+    assert ends[0].step == ends[1].step
+    assert same(ends[0].policy, ends[1].policy)
+    assert same(ends[0].more_weights, ends[1].more_weights)
+    trainers = [{key: value for key, value in end.trainer.items() if key != "seconds"} for end in ends]
+    assert trainers[0].keys() == trainers[1].keys()
+    for key in trainers[0]:
+        assert same(trainers[0][key], trainers[1][key]), key
 
 
 def size_of_png(path: Path) -> tuple[int, int]:

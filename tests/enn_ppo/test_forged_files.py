@@ -292,7 +292,7 @@ def test_a_wrong_step_of_the_checkpoint_is_named(folder: Path) -> None:
 
 
 def test_a_state_that_could_not_be_loaded_is_not_saved(folder: Path) -> None:
-    from tests.enn_ppo.test_checkpoint import save
+    from tests.enn_ppo.checkpoints.test_checkpoint import save
 
     with pytest.raises(CheckpointError, match=r"trainer\['num_updates'\] is -1; expected a whole number"):
         save(folder.parent, 200, trainer={"num_updates": -1})
@@ -319,7 +319,7 @@ def test_a_scale_of_another_normalization_is_refused(folder: Path) -> None:
 
 
 def test_a_shared_list_of_the_settings_is_saved_without_aliases(tmp_path: Path) -> None:
-    from tests.enn_ppo.test_manifest import save
+    from tests.enn_ppo.checkpoints.test_manifest import save
 
     shared = [1, 2]
     loaded = load_checkpoint(save(tmp_path, 100, config={"a": shared, "b": shared}, trainer={"value": np.ones(2)}))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +18,8 @@ from entity_gym.batch.vec_obs import VecObs
 from entity_gym.play.keyboard import Keyboard
 from entity_gym.play.session import Session
 from rogue_net import ObsBatch, RogueNet
-from tests.chromium import CHROMIUM, NO_CHROMIUM, Browser
 from tests.enn_ppo.worlds import tiny_config
 from tests.entity_gym.check import broken
-from tests.entity_gym.play.served import Command
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -216,35 +210,6 @@ def test_auto_plays_without_a_person_until_ctrl_c(run_dir: str, monkeypatch, cap
     assert main([run_dir, "--auto", "20", "--seed", "11", "--set", "max_steps=3"]) == 130
     out = capsys.readouterr().out
     assert waited[:3] == [0.05] * 3 and "Walk, episode 2, step 0" in out and "next step" not in out
-
-
-@pytest.mark.slow
-def test_it_runs_as_a_program(run_dir: str) -> None:
-    command = [sys.executable, "-m", "enn_ppo.play", run_dir, "--seed", "0", "--greedy"]
-    done = subprocess.run(command, cwd=ROOT, input="\nq\n", capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("seed 0; ? for help, q to quit\n\nWalk, episode 1, step 0, expected from here on")
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
-def test_in_the_browser_a_person_plays_with_the_policys_advice(run_dir: str, net: RogueNet) -> None:
-    session = Session(lambda: broken.Walk(5), 5, "Walk")
-    (decision,) = NetPolicy(net, greedy=True)(session.vec_obs()).decisions["step"]
-    command = Command("enn_ppo.play", run_dir, "--greedy")
-    with Browser() as browser:
-        page = browser.open(command.url)
-        page.wait_for("window.replay?.drawing.count > 0")
-        (actor,) = session.now.frame.actions["step"].actors.tolist()
-        shown = page.evaluate(f"replay.probabilities({actor}).step")
-        np.testing.assert_allclose(shown, decision.probabilities, atol=1e-5)
-        page.click_on("#advised-rest")
-        page.wait_for("document.getElementById('turn-text').textContent === 'Everybody has decided.'")
-        page.click_on("#take-step")
-        page.wait_for("replay.state.step === 1")
-        taken = page.evaluate("replay.state.replay.episodes[0].steps[0].views[0].actions.step.chosen")
-        assert taken == [decision.value]
-        assert page.errors == []
-    assert command.end() == (130, "")
 
 
 def test_the_browser_is_not_for_policies_that_play_by_themselves(run_dir: str, capsys) -> None:

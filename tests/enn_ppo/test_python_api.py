@@ -12,8 +12,6 @@ import pytest
 from enn_ppo import (
     EnvConfig,
     EvalConfig,
-    PPOConfig,
-    RogueNetConfig,
     SelfPlayConfig,
     TrainEvalConfig,
     evaluate,
@@ -21,7 +19,7 @@ from enn_ppo import (
     train,
 )
 from enn_ppo.clone.clone import _still_falls
-from enn_ppo.serve.agent import load_policy, save_agent
+from enn_ppo.serve.agent import load_policy
 from tests.enn_ppo.evaluation_worlds import Duel
 from tests.enn_ppo.worlds import Clock, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
@@ -94,17 +92,6 @@ def test_a_policy_answers_one_observation_or_several(run: Path) -> None:
     both = policy.act([first, first])
     assert [each.value for each in both] == pytest.approx([decision.value] * 2)
     assert policy.act([]) == []
-
-
-def test_an_agent_file_and_a_value_network_and_scaled_values_will_do(run: Path, tmp_path: Path) -> None:
-    obs = PythonMineSweeper(**SMALL).reset()
-    exported = load_policy(save_agent(run, tmp_path / "seek.agent"), greedy=True).act(obs)
-    assert exported.value == load_policy(run, greedy=True).act(obs).value
-    value_net = RogueNetConfig(d_model=8, n_layer=1, n_head=1)
-    train(tiny_config(tmp_path / "b", value_net=value_net, ppo=PPOConfig(normalize="rewards")))
-    policy = load_policy(tmp_path / "b")
-    own = policy._critic
-    assert own is not policy._net and np.isfinite(policy.act(obs).value)
 
 
 def test_an_observation_that_does_not_fit_is_told(run: Path) -> None:

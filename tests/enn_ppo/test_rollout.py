@@ -258,7 +258,7 @@ def test_before_the_first_update_the_log_ratio_is_exactly_0_on_every_step_as_it_
         assert ratios.abs().max().item() == 0.0
 
 
-@pytest.mark.parametrize("size", [1, 5, 50, 128])
+@pytest.mark.parametrize("size", [1, 50])
 def test_before_the_first_update_the_log_ratio_of_every_actor_is_within_1e_5_in_any_minibatch(
     size: int, played: tuple[RogueNet, Rollout]
 ) -> None:

@@ -209,19 +209,9 @@ class Broken(Copycat):
 
     def _observation(self, reward: float = 0.0, done: bool = False) -> Observation:
         obs = super()._observation(reward, done)
-        lamps, count = np.eye(len(CHOICES))[self.colours], len(self.colours)
+        lamps = np.eye(len(CHOICES))[self.colours]
         if self.mistake == "feature":
             obs.features = {"Lamp": lamps * np.nan}
         elif self.mistake == "width":
             obs.features = {"Lamp": lamps[:, :2]}
-        elif self.mistake == "mask shape":
-            obs.actions = {"Switch": CategoricalActionMask(mask=np.ones((count, 2), bool))}
-        elif self.mistake == "unknown type":
-            obs.features = {"Lump": lamps}
-        elif self.mistake == "duplicate id":
-            obs.features, obs.ids = {"Lamp": np.eye(len(CHOICES))}, {"Lamp": ["a", "b", "a"]}
-        elif self.mistake == "all masked":
-            obs.actions = {"Switch": CategoricalActionMask(mask=np.zeros((count, 3), bool))}
-        elif self.mistake == "own error":
-            raise ValueError("the fuse is blown")
         return obs

@@ -1,0 +1,236 @@
+"""A stranger's checkpoint runs nothing on this machine unless its user says so, and one's own is not in the way."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enn_ppo import EnvConfig, EvalConfig, TrainConfig, evaluate, load_policy, train
+from enn_ppo.checkpoints import load_checkpoint, write_agent
+from enn_ppo.checkpoints.trust import code_of_training
+from enn_ppo.eval.evaluate import evaluate as evaluate_command
+from enn_ppo.play import main as play
+from enn_ppo.settings.command_line.cli import run_eval, run_train, run_watch
+from enn_ppo.watch.watch import watch
+from tests.enn_ppo.forged import sealed, with_settings
+from tests.enn_ppo.worlds import Copycat, tiny_config
+
+WORLD = """
+from pathlib import Path
+from tests.enn_ppo.worlds import Copycat
+
+Path(__file__).with_name("imported").touch()
+
+
+class World(Copycat):
+    def __init__(self, size: int = 1) -> None:
+        Path(__file__).with_name("made").touch()
+"""
+EVALUATE = ["episodes=2", "num_envs=2", "device=cpu"]
+RESUME = ["total_timesteps=192"]
+
+
+class Place:
+    """A folder with the importable world `stranger:World` and a run that trained in it, and what has been run of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.run_dir = folder, folder / "run"
+
+    @property
+    def ran(self) -> list[str]:
+        return sorted(name for name in ("imported", "made", "pwned") if (self.folder / name).exists())
+
+    def forget(self) -> None:
+        """As if nothing had been run, and as if another process asked."""
+        sys.modules.pop("stranger", None)
+        for name in ("imported", "made", "pwned"):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def with_settings(self, **env: Any) -> None:
+        """Name another environment in the checkpoint, which loses its signature."""
+        with_settings(load_checkpoint(self.run_dir).path, "env", **env)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "stranger.py").write_text(WORLD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        train(tiny_config(folder / "run", env=EnvConfig(id="stranger:World")))
+    return folder
+
+
+@pytest.fixture
+def place(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    shutil.copytree(trained, tmp_path / "place", symlinks=True)
+    monkeypatch.syspath_prepend(str(tmp_path / "place"))
+    monkeypatch.chdir(tmp_path / "place")
+    place = Place(tmp_path / "place")
+    place.forget()
+    return place
+
+
+@pytest.fixture
+def another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another user"))
+
+
+COMMANDS = {
+    "eval": lambda *given: run_eval(evaluate_command, ["checkpoint=run", *EVALUATE, *given]),
+    "watch": lambda *given: run_watch(watch, ["run", "episodes=2", "open=false", "device=cpu", *given]),
+    "train": lambda *given: run_train(train, ["resume=run", *RESUME, *given]),
+    "play": lambda *given: play(["checkpoint=run", *given]),
+}
+commands = pytest.mark.parametrize("command", COMMANDS)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`play` ends at once."""
+    monkeypatch.setattr("enn_ppo.play.run", lambda *given: 0)
+
+
+# --- One's own runs ---
+
+
+@commands
+def test_ones_own_run_is_used_without_a_question(place: Place, command: str) -> None:
+    assert COMMANDS[command]() == 0
+    assert place.ran == ["imported", "made"]
+
+
+# --- A stranger's ---
+
+
+@commands
+def test_a_strangers_world_is_not_imported_and_the_message_says_what_would_be(
+    place: Place, another_user: None, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert COMMANDS[command]() == 2
+    error = capsys.readouterr().err
+    assert "is not signed by this installation of enn-ppo, and its settings would import the module stranger" in error
+    assert "call its World() (env.id=stranger:World). Nothing was run. Add trust=true if you trust" in error
+    assert place.ran == []
+
+
+@commands
+def test_with_trust_it_is_used(place: Place, another_user: None, command: str) -> None:
+    assert COMMANDS[command]("trust=true") == 0
+    assert place.ran == ["imported", "made"]
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (
+            {"id": "subprocess:check_output", "kwargs": {"args": ["touch", "pwned"]}},
+            "would import the module subprocess and call its check_output(args=['touch', 'pwned'])",
+        ),
+        (
+            {"api": "program", "id": "game", "kwargs": {"command": ["touch", "pwned"]}},
+            "its settings would run the program `touch pwned` (env.api=program env.kwargs.command=",
+        ),
+        (
+            {"api": "gymnasium", "id": "stranger:World-v0"},
+            "would import gymnasium and make its environment 'stranger:World-v0'",
+        ),
+        (
+            {"api": "gymnasium", "id": "CartPole-v1", "wrappers": ["stranger:Wrapper"]},
+            "would put stranger:Wrapper around it (env.wrappers=['stranger:Wrapper']) and import",
+        ),
+    ],
+)
+def test_what_settings_would_run_is_not_run_and_told(
+    env: dict[str, Any], message: str, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.with_settings(**env)
+    assert COMMANDS["eval"]() == 2
+    assert message in capsys.readouterr().err
+    assert place.ran == []
+
+
+def test_in_python_evaluate_asks_and_an_environment_that_is_given_is_the_users_own(
+    place: Place, another_user: None
+) -> None:
+    config = EvalConfig(checkpoint="run", episodes=2, num_envs=2)
+    with pytest.raises(ValueError, match=r"would import the module stranger .* Nothing was run"):
+        evaluate(config)
+    assert evaluate(config, env=Copycat).episodes
+    assert place.ran == []
+    assert evaluate(replace(config, trust=True)).episodes
+    assert place.ran == ["imported", "made"]
+
+
+def test_what_the_users_command_names_itself_is_not_asked_about(place: Place, another_user: None) -> None:
+    assert run_train(train, ["resume=run", *RESUME, "env.id=stranger:World"]) == 0
+    assert place.ran == ["imported", "made"]
+
+
+def test_only_what_is_named_in_the_same_words_counts(
+    place: Place, capsys: pytest.CaptureFixture[str], another_user: None
+) -> None:
+    place.with_settings(api="program", id="game", kwargs={"command": ["touch", "pwned"]})
+    assert run_train(train, ["resume=run", *RESUME, "env.id=stranger:World"]) == 2
+    assert "run the program `touch pwned`" in capsys.readouterr().err
+    assert place.ran == []
+
+
+def test_a_run_that_the_user_has_trusted_becomes_the_users_own(place: Place, another_user: None) -> None:
+    assert run_train(train, ["resume=run", *RESUME, "trust=true"]) == 0
+    saved = load_checkpoint(place.run_dir)
+    assert (saved.step, saved.is_own, saved.config["trust"]) == (192, True, False)
+    place.forget()
+    assert COMMANDS["eval"]() == 0
+
+
+def test_registered_worlds_are_never_asked_about(tmp_path: Path, another_user: None) -> None:
+    train(tiny_config(tmp_path / "run", env=EnvConfig(id="Count")))
+    sealed(load_checkpoint(tmp_path / "run").path)
+    assert not load_checkpoint(tmp_path / "run").is_own
+    assert run_eval(evaluate_command, [f"checkpoint={tmp_path / 'run'}", *EVALUATE]) == 0
+
+
+def test_states_of_environments_are_data_that_only_a_trusted_checkpoint_brings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Compiled code does not check the numbers of a state that somebody has made up."""
+    config = tiny_config(tmp_path / "run", env=EnvConfig(id="Count"))
+    train(config)
+    sealed(load_checkpoint(tmp_path / "run").path)
+    more = replace(config, resume=str(tmp_path / "run"), total_timesteps=192)
+    new = "the environments start new episodes, so this is not the uninterrupted run: the checkpoint is not signed by"
+    train(replace(more, run_dir=str(tmp_path / "a")))
+    assert new in capsys.readouterr().out
+    train(replace(more, run_dir=str(tmp_path / "b"), trust=True))
+    assert new not in capsys.readouterr().out
+
+
+def test_playing_in_a_program_and_agents_run_nothing_so_nothing_is_asked(place: Place, another_user: None) -> None:
+    assert load_policy("run").obs_space.entities
+    agent = write_agent(load_checkpoint(place.run_dir), place.folder / "a.agent")
+    assert load_policy(agent).obs_space.entities
+    assert place.ran == []
+
+
+def test_joining_a_cluster_and_writing_elsewhere_are_asked_about() -> None:
+    settings = {
+        "env": {"id": "Xor"},
+        "distributed": {"mode": "ray", "address": "ray://far:1"},
+        "record": "/home/me/.bashrc",
+    }
+    assert code_of_training(settings) == {
+        "distributed.address=ray://far:1": "join the Ray cluster ray://far:1, which can run code here",
+        "record=/home/me/.bashrc": "write the file /home/me/.bashrc",
+    }
+    assert code_of_training({"env": {"id": "Xor"}, "distributed": {"mode": "ray", "address": "local"}}) == {}
+
+
+def test_trust_is_about_the_checkpoint_that_is_resumed() -> None:
+    with pytest.raises(ValueError, match="trust=true is about the checkpoint .*: it needs resume="):
+        TrainConfig(trust=True)

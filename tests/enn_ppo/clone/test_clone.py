@@ -1,0 +1,455 @@
+"""Cloning: what is learned, what is held out, and that its checkpoint is one like any other."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from enn_ppo import (
+    CloneConfig,
+    CloningConfig,
+    EnvConfig,
+    Interrupted,
+    PPOConfig,
+    RogueNetConfig,
+    clone,
+    evaluate,
+    train,
+)
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.clone.examples import Examples, hold_out
+from enn_ppo.clone.learning import frame_weights, learn, match_scales, measure
+from enn_ppo.settings.command_line.cli import run_clone
+from enn_ppo.training.callbacks import Callbacks
+from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.recording.reading import read_all
+from enn_ppo.training.state import TrainState
+from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor
+from rogue_net.heads.distributions import Categorical
+from tests.enn_ppo.recordings import Menagerie, assert_same, collector_of, record, recorder_for
+from tests.enn_ppo.worlds import Copycat, Moment, Scripted, tiny_config
+
+CERTAINTY = 0.9
+
+
+class Teacher:
+    """Sets a switch to its lamp's colour, nine times out of ten; expects a reward of 0.5."""
+
+    def act(self, batch: ObsBatch, state: object = None, *, generator: FrameKeys, logits: bool = False) -> ActResult:
+        lamps, actors = batch.features["Lamp"].values, batch.action_masks["Switch"].actors
+        log_p = torch.where(lamps > 0, CERTAINTY, (1 - CERTAINTY) / 2).log()
+        chosen = Categorical(log_p, None).sample(generator.of_actors("Switch", actors))
+        return ActResult(
+            {"Switch": RaggedTensor(chosen, actors.offsets)},
+            {"Switch": log_p.gather(1, chosen)[:, 0]},
+            self.value(batch),
+            {"Switch": RaggedTensor(log_p, actors.offsets)} if logits else None,
+        )
+
+    def value(self, batch: ObsBatch) -> Tensor:
+        return torch.full((len(batch),), 0.5)
+
+
+@pytest.fixture(scope="module")
+def lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """640 episodes of one step, with logits."""
+    path = tmp_path_factory.mktemp("lessons") / "lessons.arrow"
+    collector = collector_of(Copycat, 16, net=Teacher())
+    collector.recorder = recorder_for(path, Copycat(), logits=True)
+    collector.collect(40)
+    collector.recorder.close()
+    return path
+
+
+def clone_config(run_dir: Path | str, data: Path | list[str], **changes: Any) -> CloneConfig:
+    """A clone of a second or two, of a world that is given apart."""
+    training = {
+        name: changes.pop(name)
+        for name in list(changes)
+        if name in ("net", "ppo", "seed", "record", "overwrite", "run_dir")
+    }
+    settings = {"epochs": 8, "batch_size": 64, "lr": "0.01@0 -> 0@1"} | changes
+    base = vars(tiny_config(run_dir, env=EnvConfig())) | training
+    return CloneConfig(**base, data=data if isinstance(data, list) else str(data), clone=CloningConfig(**settings))
+
+
+def rows_of(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "clone.jsonl").read_text().splitlines()]
+
+
+def state_of(config: CloneConfig, env: Any) -> TrainState:
+    return TrainState(config.training, bind_environment(config.env, env), torch.device("cpu"), Callbacks(()))
+
+
+# --- Learning ---
+
+
+def test_the_loss_falls_and_the_clone_does_what_it_saw(lessons: Path, tmp_path: Path) -> None:
+    result = clone(clone_config(tmp_path / "run", lessons), env=Copycat)
+    rows = rows_of(tmp_path / "run")
+    assert [row["epoch"] for row in rows] == list(range(1, 9))
+    assert rows[-1]["loss"] < 0.6 * rows[0]["loss"]
+    assert rows[-1]["holdout_loss"] < 0.6 * rows[0]["loss"]
+    assert result.metrics == rows[-1]
+
+    frames = read_all(lessons)
+    greedy = result.policy.act(frames.obs, greedy=True).actions["Switch"].values
+    assert torch.equal(greedy[:, 0], frames.obs.features["Lamp"].values.argmax(dim=1))
+    probabilities = result.policy.act(frames.obs, logits=True).logits["Switch"].values.exp()  # type: ignore[index]
+    assert probabilities.max(dim=1).values.mean().item() == pytest.approx(CERTAINTY, abs=0.05)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "kl", "log_prob"])
+def test_programs_and_modules_learn_the_same_clone(loss: str, lessons: Path, tmp_path: Path) -> None:
+    weights = {}
+    for backend in ("fused", "reference"):
+        net = RogueNetConfig(d_model=16, n_layer=1, n_head=2, backend=backend)  # type: ignore[arg-type]
+        config = clone_config(tmp_path / backend, lessons, epochs=2, holdout=0.25, loss=loss, net=net)
+        weights[backend] = clone(config, env=Copycat).policy.state_dict()
+    for given, expected in zip(rows_of(tmp_path / "fused"), rows_of(tmp_path / "reference"), strict=True):
+        del given["seconds"], expected["seconds"]
+        assert given == pytest.approx(expected, abs=1e-4, rel=1e-3)
+    for name, weight in weights["reference"].items():
+        torch.testing.assert_close(weights["fused"][name], weight, atol=1e-3, rtol=1e-3, msg=name)
+
+
+def test_the_losses_of_a_tiny_recording_by_hand(lessons: Path, tmp_path: Path) -> None:
+    """A fresh policy that knows nothing gives every colour a third, and every frame the value 0."""
+    frames = read_all(lessons).gather(torch.arange(5))
+    examples = Examples.of(frames, 0.99)
+    model = state_of(clone_config(tmp_path, lessons), Copycat).model
+    with torch.no_grad():
+        for parameter in model.policy.heads.parameters():
+            parameter.zero_()
+    third = torch.log(torch.tensor(1 / 3)).item()
+    done = frames.log_probs["Switch"].values
+    expected = {
+        "cross_entropy": -third,
+        "log_prob": (done - third).square().mean().item(),
+        "kl": (
+            read_all(lessons).logits["Switch"].values[0].exp() * (read_all(lessons).logits["Switch"].values[0] - third)
+        )  # type: ignore[index]
+        .sum()
+        .item(),
+    }
+    for loss, by_hand in expected.items():
+        measured = measure(model, examples, CloningConfig(loss=loss), "actor")  # type: ignore[arg-type]
+        assert measured["loss"] == pytest.approx(by_hand, rel=1e-5)
+        assert measured["log_prob"] == pytest.approx(third, rel=1e-5)
+        assert measured["value_loss"] == pytest.approx(0.5 * frames.rewards.square().mean().item())
+
+
+@pytest.mark.parametrize("loss", ["kl", "log_prob"])
+def test_actions_of_every_kind_are_learned(loss: str, tmp_path: Path) -> None:
+    record(tmp_path / "zoo.arrow", Menagerie, rollouts=4, logits=True)
+    clone(
+        clone_config(tmp_path / "run", tmp_path / "zoo.arrow", loss=loss, epochs=15, holdout=0, batch_size=16),
+        env=Menagerie,
+    )
+    losses = [row["loss"] for row in rows_of(tmp_path / "run")]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_a_policy_has_no_distance_from_itself(tmp_path: Path) -> None:
+    config = clone_config(tmp_path / "run", tmp_path / "zoo.arrow")
+    state = state_of(config, Menagerie)
+    collector = collector_of(Menagerie, 3, net=state.model)
+    collector.recorder = recorder_for(tmp_path / "zoo.arrow", Menagerie(), logits=True)
+    collector.collect(10)
+    collector.recorder.close()
+    frames = read_all(tmp_path / "zoo.arrow")
+    examples = Examples.of(frames, 0.99)
+    for loss in ("kl", "log_prob"):
+        measured = measure(state.model, examples, CloningConfig(loss=loss), "actor")  # type: ignore[arg-type]
+        assert measured["loss"] == pytest.approx(0, abs=1e-6)
+
+
+def test_values_learn_the_returns_of_their_own_episodes(tmp_path: Path) -> None:
+    moments = [Moment([1], actors=1), Moment([2], actors=1, reward=1), Moment([3], actors=1, reward=1)]
+    moments.append(Moment([9], actors=1, reward=2, end="terminated"))
+    record(tmp_path / "a.arrow", lambda: Scripted(moments), rollouts=6)
+    config = clone_config(
+        tmp_path / "run", tmp_path / "a.arrow", epochs=40, lr=0.02, holdout=0, ppo=PPOConfig(gamma=0.5), batch_size=32
+    )
+    result = clone(config, env=lambda: Scripted(moments))
+    frames = read_all(tmp_path / "a.arrow").gather(torch.arange(0, 9, 3))  # environment 0, its first three steps
+    # 1 + (1 + 2 / 2) / 2, then 1 + 2 / 2, then 2
+    assert result.policy.value(frames.obs).tolist() == pytest.approx([2, 2, 2], abs=0.2)
+    assert frames.returns(0.5)[2:].isnan().tolist() == [False]
+
+
+def test_crowded_frames_weigh_more_where_actors_count_and_not_where_frames_do(lessons: Path) -> None:
+    frames = read_all(lessons)
+    lamps = frames.actions["Switch"].lengths
+    one, three = (int((lamps == count).nonzero()[0]) for count in (1, 3))
+    pair = frames.gather(torch.tensor([one, three]))
+    examples = replace(Examples.of(pair, 0.99), value_targets=torch.tensor([1.0, torch.nan]))
+    of_frames = (examples.value_targets, examples.num_actors)
+    actors, values = frame_weights(*of_frames, "actor")
+    assert actors.tolist() == pytest.approx([1 / 4, 1 / 4])  # of each of four actors
+    assert values.tolist() == [1, 0]  # only what is known
+    assert frame_weights(*of_frames, "frame")[0].tolist() == pytest.approx([1 / 2, 1 / 6])
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_the_same_seed_gives_the_same_clone(dropout: float, lessons: Path, tmp_path: Path) -> None:
+    net = RogueNetConfig(d_model=16, n_layer=1, n_head=2, residual_dropout=dropout)
+    one, same, other = (
+        clone(clone_config(tmp_path / name, lessons, epochs=1, seed=seed, net=net), env=Copycat)
+        for name, seed in (("a", 3), ("b", 3), ("c", 4))
+    )
+    assert_same(one.policy.state_dict(), same.policy.state_dict(), "policy")
+    assert not torch.equal(one.policy.value_head.project.weight, other.policy.value_head.project.weight)
+
+
+# --- Holding out ---
+
+
+@pytest.mark.parametrize(("share", "number"), [(0.001, 1), (0.25, 10), (0.999, 39), (0, 0)])
+def test_whole_episodes_are_held_out(share: float, number: int, tmp_path: Path) -> None:
+    moments = [Moment([1], actors=1), Moment([2], actors=1), Moment([3], actors=1, end="terminated")]
+    collector = collector_of(lambda: Scripted(moments), 4)
+    collector.recorder = recorder_for(tmp_path / "a.arrow", Scripted(moments))
+    collector.collect(20)  # 10 episodes of two steps in each environment
+    frames = read_all(tmp_path / "a.arrow")
+    learned, held_out = hold_out(Examples.of(frames, 1.0), share, seed=1)
+    episodes = [set(part.episode.tolist()) for part in (learned, held_out)]
+    assert len(episodes[1]) == number and len(held_out) == 2 * number
+    assert not episodes[0] & episodes[1]
+    assert len(learned) + len(held_out) == 80
+
+
+def test_nothing_is_learned_from_what_is_held_out(lessons: Path, tmp_path: Path) -> None:
+    """Neither by the weights nor by the statistics of the inputs: what is held out may be anything."""
+    config = clone_config(tmp_path, lessons, epochs=2)
+    frames = read_all(lessons)
+    learned, held_out = hold_out(Examples.of(frames, 0.99), 0.5, seed=1)
+    nonsense = replace(held_out.gather(torch.arange(7)), value_targets=torch.full((7,), 1e6))
+    weights = []
+    for measured in (held_out, nonsense):
+        state = state_of(config, Copycat)
+        learn(state.model, *match_scales(state, learned, measured), config, log=lambda row: None)
+        weights.append(state.model.state_dict())
+    assert_same(weights[0], weights[1], "weights")
+
+
+def test_a_single_episode_cannot_be_held_out_from_itself(tmp_path: Path) -> None:
+    moments = [Moment([1], actors=1), *[Moment([2], actors=1)] * 20]
+    collector = collector_of(lambda: Scripted(moments), 1)
+    collector.recorder = recorder_for(tmp_path / "a.arrow", Scripted(moments))
+    collector.collect(5)
+    with pytest.raises(ValueError, match=r"data holds 1 episode, and clone.holdout=0.1 .*clone.holdout=0"):
+        clone(clone_config(tmp_path / "run", tmp_path / "a.arrow"), env=lambda: Scripted(moments))
+    assert not (tmp_path / "run").exists()
+    result = clone(clone_config(tmp_path / "run", tmp_path / "a.arrow", holdout=0), env=lambda: Scripted(moments))
+    assert "holdout_loss" not in result.metrics
+    assert result.metrics["value_loss"] == 0  # the episode has no end, so nobody knows its return
+
+
+def test_cloning_ends_early_and_keeps_the_best_pass(lessons: Path, tmp_path: Path) -> None:
+    # the schedule ruins the policy after some passes
+    config = clone_config(tmp_path / "run", lessons, epochs=12, patience=2, lr="0.01@0 -> 0.01@0.3 step 3@0.35")
+    result = clone(config, env=Copycat)
+    rows = rows_of(tmp_path / "run")
+    losses = [row["holdout_loss"] + 0.5 * row["holdout_value_loss"] for row in rows]
+    best = losses.index(min(losses))
+    assert len(rows) == best + 3 < 12
+    assert result.metrics == rows[best]
+
+    state = state_of(config, Copycat)
+    state.restore({"": load_checkpoint(tmp_path / "run")})
+    frames = read_all(lessons)
+    _, held_out = hold_out(Examples.of(frames, 0.99), 0.1, config.seed)
+    assert measure(state.model, held_out, config.clone, "actor")["loss"] == pytest.approx(rows[best]["holdout_loss"])
+
+
+# --- The checkpoint ---
+
+
+@pytest.fixture(scope="module")
+def cloned(lessons: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory."""
+    run_dir = tmp_path_factory.mktemp("cloned") / "run"
+    clone(clone_config(run_dir, lessons), env=Copycat)
+    return run_dir
+
+
+def test_training_goes_on_from_a_clone(cloned: Path, tmp_path: Path) -> None:
+    saved = load_checkpoint(cloned)
+    assert saved.step == 0
+    config = replace(tiny_config(tmp_path / "run", env=EnvConfig()), resume=str(cloned), total_timesteps=64)
+    result = train(config, env=Copycat)
+    assert result.step == 64
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[0]["step"] == 32 and rows[0]["episodic_reward"] > 0.8  # a new policy gets a third
+
+
+def test_training_goes_on_in_the_clones_own_directory(lessons: Path, tmp_path: Path) -> None:
+    clone(clone_config(tmp_path / "run", lessons, epochs=1), env=Copycat)
+    config = load_checkpoint(tmp_path / "run").config
+    assert "clone" not in config and "data" not in config
+    train(replace(tiny_config(tmp_path / "run", env=EnvConfig()), resume=str(tmp_path / "run")), env=Copycat)
+    assert load_checkpoint(tmp_path / "run").step == 160
+    assert len(rows_of(tmp_path / "run")) == 1
+
+
+def test_a_separate_value_network_learns_the_values(lessons: Path, tmp_path: Path) -> None:
+    config = clone_config(tmp_path / "run", lessons)
+    config = replace(config, value_net=config.net)
+    clone(config, env=Copycat)
+    rows = rows_of(tmp_path / "run")
+    assert rows[-1]["value_loss"] < 0.5 * rows[0]["value_loss"]
+    train(replace(config.training, resume=str(tmp_path / "run")), env=Copycat)
+
+
+@pytest.mark.parametrize("normalize", ["rewards", "returns"])
+def test_values_are_learned_in_the_unit_that_training_goes_on_with(
+    normalize: Any, lessons: Path, tmp_path: Path
+) -> None:
+    config = clone_config(tmp_path / "run", lessons, ppo=PPOConfig(normalize=normalize))
+    state = state_of(config, Copycat)
+    frames = read_all(lessons)
+    examples = Examples.of(replace(frames, rewards=100 * frames.rewards), 0.99)
+    learned, _ = match_scales(state, examples, examples)
+    deviation = (100 * frames.rewards).std(correction=0).item()  # episodes of one step: their returns are their rewards
+    if normalize == "rewards":
+        assert learned.value_targets.std(correction=0).item() == pytest.approx(1)
+        assert state.learner.reward_scale is not None and state.learner.reward_scale.deviation == pytest.approx(
+            deviation
+        )
+    else:
+        assert torch.equal(learned.value_targets, examples.value_targets)
+        assert state.model.value_head.deviation.item() == pytest.approx(deviation, rel=1e-4)
+        assert state.model.value_head.mean.item() == pytest.approx(examples.value_targets.mean().item(), rel=1e-4)
+
+
+def test_ctrl_c_saves_the_clone_after_the_pass_under_way(
+    lessons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = clone_config(tmp_path / "run", lessons)
+    learning = importlib.import_module("enn_ppo.clone.learning")
+    monkeypatch.setattr(learning, "measure", lambda *arguments: os.kill(os.getpid(), signal.SIGINT) or {})
+    with pytest.raises(Interrupted, match="interrupted after pass 1 of 8; saved .*step_000000000000"):
+        clone(config, env=Copycat)
+    assert load_checkpoint(tmp_path / "run").step == 0
+
+
+@pytest.mark.gpu
+def test_a_gpu_records_and_clones_as_the_cpu_does(lessons: Path, tmp_path: Path) -> None:
+    train(
+        replace(tiny_config(tmp_path / "expert", env=EnvConfig()), device="cuda", record=str(tmp_path / "a.arrow")),
+        env=Copycat,
+    )
+    assert len(read_all(tmp_path / "a.arrow")) == 160
+    clones = [
+        clone(replace(clone_config(tmp_path / device, lessons, loss="kl"), device=device), env=Copycat)  # type: ignore[arg-type]
+        for device in ("cpu", "cuda")
+    ]
+    assert clones[0].metrics["holdout_loss"] == pytest.approx(clones[1].metrics["holdout_loss"], abs=0.01)
+
+
+# --- Mistakes ---
+
+
+def test_kl_without_recorded_logits_says_how_to_record_them(tmp_path: Path) -> None:
+    record(tmp_path / "a.arrow", Copycat)
+    with pytest.raises(
+        ValueError, match=r"clone.loss=kl needs the logits .*a.arrow was recorded without: .*record_logits=true"
+    ):
+        clone(clone_config(tmp_path / "run", tmp_path / "a.arrow", loss="kl"), env=Copycat)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recording_of_another_world_is_refused(lessons: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"lessons.arrow was recorded in another environment than .*lambda>: entities\['"
+    ):
+        clone(clone_config(tmp_path / "run", lessons), env=lambda: Scripted([Moment()]))
+    with pytest.raises(ValueError, match="none.arrow cannot be read: there is no such file"):
+        clone(clone_config(tmp_path / "run", [str(lessons), "none.arrow"]), env=Copycat)
+
+
+def test_an_empty_recording_says_so(tmp_path: Path) -> None:
+    recorder_for(tmp_path / "a.arrow", Copycat()).close()
+    with pytest.raises(ValueError, match="a.arrow holds no frames"):
+        clone(clone_config(tmp_path / "run", tmp_path / "a.arrow"), env=Copycat)
+
+
+def test_a_run_directory_that_is_taken_is_not_touched(lessons: Path, cloned: Path) -> None:
+    before = (cloned / "clone.jsonl").read_text()
+    with pytest.raises(ValueError, match="already holds a run"):
+        clone(clone_config(cloned, lessons), env=Copycat)
+    assert (cloned / "clone.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss": "mse"}, "clone.loss"),
+        ({"lr": "fast"}, "clone.lr"),
+        ({"patience": 1, "holdout": 0.0}, "clone.patience=1 needs episodes that are held out"),
+    ],
+)
+def test_a_setting_that_is_not_allowed_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CloningConfig(**changes)
+
+
+def test_data_must_be_given_and_resume_not(tmp_path: Path) -> None:
+    config = clone_config(tmp_path, tmp_path / "a.arrow")
+    for data in ("", [], [""], 3):
+        with pytest.raises(ValueError, match="data must name a recorded file"):
+            replace(config, data=data)
+    with pytest.raises(ValueError, match="resume=x is for training"):
+        replace(config, resume="x")
+
+
+# --- The command line ---
+
+
+def test_record_clone_and_train_on_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from enn_ppo.settings.command_line.cli import run_eval, run_train
+
+    world, data = ["env=Count", "device=cpu", "net.d_model=16", "net.n_layer=1"], tmp_path / "a.arrow"
+    small = ["rollout.num_envs=8", "rollout.steps=8", "optim.batch_size=32"]
+    expert, copy = f"run_dir={tmp_path}/expert", tmp_path / "clone"
+    assert (
+        run_train(train, [*world, *small, expert, "total_timesteps=128", f"record={data}", "record_logits=true"]) == 0
+    )
+    assert len(read_all(data)) == 128
+    more = tmp_path / "more.arrow"
+    assert (
+        run_eval(evaluate, [f"checkpoint={tmp_path}/expert", "episodes=20", f"record={more}", "record_logits=true"])
+        == 0
+    )
+    assert len(read_all(more)) == 20  # episodes of one step
+
+    seen: list[CloneConfig] = []
+
+    def run(config: CloneConfig) -> None:
+        seen.append(config)
+        clone(config)
+
+    typed = [f"data=[{data},{more}]", "clone.loss=kl", "clone.epochs=2", "clone.lr=0.01@0 -> 0@1", f"run_dir={copy}"]
+    assert run_clone(run, [*world, *small, *typed]) == 0
+    assert seen[0].files == [str(data), str(more)] and seen[0].clone.lr == "0.01@0 -> 0@1"
+    assert yaml.safe_load((copy / "clone.yaml").read_text())["clone"]["loss"] == "kl"
+    capsys.readouterr()
+    assert run_train(train, [f"resume={copy}", "total_timesteps=64"]) == 0
+    assert "start new episodes" not in capsys.readouterr().out  # they start as those of a new run, which were saved
+    assert load_checkpoint(copy).step == 64
+
+    assert run_clone(run, ["env=Count"]) == 2
+    assert "data has no value, and no default: add data=<recorded file>" in capsys.readouterr().err
+    assert run_clone(run, [f"data={data}", "clone.epoch=3"]) == 2
+    assert "did you mean 'clone.epochs'?" in capsys.readouterr().err

@@ -1,0 +1,376 @@
+"""Evaluation: how many episodes count, which, what is said about them, and the picture of one."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import imageio.v3 as imageio
+import pytest
+import torch
+
+from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, RogueNetConfig, evaluate, train
+from enn_ppo.eval.episodes import Estimate, summarize
+from enn_ppo.training.recording.reading import read_all, read_episodes
+from entity_gym import (
+    Action,
+    ActionSpace,
+    CategoricalAction,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    Environment,
+    Observation,
+    ObsSpace,
+)
+from entity_gym.pools.episodes import Episode
+from tests.enn_ppo.films import brightness, titles
+from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
+
+
+class Ballot(Environment):
+    """One actor, always the same picture; every episode is a step and tells what was chosen."""
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(entities={"Voter": Entity(["x"])})
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {"Vote": CategoricalActionSpace(("yes", "no", "maybe"))}
+
+    def reset(self) -> Observation:
+        return self._observation()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        vote = actions["Vote"]
+        assert isinstance(vote, CategoricalAction)
+        return self._observation(done=True, end_of_episode_info={"vote": int(vote.actions[0])})
+
+    def _observation(self, **ending: Any) -> Observation:
+        return Observation(
+            features={"Voter": [[1.0]]}, ids={"Voter": [0]}, actions={"Vote": CategoricalActionMask()}, **ending
+        )
+
+
+class Endless(Clock):
+    """The first environment's episodes take a step, and after the tenth it never ends; the others' take eight."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        length = (1, 8)[Endless.made % 2]
+        Endless.made += 1
+        super().__init__(length, length)
+        self.episodes = 0
+
+    def reset(self) -> Observation:
+        self.episodes += 1
+        if self.short == 1 and self.episodes > 10:
+            self.short = self.long = 10**9
+        return super().reset()
+
+
+def trained(tmp_path: Path, env: type[Environment]) -> Path:
+    train(tiny_config(tmp_path, env=EnvConfig(), total_timesteps=32), env=env)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def clock(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(trained(tmp_path_factory.mktemp("clock"), Clock))
+
+
+@pytest.fixture(scope="module")
+def ballot(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(trained(tmp_path_factory.mktemp("ballot"), Ballot))
+
+
+# --- Which episodes count ---
+
+
+@pytest.mark.parametrize(("episodes", "num_envs"), [(1, 64), (7, 4), (65, 64)])
+def test_exactly_as_many_episodes_as_asked_for_are_counted(episodes: int, num_envs: int, clock: str) -> None:
+    result = evaluate(EvalConfig(checkpoint=clock, episodes=episodes, num_envs=num_envs))
+    assert len(result.episodes) == episodes
+    assert {estimate.n for estimate in result.estimates.values()} == {episodes}
+    by_env = Counter(episode.env_id for episode in result.episodes)
+    assert len(by_env) == min(episodes, num_envs)
+    assert max(by_env.values()) - min(by_env.values()) <= 1
+
+
+def test_short_episodes_are_not_over_counted(clock: str) -> None:
+    # Long episodes earn 1 and are as likely as short ones, so the true mean is 0.5, and that of the length 6.5. The first
+    # 400 to finish would be mostly short: an environment plays one of them on average before it starts a long one.
+    result = evaluate(EvalConfig(checkpoint=clock, episodes=400, num_envs=400))
+    reward, length = result.estimates["episodic_reward"], result.estimates["episode_length"]
+    assert reward.mean == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(400))
+    assert length.mean == pytest.approx(6.5, abs=4 * 5.5 / math.sqrt(400))
+    assert reward.ci95 == pytest.approx(1.96 * 0.5 / math.sqrt(400), rel=0.02)
+
+
+def test_the_first_episodes_of_every_environment_count_whoever_finishes_first(clock: str) -> None:
+    # which episodes count may not depend on how many others there are, so one each of 40 is a prefix of two each
+    one = evaluate(EvalConfig(checkpoint=clock, episodes=40, num_envs=40)).episodes
+    two = evaluate(EvalConfig(checkpoint=clock, episodes=80, num_envs=40)).episodes
+    first = {episode.env_id: episode.length for episode in reversed(two)}
+    assert {episode.env_id: episode.length for episode in one} == first
+
+
+# --- What is said ---
+
+
+def test_the_interval_is_1_96_standard_errors() -> None:
+    episodes = [Episode(0, reward, 5, False) for reward in (0.0, 1.0, 1.0, 0.0)]
+    # the deviation of the sample is sqrt(1 / 3)
+    assert summarize(episodes) == {
+        "episodic_reward": Estimate(0.5, pytest.approx(1.96 * math.sqrt(1 / 3) / 2), 4),
+        "episode_length": Estimate(5.0, 0.0, 4),
+    }
+
+
+def test_one_episode_has_no_interval() -> None:
+    assert summarize([Episode(0, 3.0, 5, False)])["episodic_reward"] == Estimate(3.0, None, 1)
+
+
+def test_numbers_that_episodes_tell_are_summarized_and_texts_are_not() -> None:
+    infos: list[Mapping[str, Any]] = [{"won": True, "mood": "fine"}, {"won": False, "score": 4}, {}]
+    estimates = summarize([Episode(0, 0.0, 1, False, info) for info in infos])
+    assert estimates["won"].mean == 0.5 and estimates["won"].n == 2
+    assert estimates["score"] == Estimate(4.0, None, 1)
+    assert "mood" not in estimates
+
+
+def test_the_report_is_written_as_json(clock: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "new/eval.json"
+    result = evaluate(EvalConfig(checkpoint=clock, episodes=20, seed=7, greedy=True, output=str(output)))
+    report = json.loads(output.read_text())
+    for name in ("episodic_reward", "episode_length", "was_long"):
+        estimate = result.estimates[name]
+        assert report[name] == {"mean": estimate.mean, "ci95": estimate.ci95, "n": 20}
+    assert (report["seed"], report["greedy"]) == (7, True)
+    assert report["checkpoint"].endswith("step_000000000032")
+    assert f"episodic_reward: {result.estimates['episodic_reward'].mean:.4f} ± " in capsys.readouterr().out
+
+
+def test_an_output_that_cannot_be_written_is_named(clock: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"output .*file/eval\.json cannot be written"):
+        evaluate(EvalConfig(checkpoint=clock, episodes=1, output=str(tmp_path / "file/eval.json")))
+
+
+def test_nan_tells_nothing() -> None:
+    infos: list[Mapping[str, Any]] = [{"score": math.nan, "lap": math.nan}, {"score": 4.0, "lap": math.nan}]
+    estimates = summarize([Episode(0, 0.0, 1, False, info) for info in infos])
+    assert estimates["score"] == Estimate(4.0, None, 1)
+    assert "lap" not in estimates
+
+
+# --- How it plays ---
+
+
+def test_greedy_takes_the_likeliest_choice_and_otherwise_choices_are_drawn(ballot: str) -> None:
+    def votes(greedy: bool) -> set[Any]:
+        result = evaluate(EvalConfig(checkpoint=ballot, episodes=60, greedy=greedy))
+        return {episode.info["vote"] for episode in result.episodes}
+
+    assert len(votes(greedy=True)) == 1
+    assert votes(greedy=False) == {0, 1, 2}
+
+
+def test_the_environment_may_have_other_arguments_than_in_training(clock: str) -> None:
+    result = evaluate(EvalConfig(checkpoint=clock, episodes=8, env_kwargs={"short": 3, "long": 3}), env=Clock)
+    assert {episode.length for episode in result.episodes} == {3}
+    with pytest.raises(ValueError, match=r"env\.kwargs \{'size': 3\} do not fit .*Clock"):
+        evaluate(EvalConfig(checkpoint=clock, episodes=8, env_kwargs={"size": 3}), env=Clock)
+
+
+# --- The recording ---
+
+
+@pytest.mark.parametrize("logits", [False, True])
+def test_the_episodes_that_are_evaluated_are_recorded(logits: bool, clock: str, tmp_path: Path) -> None:
+    file = tmp_path / "new/clock.arrow"
+    config = EvalConfig(checkpoint=clock, episodes=10, num_envs=4, record=str(file), record_logits=logits)
+    played = evaluate(config, env=Clock).episodes
+    unrecorded = replace(config, record=None, record_logits=False)
+    assert played == evaluate(unrecorded, env=Clock).episodes  # which changes nothing
+    recorded = list(read_episodes(file))
+    assert Counter((each.env_id, len(each), each.reward) for each in recorded) == Counter(
+        (each.env_id, each.length, each.reward) for each in played
+    )
+    assert all((each.frames.logits is not None) == logits for each in recorded)
+
+
+class CutClock(Clock):
+    """A clock that is stopped and pays 100 for every step."""
+
+    def _observation(self) -> Observation:
+        obs = super()._observation()
+        return replace(obs, reward=100.0, truncated=obs.done)
+
+
+VALUE_NET = RogueNetConfig(d_model=8, n_layer=1, n_head=1)
+
+
+@pytest.mark.parametrize(("normalize", "value_net"), [("none", VALUE_NET), ("rewards", None), ("rewards", VALUE_NET)])
+def test_recorded_values_are_those_of_the_run_in_rewards(
+    normalize: Any, value_net: RogueNetConfig | None, tmp_path: Path
+) -> None:
+    config = tiny_config(
+        tmp_path / "a",
+        env=EnvConfig(),
+        ppo=PPOConfig(normalize=normalize, gamma=0.9),
+        value_net=value_net,
+        optim=OptimConfig(batch_size=16, lr=1e-2, anneal_lr=False),
+        total_timesteps=320,
+        record=str(tmp_path / "training.arrow"),
+    )
+    train(config, env=CutClock)
+    record = tmp_path / "evaluation.arrow"
+    evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=20, record=str(record)), env=CutClock)
+    training, evaluation = read_all(config.record or ""), read_all(record)
+    told = float(training.values[-64:].mean())  # in this world values hardly differ from frame to frame
+    assert (
+        told > 20
+    )  # on the way to 100 / (1 - gamma) = 1000, where an untrained head says 0 and scaled values are about 5
+    for values in (evaluation.values, evaluation.final_values[evaluation.truncated]):
+        assert told / 4 < float(values.mean()) < told * 4  # the last update has moved them
+
+
+# --- Mistakes ---
+
+
+def test_an_episode_that_does_not_end_is_an_error(tmp_path: Path) -> None:
+    env = EnvConfig(kwargs={"short": 10**9, "long": 10**9})
+    train(tiny_config(tmp_path / "a", env=env, total_timesteps=32), env=Clock)
+    with pytest.raises(ValueError, match=r"environment 0 has played 50 steps without ending.*max_episode_steps=50"):
+        evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=2, max_episode_steps=50))
+
+
+def test_an_episode_that_nobody_waits_for_may_take_forever(clock: str) -> None:
+    Endless.made = 0
+    result = evaluate(EvalConfig(checkpoint=clock, episodes=20, num_envs=2, max_episode_steps=9), env=Endless)
+    assert Counter(episode.length for episode in result.episodes) == {1: 10, 8: 10}
+
+
+def test_who_waits_for_an_episode_is_told_for_which_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enn_ppo.eval.episodes.SHOWN_EVERY", 0.0)
+    env = EnvConfig(kwargs={"short": 3, "long": 10**9})
+    train(tiny_config(tmp_path / "a", env=env, total_timesteps=32), env=Clock)
+    with pytest.raises(ValueError, match="max_episode_steps=9"):
+        evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=8, num_envs=4, max_episode_steps=9))
+    lines = capsys.readouterr().err.splitlines()
+    said = [line for line in lines if "of 8 episodes" in line]
+    assert len(said) == 9
+    pattern = r"(\d) of 8 episodes, (\d+) steps; the longest episode, of environment \d, has (\d) of at most max_episode_steps=9"
+    told = [re.fullmatch(pattern, line) for line in said]
+    assert all(told)
+    assert [int(each[3]) for each in told if each] == list(range(1, 10))
+    assert [int(each[2]) for each in told[:3] if each] == [4, 8, 12]
+
+
+def test_an_environment_of_other_spaces_than_the_checkpoint_is_refused(clock: str) -> None:
+    with pytest.raises(ValueError, match=r"checkpoint .*step_0{10}32 belongs to another environment than .*Copycat: "):
+        evaluate(EvalConfig(checkpoint=clock), env=Copycat)
+
+
+class Watched(Clock):
+    """A clock that shows more: what the policy saw in training stands among other features."""
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(entities={"Hand": Entity(["colour", "time"])}, global_features=["weather"])
+
+    def _observation(self) -> Observation:
+        obs = super()._observation()
+        return replace(obs, features={"Hand": [[self.rng.random(), self.steps]]}, global_features=[self.rng.random()])
+
+
+def test_a_policy_ignores_what_it_did_not_see_in_training(clock: str, capsys: pytest.CaptureFixture[str]) -> None:
+    config = EvalConfig(checkpoint=clock, episodes=5, num_envs=5)
+    result = evaluate(config, env=Watched)
+    assert len(result.episodes) == 5
+    told = "the environment is not as it was in training; ignored: feature 'colour' of 'Hand', global feature 'weather'"
+    assert told in capsys.readouterr().out
+    evaluate(config)
+    assert "observations" not in capsys.readouterr().out
+
+
+def test_an_environment_that_does_not_show_what_the_policy_needs_is_refused(clock: str) -> None:
+    class Handless(Clock):
+        def obs_space(self) -> ObsSpace:
+            return ObsSpace(entities={"Hand": Entity(["Time"])})
+
+    with pytest.raises(
+        ValueError, match=r"belongs to another .*Handless: the network needs the feature 'time' of 'Hand'"
+    ):
+        evaluate(EvalConfig(checkpoint=clock), env=Handless)
+
+
+def test_an_environment_that_only_python_knew_must_be_given_again(tmp_path: Path) -> None:
+    train(tiny_config(tmp_path / "a", env=EnvConfig(), total_timesteps=32), env=lambda: Clock())
+    config = EvalConfig(checkpoint=str(tmp_path / "a"), episodes=3)
+    with pytest.raises(ValueError, match=r"env\.id is '.*<lambda>'"):
+        evaluate(config)
+    assert len(evaluate(config, env=Clock).episodes) == 3
+
+
+# --- The picture ---
+
+
+def test_the_picture_shows_an_episode_from_its_first_to_its_last_step(tmp_path: Path) -> None:
+    env = EnvConfig(kwargs={"short": 4, "long": 4})
+    train(tiny_config(tmp_path / "a", env=env, total_timesteps=32), env=Clock)
+    file = tmp_path / "new/episode.gif"
+    evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=1, render=str(file)))
+    frames = imageio.imread(file, index=None)
+    # brightness 20 per step; the first picture of the next episode would be black again
+    assert [round(float(frame.mean())) for frame in frames] == pytest.approx([0, 20, 40, 60, 80], abs=2)
+
+
+def test_the_first_episodes_are_filmed_one_after_the_other(clock: str, tmp_path: Path) -> None:
+    file = tmp_path / "episodes.gif"
+    played = evaluate(
+        EvalConfig(checkpoint=clock, episodes=9, num_envs=4, video=6, render=str(file)), env=Clock
+    ).episodes
+    rounds = [
+        played[:4],
+        played[4:8],
+    ]  # of an episode in each environment; the film has one, and of the next the first two
+    lengths = [each.length for each in sorted(rounds[0], key=lambda each: each.env_id)]
+    lengths += [each.length for each in sorted(rounds[1], key=lambda each: each.env_id)][:2]
+    expected = [value for length in lengths for value in (*titles(file), *range(0, 20 * length + 1, 20))]
+    assert brightness(file) == pytest.approx(expected, abs=2)
+
+
+def test_an_environment_that_cannot_be_drawn_is_named(ballot: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"render=.*a\.gif was asked for, but Ballot does not implement render\(\)"):
+        evaluate(EvalConfig(checkpoint=ballot, episodes=1, render=str(tmp_path / "a.gif")))
+    assert not (tmp_path / "a.gif").exists()
+
+
+def test_a_picture_that_cannot_be_written_is_named(clock: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"render=.*: the film .*file/a\.gif cannot be written"):
+        evaluate(EvalConfig(checkpoint=clock, episodes=1, render=str(tmp_path / "file/a.gif")))
+
+
+def test_the_same_seed_plays_the_same_episodes_and_another_seed_others(clock: str) -> None:
+    one, same, other = (evaluate(EvalConfig(checkpoint=clock, episodes=50, seed=seed)).episodes for seed in (7, 7, 8))
+    assert one == same
+    assert [episode.length for episode in one] != [episode.length for episode in other]
+
+
+def test_an_evaluation_leaves_the_random_numbers_of_whoever_asks_for_it_alone(clock: str) -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(2).tolist()
+    torch.manual_seed(1)
+    first = float(torch.rand(()))
+    evaluate(EvalConfig(checkpoint=clock, episodes=2), env=Clock)
+    assert [first, float(torch.rand(()))] == expected

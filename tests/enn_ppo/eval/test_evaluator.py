@@ -1,0 +1,227 @@
+"""Evaluation during training: the same numbers wherever it runs, and nothing that goes wrong with it ends the training."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from enn_ppo import EnvConfig, EvalConfig, TrainEvalConfig, evaluate, train
+from enn_ppo.eval.evaluator import EvalRow, Evaluator, check_evaluation, is_due
+from enn_ppo.settings.evaluation import EpisodesConfig
+from enn_ppo.training.environment import EnvFactory
+from entity_gym import Environment
+from tests.enn_ppo.evaluation_worlds import Careless, Fused, Gated
+from tests.enn_ppo.films import brightness, titles
+from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
+
+STEPS = (32, 64)
+
+
+def trained(run_dir: Path, env: type[Environment]) -> Path:
+    """A run of `env` with checkpoints after `STEPS`; returns the folder of checkpoints."""
+    train(tiny_config(run_dir, env=EnvConfig(), total_timesteps=STEPS[-1], checkpoint_interval=1), env=env)
+    return run_dir / "checkpoints"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[type[Environment], Path]:
+    worlds: list[type[Environment]] = [Clock, Gated, Careless, Fused]
+    return {env: trained(tmp_path_factory.mktemp(env.__name__), env) for env in worlds}
+
+
+def step_folder(checkpoints: Path, step: int) -> Path:
+    return checkpoints / f"step_{step:012d}"
+
+
+class Told(list[str]):
+    """What was said."""
+
+    def __call__(self, text: str) -> None:
+        self.append(text)
+
+
+def make(env: EnvFactory, told: Told, run_dir: Path, **settings: Any) -> Evaluator:
+    config = TrainEvalConfig(**{"interval": 32, "episodes": 20, "num_envs": 8, **settings})
+    return Evaluator(config, env, "cpu", run_dir, told)
+
+
+def measured(row: EvalRow | None) -> dict[str, float]:
+    """Everything but how long it took."""
+    assert row is not None
+    return {name: value for name, value in row.metrics.items() if name != "eval/seconds"}
+
+
+# --- When ---
+
+
+def test_an_evaluation_is_due_whenever_a_multiple_of_the_interval_is_passed_and_at_the_end() -> None:
+    passed = [(0, 96), (96, 100), (100, 196), (196, 204), (204, 410)]
+    assert [is_due(100, before, after) for before, after in passed] == [False, True, False, True, True]
+    assert is_due(100, 410, 411, last=True)
+
+
+def test_without_an_interval_nothing_is_due() -> None:
+    assert not is_due(None, 0, 10**9) and not is_due(None, 0, 1, last=True)
+
+
+# --- What ---
+
+
+def test_a_process_measures_exactly_what_is_measured_in_line(runs: Any, tmp_path: Path) -> None:
+    env = Careless  # though it draws from everybody's random numbers
+    told, results = Told(), {}
+    for process in (False, True):
+        evaluator = make(env, told, tmp_path, process=process)
+        for step in STEPS:
+            evaluator.submit(step_folder(runs[env], step), step)
+        assert evaluator.pending_steps == [32, 64]
+        results[process] = [measured(evaluator.wait()), measured(evaluator.wait())]
+        assert evaluator.pending_steps == []
+        assert evaluator.wait() is None and evaluator.poll() is None
+        evaluator.close()
+    assert results[False] == results[True]
+    assert [row["eval/step"] for row in results[True]] == [32, 64]
+    assert not told
+
+
+def test_a_row_has_the_numbers_and_intervals_of_the_command(runs: Any, tmp_path: Path) -> None:
+    checkpoint = step_folder(runs[Clock], 32)
+    evaluator = make(Clock, Told(), tmp_path, process=False, seed=7)
+    evaluator.submit(checkpoint, 32)
+    row = evaluator.poll()
+    result = evaluate(EvalConfig(checkpoint=str(checkpoint), episodes=20, num_envs=8, seed=7), env=Clock)
+    expected: dict[str, float] = {"eval/step": 32}
+    for name, estimate in result.estimates.items():
+        assert estimate.ci95 is not None
+        expected |= {f"eval/{name}": estimate.mean, f"eval/{name}_ci95": estimate.ci95}
+    assert measured(row) == expected
+    assert set(expected) >= {"eval/episodic_reward", "eval/episode_length_ci95", "eval/was_long"}
+    assert row is not None and row.score == result.estimates["episodic_reward"].mean
+
+
+def test_a_single_episode_has_no_interval(runs: Any, tmp_path: Path) -> None:
+    evaluator = make(Clock, Told(), tmp_path, process=False, episodes=1)
+    evaluator.submit(step_folder(runs[Clock], 32), 32)
+    assert not [name for name in measured(evaluator.poll()) if name.endswith("_ci95")]
+
+
+# --- What it must not touch ---
+
+
+def test_an_evaluation_changes_neither_the_checkpoint_nor_the_number_of_threads(runs: Any, tmp_path: Path) -> None:
+    checkpoint = step_folder(runs[Clock], 32)
+
+    def contents() -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in checkpoint.iterdir()}
+
+    before, threads = contents(), torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        evaluator = make(Clock, Told(), tmp_path, process=False)
+        evaluator.submit(checkpoint, 32)
+        assert torch.get_num_threads() == threads + 1
+    finally:
+        torch.set_num_threads(threads)
+    assert contents() == before
+
+
+# --- What goes wrong ---
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_whatever_is_raised_is_said_in_a_line_and_the_next_evaluation_runs(
+    process: bool, runs: Any, tmp_path: Path
+) -> None:
+    told = Told()
+    deleted = step_folder(tmp_path / "checkpoints", 32)
+    shutil.copytree(step_folder(runs[Fused], 32), deleted)
+    evaluator = make(Fused, told, tmp_path, process=process, env_kwargs={"broken_by": str(tmp_path / "breaker")})
+    (tmp_path / "breaker").write_text("")
+    evaluator.submit(step_folder(runs[Fused], 32), 32)
+    assert evaluator.wait() is None
+    assert told == ["the evaluation of step 32 failed: ValueError: the fuse is blown"]
+
+    (tmp_path / "breaker").unlink()
+    shutil.rmtree(deleted.parent)
+    evaluator.submit(deleted, 32)
+    assert evaluator.wait() is None
+    assert told[1].startswith("the evaluation of step 32 failed: CheckpointError: no checkpoint ")
+
+    evaluator.submit(step_folder(runs[Fused], 64), 64)
+    assert measured(evaluator.wait())["eval/step"] == 64
+    evaluator.close()
+    assert len(told) == 2
+
+
+# --- Stopping and going on ---
+
+
+# --- Films ---
+
+
+def test_the_episodes_that_are_evaluated_are_filmed(runs: Any, tmp_path: Path) -> None:
+    evaluator = make(Clock, Told(), tmp_path, process=False, video=2)
+    evaluator.submit(step_folder(runs[Clock], 32), 32)
+    assert evaluator.poll() is not None
+    played = evaluate(EvalConfig(checkpoint=str(step_folder(runs[Clock], 32)), episodes=20, num_envs=8), env=Clock)
+    lengths = [next(each.length for each in played.episodes if each.env_id == env) for env in (0, 1)]
+    file = tmp_path / "videos/step_000000000032.gif"
+    # brightness 20 per step
+    expected = [value for length in lengths for value in (*titles(file), *range(0, 20 * length + 1, 20))]
+    assert brightness(file) == pytest.approx(expected, abs=4)
+
+
+# --- Before training starts ---
+
+
+def check(config: TrainEvalConfig, env: EnvFactory) -> None:
+    made = env()
+    check_evaluation(config, EnvConfig(), env, made.obs_space(), made.action_space())
+
+
+def test_mistakes_are_found_before_training_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrainEvalConfig(interval=100)
+    check(config, Clock)
+    check(replace(config, video=2), Clock)
+    with pytest.raises(ValueError, match=r"eval\.video=2 was asked for, but Copycat does not implement render\(\)"):
+        check(replace(config, video=2), Copycat)
+    with pytest.raises(ValueError, match=r"env\.kwargs \{'size': 3\} do not fit .*Clock") as caught:
+        check(replace(config, env_kwargs={"size": 3}), Clock)
+    assert caught.value.__notes__ == ["(with eval.env_kwargs={'size': 3})"]
+    for opponent in ("random", "past", "some/run"):
+        with pytest.raises(
+            ValueError, match=rf"opponent={opponent} needs .* several players, and .*Clock says nothing"
+        ):
+            check(replace(config, opponent=opponent), Clock)
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(ValueError, match=r'needs imageio-ffmpeg: pip install "enn-ppo\[video\]"'):
+        check(replace(config, video=1, video_format="mp4"), Clock)
+    check(replace(config, interval=None, video=1, video_format="mp4"), Copycat)  # nothing will be evaluated
+
+
+def test_an_environment_that_cannot_be_sent_to_a_process_can_be_evaluated_in_line() -> None:
+    lock = threading.Lock()
+
+    def make_clock() -> Clock:
+        with lock:
+            return Clock()
+
+    with pytest.raises(
+        ValueError, match=r"eval\.process=true: .* cannot be sent .*; or .* in line, with eval\.process=false"
+    ):
+        check(TrainEvalConfig(interval=100), make_clock)
+    check(TrainEvalConfig(interval=100, process=False), make_clock)
+
+
+# --- Its place beside training ---
+
+
+def test_a_default_evaluation_has_seeds_that_training_does_not() -> None:
+    assert EpisodesConfig().seed == 1_000_001

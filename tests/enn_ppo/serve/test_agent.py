@@ -1,0 +1,396 @@
+"""A trained policy plays in a program that knows nothing of the trainer."""
+
+from __future__ import annotations
+
+import enum
+import json
+import random
+import zipfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, RolloutConfig, TrainConfig, evaluate, train
+from enn_ppo.checkpoints import load_checkpoint_or_agent
+from enn_ppo.checkpoints.fit import fit_policy
+from enn_ppo.checkpoints.policy import CPU, load_net
+from enn_ppo.eval.policy import fit_critic
+from enn_ppo.export import main as export
+from enn_ppo.play import NetPolicy
+from enn_ppo.serve.agent import PolicyDecision, TrainedAgent, load_agent, load_policy, save_agent
+from enn_ppo.serve.policy import ServedPolicies
+from enn_ppo.settings.serving import ServeConfig
+from entity_gym.agents import Agent, Obs, TrainEnvBuilder
+from entity_gym.batch.batching import batch_observations
+from rogue_net import ObsBatch
+from tests.enn_ppo.worlds import tiny_config
+
+
+class Turn(enum.Enum):
+    LEFT = -1
+    RIGHT = 1
+
+
+@dataclass
+class Me:
+    x: float
+    tired: bool
+
+
+@dataclass
+class Apple:
+    x: float
+
+
+def seek(agent: Agent, config: Any, seed: int) -> None:
+    """One decision a game: worth 1 if it is towards the apple."""
+    rng = random.Random(seed)
+    while True:
+        me, apple = Me(0.0, rng.random() < 0.5), Apple(rng.choice([-1.0, 1.0]))
+        turn = agent.act(Obs(Turn, score=0, entities=[apple], actors=[me]))
+        if turn is None:
+            return
+        agent.game_over(Obs(Turn, score=float(turn.value == apple.x)))
+
+
+env = TrainEnvBuilder().entity(Me, Apple).action(Turn).build(seek)
+
+
+def config_for(run_dir: Path) -> TrainConfig:
+    return tiny_config(
+        run_dir,
+        env=EnvConfig(id="tests.enn_ppo.serve.test_agent:env"),
+        rollout=RolloutConfig(num_envs=16, steps=8),
+        optim=OptimConfig(batch_size=64, lr=1e-2),
+        ppo=PPOConfig(ent_coef=0.0),
+        total_timesteps=3200,
+    )
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "seek"
+    train(config_for(folder))
+    return folder
+
+
+def obs(apple: float = 1.0, **changes: Any) -> Obs[Turn]:
+    return Obs(Turn, **{"score": 0.0, "entities": [Apple(apple)], "actors": [Me(0.0, False)], **changes})
+
+
+def test_what_was_learned_through_train_agent_is_played(run_dir: Path) -> None:
+    agent = load_agent(run_dir, greedy=True)
+    assert [agent.act(obs(apple)) for apple in (-1.0, 1.0)] == [Turn.LEFT, Turn.RIGHT]
+    assert agent.news == ""
+
+
+def test_a_decision_tells_probabilities_and_the_value(run_dir: Path) -> None:
+    decision = load_agent(run_dir, greedy=True).decide(obs(actors=[Me(0.0, False), Me(0.0, True)]))
+    assert decision.labels == ("LEFT", "RIGHT")
+    assert decision.probabilities.shape == (2, 2)
+    np.testing.assert_allclose(decision.probabilities.sum(axis=1), 1, rtol=1e-5)
+    assert (decision.probabilities[:, 1] > 0.6).all()
+    assert decision.actions == [Turn.RIGHT, Turn.RIGHT]
+    assert 0.5 < decision.value < 1.5
+
+
+def test_closed_actions_have_probability_0_and_are_not_taken(run_dir: Path) -> None:
+    decision = load_agent(run_dir).decide(obs(allowed=[[Turn.LEFT]]))
+    assert decision.actions == [Turn.LEFT]
+    assert decision.probabilities.tolist() == [[1.0, 0.0]]
+
+
+def test_greedy_is_always_the_same_and_sampling_follows_the_seed(run_dir: Path) -> None:
+    judge = load_agent(run_dir)
+    somewhere = min(np.linspace(-1, 1, 101), key=lambda x: abs(judge.decide(obs(x)).probabilities[0, 0] - 0.5))
+
+    def played(**how: Any) -> list[Turn | None]:
+        agent = load_agent(run_dir, **how)
+        return [agent.act(obs(somewhere)) for _ in range(60)]  # an apple where it can hardly tell what to do
+
+    assert len(set(played(greedy=True))) == 1
+    assert set(played(seed=1)) == set(Turn)
+    assert played(seed=1) == played(seed=1)
+    assert played(seed=1) != played(seed=2)
+
+
+# ---- one file
+
+
+def test_one_file_plays_as_the_run_does(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "new" / "seek.agent"
+    assert export([str(run_dir), str(file)]) == 0
+    assert capsys.readouterr().out == f"wrote {file}\n"
+    alone, whole = load_agent(file).decide(obs()), load_agent(run_dir).decide(obs())
+    assert alone.probabilities.tolist() == whole.probabilities.tolist()
+    assert alone.value == whole.value
+    again = save_agent(run_dir, tmp_path / "again.agent")
+    assert again.read_bytes() == file.read_bytes()
+
+
+def test_a_file_holds_no_code_and_nothing_of_the_trainer(run_dir: Path, tmp_path: Path) -> None:
+    file = save_agent(run_dir, tmp_path / "seek.agent")
+    with zipfile.ZipFile(file) as archive:
+        assert archive.namelist() == ["agent.json", "policy.safetensors", "config.yaml", "spaces.json"]
+        assert json.loads(archive.read("agent.json"))["step"] == 3200
+
+
+def values_of(path: Path) -> dict[str, float]:
+    """The value of one observation, as each of those tells it that load a policy."""
+    seen, checkpoint = obs().to_observation(), load_checkpoint_or_agent(path)
+    policy = load_policy(path, greedy=True)
+    batch = batch_observations([seen], policy.obs_space, policy.action_space, "the test")
+    served = ServedPolicies(checkpoint, CPU, ServeConfig(checkpoint=str(path))).trained
+    features = {name: np.array(rows).tolist() for name, rows in seen.features.items()}
+    asked = {
+        "features": features,
+        "ids": {"Me": ["me"], "Apple": ["apple"]},
+        "actions": {"Turn": {"actor_types": ["Me"]}},
+    }
+    request = served.read({"type": "act", "observation": asked, "value": True})
+    (answer,) = served.decide([request], torch.Generator())
+    fitted = fit_policy(checkpoint, policy.obs_space, policy.action_space, CPU, "the test")
+    critic = fit_critic(checkpoint, fitted, policy.obs_space, policy.action_space, CPU, "the test")
+    decided = policy.act(seen)
+    assert isinstance(decided, PolicyDecision)
+    return {
+        "policy": decided.value,
+        "agent": load_agent(path, greedy=True).decide(obs()).value,
+        "server": answer["value"],
+        "play": NetPolicy(fitted.net, greedy=True, adaptor=fitted.adaptor, critic=critic)(batch).value,
+    }
+
+
+@pytest.mark.parametrize("normalize", ["rewards", "returns"])
+def test_the_value_is_that_of_the_value_network_in_the_unit_of_rewards(normalize: Any, tmp_path: Path) -> None:
+    config = config_for(tmp_path / "run")
+    config = replace(config, ppo=PPOConfig(normalize=normalize), value_net=config.net, total_timesteps=1280)
+    train(config)
+    file = save_agent(tmp_path / "run", tmp_path / "seek.agent")
+    values = {
+        f"{name} {path.name}": value for path in (tmp_path / "run", file) for name, value in values_of(path).items()
+    }
+    checkpoint = load_checkpoint_or_agent(tmp_path / "run")
+    scale = checkpoint.trainer["scale"]
+    unit = (scale["squares"] / scale["count"]) ** 0.5 if normalize == "rewards" else 1.0
+    critic = load_net(checkpoint, "value_net").eval()
+    assert unit != 1 or float(critic.value_head.deviation) != 1
+    observation = batch_observations([obs().to_observation()], critic.obs_space, critic.action_space, "the test")
+    expected = critic.value(ObsBatch.from_vec_obs(observation))[0].item() * unit
+    assert values == pytest.approx(dict.fromkeys(values, expected), rel=1e-5)
+
+
+def test_a_file_of_an_older_version_without_the_unit_of_its_values_is_refused(tmp_path: Path) -> None:
+    train(replace(config_for(tmp_path / "run"), ppo=PPOConfig(normalize="rewards"), total_timesteps=128))
+    file = save_agent(tmp_path / "run", tmp_path / "seek.agent")
+    old = rewrite(file, agent=b'{"format": 2, "step": 128}')
+    with pytest.raises(ValueError, match=r"lacks the value network or the unit of its values; export it again"):
+        load_policy(old)
+    for unit in (b"0", b'"1"', b"NaN", b"true"):
+        with pytest.raises(ValueError, match=r"agent\.json has the value_unit"):
+            load_policy(rewrite(file, agent=b'{"format": 2, "step": 128, "value_unit": ' + unit + b"}"))
+
+
+def rewrite(file: Path, compression: int = zipfile.ZIP_STORED, **members: bytes | None) -> Path:
+    with zipfile.ZipFile(file) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    changed = file.with_name("changed.agent")
+    with zipfile.ZipFile(changed, "w", compression) as archive:
+        for name, data in parts.items():
+            data = members.get(name.partition(".")[0], data)  # type: ignore[assignment]
+            if data is not None:
+                archive.writestr(name, data)
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"policy": None}, "policy.safetensors is not in it"),
+        ({"policy": b"x"}, "changed.agent is no agent that enn_ppo.export or save_agent wrote"),
+        ({"spaces": b"[]"}, "wrote: spaces.json: holds list, not a mapping"),
+        ({"spaces": b"{"}, "is no agent that enn_ppo.export or save_agent wrote"),
+        (
+            {"config": b"!!python/object/apply:os.system ['true']"},
+            "is no agent that enn_ppo.export or save_agent wrote: config.yaml: could not determine",
+        ),
+        ({"agent": b'{"format": 99, "step": 1}'}, "its format is 99, and this version of enn-ppo reads format 2"),
+        ({"agent": b'{"format": "2"}'}, "agent.json holds"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_what_is_wrong(
+    run_dir: Path, tmp_path: Path, members: dict[str, bytes | None], message: str
+) -> None:
+    changed = rewrite(save_agent(run_dir, tmp_path / "seek.agent"), **members)
+    with pytest.raises(ValueError, match=message):
+        load_agent(changed)
+
+
+def test_a_file_that_unfolds_when_it_is_read_is_refused(run_dir: Path, tmp_path: Path) -> None:
+    changed = rewrite(save_agent(run_dir, tmp_path / "seek.agent"), zipfile.ZIP_DEFLATED)
+    with pytest.raises(ValueError, match="it is compressed, and such files never are"):
+        load_agent(changed)
+
+
+def test_what_is_no_policy_at_all_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(
+        ValueError, match="text is no agent that enn_ppo.export or save_agent wrote: File is not a zip file"
+    ):
+        load_agent(tmp_path / "text")
+    with pytest.raises(ValueError, match="no checkpoint .*nowhere"):
+        load_agent(tmp_path / "nowhere")
+    assert export([str(tmp_path / "nowhere"), str(tmp_path / "x")]) == 2
+    assert "error: no checkpoint" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_refused(run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot be written"):
+        save_agent(run_dir, tmp_path / "file" / "x.agent")
+
+
+def test_a_file_that_is_no_agent_is_not_replaced(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    game = tmp_path / "game.py"
+    game.write_text("import random\n")
+    assert export([str(run_dir), str(game)]) == 2
+    assert "game.py is there already and is no agent, so it is not replaced" in capsys.readouterr().err
+    assert game.read_text() == "import random\n"
+    archive = tmp_path / "holiday.zip"
+    with zipfile.ZipFile(archive, "w") as pictures:
+        pictures.writestr("beach.txt", "sand")
+    assert export([str(run_dir), str(archive)]) == 2
+    assert export([str(run_dir), str(tmp_path / "a.agent")]) == export([str(run_dir), str(tmp_path / "a.agent")]) == 0
+
+
+def test_where_a_run_is_needed_a_file_of_an_agent_is_told_what_takes_it(run_dir: Path, tmp_path: Path) -> None:
+    file = save_agent(run_dir, tmp_path / "seek.agent")
+    with pytest.raises(
+        ValueError, match="is a file: .*an agent that enn_ppo.export wrote, which load_agent and enn_ppo.serve"
+    ):
+        evaluate(EvalConfig(checkpoint=str(file)))
+
+
+# ---- newer programs
+
+
+def renamed(name: str, cls: type) -> type:
+    cls.__name__ = name
+    return cls
+
+
+@dataclass
+class RicherMe:
+    name: int  # features that the policy does not know stand before and after those that it does
+    tired: bool
+    x: float
+    luck: float
+
+
+@dataclass
+class Ghost:
+    x: float
+
+
+class MoreTurns(enum.Enum):
+    RIGHT = 1
+    JUMP = 5
+    LEFT = -1
+
+
+class LessTurns(enum.Enum):
+    LEFT = -1
+
+
+@dataclass
+class PoorerMe:
+    x: float
+
+
+def test_features_of_a_newer_program_are_ignored_by_name(run_dir: Path) -> None:
+    newer = renamed("Me", RicherMe)
+    agent = load_agent(run_dir, greedy=True)
+    before = load_agent(run_dir).decide(obs())
+    decision = agent.decide(obs(actors=[newer(name=7, tired=False, x=0.0, luck=99.0)]))
+    np.testing.assert_allclose(decision.probabilities, before.probabilities, rtol=1e-5)
+    assert agent.news == "ignored: features 'name', 'luck' of 'Me'"
+
+
+def test_entities_of_a_new_type_are_hidden(run_dir: Path) -> None:
+    agent = load_agent(run_dir, greedy=True)
+    before = agent.decide(obs())
+    with_ghost = agent.decide(obs(entities=[Apple(1.0), Ghost(-1.0)]))
+    np.testing.assert_allclose(with_ghost.probabilities, before.probabilities, rtol=1e-5)
+    assert "hidden from all that the policy knows: 'Ghost'" in agent.news
+    assert agent.act(obs(-1.0)) == Turn.LEFT  # and then one without
+
+
+def test_choices_are_found_by_name(run_dir: Path) -> None:
+    agent = load_agent(run_dir, greedy=True)
+    more = renamed("Turn", MoreTurns)
+    asked: Obs[Any] = Obs(more, score=0, entities=[Apple(1.0)], actors=[Me(0.0, False)])
+    decision = agent.decide(asked)
+    assert decision.labels == ("RIGHT", "JUMP", "LEFT")
+    assert decision.probabilities[0, 0] > decision.probabilities[0, 2]
+    assert "choice 'JUMP' of action 'Turn' is new" in agent.news
+
+
+def test_what_the_policy_needs_and_does_not_get_is_named(run_dir: Path) -> None:
+    agent = load_agent(run_dir)
+    with pytest.raises(ValueError, match="the network needs the feature 'tired' of 'Me'"):
+        agent.act(obs(actors=[renamed("Me", PoorerMe)(0.0)]))
+    agent = load_agent(run_dir)
+    with pytest.raises(ValueError, match="was not trained for the action 'Ghosts'; allowed: 'Turn'"):
+        agent.act(Obs(renamed("Ghosts", enum.Enum("Ghosts", ["BOO"])), score=0, actors=[Me(0.0, False)]))
+    less: Obs[Any] = Obs(renamed("Turn", LessTurns), score=0, actors=[Me(0.0, False)])
+    with pytest.raises(ValueError, match="the choice 'RIGHT' of the action 'Turn' is gone"):
+        agent.act(less)
+
+
+def test_a_type_may_not_change_while_it_plays(run_dir: Path) -> None:
+    agent = load_agent(run_dir)
+    agent.act(obs())
+    other = dataclass(type("Apple", (), {"__annotations__": {"x": float, "y": float}}))
+    with pytest.raises(
+        ValueError, match="'Apple' is .* since this agent was first shown one, and is now .*load_agent again"
+    ):
+        agent.act(obs(entities=[other(1.0, 2.0)]))
+
+
+# ---- alone
+
+
+def test_what_is_no_observation_is_refused(run_dir: Path) -> None:
+    agent = load_agent(run_dir)
+    not_obs: Any
+    for not_obs in ({"x": 1}, 3, None):
+        for ask in (agent.act, agent.act_each, agent.act_async, agent.decide, agent.game_over):
+            with pytest.raises(ValueError, match=r"is no Obs; agents are shown Obs\(Move, score="):
+                ask(not_obs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"path": None}, "path is None; it must name a run directory"),
+        ({"greedy": "yes"}, "greedy is 'yes'; it must be True or False"),
+        ({"seed": "x"}, "seed is 'x'; it must be a whole number"),
+        ({"seed": -1}, "seed is -1; it must not be negative"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(run_dir: Path, arguments: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        load_agent(**{"path": run_dir, **arguments})
+
+
+def test_an_agent_is_what_loading_returns(run_dir: Path) -> None:
+    agent = load_agent(str(run_dir))
+    assert isinstance(agent, TrainedAgent | Agent)
+    agent.game_over(obs())
+    assert agent.act_each(obs(actors=[])) == []

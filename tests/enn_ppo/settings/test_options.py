@@ -1,0 +1,223 @@
+"""Options: their types, ranges and docstrings, what is refused, and what --help prints."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from enn_ppo.clone.config import CloneConfig
+from enn_ppo.plot.config import PlotConfig
+from enn_ppo.settings.command_line.options import Option, field_docstrings, help_text, sections_of
+from enn_ppo.settings.config import EvalConfig, PPOConfig, TrainConfig
+from enn_ppo.settings.evaluation import WatchConfig
+from enn_ppo.settings.schedule import Scheduled, ScheduleRange
+from enn_ppo.settings.schema import to_dict
+from enn_ppo.settings.serving import ServeConfig
+from enn_ppo.sweep.config import SweepCommand, SweepConfig
+from rogue_net.checks import Range
+from rogue_net.config import RelposConfig, RogueNetConfig
+
+COMMANDS: dict[str, Any] = {
+    "train": TrainConfig(ppo=PPOConfig(advantages="n_step")),  # without which there are no n steps
+    "eval": EvalConfig(checkpoint="a"),
+    "clone": CloneConfig(data="a"),
+    "sweep": SweepCommand(sweep=SweepConfig(space={"seed": [1, 2]})),
+    "plot": PlotConfig(runs=("a",)),
+    "serve": ServeConfig(checkpoint="a"),
+    "watch": WatchConfig(run="a"),
+}
+
+
+def options_of(cls: type[Any]) -> dict[str, Option]:
+    """Without those of a section that may be null: they are those of another."""
+    return {option.name: option for section in sections_of(cls) if not section.optional for option in section.options}
+
+
+def section_of(config: Any, path: str) -> Any:
+    """The settings at a dotted path."""
+    return functools.reduce(getattr, path.split(".") if path else [], config)
+
+
+NUMBERS = {
+    option.name: (option, section_of(config, option.name.rpartition(".")[0]))
+    for config in COMMANDS.values()
+    for option in options_of(type(config)).values()
+    if re.match("integer|number", option.type)
+}
+TRAIN = options_of(TrainConfig)
+
+
+# --- Ranges ---
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_an_option_calls_out_of_range_is_refused_and_the_end_of_the_range_is_not(name: str) -> None:
+    option, config = NUMBERS[name]
+    field = name.rpartition(".")[2]
+    allowed, refused = ends(option)
+    assert refused, f"{name} says no range: {option}"
+    for value in refused:
+        with pytest.raises(ValueError, match=rf"^{re.escape(name)} must be an? (integer|number)"):
+            dataclasses.replace(config, **{field: value})
+    for value in allowed:
+        assert accepted(config, field, value), f"{name}={value}"
+
+
+def ends(option: Option) -> tuple[list[float], list[float]]:
+    """The last values inside of the range that an option names, and the first outside."""
+    step = 1 if option.type.startswith("integer") else 1e-6
+    allowed, refused, text = [], [], re.sub(r"(?<=\d),(?=\d{3})", "", option.range)
+    if low := re.match(r"(at least|greater than) ([\d.]+)", text):
+        inside = low[1] == "at least"
+        allowed.append(float(low[2]) + (0 if inside else step))
+        refused.append(float(low[2]) - (step if inside else 0))
+    if high := re.search(r"(below|at most) ([\d.]+)", text):
+        inside = high[1] == "at most"
+        allowed.append(float(high[2]) - (0 if inside else step))
+        refused.append(float(high[2]) + (step if inside else 0))
+    if both := re.match(r"in ([\[(])(\d+), (\d+)([\])])", text):
+        allowed += [float(both[2]) + (0 if both[1] == "[" else step), float(both[3]) - (0 if both[4] == "]" else step)]
+        refused += [float(both[2]) - (step if both[1] == "[" else 0), float(both[3]) + (step if both[4] == "]" else 0)]
+    whole = option.type.startswith("integer")
+    return ([int(v) for v in allowed], [int(v) for v in refused]) if whole else (allowed, refused)
+
+
+def accepted(config: Any, field: str, value: float) -> bool:
+    """Whether the value itself is; another setting may still be against it (`net.d_model=1` with two heads)."""
+    try:
+        dataclasses.replace(config, **{field: value})
+    except ValueError as error:
+        return not re.search(rf"{field} must be an? (integer|number)", str(error))
+    return True
+
+
+def test_lists_of_whole_numbers_say_what_each_must_be() -> None:
+    with pytest.raises(ValueError, match=r"net\.relpos\.extent must be an integer of at least 1, got 0"):
+        RelposConfig(extent=[0])
+
+
+# --- Reading ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheels:
+    """What it rolls on. Nothing else."""
+
+    count: Annotated[int, Range(2)] = 4
+    """How many. More is
+    dearer."""
+    kind: Literal["steel", "wood"] = "wood"
+    """What they are made of: `steel` | `wood`. The first rusts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cart:
+    """A cart."""
+
+    wheels: Wheels = dataclasses.field(default_factory=Wheels)
+    """Its wheels."""
+    spare: Wheels | None = None
+    """Wheels to change to; null: none."""
+    speed: Annotated[Scheduled, ScheduleRange(0, 30, open_high=True)] = 1e-3
+    """Speed, in metres per second; 0: it stands."""
+    load: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What it carries."""
+    owner: str
+    """Whose it is."""
+
+
+def test_an_option_has_the_range_of_its_type_and_the_meaning_of_its_docstring() -> None:
+    assert options_of(Wheels) == {
+        "count": Option("count", "integer", "4", "at least 2", "How many. More is dearer."),
+        "kind": Option(
+            "kind", "choice", "wood", "`steel`, `wood`", "What they are made of: `steel` | `wood`. The first rusts."
+        ),
+    }
+
+
+def test_sections_come_in_order_with_dotted_names_and_the_top_last() -> None:
+    wheels, spare, top = sections_of(Cart)
+    assert (wheels.path, wheels.summary, wheels.optional) == ("wheels", "What it rolls on.", False)
+    assert [option.name for option in wheels.options] == ["wheels.count", "wheels.kind"]
+    assert (spare.path, spare.summary, spare.optional) == ("spare", "Wheels to change to; null: none.", True)
+    assert [option.name for option in top.options] == ["speed", "load", "owner"]
+
+
+def test_a_setting_has_the_type_that_a_reader_knows() -> None:
+    options = options_of(Cart)
+    assert options["speed"] == Option(
+        "speed", "number or schedule", "0.001", "in [0, 30)", "Speed, in metres per second; 0: it stands."
+    )
+    assert options["load"] == Option("load", "mapping", "{}", "", "What it carries.")
+    assert options["owner"] == Option("owner", "text", "", "", "Whose it is.")
+    types = {
+        name: TRAIN[name].type
+        for name in ("rollout.num_threads", "value_optim.lr", "net.relpos.extent", "debug", "run_dir")
+    }
+    assert types == {
+        "rollout.num_threads": "integer or `auto`",
+        "value_optim.lr": "number or schedule or null",
+        "net.relpos.extent": "list of integers",
+        "debug": "true or false",
+        "run_dir": "text or null",
+    }
+
+
+def test_a_field_without_a_docstring_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^Silent\.loud has no docstring below it$"):
+        field_docstrings(Silent)
+
+
+@dataclass(frozen=True)
+class Silent:
+    """Says nothing."""
+
+    loud: bool = False
+
+
+# --- Help ---
+
+
+def test_help_lists_groups_and_settings_with_their_values_and_what_they_mean() -> None:
+    values = {
+        "wheels": {"count": 6, "kind": "steel"},
+        "spare": None,
+        "speed": "1@0 -> 2@1",
+        "load": {"hay": 2},
+        "owner": "?",
+    }
+    assert help_text(Cart, values, {"wheels": ["small", "large"]}).splitlines() == [
+        "Groups: name=choice sets several settings at once.",
+        "  wheels                                    small, large",
+        "",
+        "wheels: What it rolls on.",
+        "  wheels.count=6                            How many (at least 2)",
+        "  wheels.kind=steel                         What they are made of: steel | wood",
+        "",
+        "spare: Wheels to change to; null: none.",
+        "",
+        "top level: A cart.",
+        "  speed=1@0 -> 2@1                          Speed, in metres per second; 0: it stands (in [0, 30))",
+        "  load                                      What it carries",
+        "    load.hay=2",
+        "  owner=?                                   Whose it is",
+    ]
+
+
+def test_help_fits_into_120_columns_and_lists_every_setting_of_training() -> None:
+    lines = help_text(TrainConfig, to_dict(TrainConfig()), {}).splitlines()
+    assert max(map(len, lines)) <= 120
+    named = [line.split("=")[0].strip() for line in lines if re.match(r"  [\w.]+=", line)]
+    assert named == list(TRAIN)
+
+
+def test_help_shows_the_settings_of_a_value_network_only_where_there_is_one() -> None:
+    config = to_dict(TrainConfig(value_net=RogueNetConfig(d_model=64)))
+    assert "\n  value_net.d_model=64 " in help_text(TrainConfig, config, {})
+    without = help_text(TrainConfig, to_dict(TrainConfig()), {})
+    assert "value_net." not in without and "\nvalue_net: A separate value network" in without

@@ -1,0 +1,511 @@
+"""The compiled step against the modules: losses, gradients, optimizer steps."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enn_ppo.ppo import Minibatch, Samples, ppo_loss, update
+from enn_ppo.settings.learning import OptimConfig, PPOConfig, PPOSettings
+from enn_ppo.training.learning.actor_critic import ActorCritic
+from enn_ppo.training.learning.compiled import CompiledPPO
+from enn_ppo.training.learning.optimizer import AdamW
+from enn_ppo.training.learning.teacher import TeacherLoss
+from enn_ppo.training.ranks import ALONE
+from entity_gym import (
+    Angle,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Category,
+    Entity,
+    Flag,
+    Observation,
+    ObsSpace,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+from entity_gym.batch.batching import batch_observations
+from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, keyed
+from rogue_net.config import TranslationConfig
+from tests.enn_ppo.samples import samples_of
+from tests.rogue_net.worlds import World, batches, make_net, to_batch, worlds
+
+ppo_settings = st.builds(
+    PPOConfig,
+    clip=st.sampled_from([0.05, 0.2]),
+    clip_value=st.booleans(),
+    ent_coef=st.sampled_from([0.0, 0.05]),
+    vf_coef=st.sampled_from([0.5, 1.0]),
+    ratio=st.sampled_from(["per_actor", "joint"]),
+    weighting=st.sampled_from(["actor", "frame"]),
+    normalize_advantages=st.booleans(),
+)
+
+TYPED = World(
+    ObsSpace(
+        {
+            "unit": Entity(["x", "y", Angle("heading"), Flag("armed"), Category("kind", 3)]),
+            "tile": Entity([Category("ground", 2), Category("owner", 4)]),
+            "flag": Entity([]),
+        }
+    ),
+    {
+        "move": CategoricalActionSpace([str(choice) for choice in range(11)]),
+        "pick": SelectEntityActionSpace(nobody=True),
+    },
+)
+
+
+def typed_observations(count: int, seed: int) -> list[Observation]:
+    """Frames of typed features in which units act and select anything, or nobody."""
+    rng = torch.Generator().manual_seed(seed)
+
+    def whole(high: int, *shape: int) -> torch.Tensor:
+        return torch.randint(high, shape, generator=rng)
+
+    observations = []
+    for _ in range(count):
+        units, tiles, flags = whole(5, 3).tolist()
+        counts = {"unit": units, "tile": tiles, "flag": flags}
+        ids = {name: [(name, i) for i in range(number)] for name, number in counts.items()}
+        everything = [each for of_type in ids.values() for each in of_type]
+        plain = torch.randn(units, 3, generator=rng) * 3
+        features = {
+            "unit": torch.cat([plain, whole(2, units, 1), whole(3, units, 1)], dim=1).numpy(),
+            "tile": torch.cat([whole(2, tiles, 1), whole(4, tiles, 1)], dim=1).float().numpy(),
+            "flag": torch.zeros(flags, 0).numpy(),
+        }
+        mask = (whole(3, units, len(everything)) > 0).tolist() if units else None
+        actions: dict[str, Any] = {
+            "move": CategoricalActionMask(actor_ids=ids["unit"]),
+            "pick": SelectEntityActionMask(actor_ids=ids["unit"], actee_ids=everything, mask=mask),
+        }
+        observations.append(Observation(features=features, ids=ids, actions=actions))
+    return observations
+
+
+def samples(net: RogueNet, batch: ObsBatch, seed: int = 0) -> Samples:
+    """Frames in which a similar policy has acted."""
+    rng = torch.Generator().manual_seed(seed)
+    acted = net.act(batch, generator=rng)
+    log_probs = {
+        name: RaggedTensor(old + 0.2 * torch.randn(old.shape, generator=rng), acted.actions[name].offsets)
+        for name, old in acted.log_probs.items()
+    }
+    numbers = torch.randn(3, len(batch), generator=rng)
+    values = acted.values + 0.3 * numbers[0]
+    return samples_of(batch, acted.actions, log_probs, values, advantages=numbers[1], returns=numbers[2])
+
+
+@given(st.data(), worlds, st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_acting_is_that_of_the_modules(data: Any, world: World, greedy: bool) -> None:
+    batch = to_batch(data.draw(batches(world, max_size=6)), world)
+    n_layer = data.draw(st.integers(0, 2))
+    keys = FrameKeys(keyed(3, torch.arange(len(batch))))
+    found, expected = (
+        make_net(world, n_layer=n_layer, backend=backend).act(batch, greedy=greedy, generator=keys)
+        for backend in ("fused", "reference")
+    )
+    for name, actions in expected.actions.items():
+        torch.testing.assert_close(found.actions[name].values, actions.values)
+        torch.testing.assert_close(found.log_probs[name], expected.log_probs[name], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.values, expected.values, atol=1e-5, rtol=1e-5)
+
+
+def test_acting_on_typed_features_by_threads_and_after_weights_have_changed() -> None:
+    torch.manual_seed(6)
+    nets = [
+        RogueNet(RogueNetConfig(d_model=16, backend=backend), TYPED.obs_space, TYPED.action_space)
+        for backend in ("fused", "reference")
+    ]
+    batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(400, 4), TYPED.obs_space, TYPED.action_space))
+    keys = FrameKeys(keyed(3, torch.arange(len(batch))))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for _ in range(3):
+            for parameter in nets[0].parameters():
+                with torch.no_grad():
+                    parameter.add_(torch.randn_like(parameter) * 0.1)
+            nets[0].update_normalization(batch)
+            nets[1].load_state_dict(nets[0].state_dict())
+            found, expected = (net.act(batch, generator=keys) for net in nets)
+            torch.testing.assert_close(found.values, expected.values, atol=1e-5, rtol=1e-5)
+            for name, log_probs in expected.log_probs.items():
+                assert (found.actions[name].values == expected.actions[name].values).float().mean() > 0.99
+                same = (found.actions[name].values == expected.actions[name].values)[:, 0]
+                torch.testing.assert_close(found.log_probs[name][same], log_probs[same], atol=1e-5, rtol=1e-5)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_acting_sees_the_step_of_an_optimizer_that_leaves_versions_alone() -> None:
+    torch.manual_seed(7)
+    nets = [
+        RogueNet(RogueNetConfig(d_model=16, backend=backend), TYPED.obs_space, TYPED.action_space)
+        for backend in ("fused", "reference")
+    ]
+    batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(20, 6), TYPED.obs_space, TYPED.action_space))
+    optimizer = torch.optim.AdamW(nets[0].parameters(), lr=0.1, fused=True)
+    nets[0].act(batch, greedy=True)
+    for parameter in nets[0].parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    nets[1].load_state_dict(nets[0].state_dict())
+    found, expected = (net.act(batch, greedy=True).values for net in nets)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_copied_and_a_pickled_network_act_by_themselves() -> None:
+    torch.manual_seed(8)
+    net = RogueNet(RogueNetConfig(d_model=16), TYPED.obs_space, TYPED.action_space)
+    batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(20, 7), TYPED.obs_space, TYPED.action_space))
+    expected = net.act(batch, greedy=True).values
+    copies = [copy.deepcopy(net), pickle.loads(pickle.dumps(net))]
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.zero_()
+    for each in copies:
+        torch.testing.assert_close(each.act(batch, greedy=True).values, expected)
+    assert not net.act(batch, greedy=True).values.any()
+
+
+def test_an_id_that_is_not_in_its_table_is_refused_by_name() -> None:
+    net = RogueNet(RogueNetConfig(d_model=16), TYPED.obs_space, TYPED.action_space)
+    batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(4, 5), TYPED.obs_space, TYPED.action_space))
+    batch.features["unit"].values[0, 4] = 3
+    with pytest.raises(ValueError, match="'unit': category 'kind' is 3; ids are whole numbers from 0 to 2"):
+        net.act(batch, greedy=True)
+
+
+def model_of(net: RogueNet, value_net: RogueNet | None = None) -> ActorCritic:
+    return ActorCritic(net, value_net)
+
+
+def gradients_of_modules(model: ActorCritic, given: Samples, ppo: PPOSettings) -> tuple[dict[str, torch.Tensor], Any]:
+    """The gradient of every parameter that has one, by the reference modules, and the statistics."""
+    model.zero_grad(set_to_none=True)
+    loss, stats = ppo_loss(model, Minibatch.of_samples(given, ppo), ppo)
+    loss.backward()
+    return {name: each.grad for name, each in model.named_parameters() if each.grad is not None}, stats
+
+
+def compiled_step(
+    model: ActorCritic, given: Samples, ppo: PPOSettings, lr: float = 0.0
+) -> tuple[dict[str, torch.Tensor], Any]:
+    """The same by the compiled step: Adam's first moments after one step are a tenth of the gradient."""
+    groups = [{"params": list(net.parameters())} for net in (model.policy, model.value_net) if net is not None]
+    optimizer = AdamW(groups, lr=lr, weight_decay=0.0)
+    learning = CompiledPPO(model, optimizer)
+    with learning.update(given, ppo) as frames:
+        stats = learning.learn(model, optimizer, frames, OptimConfig(max_grad_norm=1e9), ppo, ppo_loss, ALONE)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {names[id(each)]: state["exp_avg"] * 10 for each, state in optimizer.state.items()}, stats
+
+
+def assert_same_gradients(model: ActorCritic, given: Samples, ppo: PPOConfig) -> None:
+    at = PPOSettings.at(ppo)
+    expected, stats = gradients_of_modules(model, given, at)
+    found, logged = compiled_step(model, given, at)
+    assert set(found) == set(expected)
+    largest = max(float(each.abs().max()) for each in expected.values())
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-5 * max(1.0, largest), rtol=1e-5, msg=name)
+    for name, number in stats.items():
+        torch.testing.assert_close(logged[name], number.detach(), atol=1e-5, rtol=1e-5, msg=name)
+
+
+@given(st.data(), worlds, ppo_settings)
+@settings(max_examples=60, deadline=None)
+def test_gradients_and_statistics_are_those_of_the_modules(data: Any, world: World, ppo: PPOConfig) -> None:
+    batch = to_batch(data.draw(batches(world, max_size=6)), world)
+    net = make_net(world, n_layer=data.draw(st.integers(0, 2)), backend="reference")
+    given = samples(net, batch)
+    assert_same_gradients(model_of(net), given, ppo)
+
+
+@pytest.mark.parametrize("d_model, n_head, n_layer", [(8, 1, 1), (24, 3, 2), (32, 2, 2), (64, 4, 1)])
+def test_typed_features_and_nobody_at_all_widths(d_model: int, n_head: int, n_layer: int) -> None:
+    torch.manual_seed(0)
+    config = RogueNetConfig(d_model=d_model, n_head=n_head, n_layer=n_layer, d_qk=12, backend="reference")
+    net = RogueNet(config, TYPED.obs_space, TYPED.action_space)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(70, 1), TYPED.obs_space, TYPED.action_space))
+    net.update_normalization(batch)
+    assert_same_gradients(model_of(net), samples(net, batch), PPOConfig())
+
+
+@pytest.mark.parametrize("ratio", ["per_actor", "joint"])
+def test_a_separate_value_network_and_a_scaled_head(ratio: Any) -> None:
+    torch.manual_seed(1)
+    batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(40, 2), TYPED.obs_space, TYPED.action_space))
+    config = RogueNetConfig(d_model=16, n_layer=1, backend="reference")
+    net, value_net = (RogueNet(config, TYPED.obs_space, TYPED.action_space) for _ in range(2))
+    with torch.no_grad():
+        for parameter in (*net.parameters(), *value_net.parameters()):
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    value_net.value_head.rescale(torch.tensor(3.0), torch.tensor(20.0))
+    assert_same_gradients(model_of(net, value_net), samples(net, batch), PPOConfig(ratio=ratio))
+    net.value_head.rescale(torch.tensor(-1.0), torch.tensor(0.1))
+    assert_same_gradients(model_of(net), samples(net, batch), PPOConfig())
+
+
+def test_translated_positions() -> None:
+    torch.manual_seed(2)
+    translation = TranslationConfig(reference_entity="unit.scout", position_features=["x", "y"], add_distance=True)
+    config = RogueNetConfig(d_model=16, n_layer=1, translation=translation, backend="reference")
+    entities = {"unit.scout": Entity(["x", "y"]), "mine": Entity(["x", "y"])}
+    world = World(ObsSpace(entities), {"move": CategoricalActionSpace(["a", "b"])})
+    net = RogueNet(config, world.obs_space, world.action_space)
+    observations = [
+        Observation(
+            features={"unit.scout": torch.randn(1, 2).numpy(), "mine": torch.randn(3, 2).numpy()},
+            ids={"unit.scout": [0], "mine": [1, 2, 3]},
+            actions={"move": CategoricalActionMask(actor_ids=[0])},
+        )
+        for _ in range(8)
+    ]
+    assert_same_gradients(model_of(net), samples(net, to_batch(observations, world)), PPOConfig())
+
+
+def learned(
+    model: ActorCritic, given: Samples, *, compiled: bool, steps: int, threads: int = 1, saved: Any = None
+) -> dict[str, Any]:
+    """Parameters after some optimizer steps, which go on from the state `saved`, and what was logged."""
+    groups = [{"params": list(model.policy.parameters()), "weight_decay": 0.1}]
+    optimizer = AdamW(groups, lr=1e-3, eps=1e-5, fused=True)
+    if saved is not None:
+        optimizer.load_state_dict(copy.deepcopy(saved))
+    optim = OptimConfig(batch_size=16, epochs=max(1, steps // 4))
+    generator = torch.Generator().manual_seed(5)
+    ppo = PPOSettings.at(PPOConfig())
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        if compiled:
+            learning = CompiledPPO(model, optimizer)
+            with learning.update(given, ppo) as frames:
+                stats = update(model, optimizer, frames, optim, ppo, generator=generator, learn=learning.learn)
+        else:
+            stats = update(model, optimizer, given, optim, ppo, generator=generator)
+    finally:
+        torch.set_num_threads(before)
+    return {"stats": stats, "parameters": dict(model.state_dict()), "optimizer": optimizer.state_dict()}
+
+
+def typed_case(frames: int = 64) -> tuple[ActorCritic, Samples]:
+    torch.manual_seed(3)
+    net = RogueNet(RogueNetConfig(d_model=16, n_layer=2, backend="reference"), TYPED.obs_space, TYPED.action_space)
+    batch = ObsBatch.from_vec_obs(
+        batch_observations(typed_observations(frames, 3), TYPED.obs_space, TYPED.action_space)
+    )
+    net.update_normalization(batch)
+    return model_of(net), samples(net, batch)
+
+
+def test_a_hundred_optimizer_steps_learn_the_same() -> None:
+    model, given = typed_case()
+    expected = learned(copy.deepcopy(model), given, compiled=False, steps=100)
+    found = learned(model, given, compiled=True, steps=100)
+    for name, parameter in expected["parameters"].items():
+        torch.testing.assert_close(found["parameters"][name], parameter, atol=1e-4, rtol=1e-4, msg=name)
+    assert found["stats"] == pytest.approx(expected["stats"], abs=1e-4, rel=1e-3)
+
+
+def test_the_optimizer_goes_on_from_either_to_the_other() -> None:
+    model, given = typed_case()
+    whole = learned(copy.deepcopy(model), given, compiled=True, steps=8)
+    state = whole["optimizer"]["state"]
+    assert {float(each["step"]) for each in state.values()} == {8.0}
+    expected = learned(model, given, compiled=False, steps=8)["optimizer"]["state"]
+    assert set(state) == set(expected)
+    for number, each in expected.items():
+        torch.testing.assert_close(state[number]["exp_avg"], each["exp_avg"], atol=1e-5, rtol=1e-3)
+
+
+def test_the_same_number_of_threads_gives_the_same_bits_and_another_one_nearly() -> None:
+    model, given = typed_case(600)
+    one, two, again = (
+        learned(copy.deepcopy(model), given, compiled=True, steps=8, threads=threads)["parameters"]
+        for threads in (1, 2, 2)
+    )
+    for name in one:
+        assert torch.equal(two[name], again[name])
+        torch.testing.assert_close(one[name], two[name], atol=1e-4, rtol=1e-4)
+
+
+def frame_of(count: int) -> Observation:
+    """Entities that all act in two ways."""
+    ids: Sequence[int] = range(count)
+    return Observation(
+        features={"a": torch.randn(count, 1).numpy()},
+        ids={"a": list(ids)},
+        actions={
+            "pick": SelectEntityActionMask(actor_ids=list(ids), actee_ids=list(ids)),
+            "m": CategoricalActionMask(actor_ids=list(ids)),
+        },
+    )
+
+
+CROWDED = World(
+    ObsSpace({"a": Entity(["x"])}),
+    {"pick": SelectEntityActionSpace(), "m": CategoricalActionSpace(["a", "b"])},
+)
+
+
+def crowded_nets() -> list[RogueNet]:
+    """The same network with kernels and without."""
+    nets = []
+    for backend in ("fused", "reference"):
+        torch.manual_seed(9)
+        nets.append(RogueNet(RogueNetConfig(d_model=16, backend=backend), CROWDED.obs_space, CROWDED.action_space))
+    return nets
+
+
+def assert_acts_alike(nets: Sequence[RogueNet], batch: ObsBatch, keys: torch.Tensor | None) -> None:
+    generator = None if keys is None else FrameKeys(keys)
+    found, expected = (net.act(batch, greedy=keys is None, generator=generator) for net in nets)
+    torch.testing.assert_close(found.values, expected.values, atol=1e-5, rtol=1e-5)
+    for name, log_probs in expected.log_probs.items():
+        assert (found.actions[name].values == expected.actions[name].values).float().mean() > 0.999
+        torch.testing.assert_close(found.log_probs[name].mean(), log_probs.mean(), atol=1e-3, rtol=1e-3)
+
+
+def test_small_frames_after_large_ones_use_a_tile_that_has_grown() -> None:
+    nets = crowded_nets()
+    large, small = (to_batch([frame_of(count)] * number, CROWDED) for count, number in ((400, 1), (30, 60)))
+    for batch in (large, small, large):
+        assert_acts_alike(nets, batch, keyed(3, torch.arange(len(batch))))
+    model = model_of(nets[1])
+    learning = CompiledPPO(model, AdamW([{"params": list(model.parameters())}], lr=0.0))
+    at = PPOSettings.at(PPOConfig())
+    for batch in (large, small):
+        given = samples(nets[1], batch)
+        expected, stats = gradients_of_modules(model, given, at)
+        with learning.update(given, at) as frames:
+            logged = learning.learn(model, learning.steps._optimizer, frames, OptimConfig(), at, ppo_loss, ALONE)
+            found = learning.steps._programs[0].gradient_flat[: learning.steps._programs[0].count].clone()
+        torch.testing.assert_close(
+            found, torch.cat([each.flatten() for each in expected.values()]), atol=1e-5, rtol=1e-5
+        )
+        assert float(logged["entropy"]) == pytest.approx(float(stats["entropy"]), rel=1e-5)
+
+
+def test_keys_may_be_strided_and_must_be_one_for_each_frame() -> None:
+    nets, batch = crowded_nets(), to_batch([frame_of(3)] * 50, CROWDED)
+    assert_acts_alike(nets, batch, keyed(3, torch.arange(100))[::2])
+    with pytest.raises(ValueError, match="keys must have shape"):
+        nets[0].act(batch, generator=FrameKeys(keyed(3, torch.arange(49))))
+
+
+def test_no_frames_at_all() -> None:
+    nets, batch = crowded_nets(), to_batch([frame_of(3)], CROWDED)
+    none = batch[torch.arange(0)]
+    assert len(nets[0].act(none, greedy=True).values) == 0
+
+
+def test_parameters_that_are_replaced_are_those_that_act() -> None:
+    nets, batch = crowded_nets(), to_batch([frame_of(3)] * 4, CROWDED)
+    nets[0].act(batch, greedy=True)
+    for net in nets:
+        torch.manual_seed(10)
+        net.load_state_dict(
+            {name: torch.randn_like(each) for name, each in net.named_parameters()}, assign=True, strict=False
+        )
+        net.value_head.project.weight = torch.nn.Parameter(torch.randn(1, 16))
+    assert_acts_alike(nets, batch, None)
+
+
+def test_a_program_made_in_inference_mode_works_outside_it() -> None:
+    nets, batch = crowded_nets(), to_batch([frame_of(3)] * 4, CROWDED)
+    with torch.inference_mode():
+        nets[0].act(batch, greedy=True)
+    for net in nets:
+        with torch.no_grad():
+            net.value_head.project.bias.fill_(2.0)
+    assert_acts_alike(nets, batch, None)
+
+
+def test_batches_that_would_index_beyond_their_memory_are_refused() -> None:
+    net, batch = crowded_nets()[0], to_batch([frame_of(3)] * 4, CROWDED)
+    actors = batch.action_masks["m"].actors
+    actors.values[1, 0] = 3
+    with pytest.raises(ValueError, match="index 3 in a frame of 3 entities"):
+        net.act(batch, greedy=True)
+    actors.values[1, 0] = 1
+    batch.features["a"] = RaggedTensor(batch.features["a"].values.double(), batch.features["a"].offsets)
+    with pytest.raises(ValueError, match="must be torch.float32"):
+        net.act(batch, greedy=True)
+
+
+def test_parameters_that_a_resumed_run_has_gained_make_steps_of_their_own() -> None:
+    model, given = typed_case()
+    saved = learned(model, given, compiled=False, steps=8)["optimizer"]
+    for number in (0, 3):
+        saved["state"].pop(number)
+    both = [learned(copy.deepcopy(model), given, compiled=compiled, steps=8, saved=saved) for compiled in (False, True)]
+    expected, found = both
+    steps = {number: float(state["step"]) for number, state in found["optimizer"]["state"].items()}
+    assert steps == {number: 8.0 if number in (0, 3) else 16.0 for number in steps}
+    for name, parameter in expected["parameters"].items():
+        torch.testing.assert_close(found["parameters"][name], parameter, atol=1e-5, rtol=1e-4, msg=name)
+    for number, state in expected["optimizer"]["state"].items():
+        torch.testing.assert_close(found["optimizer"]["state"][number]["exp_avg_sq"], state["exp_avg_sq"])
+
+
+def test_what_was_acted_by_the_same_weights_has_a_log_ratio_of_exactly_0() -> None:
+    torch.manual_seed(11)
+    net = RogueNet(RogueNetConfig(d_model=32), TYPED.obs_space, TYPED.action_space)
+    batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(300, 8), TYPED.obs_space, TYPED.action_space))
+    acted = net.act(batch, generator=FrameKeys(keyed(3, torch.arange(300))))
+    log_probs = {name: RaggedTensor(each, acted.actions[name].offsets) for name, each in acted.log_probs.items()}
+    nothing = torch.zeros(300)
+    given = samples_of(batch, acted.actions, log_probs, acted.values, advantages=nothing, returns=nothing)
+    order = torch.randperm(300)
+    _, stats = compiled_step(model_of(net), given.gather(order), PPOSettings.at(PPOConfig()))
+    assert float(stats["approx_kl"]) == 0.0 and float(stats["clip_fraction"]) == 0.0
+
+
+def test_a_frame_larger_than_a_tile() -> None:
+    torch.manual_seed(4)
+    _, net = crowded_nets()
+    batch = to_batch([frame_of(count) for count in (1, 300, 0, 2, 140, 0)], CROWDED)
+    assert_same_gradients(model_of(net), samples(net, batch), PPOConfig())
+
+
+def test_values_that_are_one_expanded_number_are_read_as_such() -> None:
+    model, given = typed_case()
+    same = replace(given, values=torch.tensor(0.5).expand(len(given)))
+    assert_same_gradients(model, same, PPOConfig())
+
+
+def test_the_teachers_term_is_that_of_the_modules_whatever_number_of_frames_it_takes_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, given = typed_case()
+    teacher = TeacherLoss(RogueNet(model.policy.config, TYPED.obs_space, TYPED.action_space))
+    at = replace(PPOSettings.at(PPOConfig()), teacher_kl=0.3)
+    loss, expected = ppo_loss(model, Minibatch.of_samples(given, at), at, [teacher])
+    loss.backward()
+    for frames in (4096, 10):
+        monkeypatch.setattr("enn_ppo.training.learning.teacher.FRAMES_AT_ONCE", frames)
+        optimizer = AdamW([{"params": list(model.policy.parameters())}], lr=0.0, weight_decay=0.0)
+        learning = CompiledPPO(model, optimizer, teacher)
+        with learning.update(given, at) as minibatch:
+            stats = learning.learn(model, optimizer, minibatch, OptimConfig(max_grad_norm=1e9), at, ppo_loss, ALONE)
+        assert float(stats["teacher_kl"]) == pytest.approx(float(expected["teacher_kl"].detach()), rel=1e-5)
+        for name, parameter in model.policy.named_parameters():
+            if parameter.grad is not None:
+                found = optimizer.state[parameter]["exp_avg"] * 10
+                torch.testing.assert_close(found, parameter.grad, atol=1e-5, rtol=1e-5, msg=name)

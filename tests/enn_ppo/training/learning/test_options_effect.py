@@ -1,0 +1,444 @@
+"""Each setting of learning, switched on in a tiny run: what is different then, in numbers worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from enn_ppo import OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.rollout import Rollout
+from enn_ppo.settings.config import EnvConfig, ValueOptimConfig
+from enn_ppo.settings.learning import PPOSettings
+from enn_ppo.training.callbacks import Callback, Update
+from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.state import TrainState
+from entity_gym import Environment, Observation
+from tests.enn_ppo.worlds import Copycat, Moment, Scripted, tiny_config
+
+CPU = torch.device("cpu")
+ONE_STEP = OptimConfig(batch_size=32, epochs=1, anneal_lr=False)  # one optimizer step in each update of 32 frames
+CONSTANT = PPOConfig(anneal_entropy=False)
+
+
+def tiny(run_dir: Path | str, **changes: Any) -> TrainConfig:
+    """Five updates of 32 frames, in a world without arguments."""
+    return tiny_config(run_dir, **({"env": EnvConfig()} | changes))
+
+
+def run(config: TrainConfig, env: Callable[[], Environment] = Copycat, *callbacks: Callback) -> list[dict[str, Any]]:
+    """Train, and return the rows of metrics."""
+    train(config, env, callbacks)
+    return [json.loads(line) for line in (Path(str(config.run_dir)) / "metrics.jsonl").read_text().splitlines()]
+
+
+def column(rows: list[dict[str, Any]], name: str) -> Any:
+    return pytest.approx([row[name] for row in rows])
+
+
+def state_of(config: TrainConfig, env: Callable[[], Environment] = Copycat) -> TrainState:
+    """A run that is about to begin."""
+    state = TrainState(config, bind_environment(config.env, env), CPU, Callback())
+    state.start()
+    return state
+
+
+def learn(state: TrainState, updates: int = 1) -> None:
+    """The algorithm, without what is around it."""
+    for _ in range(updates):
+        settings = state.begin_update()
+        state.advance(state.learn(state.sampler.collect(state.next_steps()), settings), 1.0)
+
+
+def weights(module: torch.nn.Module | None) -> Tensor:
+    assert module is not None
+    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+
+
+def learned(config: TrainConfig, env: Callable[[], Environment] = Copycat, updates: int = 1) -> TrainState:
+    state = state_of(config, env)
+    learn(state, updates)
+    return state
+
+
+# --- Learning rate: warm-up, annealing, schedules, the wall clock ---
+
+
+def test_warm_up_and_annealing_multiply(tmp_path: Path) -> None:
+    optim = OptimConfig(batch_size=16, epochs=1, lr=0.003, warmup_steps=96)
+    rates = [0.003 * left * warm for left, warm in ((1, 1 / 3), (0.8, 2 / 3), (0.6, 1), (0.4, 1), (0.2, 1))]
+    assert column(run(tiny(tmp_path / "a", optim=optim)), "learning_rate") == rates
+
+
+def test_a_schedule_is_followed_over_the_environment_steps(tmp_path: Path) -> None:
+    optim = OptimConfig(batch_size=16, epochs=1, lr="0.002@0 -> 0.001@0.5 step 0@0.8")  # 0 is allowed on the way
+    ppo = PPOConfig(ent_coef="0@0.2 -> 0.03@0.8")
+    rows = run(tiny(tmp_path / "a", optim=optim, ppo=ppo))
+    assert column(rows, "learning_rate") == [0.002, 0.0016, 0.0012, 0.001, 0]
+    assert column(rows, "entropy_coefficient") == [0, 0, 0.01, 0.02, 0.03]
+
+
+def test_every_setting_of_the_loss_that_may_be_scheduled_is_a_number_in_each_update() -> None:
+    ppo = PPOConfig(
+        gamma="0.9@0 -> 1@1", gae_lambda="0@0 step 1@0.2", clip="0.1@0 -> 0.2@1", vf_coef="1@0 -> 0@1", ent_coef=0.01
+    )
+    state = state_of(tiny("unused", ppo=ppo))
+    state.step = 80
+    now = state.begin_update().ppo
+    assert [now.gamma, now.gae_lambda, now.clip, now.vf_coef, now.ent_coef] == pytest.approx(
+        [0.95, 1, 0.15, 0.5, 0.005]
+    )
+
+
+class Clock:
+    """Goes on by a second whenever somebody looks."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+@pytest.fixture
+def a_second_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer looks at the clock at the beginning and at the end of an update."""
+    monkeypatch.setattr(sys.modules["enn_ppo.train"], "time", Clock())
+
+
+@pytest.mark.usefixtures("a_second_an_update")
+def test_training_ends_with_its_seconds_and_annealing_follows_the_clock_where_that_is_nearer(tmp_path: Path) -> None:
+    optim = OptimConfig(batch_size=16, epochs=1, lr=0.004)
+    rows = run(tiny(tmp_path / "a", optim=optim, total_timesteps=10**6, max_train_seconds=4.0))
+    assert column(rows, "seconds") == [1, 2, 3, 4]
+    # the share of the steps that is done, 32 of a million, is always behind that of the seconds
+    assert column(rows, "learning_rate") == [0.004, 0.003, 0.002, 0.001]
+    assert load_checkpoint(tmp_path / "a").step == 4 * 32
+
+
+@pytest.mark.usefixtures("a_second_an_update")
+def test_annealing_follows_the_steps_where_those_are_nearer_to_their_end(tmp_path: Path) -> None:
+    optim = OptimConfig(batch_size=16, epochs=1, lr=0.005)
+    rows = run(tiny(tmp_path / "a", optim=optim, max_train_seconds=1000.0))
+    assert column(rows, "learning_rate") == [0.005, 0.004, 0.003, 0.002, 0.001]
+
+
+@pytest.mark.usefixtures("a_second_an_update")
+def test_the_seconds_before_an_interruption_count(tmp_path: Path) -> None:
+    run(tiny(tmp_path / "a", total_timesteps=64))
+    longer = tiny(tmp_path / "a", total_timesteps=10**6, max_train_seconds=5.0, resume=str(tmp_path / "a"))
+    assert column(run(longer), "seconds") == [1, 2, 3, 4, 5]
+
+
+# --- The optimizer ---
+
+
+def test_weight_decay_draws_every_weight_towards_0_by_its_share() -> None:
+    lr, decay = 0.01, 0.1
+    optim = replace(ONE_STEP, lr=lr)
+    before = weights(state_of(tiny("unused", optim=optim)).net)
+    free = weights(learned(tiny("unused", optim=optim)).net)
+    decayed = weights(learned(tiny("unused", optim=replace(optim, weight_decay=decay))).net)
+    # AdamW: the weight loses lr * decay of itself, apart from the gradient (Loshchilov & Hutter 2019, algorithm 2)
+    torch.testing.assert_close(decayed - free, -lr * decay * before, atol=1e-7, rtol=1e-4)
+
+
+def test_a_run_in_micro_batches_is_the_run_in_whole_minibatches() -> None:
+    whole = learned(tiny("unused", optim=OptimConfig(batch_size=32, epochs=2)))
+    parts = learned(tiny("unused", optim=OptimConfig(batch_size=32, epochs=2, micro_batch_size=5)))
+    torch.testing.assert_close(weights(parts.net), weights(whole.net), atol=2e-5, rtol=1e-3)
+    assert (weights(whole.net) - weights(state_of(tiny("unused")).net)).abs().max() > 1e-3
+
+
+def test_the_norm_of_the_gradient_is_limited(tmp_path: Path) -> None:
+    """Adam does not mind the length of a gradient, but its memory of those before does: it has the limited one."""
+    state = learned(tiny("unused", optim=replace(ONE_STEP, max_grad_norm=1e-3)))
+    first_moments = torch.cat([entry["exp_avg"].flatten() for entry in state.learner.optimizer.state.values()])
+    assert first_moments.norm().item() == pytest.approx(0.1 * 1e-3, rel=1e-2)  # 1 - β₁ of it
+    (row,) = run(tiny(tmp_path / "a", optim=replace(ONE_STEP, max_grad_norm=1e-3), total_timesteps=32))
+    assert row["grad_norm"] > 1e-2  # as it was
+
+
+def test_an_update_has_as_many_epochs_as_asked_for_or_as_the_divergence_allows(tmp_path: Path) -> None:
+    def epochs(name: str, target_kl: float | None) -> list[int]:
+        optim = OptimConfig(batch_size=8, epochs=6, lr=0.01, anneal_lr=False)
+        rows = run(tiny(tmp_path / name, optim=optim, ppo=PPOConfig(target_kl=target_kl), total_timesteps=96))
+        return [row["epochs"] for row in rows]
+
+    assert epochs("without", None) == [6, 6, 6]
+    assert epochs("loose", 100.0) == [6, 6, 6]
+    assert epochs("strict", 1e-9) == [1, 1, 1]
+    between = epochs("between", 0.02)
+    assert any(1 < each < 6 for each in between), between
+
+
+# --- Returns ---
+
+
+class Doubling(Scripted):
+    """Episodes of four steps, with the rewards 1, 2, 4 and 8."""
+
+    def __init__(self) -> None:
+        moments = [Moment(items=[reward], actors=1, reward=reward) for reward in (0.0, 1.0, 2.0, 4.0)]
+        super().__init__([*moments, Moment(items=[8.0], actors=1, reward=8.0, end="terminated")])
+
+    def reset(self) -> Observation:
+        self.now = -1
+        return super().reset()
+
+
+def estimated(ppo: PPOConfig) -> list[float]:
+    """Returns of an episode of `Doubling`, where the values of its frames were 10, 20, 30, 40 and of the next one 50."""
+    config = tiny("unused", rollout=RolloutConfig(num_envs=1, steps=4), optim=OptimConfig(batch_size=4), ppo=ppo)
+    state = state_of(config, Doubling)
+    state.begin_update()
+    rollout = state.sampler.collect(4)[""]
+    assert rollout.by_step("rewards").flatten().tolist() == [1, 2, 4, 8]
+    assert rollout.by_step("terminated").flatten().tolist() == [False, False, False, True]
+    frames = replace(rollout.frames, values=torch.tensor([10.0, 20.0, 30.0, 40.0]))
+    rollout = replace(rollout, frames=frames, last_values=torch.tensor([50.0]))
+    return state.learner.estimate_advantages(rollout, PPOSettings.at(ppo)).returns.flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    ("ppo", "returns"),
+    [
+        # gamma 0.5: a reward and half of the next value
+        (PPOConfig(gamma=0.5, gae_lambda=0.0), [1 + 10, 2 + 15, 4 + 20, 8]),
+        # two rewards and a quarter of the value after them
+        (PPOConfig(gamma=0.5, advantages="n_step", n_steps=2), [1 + 1 + 30 / 4, 2 + 2 + 10, 4 + 4, 8]),
+        # rewards to the end of the episode
+        (PPOConfig(gamma=0.5, advantages="n_step"), [4, 6, 8, 8]),
+        # halfway between one step and what the next return is: δ = 1, -3, -6, -32 and A_t = δ_t + A_{t+1} / 4
+        (PPOConfig(gamma=0.5, gae_lambda=0.5), [10 + 1 - 3 / 4 - 6 / 16 - 32 / 64, 20 - 3 - 6 / 4 - 32 / 16, 30 - 6 - 8, 8]),
+        (PPOConfig(gamma=0.0), [1, 2, 4, 8]),
+    ],
+)  # fmt: skip
+def test_returns_are_those_that_the_settings_describe(ppo: PPOConfig, returns: list[float]) -> None:
+    assert estimated(ppo) == pytest.approx(returns)
+
+
+# --- Normalization of rewards, returns and features ---
+
+
+class Rich(Copycat):
+    """Copycat whose rewards are `gain` times as large."""
+
+    def __init__(self, gain: float = 1.0, floor: float = 0.0) -> None:
+        self.gain, self.floor = gain, floor
+
+    def act(self, actions: Mapping[str, Any]) -> Any:
+        obs = super().act(actions)
+        obs.reward = self.gain * obs.reward + self.floor
+        return obs
+
+
+def rich(ppo: PPOConfig, **kwargs: float) -> TrainState:
+    """After two updates."""
+    return learned(tiny("unused", ppo=ppo), lambda: Rich(**kwargs), updates=2)
+
+
+def test_with_rewards_normalized_their_unit_does_not_matter() -> None:
+    ppo = PPOConfig(normalize="rewards")
+    torch.testing.assert_close(weights(rich(ppo, gain=1000.0).net), weights(rich(ppo).net), atol=1e-5, rtol=1e-3)
+    difference = weights(rich(PPOConfig(), gain=1000.0).net) - weights(rich(PPOConfig()).net)
+    assert difference.abs().max() > 1e-3
+
+
+def test_with_returns_normalized_values_are_right_from_the_first_update_on() -> None:
+    state = rich(PPOConfig(normalize="returns", gamma=0.0), gain=300.0, floor=5000.0)
+    values = state.sampler.collect(8)[""].by_step("values")  # rewards are 5,000 to 5,300, and episodes one step
+    assert 4900 < values.min() and values.max() < 5400
+    assert float(state.model.value_head.mean) == pytest.approx(5100, abs=60)
+    without = rich(PPOConfig(gamma=0.0), gain=300.0, floor=5000.0)
+    assert without.sampler.collect(8)[""].by_step("values").max() < 100
+
+
+def test_with_returns_normalized_the_first_update_learns_values_though_they_are_clipped() -> None:
+    ppo = PPOConfig(normalize="returns", gamma=0.0, clip_value=True)
+    state = learned(tiny("unused", ppo=ppo), lambda: Rich(gain=300.0, floor=5000.0))
+    assert state.model.value_head.project.weight.abs().max() > 1e-4  # 0 before: the head tells no frames apart
+
+
+def test_the_value_loss_of_normalized_returns_is_in_units_of_their_deviation(tmp_path: Path) -> None:
+    def losses(name: str, normalize: Any) -> list[float]:
+        ppo = PPOConfig(normalize=normalize, clip_value=False)
+        return [row["value_loss"] for row in run(tiny(tmp_path / name, ppo=ppo), lambda: Rich(gain=300.0))]
+
+    assert max(losses("returns", "returns")) < 10
+    assert max(losses("none", "none")) > 1000
+
+
+class Statistics(Callback):
+    """How many items the policy's input statistics have seen, after each update."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def on_update(self, update: Update) -> None:
+        self.counts.append(sum(int(v) for k, v in update.policy.state_dict().items() if k.endswith("count")))
+
+
+@pytest.mark.parametrize(
+    ("after", "grows"),
+    [(None, [True] * 5), (0, [False] * 5), (32, [True] + [False] * 4), (64, [True, True] + [False] * 3)],
+)
+def test_input_statistics_freeze_after_so_many_steps(after: int | None, grows: list[bool], tmp_path: Path) -> None:
+    statistics = Statistics()
+    rollout = RolloutConfig(num_envs=4, steps=8, freeze_normalization_after=after)
+    config = tiny(tmp_path / "a", rollout=rollout)
+    first = sum(int(v) for k, v in state_of(config).net.state_dict().items() if k.endswith("count"))
+    run(config, Copycat, statistics)
+    assert first >= 32  # of the rollout that is played and not learned from
+    assert (np.diff([first, *statistics.counts]) > 0).tolist() == grows
+
+
+def test_frozen_statistics_stay_frozen_when_the_run_is_resumed(tmp_path: Path) -> None:
+    statistics = Statistics()
+    config = tiny(
+        tmp_path / "a", rollout=RolloutConfig(num_envs=4, steps=8, freeze_normalization_after=32), total_timesteps=64
+    )
+    run(config, Copycat, statistics)
+    run(replace(config, resume=str(tmp_path / "a"), total_timesteps=128), Copycat, statistics)
+    assert len(statistics.counts) == 4 and len(set(statistics.counts)) == 1
+
+
+# --- A network of its own for the value ---
+
+
+SMALL = RogueNetConfig(d_model=8, n_layer=0, n_head=1)
+
+
+def apart(value_net: RogueNetConfig = SMALL, **changes: Any) -> TrainConfig:
+    return tiny("unused", **({"value_net": value_net, "optim": ONE_STEP, "ppo": CONSTANT} | changes))
+
+
+def test_a_value_network_has_its_own_settings_and_the_policy_starts_as_it_would_without() -> None:
+    state = state_of(apart(RogueNetConfig(d_model=24, n_layer=2, n_head=3)))
+    assert state.model.value_net is not None
+    assert (state.model.value_net.config.d_model, state.model.value_net.config.n_layer) == (24, 2)
+    assert state.net.config.d_model == 16
+    assert torch.equal(weights(state.net), weights(state_of(tiny("unused")).net))
+
+
+def test_with_a_network_for_the_value_its_loss_does_not_touch_the_policy() -> None:
+    def both(vf_coef: float, config: TrainConfig) -> TrainState:
+        return learned(replace(config, ppo=replace(CONSTANT, vf_coef=vf_coef)))
+
+    together = tiny("unused", optim=ONE_STEP)
+    assert torch.equal(weights(both(0.5, apart()).net), weights(both(5.0, apart()).net))
+    assert not torch.equal(weights(both(0.5, together).net), weights(both(5.0, together).net))
+
+
+def test_the_value_network_tells_the_values_and_learns_them() -> None:
+    state = state_of(
+        apart(
+            ppo=replace(CONSTANT, gamma=0.0, clip_value=False), optim=replace(ONE_STEP, lr=0.02), total_timesteps=10**6
+        )
+    )
+    assert state.model.value_net is not None
+
+    def error() -> float:
+        played: Rollout = state.sampler.collect(8)[""]
+        return float((played.frames.values - played.frames.rewards).square().mean())
+
+    before = error()
+    learn(state, 20)
+    assert error() < 0.5 * before
+    rollout = state.sampler.collect(8)[""]
+    torch.testing.assert_close(rollout.by_step("values").flatten(), state.model.value_net.value(rollout.frames.obs))
+    assert not torch.allclose(rollout.by_step("values").flatten(), state.net.value(rollout.frames.obs))
+
+
+def test_the_optimizer_of_the_value_network_has_its_own_settings() -> None:
+    before = state_of(apart())
+    still = learned(apart(value_optim=ValueOptimConfig(lr="0@0")))
+    assert torch.equal(weights(still.model.value_net), weights(before.model.value_net))
+    assert not torch.equal(weights(still.net), weights(before.net))
+
+    free = learned(apart())
+    decayed = learned(apart(value_optim=ValueOptimConfig(weight_decay=0.1)))
+    assert torch.equal(weights(decayed.net), weights(free.net))
+    for name in ("embedding.entities.0.project.0.weight", "embedding.entities.0.project.2.weight"):
+        at_first, without, with_ = (s.model.value_net.get_parameter(name) for s in (before, free, decayed))
+        torch.testing.assert_close(without - with_, 0.002 * 0.1 * at_first, atol=1e-7, rtol=1e-3)
+
+    short = learned(apart(value_optim=ValueOptimConfig(max_grad_norm=1e-3)))
+    assert short.model.value_net is not None
+    state = short.learner.optimizer.state
+    learned_ones = [each for each in short.model.value_net.parameters() if each in state]  # no action heads
+    moments = torch.cat([state[each]["exp_avg"].flatten() for each in learned_ones])
+    assert moments.norm().item() == pytest.approx(0.1 * 1e-3, rel=1e-2)
+    assert torch.equal(weights(short.net), weights(free.net))
+
+
+def test_what_the_value_networks_optimizer_does_not_say_is_as_for_the_policy() -> None:
+    state = state_of(apart(optim=OptimConfig(lr=0.01, weight_decay=0.3, max_grad_norm=2.0, batch_size=32)))
+    state.step = 80  # half of all
+    state.learner.begin(state.begin_update())
+    policy, value = state.learner.optimizer.param_groups
+    assert [value[name] for name in ("lr", "weight_decay", "max_grad_norm")] == pytest.approx([0.005, 0.3, 2.0])
+    assert [policy[name] for name in ("lr", "weight_decay", "max_grad_norm")] == pytest.approx([0.005, 0.3, 2.0])
+
+
+def test_the_schedule_of_the_value_networks_learning_rate_shares_annealing_and_warm_up() -> None:
+    def rates(lr: float | str) -> list[float]:
+        optim = OptimConfig(lr=0.01, batch_size=32, warmup_steps=64)
+        state = state_of(apart(optim=optim, value_optim=ValueOptimConfig(lr=lr)))
+        found = []
+        for step in (0, 32, 80):
+            state.step = step
+            state.learner.begin(state.begin_update())
+            found.append(state.learner.optimizer.param_groups[1]["lr"])
+        return found
+
+    assert rates(0.1) == pytest.approx([0.1 * 1 / 2, 0.1 * 0.8, 0.1 * 0.5])
+    assert rates("0.1@0 -> 0.2@1") == pytest.approx([0.1 * 1 / 2, 0.12, 0.15])
+
+
+def test_the_norm_of_a_value_networks_gradient_is_told(tmp_path: Path) -> None:
+    rows = run(replace(apart(), run_dir=str(tmp_path / "apart")))
+    assert all(row["value_grad_norm"] > 0 for row in rows)
+    assert not any("value_grad_norm" in row for row in run(tiny(tmp_path / "together")))
+
+
+# --- The machine ---
+
+
+class Noted(Callback):
+    """What torch was told."""
+
+    def on_update(self, update: Update) -> None:
+        self.seen = SimpleNamespace(
+            deterministic=torch.are_deterministic_algorithms_enabled(), threads=torch.get_num_threads()
+        )
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_torch_is_told_whether_to_be_deterministic(deterministic: bool, tmp_path: Path) -> None:
+    noted = Noted()
+    try:
+        run(tiny(tmp_path / "a", torch_deterministic=deterministic, total_timesteps=32), Copycat, noted)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert noted.seen.deterministic is deterministic
+
+
+def test_torch_is_told_how_many_threads_to_use(tmp_path: Path) -> None:
+    noted, before = Noted(), torch.get_num_threads()
+    try:
+        run(tiny(tmp_path / "a", num_threads=before + 1, total_timesteps=32), Copycat, noted)
+    finally:
+        torch.set_num_threads(before)
+    assert noted.seen.threads == before + 1

@@ -1,0 +1,108 @@
+"""Staying close to a teacher: the divergence by hand, its gradient, and runs with one."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from enn_ppo import EnvConfig, OptimConfig, PPOConfig, TrainConfig, train
+from enn_ppo.ppo import Advantages, Minibatch, Samples, learn_minibatch, ppo_loss
+from enn_ppo.settings.learning import PPOSettings
+from enn_ppo.training.learning.teacher import TeacherLoss
+from enn_ppo.training.tracking.logger import read_metrics
+from entity_gym import Environment
+from rogue_net import RogueNet
+from tests.enn_ppo.recordings import Menagerie, collector_of, net_for
+from tests.enn_ppo.worlds import Copycat, tiny_config
+
+SETTINGS = PPOSettings.at(PPOConfig(teacher="out/a", teacher_kl=2.0, ent_coef=0.0, normalize_advantages=False))
+
+
+def samples_for(create: type[Environment], net: RogueNet) -> Samples:
+    """Frames of the environment in which no action was better than another."""
+    rollout = collector_of(create, 3, net=net).collect(6)
+    return Samples.of(rollout, Advantages(torch.zeros_like(rollout.by_step("values")), rollout.by_step("values")))
+
+
+def term(
+    policy: RogueNet, teacher: RogueNet, samples: Samples, settings: PPOSettings = SETTINGS
+) -> tuple[Tensor, Tensor]:
+    """The term of the loss, and the divergence."""
+    batch = Minibatch.of_samples(samples, settings)
+    value, stats = TeacherLoss(copy.deepcopy(teacher))(policy.evaluate(batch.obs, batch.actions), batch, settings)
+    return value.detach(), stats["teacher_kl"].detach()
+
+
+def test_the_divergence_of_choices_by_hand() -> None:
+    policy, teacher = net_for(Copycat(), seed=1), net_for(Copycat(), seed=2)
+    samples = samples_for(Copycat, policy)
+    (name,) = samples.actions
+    p, q = (net.evaluate(samples.obs, samples.actions).logits[name] for net in (teacher, policy))
+    by_hand = (p.exp() * (p - q)).sum(1).mean()  # of an actor; every actor counts the same
+    value, divergence = term(policy, teacher, samples)
+    torch.testing.assert_close(divergence, by_hand)
+    torch.testing.assert_close(value, 2 * by_hand)
+    assert by_hand > 0.01
+
+
+@pytest.mark.parametrize("ratio", ["per_actor", "joint"])
+@pytest.mark.parametrize("weighting", ["actor", "frame"])
+def test_a_policy_does_not_diverge_from_itself_whatever_the_kinds_of_actions(ratio: Any, weighting: Any) -> None:
+    net = net_for(Menagerie())
+    settings = replace(SETTINGS, ratio=ratio, weighting=weighting)
+    assert abs(float(term(net, net, samples_for(Menagerie, net), settings)[1])) < 1e-5
+
+
+def test_without_better_actions_the_policy_becomes_its_teacher() -> None:
+    policy, teacher = net_for(Menagerie(), seed=1), net_for(Menagerie(), seed=2)
+    samples = samples_for(Menagerie, policy)
+    before = float(term(policy, teacher, samples)[1])
+    loss = partial(ppo_loss, terms=[TeacherLoss(copy.deepcopy(teacher))])
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2)
+    for _ in range(60):
+        stats = learn_minibatch(policy, optimizer, samples, OptimConfig(), SETTINGS, loss)
+    after = float(term(policy, teacher, samples)[1])
+    assert after < 0.2 * before
+    assert float(stats["teacher_kl"]) == pytest.approx(after, rel=0.2)
+
+
+def test_the_teacher_is_not_asked_where_it_has_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = net_for(Copycat())
+    samples = samples_for(Copycat, net)
+    monkeypatch.setattr(RogueNet, "act", lambda *args, **kwargs: pytest.fail("asked"))
+    assert [float(each) for each in term(net, net, samples, replace(SETTINGS, teacher_kl=0.0))] == [0.0, 0.0]
+
+
+def test_a_run_with_a_teacher_logs_the_divergence(tmp_path: Path) -> None:
+    train(tiny_config(tmp_path / "teacher"))
+    ppo = PPOConfig(teacher=str(tmp_path / "teacher"), teacher_kl="3@0 -> 0@1")
+    train(tiny_config(tmp_path / "whole", ppo=ppo))
+    told = [row["teacher_kl"] for row in read_metrics(tmp_path / "whole" / "metrics.jsonl")]
+    assert all(each > 0 for each in told)
+    assert "teacher_kl" not in read_metrics(tmp_path / "teacher" / "metrics.jsonl")[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"teacher": "nowhere"}, "ppo.teacher: no checkpoint nowhere.*ppo.teacher=null trains without"),
+        ({"teacher": "{other}"}, "ppo.teacher=.*/other was trained in another environment: "),
+    ],
+)
+def test_a_teacher_that_cannot_be_is_told(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    train(tiny_config(tmp_path / "other", env=EnvConfig(id="Count"), total_timesteps=32))
+    changes = {name: value.format(other=tmp_path / "other") for name, value in changes.items()}
+    with pytest.raises(ValueError, match=message):
+        train(tiny_config(tmp_path / "a", ppo=PPOConfig(**changes)))
+
+
+def test_a_weight_needs_a_teacher() -> None:
+    with pytest.raises(ValueError, match=r"ppo\.teacher_kl=0\.5 needs a teacher: ppo\.teacher=<run directory"):
+        TrainConfig(ppo=PPOConfig(teacher_kl=0.5))

@@ -1,0 +1,389 @@
+"""Learning from what older parameters have played. Golden numbers are computed by hand from the paper's equation 1."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import enn_ppo.ppo
+import enn_ppo.training.learning.vtrace
+from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig
+from enn_ppo.ppo import Advantages, Samples, gae, policy_terms
+from enn_ppo.rollout import Rollout
+from enn_ppo.settings.learning import PPOSettings
+from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.frames import Frames
+from enn_ppo.training.learning.learner import Learner, Settings
+from enn_ppo.training.learning.vtrace import joint_log_ratios, n_step, recompute_log_probs, vtrace
+from enn_ppo.training.sampling import make_pools
+from rogue_net import RaggedTensor
+from rogue_net.batch.ragged import offsets_of
+from tests.enn_ppo.rollouts import OnePolicySampler
+
+NO = torch.zeros(3, 1, dtype=torch.bool)
+ZERO = torch.zeros(3, 1)
+REWARDS, VALUES, LAST = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[0.0], [10.0], [20.0]]), torch.tensor([8.0])
+
+
+def at(step: int) -> Tensor:
+    flags = NO.clone()
+    flags[step] = True
+    return flags
+
+
+def run(
+    ratios: list[float], *, terminated: Tensor = NO, truncated: Tensor = NO, final: Tensor = ZERO, **options: Any
+) -> Advantages:
+    log_ratios = torch.tensor(ratios).log().unsqueeze(1)
+    options = {"gamma": 0.5, "gae_lambda": 1.0} | options
+    return vtrace(REWARDS, VALUES, terminated, truncated, final, LAST, log_ratios, **options)
+
+
+def listed(advantages: Advantages) -> list[float]:
+    return advantages.advantages.flatten().tolist()
+
+
+# --- The equation ---
+# With γ = 1/2 the one-step errors of the rollout above are 1 + 10/2 - 0 = 6, 2 + 20/2 - 10 = 2 and 4 + 8/2 - 20 = -12.
+
+
+def test_what_has_become_likelier_counts_no_more_than_once() -> None:
+    assert listed(run([7.0, 1.5, 1e30])) == listed(run([1.0, 1.0, 1.0]))
+
+
+def test_the_limits_of_errors_and_of_what_is_carried_are_two() -> None:
+    # ρ = 2 everywhere, c = 1: -24, then 4 - 24/2 = -8, then 12 - 8/2 = 8
+    assert listed(run([2.0, 2.0, 2.0], max_rho=2.0)) == [8, -8, -24]
+    # both 2: -24, then 4 - 24 = -20, then 12 - 20 = -8
+    assert listed(run([2.0, 2.0, 2.0], max_rho=2.0, max_c=2.0)) == pytest.approx([-8, -20, -24])
+    # no limit, ratios 2, 3 and 4: -48, then 6 + (3/2)(-48) = -66, then 12 + (2/2)(-66) = -54
+    assert listed(run([2.0, 3.0, 4.0], max_rho=math.inf, max_c=math.inf)) == pytest.approx([-54, -66, -48])
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="step 1 of environment 0 is both"):
+        run([1.0, 1.0, 1.0], terminated=at(1), truncated=at(1))
+    with pytest.raises(ValueError, match=r"log_ratios has shape \(2, 1\), rewards \(3, 1\)"):
+        run([1.0, 1.0])
+    with pytest.raises(ValueError, match=r"at most max_rho, got max_c=2\.0, max_rho=1\.0"):
+        run([1.0, 1.0, 1.0], max_c=2.0)
+
+
+# --- Properties ---
+
+
+@st.composite
+def played(draw: st.DrawFn) -> dict[str, Tensor]:
+    """Any rollout of up to 6 steps of up to 3 environments."""
+    steps, envs = draw(st.integers(1, 6)), draw(st.integers(1, 3))
+
+    def numbers(*shape: int, low: float = -8.0, high: float = 8.0) -> Tensor:
+        size = math.prod(shape)
+        values = draw(st.lists(st.floats(low, high, width=32), min_size=size, max_size=size))
+        return torch.tensor(values, dtype=torch.float32).view(shape)
+
+    ends = draw(
+        st.lists(st.sampled_from(["", "", "terminated", "truncated"]), min_size=steps * envs, max_size=steps * envs)
+    )
+    return {
+        "rewards": numbers(steps, envs),
+        "values": numbers(steps, envs),
+        **{kind: torch.tensor([end == kind for end in ends]).view(steps, envs) for kind in ("terminated", "truncated")},
+        "final_values": numbers(steps, envs),
+        "last_values": numbers(envs),
+        "log_ratios": numbers(steps, envs, low=-3, high=3),
+    }  # fmt: skip
+
+
+@given(played(), st.floats(0, 1), st.floats(0, 1))
+@settings(max_examples=100, deadline=None)
+def test_without_any_change_of_the_policy_it_is_gae_to_the_last_bit(
+    rollout: dict[str, Tensor], gamma: float, gae_lambda: float
+) -> None:
+    log_ratios = torch.zeros_like(rollout.pop("log_ratios"))
+    expected = gae(*rollout.values(), gamma=gamma, gae_lambda=gae_lambda)
+    found = vtrace(*rollout.values(), log_ratios, gamma=gamma, gae_lambda=gae_lambda)
+    assert torch.equal(found.advantages, expected.advantages) and torch.equal(found.returns, expected.returns)
+
+
+@given(played(), st.floats(0, 1), st.integers(1, 8))
+@settings(max_examples=100, deadline=None)
+def test_without_any_change_of_the_policy_n_steps_are_those_of_n_step_returns(
+    rollout: dict[str, Tensor], gamma: float, n_steps: int
+) -> None:
+    log_ratios = torch.zeros_like(rollout.pop("log_ratios"))
+    expected = n_step(*rollout.values(), gamma=gamma, n_steps=n_steps)
+    found = vtrace(*rollout.values(), log_ratios, gamma=gamma, gae_lambda=1.0, n_steps=n_steps)
+    torch.testing.assert_close(found.returns, expected.returns, rtol=1e-5, atol=1e-4)
+
+
+def as_written(rollout: dict[str, Tensor], step: int, env: int, gamma: float, decay: float, n_steps: int) -> float:
+    """v_s - V_s as the paper's equation 1 has it: a sum of products, without recursion."""
+    column = {name: values[..., env].double().tolist() for name, values in rollout.items()}
+    total, weight = 0.0, 1.0
+    for t in range(step, min(step + n_steps, len(column["rewards"]))):
+        following = column["values"][t + 1] if t + 1 < len(column["rewards"]) else column["last_values"]
+        if column["terminated"][t]:
+            following = 0.0
+        if column["truncated"][t]:
+            following = column["final_values"][t]
+        ratio = min(1.0, math.exp(column["log_ratios"][t]))
+        total += weight * ratio * (column["rewards"][t] + gamma * following - column["values"][t])
+        weight *= gamma * decay * ratio
+        if column["terminated"][t] or column["truncated"][t]:
+            break
+    return total
+
+
+@given(played(), st.floats(0, 1), st.floats(0, 1), st.integers(1, 6))
+@settings(max_examples=100, deadline=None)
+def test_the_recursion_is_the_sum_of_the_paper(
+    rollout: dict[str, Tensor], gamma: float, gae_lambda: float, n_steps: int
+) -> None:
+    found = vtrace(*rollout.values(), gamma=gamma, gae_lambda=gae_lambda, n_steps=n_steps).advantages
+    for step, env in itertools.product(*map(range, found.shape)):
+        expected = as_written(rollout, step, env, gamma, gae_lambda, n_steps)
+        assert float(found[step, env]) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+@given(played())
+@settings(max_examples=50, deadline=None)
+def test_environments_have_nothing_to_do_with_each_other(rollout: dict[str, Tensor]) -> None:
+    whole = vtrace(*rollout.values(), gamma=0.9, gae_lambda=0.9).advantages
+    for env in range(whole.shape[1]):
+        alone = {name: values[..., env : env + 1] for name, values in rollout.items()}
+        assert torch.equal(vtrace(*alone.values(), gamma=0.9, gae_lambda=0.9).advantages, whole[:, env : env + 1])
+
+
+# --- What is estimated: every outcome in turn, weighted by its probability, so that an expectation is a sum ---
+
+NOW, THEN = torch.tensor([0.2, 0.5, 0.3]), torch.tensor([0.6, 0.1, 0.3])  # probabilities of three arms
+PAYS = torch.tensor([3.0, -1.0, 5.0])
+
+
+def bandit(value: float, **limits: float) -> Advantages:
+    """One pull of each arm, by a policy that pulled them with the probabilities `THEN`, judged by `NOW`."""
+    ends = torch.ones(1, 3, dtype=torch.bool)
+    nothing, values = torch.zeros(1, 3), torch.full((1, 3), value)
+    log_ratios = (NOW / THEN).log().unsqueeze(0)
+    return vtrace(
+        PAYS.unsqueeze(0), values, ends, ~ends, nothing, nothing[0], log_ratios, gamma=1.0, gae_lambda=1.0, **limits
+    )
+
+
+def gradient(advantages: Tensor, weights: Tensor) -> Tensor:
+    """Of the PPO objective over the arms' logits, where each arm was pulled with the probability `weights`."""
+    logits = NOW.log().requires_grad_()
+    log_probs = logits.log_softmax(0)
+    loss, _ = policy_terms(
+        log_probs, log_probs.detach(), torch.zeros(3), torch.arange(3), advantages, weights, clip=0.2, ratio="joint"
+    )
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert logits.grad is not None
+    return logits.grad
+
+
+def test_corrected_pulls_of_another_policy_have_the_gradient_of_pulls_of_our_own() -> None:
+    corrected = bandit(1.0, max_rho=math.inf, max_c=math.inf).advantages[0]
+    on_policy = gradient(PAYS - 1.0, NOW)
+    torch.testing.assert_close(gradient(corrected, THEN), on_policy)
+    uncorrected = gradient(PAYS - 1.0, THEN)
+    assert float((uncorrected - on_policy).norm()) > 0.3 * float(on_policy.norm())
+
+
+def test_corrected_pulls_of_another_policy_are_worth_what_our_own_are() -> None:
+    returns = bandit(1.0, max_rho=math.inf, max_c=math.inf).returns[0]
+    assert float(THEN.dot(returns)) == pytest.approx(float(NOW.dot(PAYS)))
+
+
+def test_with_ratios_of_at_most_one_values_tend_to_those_of_a_policy_between_the_two() -> None:
+    least = torch.minimum(NOW, THEN)  # equation 3 of the paper
+    between = least / least.sum()
+    value = float(between.dot(PAYS))
+    assert float(THEN.dot(bandit(value).advantages[0])) == pytest.approx(0, abs=1e-6)
+    # and the gradient is that sum of min(π, μ)(a) (r_a - V) ∇ log π(a), over the logits
+    by_hand = -(least * (PAYS - value)) @ (torch.eye(3) - NOW)
+    torch.testing.assert_close(gradient(bandit(value).advantages[0], THEN), by_hand)
+
+
+def test_two_steps_of_another_policy_are_worth_what_two_steps_of_our_own_are() -> None:
+    # every path of two pulls, as an environment each; whatever the values are, they cancel out
+    paths = torch.tensor(list(itertools.product(range(3), repeat=2)))
+    rewards = torch.stack([PAYS[paths[:, 0]], PAYS[paths[:, 0]] * PAYS[paths[:, 1]]])
+    log_ratios = (NOW / THEN).log()[paths.T]
+    first, second = torch.full((9,), 2.5), torch.tensor([0.5, -2.0, 7.0])[paths[:, 0]]
+    ends = torch.tensor([[False] * 9, [True] * 9])
+    found = vtrace(
+        rewards, torch.stack([first, second]), ends, torch.zeros_like(ends), torch.zeros(2, 9), torch.zeros(9), log_ratios,
+        gamma=0.5, gae_lambda=1.0, max_rho=math.inf, max_c=math.inf,
+    )  # fmt: skip
+    probability = THEN[paths].prod(1)
+    expected = float(NOW.dot(PAYS)) + 0.5 * float(NOW.dot(PAYS)) ** 2
+    assert float(probability.dot(found.returns[0])) == pytest.approx(expected, rel=1e-5)
+
+
+# --- Rollouts that the parameters of now have not played ---
+
+CPU = torch.device("cpu")
+
+
+def stale_config(world: str = "MoveToOrigin", **changes: Any) -> TrainConfig:
+    given: dict[str, Any] = {
+        "env": EnvConfig(id=world),
+        "rollout": RolloutConfig(num_envs=6, steps=8),
+        "net": RogueNetConfig(d_model=16, n_layer=1, n_head=2),
+        "optim": OptimConfig(batch_size=24, epochs=2),
+    }
+    return TrainConfig(**(given | changes))
+
+
+def learner_and_rollout(config: TrainConfig) -> tuple[Learner, Rollout]:
+    """A learner, and what its policy has played."""
+    pools = make_pools(bind_environment(config.env), config.rollout, config.seed)
+    learner = Learner(config, pools[0].obs_space(), pools[0].action_space(), CPU)
+    sampler = OnePolicySampler(pools, learner.model, CPU, config.seed)
+    sampler.key(0)
+    sampler.reset(config.seed, None)
+    learner.measure(sampler.collect(config.rollout.steps).frames.obs)
+    rollout = sampler.collect(config.rollout.steps)
+    sampler.close()
+    return learner, rollout
+
+
+def change(learner: Learner, size: float = 0.3) -> None:
+    """Give the policy other parameters."""
+    noise = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in learner.model.parameters():
+            parameter += size * torch.randn(parameter.shape, generator=noise)
+
+
+def update_settings(config: TrainConfig) -> Settings:
+    return Settings(0, PPOSettings.at(config.ppo), (1e-3, 1e-3))
+
+
+def test_log_ratios_add_up_over_all_actors_and_actions_of_a_frame() -> None:
+    def ragged(values: list[float], lengths: list[int]) -> RaggedTensor:
+        return RaggedTensor(torch.tensor(values), offsets_of(torch.tensor(lengths)))
+
+    now = {"move": ragged([-1.0, -2.0, -3.0], [2, 0, 1]), "fire": ragged([-0.5], [1, 0, 0])}
+    before = {"move": ragged([-1.5, -2.25, -2.0], [2, 0, 1]), "fire": ragged([-1.0], [1, 0, 0])}
+    assert joint_log_ratios(now, before).tolist() == [0.5 + 0.25 + 0.5, 0.0, -1.0]
+
+
+@pytest.mark.parametrize("world", ["MineSweeper", "MoveToOrigin", "CherryPick"])
+def test_the_parameters_that_have_played_judge_as_they_did(world: str) -> None:
+    learner, rollout = learner_and_rollout(stale_config(world))
+    judged, log_ratios = recompute_log_probs(learner.model, rollout)
+    assert float(log_ratios.abs().max()) < 1e-5
+    torch.testing.assert_close(judged.by_step("values"), rollout.by_step("values"))
+
+
+def test_what_is_judged_again_is_what_the_parameters_of_now_say_of_it() -> None:
+    learner, rollout = learner_and_rollout(stale_config("MineSweeper"))
+    change(learner)
+    judged, log_ratios = recompute_log_probs(learner.model, rollout)
+    evaluation = learner.model.evaluate(rollout.frames.obs, rollout.frames.actions)
+    torch.testing.assert_close(judged.by_step("values").flatten(), evaluation.values)
+    for name, ragged in judged.frames.log_probs.items():
+        torch.testing.assert_close(ragged.values, evaluation.log_probs[name])
+        assert torch.equal(ragged.offsets, rollout.frames.log_probs[name].offsets)
+    assert float(log_ratios.abs().max()) > 0.1
+    assert judged.last_values is rollout.last_values and judged.stats is rollout.stats
+    changed = {"log_probs", "values"}
+    for field in dataclasses.fields(Frames):
+        same = getattr(judged.frames, field.name) is getattr(rollout.frames, field.name)
+        assert same == (field.name not in changed)
+
+
+def test_judging_again_does_not_depend_on_the_size_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, rollout = learner_and_rollout(stale_config("MineSweeper"))
+    change(learner)
+    whole, of_whole = recompute_log_probs(learner.model, rollout)
+    monkeypatch.setattr(enn_ppo.training.learning.vtrace, "FRAMES_AT_ONCE", 5)  # of 48: the last has 3
+    pieces, of_pieces = recompute_log_probs(learner.model, rollout)
+    torch.testing.assert_close(of_pieces, of_whole)
+    torch.testing.assert_close(pieces.frames.values, whole.frames.values)
+
+
+def test_judging_again_drops_nothing_and_leaves_the_model_as_it_was() -> None:
+    net = RogueNetConfig(d_model=16, n_layer=1, n_head=2, embedding_dropout=0.5, residual_dropout=0.5)
+    learner, rollout = learner_and_rollout(stale_config(net=net))
+    before = {name: value.clone() for name, value in learner.model.state_dict().items()}
+    assert learner.model.training
+    assert float(recompute_log_probs(learner.model, rollout)[1].abs().max()) < 1e-5
+    assert learner.model.training and all(module.training for module in learner.model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in learner.model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"ppo": PPOConfig(advantages="n_step", n_steps=3)},
+        {"ppo": PPOConfig(normalize="returns"), "value_net": RogueNetConfig(d_model=8, n_layer=1, n_head=1)},
+        {"ppo": PPOConfig(normalize="rewards", ratio="joint")},
+    ],
+    ids=["gae", "n_step", "value_net", "rewards"],
+)
+def test_what_was_played_just_now_is_learned_alike_whether_or_not_it_is_called_stale(changes: dict[str, Any]) -> None:
+    config = stale_config("MineSweeper", **changes)
+    weights = []
+    for stale in (False, True):
+        learner, rollout = learner_and_rollout(config)
+        learner.learn(rollout, update_settings(config), stale=stale)
+        weights.append(torch.cat([value.flatten() for value in learner.model.parameters()]).detach())
+    torch.testing.assert_close(weights[1], weights[0], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ppo", "options"),
+    [
+        (PPOConfig(gamma=0.9, gae_lambda=0.7), {"gae_lambda": 0.7}),
+        (PPOConfig(gamma=0.9, advantages="n_step", n_steps=3), {"gae_lambda": 1.0, "n_steps": 3}),
+        (PPOConfig(gamma=0.9, advantages="n_step"), {"gae_lambda": 1.0}),
+    ],
+)
+def test_stale_rollouts_are_judged_again_and_corrected_before_they_are_learned_from(
+    ppo: PPOConfig, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = RogueNetConfig(d_model=16, n_layer=1, n_head=2, backend="reference")  # which learns from `Samples`
+    config = stale_config("MineSweeper", ppo=ppo, net=net)
+    learner, rollout = learner_and_rollout(config)
+    change(learner)
+    now, log_ratios = recompute_log_probs(learner.model, rollout)
+    seen: list[Samples] = []
+
+    def watched(model: Any, optimizer: Any, samples: Samples, *args: Any, **kwargs: Any) -> Any:
+        seen.append(samples)
+        return enn_ppo.ppo.update(model, optimizer, samples, *args, **kwargs)
+
+    monkeypatch.setattr("enn_ppo.training.learning.learner.update", watched)
+    learned = learner.learn(rollout, update_settings(config), stale=True)
+    (samples,) = seen
+    columns = map(now.by_step, ("rewards", "values", "terminated", "truncated", "final_values"))
+    expected = vtrace(*columns, now.last_values, log_ratios, gamma=0.9, **options)
+    assert torch.equal(samples.advantages, expected.advantages.flatten())
+    assert torch.equal(samples.returns, expected.returns.flatten())
+    assert torch.equal(samples.values, now.frames.values)
+    assert all(torch.equal(samples.log_probs[name].values, each.values) for name, each in now.frames.log_probs.items())
+    assert learned.played.num_frames == 48
+
+
+def test_the_value_of_a_step_that_would_no_longer_be_taken_is_left_as_it_is() -> None:
+    config = stale_config("MineSweeper")
+    learner, rollout = learner_and_rollout(config)
+    change(learner)
+    judged, log_ratios = recompute_log_probs(learner.model, rollout)
+    log_ratios[3, 2] = -200.0
+    estimated = learner.estimate_advantages(judged, PPOSettings.at(config.ppo), log_ratios)
+    assert float(estimated.advantages[3, 2]) == 0.0
+    assert float(estimated.returns[3, 2]) == float(judged.by_step("values")[3, 2])

@@ -1,0 +1,82 @@
+"""A rollout arrives as it was sent, as arrays that are sent once each."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from enn_ppo.rollout import Rollout
+from enn_ppo.settings.config import EnvConfig
+from enn_ppo.training.on_ray.shipping import as_tensor, load_weights, ship, ship_weights, unship
+from rogue_net import RogueNet, RogueNetConfig
+from tests.enn_ppo.training.test_blocks import CPU, WORLDS, assert_equal, parts, sampler
+
+
+def played(world: EnvConfig) -> Rollout:
+    with sampler(world, 6, 3) as blocks:
+        return blocks.collect(9)
+
+
+def over_the_wire(value: Any) -> tuple[Any, list[pickle.PickleBuffer]]:
+    """What arrives, and the arrays that need not be copied on the way."""
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    read_only = [bytes(buffer.raw()) for buffer in buffers]
+    return pickle.loads(data, buffers=read_only), buffers
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.id)
+def test_a_rollout_arrives_as_it_was_sent(world: EnvConfig) -> None:
+    rollout = played(world)
+    shipped, _ = over_the_wire(ship(rollout))
+    arrived = unship(shipped, CPU)
+    assert_equal(parts(arrived, range(6)), parts(rollout, range(6)))
+    assert arrived.stats.metrics == rollout.stats.metrics and arrived.stats.episodes == rollout.stats.episodes
+    assert (arrived.stats.env_seconds, arrived.stats.act_seconds) == (
+        rollout.stats.env_seconds,
+        rollout.stats.act_seconds,
+    )
+    assert arrived.by_step("env_id")[0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_its_arrays_are_not_copied_and_those_that_are_there_twice_are_sent_once() -> None:
+    rollout = played(WORLDS[0])
+    shipped = ship(rollout)
+    frames = shipped.rollout.frames
+    assert isinstance(frames.rewards, np.ndarray)
+    assert np.shares_memory(frames.rewards, rollout.frames.rewards.numpy())
+    offsets = [ragged.offsets for ragged in (frames.actions["Move"], frames.log_probs["Move"])]
+    assert offsets[0] is offsets[1] is frames.obs.action_masks["Move"].actors.offsets
+    _, buffers = over_the_wire(shipped)
+    assert sum(buffer.raw().nbytes for buffer in buffers) == shipped.num_bytes
+
+
+def test_what_arrives_is_the_store_s_own_memory() -> None:
+    rollout = played(WORLDS[0])
+    shipped, _ = over_the_wire(ship(rollout))
+    arrived = unship(shipped, CPU)
+    assert arrived.frames.rewards.data_ptr() == shipped.rollout.frames.rewards.ctypes.data
+
+
+def test_weights_arrive_with_the_statistics_that_belong_to_them() -> None:
+    with sampler(WORLDS[0], 4, None) as blocks:
+        spaces = blocks.obs_space(), blocks.action_space()
+        one, other = (RogueNet(RogueNetConfig(d_model=8, n_layer=1, n_head=1), *spaces) for _ in range(2))
+        batch = blocks.collect(8).frames.obs
+    torch.nn.init.ones_(one.value_head.project.weight)
+    one.update_normalization(batch)
+    assert not torch.equal(one.value(batch), other.value(batch))
+    weights, _ = over_the_wire(ship_weights(one))
+    load_weights(other, weights)
+    assert torch.equal(one.value(batch), other.value(batch))
+
+
+def test_memory_that_must_not_be_written_to_gives_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    values = np.arange(3.0)
+    values.flags.writeable = False
+    assert as_tensor(values).tolist() == [0.0, 1.0, 2.0]
+    assert not recwarn.list

@@ -1,0 +1,402 @@
+"""The pool of past selves: who stays, who is drawn, what games say of them, and that all of it can be resumed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enn_ppo import EnvConfig, SelfPlayConfig, train
+from enn_ppo.training.self_play.opponents import LATEST
+from enn_ppo.training.self_play.pool import SelfPlay, least_missed
+from enn_ppo.training.self_play.ratings import DRIFT, SIGMA, Rating, Ratings, prioritized
+from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of
+from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.envs.multi_snake import MultiSnake
+from entity_gym.pools.episodes import Episode
+from rogue_net import RogueNet
+from tests.enn_ppo.players_worlds import CPU, SNAKES, snake_net, snake_pool
+from tests.enn_ppo.rollouts import Collector
+from tests.enn_ppo.worlds import tiny_config
+
+
+def self_play(net: RogueNet | None = None, seed: int = 0, **settings: Any) -> SelfPlay:
+    config = SelfPlayConfig(**{"enabled": True, "snapshot_interval": 10, "pool_size": 3, **settings})
+    return SelfPlay(config, net or snake_net(), CPU, seed)
+
+
+def game(opponent: str, result: float) -> Episode:
+    return Episode(0, 0.0, 1, False, {"opponent": opponent, "win_rate": result})
+
+
+def name(step: int) -> str:
+    return f"step_{step:012d}"
+
+
+# --- Ratings
+
+
+def test_who_wins_rises_and_who_loses_falls_by_as_much_at_first() -> None:
+    ratings = Ratings()
+    ratings.add(0)
+    ratings.play(0, 1.0)
+    other = ratings.snapshots[0].rating
+    assert ratings.current.mu - 25 == pytest.approx(25 - other.mu)
+    assert ratings.current.mu > 26
+    assert ratings.current.sigma < SIGMA and other.sigma < SIGMA
+
+
+def test_a_tie_between_equals_changes_only_what_is_known_of_them() -> None:
+    ratings = Ratings()
+    ratings.add(0)
+    ratings.play(0, 0.5)
+    assert ratings.current.mu == pytest.approx(25) and ratings.snapshots[0].rating.mu == pytest.approx(25)
+    assert ratings.current.sigma < SIGMA
+
+
+def test_the_win_rate_forgets_old_games_and_is_a_half_before_the_first() -> None:
+    ratings = Ratings()
+    ratings.add(0)
+    record = ratings.snapshots[0]
+    assert record.win_rate == 0.5
+    ratings.play(0, 1.0)
+    ratings.play(0, 0.0)
+    assert record.win_rate == pytest.approx(0.99 / 1.99)
+    for _ in range(1000):
+        ratings.play(0, 0.0)
+    assert record.win_rate < 0.001 and record.total_games == 1002
+
+
+def test_a_policy_that_changes_is_known_less_well() -> None:
+    ratings = Ratings()
+    ratings.current = Rating(30.0, 1.0)
+    ratings.drift()
+    assert ratings.current == Rating(30.0, pytest.approx((1 + DRIFT**2) ** 0.5))
+    ratings.current = Rating(30.0, SIGMA)
+    ratings.drift()
+    assert ratings.current.sigma == SIGMA  # never less than not at all
+
+
+def test_a_snapshot_begins_where_the_policy_is() -> None:
+    ratings = Ratings()
+    ratings.current = Rating(31.0, 2.0)
+    ratings.add(5)
+    assert ratings.snapshots[5].rating == Rating(31.0, 2.0)
+
+
+def test_a_stronger_player_ends_up_above_a_weaker_one_with_certainty() -> None:
+    ratings = Ratings()
+    ratings.add(0)
+    ratings.add(1)
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        ratings.play(0, float(rng.random() < 0.9))
+        ratings.play(1, float(rng.random() < 0.6))
+    weak, strong = ratings.snapshots[0].rating, ratings.snapshots[1].rating
+    assert ratings.current.mu > strong.mu + 1 > weak.mu + 4
+    assert max(ratings.current.sigma, weak.sigma, strong.sigma) < 2.5
+
+
+def test_prioritized_is_the_square_of_what_is_lost() -> None:
+    # (1 - 0.5)² = 0.25, (1 - 0.9)² = 0.01, (1 - 0)² = 1: of 1.26 in all
+    assert prioritized([0.5, 0.9, 0.0]).tolist() == pytest.approx([0.25 / 1.26, 0.01 / 1.26, 1 / 1.26])
+    assert prioritized([1.0, 1.0]).tolist() == [0.5, 0.5]
+
+
+# --- Who stays in the pool
+
+
+def test_the_one_between_the_nearest_neighbours_leaves() -> None:
+    assert least_missed([0, 10, 20, 100]) == 10  # it leaves a gap of 20, the other one of 90
+    assert least_missed([0, 50, 90, 100]) == 90
+    assert least_missed([0, 10, 20, 30]) == 10  # of equals the older
+    assert least_missed([0, 10]) == 0 and least_missed([7]) == 7
+
+
+@given(size=st.integers(2, 12), count=st.integers(1, 120))
+def test_a_pool_stays_spread_over_the_run(size: int, count: int) -> None:
+    pool: list[int] = []
+    for step in range(count):
+        pool.append(step)
+        if len(pool) > size:
+            pool.remove(least_missed(pool))
+    assert pool[-1] == count - 1 and len(pool) == min(size, count)
+    if size > 2:
+        assert pool[0] == 0
+        gaps = np.diff(pool)
+        assert len(gaps) == 0 or gaps.max() <= max(1, 4 * count / size)
+
+
+def test_a_snapshot_is_taken_at_every_interval_and_stays_what_it_was() -> None:
+    net = snake_net()
+    player = self_play(net, pool_size=2)
+    player.add(0)
+    first = {key: value.clone() for key, value in net.state_dict().items()}
+    for step, expected in [(6, [0]), (12, [0, 12]), (18, [0, 12]), (22, [0, 22]), (47, [0, 47])]:
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter += 1.0
+        player.update([], step)
+        assert player.pool == expected
+        assert player.metrics()["self_play/pool_size"] == len(expected)
+    player.seat(snake_pool(), SNAKES, "MultiSnake")
+    assert not any(torch.equal(first[key], value) for key, value in net.named_parameters())
+
+
+# --- Who plays
+
+
+def test_a_share_of_the_environments_faces_the_policy_as_it_is_and_the_others_its_past() -> None:
+    player = self_play(latest=0.25, pool_size=20)
+    for step in range(0, 200, 10):
+        player.add(step)
+    faced = player._draw(8000, np.random.default_rng(0))
+    assert np.mean(faced == LATEST) == pytest.approx(0.25, abs=0.02)
+    assert len(set(faced.tolist()) - {LATEST}) <= 2  # each is a pass of its own network
+    chosen = set()
+    for step in range(200):
+        player._choose(step)
+        chosen |= set(player._choice)
+    assert chosen == set(range(0, 200, 10))
+
+
+def test_before_there_is_a_past_all_face_the_policy_as_it_is() -> None:
+    assert set(self_play()._draw(50, np.random.default_rng(0)).tolist()) == {LATEST}
+
+
+def test_prioritized_draws_those_it_loses_to() -> None:
+    player = self_play(sampling="prioritized", pool_size=3)
+    for step in (0, 10, 20):
+        player.add(step)
+    for _ in range(200):
+        for step, result in [(0, 1.0), (10, 0.0), (20, 1.0)]:
+            player.ratings.play(step, result)
+    chosen = []
+    for step in range(100):
+        player._choose(step)
+        chosen += player._choice
+    assert np.mean(np.array(chosen) == 10) > 0.99
+
+
+def test_games_count_for_whom_they_were_played_against() -> None:
+    player = self_play()
+    player.add(0)
+    player.add(5)
+    won = [game(name(0), 1.0)] * 3 + [game(name(5), 0.0), game("latest", 1.0), game(name(999), 1.0)]
+    player.update([*won, Episode(1, 0.0, 1, True, {"crashed": True})], 6)
+    table = player.ratings.table()["snapshots"]
+    assert [(row["step"], row["games"], row["win_rate_against"]) for row in table] == [(0, 3, 1.0), (5, 1, 0.0)]
+    assert player.metrics()["self_play/win_rate"] == 0.75
+    assert player.metrics()["self_play/rating"] == player.ratings.current.mu
+    player.update([], 7)
+    assert player.metrics()["self_play/win_rate"] is None
+
+
+def test_worlds_without_players_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match="needs a world with several players, and MineSweeper does not say which player"
+    ):
+        self_play().seat(snake_pool(), MineSweeper, "MineSweeper")
+    with pytest.raises(ValueError, match="needs a world with several players, and MultiSnake has one player"):
+        self_play().seat(snake_pool(), MultiSnake(num_players=1), "MultiSnake")
+
+
+# --- On the disk
+
+
+def test_the_table_of_ratings_is_kept_in_the_run(tmp_path: Path) -> None:
+    player = self_play()
+    player.add(0)
+    player.update([game(name(0), 1.0)], 5)
+    player.write(tmp_path)
+    table = json.loads((tmp_path / "ratings.json").read_text())
+    assert table == player.ratings.table()
+    assert table["snapshots"][0]["games"] == 1 and table["current"]["rating"] > table["snapshots"][0]["rating"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pool", "ratings.json"]
+
+
+def checkpoints(run_dir: Path, *steps: int) -> None:
+    """Make folders of these checkpoints, in place of others."""
+    home = run_dir / "checkpoints"
+    home.mkdir(exist_ok=True)
+    for old in home.iterdir():
+        old.rmdir()
+    for step in steps:
+        (home / f"step_{step:012d}").mkdir()
+
+
+def test_snapshots_stay_on_the_disk_as_long_as_a_checkpoint_needs_them(tmp_path: Path) -> None:
+    player = self_play(pool_size=2)
+    player.add(0)
+    player.update([], 10)  # joins: [0, 10]
+    player.write(tmp_path)
+    checkpoints(tmp_path, 0, 10)
+    player.update([], 20)  # 10 leaves
+    player.write(tmp_path)
+    checkpoints(tmp_path, 10, 20)
+    player.clean(tmp_path, 20)
+    assert snapshots_of(tmp_path) == [0, 10, 20]  # the checkpoint of step 10 needs 0 and 10
+    checkpoints(tmp_path, 20)
+    player.clean(tmp_path, 20)
+    assert snapshots_of(tmp_path) == [0, 20]
+
+
+def test_snapshots_that_are_still_faced_stay_until_their_episodes_end(tmp_path: Path) -> None:
+    player = self_play(pool_size=1, latest=0.0)
+    player.add(0)
+    env = player.seat(snake_pool(4), SNAKES, "MultiSnake")
+    collector = Collector(env, player.net, CPU, 0)
+    collector.reset(0)
+    collector.collect(1)
+    player.update([], 10)
+    assert player.pool == [10] and player.state()["snapshots"] == [0, 10]  # the boards go on against 0
+    collector.collect(40)
+    player.update([], 11)
+    assert player.state()["snapshots"] == [10] and player.state()["gone"] == [[0, 11]]
+
+
+def test_what_an_abandoned_continuation_left_is_removed_or_replaced(tmp_path: Path) -> None:
+    player = self_play(snake_net(0))
+    player.add(0)
+    player.write(tmp_path)
+    saved = player.state()
+    for step in (10, 20):
+        player.update([], step)
+    player.write(tmp_path)
+    other = snake_net(1)
+    again = self_play(other)
+    again.load_state(saved, tmp_path)
+    again.update([], 10)
+    again.write(tmp_path)
+    checkpoints(tmp_path, 10)
+    again.clean(tmp_path, 10)
+    assert snapshots_of(tmp_path) == [0, 10]
+    weights = read_snapshot(snapshot_path(tmp_path, 10), CPU).state_dict()
+    assert all(torch.equal(weights[key], value) for key, value in other.state_dict().items())
+
+
+def test_a_run_may_go_on_in_another_folder(tmp_path: Path) -> None:
+    player = self_play()
+    player.add(0)
+    (tmp_path / "a").mkdir()
+    player.write(tmp_path / "a")
+    again = self_play(snake_net(1))
+    again.load_state(player.state(), tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    again.write(tmp_path / "b")
+    assert snapshots_of(tmp_path / "b") == [0]
+
+
+def test_a_changed_byte_of_a_snapshot_is_noticed(tmp_path: Path) -> None:
+    player = self_play()
+    player.add(0)
+    player.write(tmp_path)
+    file = snapshot_path(tmp_path, 0)
+    whole = file.read_bytes()
+    name = whole.index(b"checksum")  # damaged there, the file seems to have none
+    for place in (*range(8, len(whole), len(whole) // 200), *range(name, name + len("checksum"))):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"snapshot {file} is damaged: "):
+            read_snapshot(file, CPU)
+    file.write_bytes(whole)
+    read_snapshot(file, CPU)
+
+
+def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
+    player = self_play()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"ratings.json cannot be written"):
+        player.write(tmp_path / "file")
+
+
+# --- Going on
+
+
+class Run:
+    """A training without learning: every update changes the weights in a way that depends on what was played."""
+
+    def __init__(self, sampling: str = "prioritized") -> None:
+        self.net = snake_net()
+        self.player = self_play(self.net, snapshot_interval=60, pool_size=2, latest=0.4, sampling=sampling)
+        self.env = self.player.seat(snake_pool(6), SNAKES, "MultiSnake")
+        self.collector = Collector(self.env, self.net, CPU, 0)
+        self.step = 0
+
+    def start(self) -> None:
+        self.collector.reset(0)
+        self.player.add(0)
+
+    def update(self) -> list[Any]:
+        self.collector.seed_noise(self.step)
+        rollout = self.collector.collect(6)
+        self.step += rollout.by_step("rewards").numel()
+        with torch.no_grad():
+            for parameter in self.net.parameters():
+                parameter += 0.05 * torch.sin(
+                    rollout.by_step("rewards").sum() + self.step + torch.arange(parameter.numel())
+                ).view_as(parameter)
+        self.player.update(rollout.stats.episodes, self.step)
+        told = [(e.env_id, e.reward, e.info["opponent"], e.info["win_rate"]) for e in rollout.stats.episodes]
+        return [told, rollout.by_step("rewards").tolist(), dict(self.player.metrics()), self.player.ratings.table()]
+
+    def state(self) -> dict[str, Any]:
+        weights = {key: value.clone() for key, value in self.net.state_dict().items()}
+        return {
+            "step": self.step,
+            "net": weights,
+            "self_play": self.player.state(),
+            "collector": self.collector.state(),
+        }
+
+    def restore(self, state: dict[str, Any], run_dir: Path) -> None:
+        self.step = state["step"]
+        self.net.load_state_dict(state["net"])
+        self.player.load_state(state["self_play"], run_dir)
+        assert self.collector.load_state(state["collector"]) is None
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    run = Run()
+    run.start()
+    for _ in range(5):
+        run.update()
+    run.player.write(tmp_path)
+    state = run.state()
+    assert run.player.pool == [0, 144]  # 72 has left already
+    expected = [run.update() for _ in range(6)]
+    assert sum(len(told) for told, *_ in expected) > 20
+    again = Run()
+    again.restore(state, tmp_path)
+    assert [again.update() for _ in range(6)] == expected
+
+
+def test_self_play_state_is_plain() -> None:
+    run = Run()
+    run.start()
+    for _ in range(3):
+        run.update()
+    assert json.loads(json.dumps(run.player.state())) == run.player.state()
+
+
+# --- Learning
+
+
+def test_what_is_not_installed_is_said_before_an_environment_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(*_: object) -> None:
+        pytest.fail("environments are made, which may take half a minute")
+
+    monkeypatch.setattr("enn_ppo.training.state.make_pools", compiled)
+    monkeypatch.setitem(sys.modules, "openskill.models", None)
+    with pytest.raises(ValueError, match=r'openskill: pip install "enn-ppo\[self-play\]"'):
+        train(tiny_config(tmp_path / "a", env=EnvConfig(), self_play=SelfPlayConfig(enabled=True)), env=MultiSnake)

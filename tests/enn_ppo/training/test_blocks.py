@@ -1,0 +1,158 @@
+"""Environments in blocks: what a block plays depends on nothing but the block, and together they are one rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from enn_ppo import train
+from enn_ppo.rollout import Rollout, play
+from enn_ppo.settings.config import EnvConfig, RolloutConfig, SelfPlayConfig, TrainConfig
+from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.learning.learner import make_model
+from enn_ppo.training.sampling import make_pools
+from tests.enn_ppo.rollouts import OnePolicySampler
+from tests.enn_ppo.rows import rows_without_times
+from tests.enn_ppo.worlds import StopAfter, tiny_config
+
+CPU = torch.device("cpu")
+WORLDS = [
+    EnvConfig(id="MineSweeper", kwargs={"width": 4, "height": 4, "num_mines": 3}),
+    EnvConfig(id="MultiSnake"),
+    EnvConfig(id="CherryPick"),
+]
+
+
+@contextmanager
+def sampler(world: EnvConfig, num_envs: int, block: int | None, first: int = 0) -> Iterator[OnePolicySampler]:
+    """A sampler of environments from number `first` on, that has been reset."""
+    config = TrainConfig(env=world, seed=5)
+    rollout = RolloutConfig(num_envs=num_envs, block=block)
+    pools = make_pools(bind_environment(world), rollout, config.seed, first)
+    model = make_model(config, pools[0].obs_space(), pools[0].action_space())
+    made = OnePolicySampler(pools, model, CPU, config.seed, first_env=first)
+    with closing(made):
+        made.key(0)
+        made.reset(config.seed, None)
+        yield made
+
+
+def parts(rollout: Rollout, envs: Sequence[int]) -> dict[str, Any]:
+    """Everything that happened in some of the environments."""
+    num_envs = rollout.by_step("rewards").shape[1]
+    frames = torch.arange(rollout.by_step("rewards").numel()).view(-1, num_envs)[:, list(envs)].flatten()
+    obs = rollout.frames.obs[frames]
+    return {
+        **{f"features/{name}": ragged for name, ragged in obs.features.items()},
+        **{f"actors/{name}": mask.actors for name, mask in obs.action_masks.items()},
+        **{f"actions/{name}": ragged.gather(frames) for name, ragged in rollout.frames.actions.items()},
+        **{f"log_probs/{name}": ragged.gather(frames) for name, ragged in rollout.frames.log_probs.items()},
+        **{name: rollout.by_step(name)[:, list(envs)] for name in
+           ("values", "rewards", "terminated", "truncated", "final_values")},
+        "last_values": rollout.last_values[list(envs)],
+        "step": rollout.by_step("step")[:, list(envs)],
+        "episodes": [each[1:] for each in rollout.stats.episodes
+                     if each.env_id in rollout.by_step("env_id")[0, list(envs)]],
+    }  # fmt: skip
+
+
+def assert_equal(one: Any, other: Any, where: str = "") -> None:
+    """Bit for bit."""
+    assert type(one) is type(other), where
+    if isinstance(one, Tensor):
+        assert torch.equal(one, other), where
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for name in one:
+            assert_equal(one[name], other[name], f"{where}/{name}")
+    elif isinstance(one, tuple) and not isinstance(one, str):
+        for k, (a, b) in enumerate(zip(one, other, strict=True)):
+            assert_equal(a, b, f"{where}.{k}")
+    else:
+        assert one == other, where
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.id)
+def test_what_a_block_plays_does_not_depend_on_the_others(world: EnvConfig) -> None:
+    with sampler(world, 12, 4) as all_, sampler(world, 8, 4, first=4) as some:
+        for step in (0, 36):
+            all_.key(step)
+            some.key(step)
+            whole, part = all_.collect(9), some.collect(9)
+            assert_equal(parts(whole, range(4, 12)), parts(part, range(8)))
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.id)
+def test_blocks_together_are_in_the_order_of_steps_and_then_environments(world: EnvConfig) -> None:
+    with sampler(world, 9, 3) as blocks:
+        rollouts = [play([block], 6)[0][""] for block in blocks.blocks]
+        blocks.key(0)
+        blocks.reset(5, None)
+        whole = blocks.collect(6)
+    for number, rollout in enumerate(rollouts):
+        assert_equal(parts(whole, range(3 * number, 3 * number + 3)), parts(rollout, range(3)))
+    assert whole.frames.obs.num_tokens == sum(rollout.frames.obs.num_tokens for rollout in rollouts)
+    assert whole.stats.metrics.keys() == rollouts[0].stats.metrics.keys()
+
+
+def test_environments_have_the_seeds_that_they_have_without_blocks() -> None:
+    world = WORLDS[0]
+    with sampler(world, 8, 2) as blocks, sampler(world, 8, None) as whole:
+        one, other = blocks.collect(1).frames.obs, whole.collect(1).frames.obs
+    for name, ragged in one.features.items():
+        assert_equal(tuple(ragged), tuple(other.features[name]))
+
+
+def test_blocks_draw_noise_of_their_own() -> None:
+    with sampler(EnvConfig(id="MultiArmedBandit"), 32, 16) as blocks:
+        rollouts = [play([block], 8)[0][""] for block in blocks.blocks]
+        one, other = (next(iter(rollout.frames.actions.values())).values for rollout in rollouts)
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.id)
+@pytest.mark.parametrize("block", [1, 3])
+def test_what_is_drawn_does_not_depend_on_the_blocks(world: EnvConfig, block: int) -> None:
+    with sampler(world, 9, block) as blocks, sampler(world, 9, None) as whole:
+        one, other = blocks.collect(12), whole.collect(12)
+    for name, actions in one.frames.actions.items():
+        assert torch.equal(actions.values, other.frames.actions[name].values)
+        torch.testing.assert_close(
+            one.frames.log_probs[name].values, other.frames.log_probs[name].values, rtol=1e-5, atol=1e-5
+        )
+    assert torch.equal(one.by_step("rewards"), other.by_step("rewards"))
+
+
+def test_one_block_of_all_environments_is_the_run_without_blocks(tmp_path: Path) -> None:
+    train(tiny_config(tmp_path / "a"))
+    train(tiny_config(tmp_path / "b", rollout=RolloutConfig(num_envs=4, steps=8, block=4)))
+    assert rows_without_times(tmp_path / "a") == rows_without_times(tmp_path / "b")
+
+
+@pytest.mark.parametrize("setting", ["block", "pipeline"])
+def test_a_run_that_is_resumed_in_other_blocks_starts_new_episodes_and_says_so(
+    setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tiny_config(tmp_path / "a"), callbacks=[StopAfter(96)])
+    rollout = RolloutConfig(num_envs=4, steps=8, **{setting: 2})
+    train(tiny_config(tmp_path / "a", rollout=rollout, resume=str(tmp_path / "a")))
+    said = capsys.readouterr().out
+    assert "new episodes" in said
+    assert f"the checkpoint has them in 1 block of 4 (rollout.block=4), and rollout.{setting} makes 2" in said
+
+
+def test_settings_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"rollout\.num_envs=10 must be a multiple of rollout\.block, got 4"):
+        RolloutConfig(num_envs=10, block=4)
+    with pytest.raises(ValueError, match=r"rollout\.num_processes must be at most rollout\.block=2, got 4"):
+        RolloutConfig(num_envs=8, block=2, num_processes=4)
+    with pytest.raises(ValueError, match=r"rollout\.block=4 and record=a\.arrow do not go together"):
+        TrainConfig(rollout=RolloutConfig(num_envs=64, block=4), record="a.arrow")
+    with pytest.raises(ValueError, match=r"rollout\.block=4 and self_play\.enabled=true do not go together"):
+        TrainConfig(rollout=RolloutConfig(num_envs=64, block=4), self_play=SelfPlayConfig(enabled=True))

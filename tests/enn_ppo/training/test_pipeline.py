@@ -1,0 +1,241 @@
+"""Two halves of the environments, one stepping while the policy acts in the other: the same is played, and sooner."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enn_ppo import EnvConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
+from enn_ppo.rollout import Rollout
+from enn_ppo.settings.config import DistributedConfig, SelfPlayConfig
+from enn_ppo.training.environment import BoundEnvironment, bind_environment
+from enn_ppo.training.learning.learner import make_model
+from enn_ppo.training.players import Cast
+from enn_ppo.training.sampling import LocalSampler, make_pools
+from enn_ppo.training.torchrun.joining import check_shares
+from tests.enn_ppo.halves import Halves, SteppingHook
+from tests.enn_ppo.players_worlds import SNAKES
+from tests.enn_ppo.rollouts import OnePolicySampler
+from tests.enn_ppo.rows import assert_same_end, rows_without_times
+from tests.enn_ppo.training.test_blocks import CPU, WORLDS, assert_equal, parts
+from tests.enn_ppo.training.test_players import make_nets, mapping_of
+from tests.enn_ppo.worlds import SMALL_BOARD, StopAfter, tiny_config
+from tests.system.enn_ppo.checkpoints.test_exact_resume import same
+
+RAY = DistributedConfig(mode="ray", num_env_runners=2)
+
+
+@contextmanager
+def sampler(world: EnvConfig, rollout: RolloutConfig) -> Iterator[OnePolicySampler]:
+    """That has been reset."""
+    config = TrainConfig(env=world, seed=5)
+    pools = make_pools(bind_environment(world), rollout, config.seed)
+    model = make_model(config, pools[0].obs_space(), pools[0].action_space())
+    made = OnePolicySampler(pools, model, CPU, config.seed, pipeline=rollout.pipeline)
+    try:
+        made.key(0)
+        made.reset(config.seed, None)
+        yield made
+    finally:
+        made.close()
+
+
+def all_of(rollout: Rollout) -> dict[str, Any]:
+    """Everything that happened, but for how long it took."""
+    return parts(rollout, range(rollout.by_step("rewards").shape[1])) | {"metrics": rollout.stats.metrics}
+
+
+# --- The same ---
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.id)
+@pytest.mark.parametrize(
+    ("halves", "blocks"),
+    [
+        (RolloutConfig(num_envs=6, pipeline=2), RolloutConfig(num_envs=6, block=3)),
+        (RolloutConfig(num_envs=8, pipeline=2, block=2), RolloutConfig(num_envs=8, block=2)),
+        (RolloutConfig(num_envs=6, pipeline=2, num_threads=2), RolloutConfig(num_envs=6, block=3)),
+    ],
+    ids=["halves", "blocks, two at a time", "with threads"],
+)
+def test_what_is_played_is_what_the_same_blocks_play_one_after_the_other(
+    world: EnvConfig, halves: RolloutConfig, blocks: RolloutConfig
+) -> None:
+    with sampler(world, halves) as pipelined, sampler(world, blocks) as serial:
+        for step in range(3):
+            pipelined.key(step)
+            serial.key(step)
+            assert_equal(all_of(pipelined.collect(9)), all_of(serial.collect(9)))
+        assert same(pipelined.state(), serial.state())
+        assert serial.load_state(pipelined.state()) is pipelined.load_state(serial.state()) is None
+
+
+@pytest.mark.parametrize(
+    ("rollout", "changes"),
+    [
+        ({}, {"env": EnvConfig(kwargs=SMALL_BOARD, info={"num_mines": [1, 2, 3]})}),
+        ({"num_threads": 2}, {"ppo": PPOConfig(normalize="rewards")}),
+        ({"num_processes": 1}, {"value_net": RogueNetConfig(d_model=8, n_layer=1, n_head=1)}),
+    ],
+    ids=["parameters drawn", "threads", "processes"],
+)
+def test_a_run_is_the_one_with_blocks_of_half_the_environments(
+    tmp_path: Path, rollout: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    train(tiny_config(tmp_path / "a", rollout=RolloutConfig(num_envs=4, steps=8, pipeline=2, **rollout), **changes))
+    train(tiny_config(tmp_path / "b", rollout=RolloutConfig(num_envs=4, steps=8, block=2, **rollout), **changes))
+    assert len(rows_without_times(tmp_path / "a")) == 5
+    assert rows_without_times(tmp_path / "a") == rows_without_times(tmp_path / "b")
+    assert_same_end(tmp_path / "a", tmp_path / "b")
+
+
+def test_several_policies_play_what_they_play_without() -> None:
+    cast = Cast({"red": [0], "blue": [1]}, mapping_of(SNAKES))
+    nets = make_nets(cast.policies)
+
+    def played(rollout: RolloutConfig) -> list[dict[str, Rollout]]:
+        pools = make_pools(BoundEnvironment(SNAKES, EnvConfig()), rollout, 3)
+        made = LocalSampler(pools, nets, CPU, 3, cast=cast, pipeline=rollout.pipeline)
+        made.key(0)
+        made.reset(3, None)
+        rollouts = [made.collect(7), made.collect(7)]
+        made.close()
+        return rollouts
+
+    halves, blocks = played(RolloutConfig(num_envs=4, pipeline=2)), played(RolloutConfig(num_envs=4, block=2))
+    for one, other in zip(halves, blocks, strict=True):
+        for name in cast.policies:
+            assert_equal(all_of(one[name]), all_of(other[name]))
+
+
+# --- At the same time ---
+
+
+class Turns(SteppingHook):
+    """Steps that end only when the policy has acted in the other half meanwhile."""
+
+    def __init__(self, steps: int) -> None:
+        self.last = 2 * steps  # times that it acts
+        self.acted = 0
+        self.changed = threading.Condition()
+
+    def acting(self) -> None:
+        with self.changed:
+            self.acted += 1
+            self.changed.notify_all()
+
+    def stepping(self, half: int, step: int) -> None:
+        needed = min(2 * step + half + 2, self.last)
+        with self.changed:
+            if not self.changed.wait_for(lambda: self.acted >= needed, timeout=30):
+                raise TimeoutError(f"step {step} of half {half} saw nobody act")
+
+
+def test_the_policy_acts_in_one_half_while_the_other_is_stepped() -> None:
+    with Halves(Turns(steps=5)) as halves:
+        assert halves.sampler.collect(5).by_step("rewards").shape == (5, 2)
+
+
+class Threads(SteppingHook):
+    """Who does what."""
+
+    def __init__(self) -> None:
+        self.stepped: list[set[threading.Thread]] = [set(), set()]
+        self.acted: set[threading.Thread] = set()
+
+    def acting(self) -> None:
+        self.acted.add(threading.current_thread())
+
+    def stepping(self, half: int, step: int) -> None:
+        self.stepped[half].add(threading.current_thread())
+
+
+def test_the_calling_thread_alone_calls_the_policy_and_each_half_keeps_its_thread_until_it_is_closed() -> None:
+    seen = Threads()
+    with Halves(seen) as halves:
+        for _ in range(3):
+            halves.sampler.collect(4)
+        ((first,), (second,)) = seen.stepped
+        assert seen.acted == {threading.current_thread()}
+        assert len({first, second, threading.current_thread()}) == 3
+        assert first.is_alive() and second.is_alive()
+    assert not first.is_alive() and not second.is_alive()
+
+
+def test_without_a_pipeline_there_are_no_threads() -> None:
+    seen = Threads()
+    with Halves(seen, pipeline=1) as halves:
+        halves.sampler.collect(4)
+    assert seen.stepped == [seen.acted, seen.acted] == [{threading.current_thread()}] * 2
+
+
+# --- Going on ---
+
+
+def test_a_run_goes_on_exactly_with_and_without_where_the_blocks_are_the_same(tmp_path: Path) -> None:
+    halves = RolloutConfig(num_envs=4, steps=8, pipeline=2)
+    blocks = RolloutConfig(num_envs=4, steps=8, block=2)
+    train(tiny_config(tmp_path / "whole", rollout=blocks))
+    train(tiny_config(tmp_path / "parts", rollout=halves), callbacks=[StopAfter(64)])
+    train(tiny_config(tmp_path / "parts", rollout=blocks, resume=str(tmp_path / "parts")), callbacks=[StopAfter(96)])
+    train(tiny_config(tmp_path / "parts", rollout=halves, resume=str(tmp_path / "parts")))
+    assert rows_without_times(tmp_path / "whole") == rows_without_times(tmp_path / "parts")
+    assert_same_end(tmp_path / "parts", tmp_path / "whole")
+
+
+# --- Settings ---
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RolloutConfig(pipeline=3), r"rollout\.pipeline must be an integer of at least 1 and at most 2, got 3"),
+        (lambda: RolloutConfig(pipeline=True), r"rollout\.pipeline must be an integer of at least 1 and at most 2, got True"),
+        (
+            lambda: RolloutConfig(num_envs=5, pipeline=2),
+            r"rollout\.num_envs=5 must be even with rollout\.pipeline=2, whose blocks are its halves",
+        ),
+        (
+            lambda: RolloutConfig(num_envs=12, block=4, pipeline=2),
+            r"rollout\.num_envs=12 makes 3 blocks of rollout\.block=4, and rollout\.pipeline=2 plays two at a time: their "
+            "number must be even",
+        ),
+        (
+            lambda: RolloutConfig(num_envs=12, block=12, pipeline=2),
+            r"rollout\.num_envs=12 makes 1 block of rollout\.block=12, and rollout\.pipeline=2 plays two at a time",
+        ),
+        (
+            lambda: RolloutConfig(num_envs=8, pipeline=2, num_processes=5),
+            r"rollout\.num_processes must be at most half of rollout\.num_envs=8, with rollout\.pipeline=2, got 5",
+        ),
+        (
+            lambda: TrainConfig(rollout=RolloutConfig(pipeline=2), record="a.arrow"),
+            r"rollout\.pipeline=2 and record=a\.arrow do not go together; leave one out",
+        ),
+        (
+            lambda: TrainConfig(rollout=RolloutConfig(pipeline=2), self_play=SelfPlayConfig(enabled=True)),
+            r"rollout\.pipeline=2 and self_play\.enabled=true do not go together; leave one out",
+        ),
+        (
+            lambda: TrainConfig(rollout=RolloutConfig(num_envs=50, pipeline=2), distributed=RAY),
+            r"rollout\.num_envs=50 gives each of distributed\.num_env_runners=2 25 environments; 25 must be even with "
+            r"rollout\.pipeline=2",
+        ),
+        (
+            lambda: check_shares(TrainConfig(rollout=RolloutConfig(num_envs=64, block=8, pipeline=2)), 8),
+            r"rollout\.num_envs=64 gives each of 8 ranks 8 environments; 8 makes 1 block of rollout\.block=8",
+        ),
+        (
+            lambda: check_shares(TrainConfig(rollout=RolloutConfig(num_envs=64, pipeline=2, num_processes=2)), 32),
+            r"rollout\.num_processes=2 is for each block of each rank, and must be at most its 1 environment ",
+        ),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_go_together_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,196 @@
+"""Slow worlds: the progress of a rollout is shown, limits and interrupts hold within it, and it is no longer than asked for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from enn_ppo import EnvConfig, Interrupted, RolloutConfig, TrainConfig, train
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.rollout import play
+from enn_ppo.settings.presets import preset
+from enn_ppo.training import run as run_module
+from enn_ppo.training import state as state_module
+from entity_gym import Action, Observation
+from tests.enn_ppo.recordings import collector_of
+from tests.enn_ppo.rows import same
+from tests.enn_ppo.worlds import Copycat, StopAfter, tiny_config
+
+
+class Slow(Copycat):
+    """Every step of an environment takes `seconds`; the step `signal_at` of all environments sends a signal first."""
+
+    seconds = 0.0
+    num_steps = 0
+    signal_at: tuple[int, signal.Signals] | None = None
+    watched: Path | None = None
+    was_there = False
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        Slow.num_steps += 1
+        if Slow.signal_at and Slow.num_steps == Slow.signal_at[0]:
+            os.kill(os.getpid(), Slow.signal_at[1])
+        if Slow.watched is not None:
+            Slow.was_there = Slow.watched.is_dir()
+        time.sleep(Slow.seconds)
+        return super().act(actions)
+
+
+@pytest.fixture(autouse=True)
+def fresh_and_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    Slow.seconds, Slow.num_steps, Slow.signal_at, Slow.watched, Slow.was_there = 0.0, 0, None, None, False
+    monkeypatch.setattr(run_module, "PATIENCE", 0.1)
+
+
+def slow(run_dir: Path, seconds: float = 0.01, **changes: Any) -> TrainConfig:
+    """Rollouts of 100 steps of 4 environments: 4 seconds by default."""
+    Slow.seconds = seconds
+    settings: dict[str, Any] = {
+        "env": EnvConfig(id="Slow"),
+        "rollout": RolloutConfig(num_envs=4, steps=100),
+        "total_timesteps": 4_000,
+    }
+    return tiny_config(run_dir, **(settings | changes))
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    assert same(*(dict(load_checkpoint(run_dir).policy) for run_dir in (one, other)))
+
+
+# ---- limits and interrupts
+
+
+def test_the_limit_of_time_holds_within_a_rollout_and_the_first_one_keeps_it_too(tmp_path: Path) -> None:
+    result = train(slow(tmp_path / "a", max_train_seconds=0.5), env=Slow)
+    assert 4 <= result.step < 300, "a whole rollout has 400 steps"
+    assert Slow.num_steps - result.step < 300, "the first rollout"
+    assert load_checkpoint(tmp_path / "a").step == result.step
+
+
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_an_interrupt_ends_a_long_rollout_whose_steps_are_learned_from_and_saved(
+    pipeline: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = slow(tmp_path / "a")
+    config = replace(config, rollout=replace(config.rollout, pipeline=pipeline))
+    Slow.seconds = 0.002
+    Slow.signal_at = 400 + 41, signal.SIGINT
+    with pytest.raises(Interrupted, match=r"interrupted after 4\d steps; saved") as raised:
+        train(config, env=Slow)
+    assert raised.value.exit_code == 130
+    step = load_checkpoint(tmp_path / "a").step
+    assert 40 <= step < 80
+    assert "interrupted after 1" in capsys.readouterr().out  # 1.% of the rollout
+    Slow.seconds, Slow.signal_at = 0.0, None
+    resumed = replace(config, resume=str(tmp_path / "a"), run_dir=None, total_timesteps=800)
+    assert train(resumed, env=Slow).step == 800
+
+
+def test_a_rollout_that_is_nearly_over_is_played_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "PATIENCE", 60.0)
+    Slow.signal_at = 400 + 41, signal.SIGINT
+    with pytest.raises(Interrupted, match="interrupted after 400 steps"):
+        train(slow(tmp_path / "a", seconds=0.0001), env=Slow)
+
+
+def test_sigterm_in_the_first_rollout_ends_at_once_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    Slow.watched, Slow.signal_at = tmp_path / "a", (41, signal.SIGTERM)
+    with pytest.raises(Interrupted, match="terminated before the first update: nothing was saved") as raised:
+        train(slow(tmp_path / "a"), env=Slow)
+    assert raised.value.exit_code == 143
+    assert Slow.num_steps == 41
+    assert Slow.was_there and not (tmp_path / "a").exists()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_rollout_that_is_cut_has_as_many_steps_in_each_environment() -> None:
+    collector = collector_of(Slow, 3)
+    (rollout,) = (each[""] for each in play([collector], 50, lambda played: played >= 0.1))
+    assert rollout.by_step("rewards").shape == (5, 3)
+    assert rollout.by_step("final_values").shape == (5, 3)
+
+
+# ---- what is shown
+
+
+def test_progress_within_rollouts_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "SHOWN_AFTER", 0.2)
+    monkeypatch.setattr(state_module, "PLAIN_SECONDS", 0.2)
+    train(slow(tmp_path / "a", seconds=0.001, total_timesteps=400), env=Slow)
+    lines = capsys.readouterr().out.splitlines()
+    first = [line for line in lines if line.startswith("first rollout: ")]
+    assert first and all("steps/s" in line and line.endswith("left") for line in first)
+    assert [line for line in lines if "  rollout " in line and "steps/s" in line]
+
+
+def test_short_rollouts_print_what_they_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(slow(tmp_path / "a", seconds=0.0), env=Slow)
+    assert "rollout " not in capsys.readouterr().out.replace("playing a first rollout, which measures", "")
+
+
+# ---- the number of steps
+
+
+def measured(run_dir: Path, seconds: float, **changes: Any) -> TrainConfig:
+    config = slow(run_dir, seconds, total_timesteps=160)
+    return replace(config, rollout=replace(config.rollout, max_seconds=0.5, **changes))
+
+
+def test_a_slow_world_gets_shorter_rollouts_and_a_line_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(measured(tmp_path / "a", 0.01), env=Slow)
+    saved = yaml.safe_load((tmp_path / "a/config.yaml").read_text())["rollout"]
+    assert saved["steps"] in (4, 8, 12) and saved["max_seconds"] is None  # in minibatches of 16 frames
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "rollout.steps=100 would take" in line]
+    assert f"this run has rollout.steps={saved['steps']}" in line
+    assert line.endswith("Give rollout.steps=<number> to choose it yourself")
+
+
+def test_the_run_is_that_of_who_gives_the_same_steps_and_so_is_its_resumption(tmp_path: Path) -> None:
+    train(measured(tmp_path / "a", 0.01), env=Slow)
+    steps = load_checkpoint(tmp_path / "a").config["rollout"]["steps"]
+    given = replace(slow(tmp_path / "b", 0.0), rollout=RolloutConfig(num_envs=4, steps=steps), total_timesteps=160)
+    train(given, env=Slow)
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
+
+    measuring = measured(tmp_path / "c", 0.01)
+    train(measuring, env=Slow, callbacks=[StopAfter(48)])
+    saved = load_checkpoint(tmp_path / "c")
+    kept = replace(
+        measuring, rollout=RolloutConfig(**saved.config["rollout"]), resume=str(tmp_path / "c"), run_dir=None
+    )
+    Slow.seconds = 0.03  # it is not measured again
+    assert train(kept, env=Slow).step == 160
+    assert load_checkpoint(tmp_path / "c").config["rollout"] == saved.config["rollout"]
+
+
+def test_a_fast_world_keeps_its_rollouts_to_the_last_bit(tmp_path: Path) -> None:
+    train(measured(tmp_path / "a", 0.0), env=Slow)
+    train(replace(slow(tmp_path / "b", 0.0), total_timesteps=160), env=Slow)
+    assert load_checkpoint(tmp_path / "a").config["rollout"]["steps"] == 100
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_rollout_is_at_least_a_minibatch(tmp_path: Path) -> None:
+    train(measured(tmp_path / "a", 0.1), env=Slow)
+    assert load_checkpoint(tmp_path / "a").config["rollout"]["steps"] == 4
+
+
+@pytest.mark.parametrize("env", ["gymnasium", "dm_env", "pettingzoo", "custom", "program"])
+def test_the_presets_for_worlds_of_others_measure_unless_steps_are_given(env: str) -> None:
+    assert preset(env, "env.id=a:B").rollout.max_seconds == 20
+    assert preset(env, "env.id=a:B", "rollout.steps=64").rollout.max_seconds is None
+    given = preset(env, "env.id=a:B", "rollout.steps=64", "rollout.max_seconds=9").rollout
+    assert (given.steps, given.max_seconds) == (64, 9)
+    assert preset("MineSweeper").rollout.max_seconds is None

@@ -1,0 +1,124 @@
+"""Training that is evaluated: it learns exactly what it would learn unevaluated, whatever becomes of the evaluations."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from enn_ppo import Callback, EnvConfig, Interrupted, TrainEvalConfig, train
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.training.callbacks import Update
+from tests.enn_ppo.evaluation_worlds import Careless, Gated
+from tests.enn_ppo.rows import rows_of
+from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
+
+TOTAL = 160  # five updates
+DUE = [64, 128, 160]  # of an evaluation every 50 steps: what passes a multiple of 50, and the end
+
+
+def evaluation(**settings: Any) -> TrainEvalConfig:
+    return TrainEvalConfig(**{"interval": 50, "episodes": 8, "num_envs": 8, "process": False, **settings})
+
+
+def run(run_dir: Path, env: Any, **changes: Any) -> None:
+    torch.manual_seed(1)
+    np.random.seed(1)
+    random.seed(1)
+    callbacks = changes.pop("callbacks", ())
+    train(
+        tiny_config(run_dir, **{"env": EnvConfig(), "total_timesteps": TOTAL, **changes}), env=env, callbacks=callbacks
+    )
+
+
+def weights(run_dir: Path) -> dict[str, torch.Tensor]:
+    """Of the last policy, with the statistics that normalize its inputs."""
+    return safetensors.torch.load_file(run_dir / "checkpoints/latest/policy.safetensors")
+
+
+def evaluations(run_dir: Path) -> dict[int, dict[str, Any]]:
+    """Step -> what was measured, without how long it took."""
+    found = {}
+    for row in rows_of(run_dir):
+        if "eval/step" in row:
+            assert row["step"] >= row["eval/step"] and row["eval/step"] not in found
+            found[int(row["eval/step"])] = {
+                name: value for name, value in row.items() if name.startswith("eval/") and name != "eval/seconds"
+            }
+    return found
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_evaluating_changes_nothing_about_what_is_learned(process: bool, tmp_path: Path) -> None:
+    run(tmp_path / "without", Careless)  # draws from everybody's random numbers
+    run(tmp_path / "with", Careless, eval=evaluation(process=process))
+    without, with_ = weights(tmp_path / "without"), weights(tmp_path / "with")
+    assert without.keys() == with_.keys()
+    for name, tensor in without.items():
+        torch.testing.assert_close(with_[name], tensor, rtol=0, atol=0)
+    assert sorted(evaluations(tmp_path / "with")) == DUE
+    assert not evaluations(tmp_path / "without")
+
+
+class StopAt(Callback):
+    """Presses Ctrl-C after the update that ends at `step`."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_update(self, update: Update) -> None:
+        if update.step == self.step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_branch_into_another_directory_leaves_what_was_to_be_evaluated_to_its_own_run(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        run(tmp_path / "run", Clock, eval=evaluation(), callbacks=[StopAt(128)])
+    assert load_checkpoint(tmp_path / "run").trainer["evaluations"] == [128]
+    run(tmp_path / "branch", Clock, eval=evaluation(), resume=str(tmp_path / "run"), total_timesteps=128)
+    assert load_checkpoint(tmp_path / "branch").trainer["evaluations"] == []
+
+
+def test_what_was_evaluated_at_the_end_is_not_evaluated_again_when_the_run_goes_on(tmp_path: Path) -> None:
+    run(tmp_path, Clock, eval=evaluation())
+    run(tmp_path, Clock, eval=evaluation(), resume=str(tmp_path), total_timesteps=TOTAL + 32)
+    assert sorted(evaluations(tmp_path)) == [*DUE, TOTAL + 32]
+
+
+def test_a_run_terminated_while_it_waits_for_its_last_evaluation_says_so_and_evaluates_when_it_is_resumed(
+    tmp_path: Path,
+) -> None:
+    gate = tmp_path / "gate"
+    settings = evaluation(process=True, interval=10**6, env_kwargs={"gate": str(gate)})
+
+    def terminate() -> None:  # the last policy alone is evaluated, so that whoever waits at the gate evaluates that
+        while not Path(f"{gate}.pid").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=terminate, daemon=True)
+    thread.start()
+    saved = tmp_path / f"run/checkpoints/step_{TOTAL:012d}"
+    with pytest.raises(Interrupted, match=f"terminated after {TOTAL} steps; saved {saved}; go on with") as caught:
+        run(tmp_path / "run", Gated, eval=settings)
+    thread.join()
+    assert caught.value.exit_code == 143
+    assert not evaluations(tmp_path / "run")
+    gate.write_text("")
+    run(tmp_path / "run", Gated, eval=settings, resume=str(tmp_path / "run"))
+    assert sorted(evaluations(tmp_path / "run")) == [TOTAL]
+
+
+def test_a_world_that_cannot_be_drawn_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"eval\.video=2 was asked for, but Copycat does not implement render\(\)"):
+        run(tmp_path / "run", Copycat, eval=evaluation(video=2))
+    assert not (tmp_path / "run").exists()

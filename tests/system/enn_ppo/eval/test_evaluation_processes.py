@@ -1,0 +1,166 @@
+"""Evaluation processes that are killed, closed, behind, or outlive their training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enn_ppo.eval.evaluator import Evaluator
+from entity_gym import Environment
+from tests.enn_ppo.eval.test_evaluator import STEPS, Told, make, measured, step_folder, trained
+from tests.enn_ppo.evaluation_worlds import Careless, Fused, Gated
+from tests.enn_ppo.worlds import Clock
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[type[Environment], Path]:
+    worlds: list[type[Environment]] = [Clock, Gated, Careless, Fused]
+    return {env: trained(tmp_path_factory.mktemp(env.__name__), env) for env in worlds}
+
+
+class Gate:
+    """Where the steps of `Gated` wait."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def reached_by(self, evaluator: Evaluator) -> int:
+        """Wait until the evaluation waits there; returns the number of its process."""
+        told = Path(f"{self.path}.pid")
+        while not told.exists():
+            assert evaluator.poll() is None
+            time.sleep(0.01)
+        pid = int(told.read_text())
+        told.unlink()
+        return pid
+
+    def open(self) -> None:
+        self.path.write_text("")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    gate = Gate(tmp_path / "gate")
+    yield gate
+    gate.open()
+
+
+def test_an_evaluation_whose_process_is_killed_is_tried_once_more(runs: Any, gate: Gate, tmp_path: Path) -> None:
+    told, checkpoints = Told(), runs[Gated]
+    evaluator = make(Gated, told, tmp_path, env_kwargs={"gate": str(gate.path)})
+    evaluator.submit(step_folder(checkpoints, 32), 32)
+    evaluator.submit(step_folder(checkpoints, 64), 64)  # returns, though the first has not got anywhere
+
+    # killed once: started again
+    first = gate.reached_by(evaluator)
+    os.kill(first, signal.SIGKILL)
+    again = gate.reached_by(evaluator)
+    assert again != first
+    assert told == [
+        "the evaluation process was killed by SIGKILL (signal 9); it is started again, and with it the evaluation of step 32"
+    ]
+    # killed twice: given up, and the next one gets a process
+    os.kill(again, signal.SIGKILL)
+    gate.reached_by(evaluator)
+    assert told[1:] == [
+        "the evaluation process was killed by SIGKILL (signal 9) again; the evaluation of step 32 is given up"
+    ]
+    assert evaluator.pending_steps == [64]
+    gate.open()
+    row = evaluator.wait()
+    evaluator.close()
+
+    in_line = make(Gated, told, tmp_path, env_kwargs={"gate": str(gate.path)}, process=False)
+    in_line.submit(step_folder(checkpoints, 64), 64)
+    assert measured(row) == measured(in_line.poll())
+    assert len(told) == 2
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_closing_ends_the_process_and_what_is_pending_can_be_submitted_again(
+    runs: Any, gate: Gate, tmp_path: Path
+) -> None:
+    told, kwargs = Told(), {"env_kwargs": {"gate": str(gate.path)}}
+    evaluator = make(Gated, told, tmp_path, **kwargs)
+    for step in STEPS:
+        evaluator.submit(step_folder(runs[Gated], step), step)
+    pid = gate.reached_by(evaluator)
+    assert evaluator.wait(lambda: True) is None  # does not wait where the user wants to stop
+    for _ in range(2):
+        evaluator.close()
+        assert not is_running(pid)
+    pending = evaluator.pending_steps
+    assert pending == [32, 64]
+
+    gate.open()
+    resumed = make(Gated, told, tmp_path, process=False, **kwargs)
+    resumed.resubmit([*pending, 96], runs[Gated])
+    assert [measured(resumed.poll())["eval/step"] for _ in STEPS] == [32, 64]
+    assert told == [f"step 96 is not evaluated any more: {step_folder(runs[Gated], 96)} is gone"]
+    off = make(Gated, told, tmp_path, interval=None)
+    off.resubmit(pending, runs[Gated])
+    assert off.pending_steps == []
+
+
+STARTS_AND_WAITS = """
+import sys, time
+from pathlib import Path
+from enn_ppo import TrainEvalConfig
+from enn_ppo.eval.evaluator import Evaluator
+from tests.enn_ppo.evaluation_worlds import Gated
+
+config = TrainEvalConfig(interval=1, episodes=4, env_kwargs={"gate": sys.argv[1]})
+evaluator = Evaluator(config, Gated, "cpu", Path("."), print)
+evaluator.submit(Path(sys.argv[2]), 32)
+time.sleep(1000)
+"""
+
+
+def test_the_process_ends_when_training_is_killed(runs: Any, gate: Gate, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STARTS_AND_WAITS, str(gate.path), str(step_folder(runs[Gated], 32))]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as training:
+        pid = gate.reached_by(make(Gated, Told(), tmp_path))
+        for ignored in (signal.SIGINT, signal.SIGTERM):  # go to the whole process group, and are for training to heed
+            os.kill(pid, ignored)
+        assert is_running(pid)
+        training.kill()
+    while is_running(pid):
+        time.sleep(0.01)
+
+
+def test_evaluations_that_fall_behind_are_told_ever_more_rarely(
+    runs: dict[type[Environment], Path], tmp_path: Path
+) -> None:
+    told = Told()
+    evaluator = make(Gated, told, tmp_path, env_kwargs={"gate": str(tmp_path / "gate")})  # which never opens
+    for _ in range(9):
+        evaluator.submit(step_folder(runs[Gated], 32), 32)
+    evaluator.close()
+    assert [line.split(",")[1] for line in told] == [f" {number} are under way" for number in (3, 5, 9)]
+    assert all("evaluations are behind: at step 32" in line and "eval.process=false" in line for line in told)
+
+
+@pytest.mark.parametrize("niceness", [0, 7])
+def test_the_process_is_as_nice_as_the_setting_says(
+    niceness: int, runs: dict[type[Environment], Path], tmp_path: Path
+) -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    evaluator = make(Clock, Told(), tmp_path, niceness=niceness)
+    evaluator.submit(step_folder(runs[Clock], 32), 32)
+    assert evaluator._process is not None
+    assert os.getpriority(os.PRIO_PROCESS, evaluator._process.pid) == min(19, before + niceness if before else niceness)
+    evaluator.close()

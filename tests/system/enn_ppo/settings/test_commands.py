@@ -1,0 +1,141 @@
+"""Commands in processes of their own: the same again, mistakes, Ctrl-C, wandb."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import imageio.v3 as imageio
+import pytest
+
+from enn_ppo import train
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.eval.video import CAPTION_HEIGHT
+from enn_ppo.settings.command_line.cli import run_train
+from tests.enn_ppo.rows import rows_without_times
+from tests.enn_ppo.settings.command_line.test_command_line import MINES, TINY, WORLDS, command, environment, run
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The working directory of all processes here."""
+    return tmp_path_factory.mktemp("place")
+
+
+@pytest.fixture(scope="module")
+def trained(place: Path) -> subprocess.CompletedProcess[str]:
+    return run("train", *MINES, *TINY, "total_timesteps=320", "seed=1", "run_dir=out/a", cwd=place)
+
+
+@pytest.fixture(scope="module")
+def evaluated(place: Path, trained: object) -> subprocess.CompletedProcess[str]:
+    settings = (
+        "episodes=50",
+        "output=out/a/eval.json",
+        "render=out/a/episode.gif",
+        "seed=7",
+        "greedy=false",
+        "device=cpu",
+    )
+    return run("eval", "checkpoint=out/a/checkpoints/latest", *settings, cwd=place)
+
+
+def test_the_same_command_into_another_folder_gives_the_same_metrics(trained: object, place: Path) -> None:
+    again = run("train", *MINES, *TINY, "total_timesteps=320", "seed=1", "run_dir=out/b", cwd=place)
+    assert again.returncode == 0, again.stderr
+    assert rows_without_times(place / "out/a") == rows_without_times(place / "out/b")
+
+
+def test_evaluating_prints_and_writes_estimates_and_a_picture(
+    evaluated: subprocess.CompletedProcess[str], place: Path
+) -> None:
+    assert (evaluated.returncode, evaluated.stderr) == (0, "")
+    report = json.loads((place / "out/a/eval.json").read_text())
+    assert report["episodic_reward"].keys() == {"mean", "ci95", "n"}
+    assert {report[name]["n"] for name in ("episodic_reward", "episode_length", "mines_left", "robots_left")} == {50}
+    printed = (
+        f"episodic_reward: {report['episodic_reward']['mean']:.4f} ± {report['episodic_reward']['ci95']:.4f}  (n = 50)"
+    )
+    assert printed in evaluated.stdout
+    frames = imageio.imread(place / "out/a/episode.gif", index=None)
+    height, width = 3 * (4 * 32 + 17), 3 * (4 * 32 + 1)  # enlarged, over a caption, with even numbers of pixels
+    assert frames.shape[1:] == (height + CAPTION_HEIGHT + 1, width + 1, 3)
+
+
+def assert_one_paragraph(process: subprocess.CompletedProcess[str], message: str) -> None:
+    assert process.returncode == 2, process.stderr
+    assert "Traceback" not in process.stderr
+    last = process.stderr.splitlines()[-1]
+    assert last.startswith("error: ") and re.search(message, last), last
+
+
+def test_an_error_inside_an_environment_ends_a_sweep_with_2_after_the_table_of_what_was_done(tmp_path: Path) -> None:
+    settings = (*TINY, "env=custom", f"env.id={WORLDS}:Broken", "run_dir=sweep")
+    process = run("train", "--multirun", *settings, "env.kwargs.mistake=none,feature", cwd=tmp_path)
+    assert_one_paragraph(process, r"Broken \(environment 0\).*'Lamp'.*nan")
+    header, *runs, _ = process.stdout.splitlines()[-3:]
+    assert header.split() == ["run", "episodic_reward", "steps", "seconds", "run_dir"]
+    assert [run.split()[-1] for run in runs] == ["sweep/0"]
+
+
+def start_slow_run(place: Path, run_dir: str) -> subprocess.Popen[str]:
+    """A run that has just begun its second update, and is in no hurry."""
+    settings = ("env=custom", f"env.id={WORLDS}:Slow", *TINY, "total_timesteps=3200", f"run_dir={run_dir}")
+    process = subprocess.Popen(
+        command("train", *settings),
+        cwd=place,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    metrics, deadline = place / run_dir / "metrics.jsonl", time.monotonic() + 60
+    while not metrics.exists() or metrics.stat().st_size == 0:
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(process.communicate())
+        time.sleep(0.01)
+    return process
+
+
+def test_ctrl_c_finishes_the_update_saves_says_where_and_exits_with_130_and_the_run_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start_slow_run(tmp_path, "out/a")
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    step = load_checkpoint(tmp_path / "out/a").step
+    assert process.returncode == 130
+    assert "Ctrl-C: finishing this update and writing a checkpoint; press again to abort at once" in output
+    saved = f"out/a/checkpoints/step_{step:012d}"
+    assert errors == f"interrupted after {step:,} steps; saved {saved}; go on with resume=out/a\n"
+    assert rows_without_times(tmp_path / "out/a")[-1]["step"] == step
+
+    monkeypatch.chdir(tmp_path)
+    assert run_train(train, ["resume=out/a", f"total_timesteps={step + 32}"]) == 0
+    assert rows_without_times(tmp_path / "out/a")[-1]["step"] == step + 32
+
+
+def test_wandb_offline_needs_no_account_and_writes_into_the_run_directory(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    (tmp_path / "home").mkdir()
+    process = run(
+        "train",
+        *MINES,
+        *TINY,
+        "total_timesteps=64",
+        "run_dir=out/w",
+        "logger.wandb=offline",
+        cwd=tmp_path,
+        HOME=str(tmp_path / "home"),
+        WANDB_ERROR_REPORTING="false",
+    )
+    assert process.returncode == 0, process.stderr
+    assert len(list((tmp_path / "out/w").glob("wandb/offline-run-*/*.wandb"))) == 1
+    assert len(rows_without_times(tmp_path / "out/w")) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"home", "out"}

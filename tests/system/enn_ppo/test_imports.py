@@ -1,0 +1,49 @@
+"""What processes import: no library before it is chosen, and every public name when it is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from enn_ppo import train
+from enn_ppo.serve.agent import save_agent
+from tests.enn_ppo.worlds import tiny_config
+
+ROOT = Path(__file__).parents[3]
+TRAINING = """
+import sys, enn_ppo.train, enn_ppo.clone, enn_ppo.training.tracking.run_output, enn_ppo.plot.plot
+print([name for name in ("wandb", "tensorboard", "matplotlib", "rich") if name in sys.modules])
+import enn_ppo
+assert [type(getattr(enn_ppo, name)).__name__ for name in ("train", "clone", "evaluate")] == ["function"] * 3
+assert set(enn_ppo.__all__) <= set(dir(enn_ppo))
+assert all(getattr(enn_ppo, name).__name__ == name for name in enn_ppo.__all__)
+try:
+    enn_ppo.trane
+except AttributeError as error:
+    print(error)
+"""
+PLAYING = """
+import sys
+from enn_ppo.serve.agent import load_agent
+from tests.entity_gym.agents.programs import Move
+load_agent(sys.argv[1])
+unwanted = ["hydra", "omegaconf", "wandb", "matplotlib"]
+unwanted += ["enn_ppo.train", "enn_ppo.ppo", "enn_ppo.rollout", "enn_ppo.training.state"]
+print([name for name in unwanted if name in sys.modules])
+"""
+
+
+def run(program: str, *arguments: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_training_imports_no_tracker_before_it_is_chosen_and_has_every_public_name() -> None:
+    assert run(TRAINING) == ["[]", "module 'enn_ppo' has no attribute 'trane'"]
+
+
+def test_playing_imports_nothing_of_the_trainer(tmp_path: Path) -> None:
+    train(tiny_config(tmp_path / "run", total_timesteps=32))
+    assert run(PLAYING, str(save_agent(tmp_path / "run", tmp_path / "a.agent"))) == ["[]"]

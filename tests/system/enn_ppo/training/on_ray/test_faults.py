@@ -1,0 +1,248 @@
+"""Processes of a run are really killed, and environments raise."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from enn_ppo import Callback, EnvConfig, Interrupted, train
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.training.callbacks import Update
+from enn_ppo.training.errors import ActorDied, TooManyFailures
+from tests.enn_ppo.training.on_ray.runs import actors, on_ray, rows_of
+from tests.enn_ppo.training.on_ray.worlds import Doomed, Fuse, Unmakeable
+from tests.enn_ppo.worlds import Slow, tiny_config
+
+pytestmark = pytest.mark.slow
+REPOSITORY = Path(__file__).parents[5]
+GOES_ON_WITHIN = 10.0  # seconds
+
+
+class KillARunner(Callback):
+    """Kills the runner that asks for it, from outside; when it plays again, presses Ctrl-C."""
+
+    def __init__(self, sign: Path) -> None:
+        self.sign = sign
+        self.killed_at = 0.0
+        self.next_update_after: list[float] = []
+        threading.Thread(target=self.kill, daemon=True).start()
+
+    def kill(self) -> None:
+        while not (self.sign.exists() and self.sign.read_text().endswith("\n")):
+            time.sleep(0.01)
+        self.killed_at = time.monotonic()
+        os.kill(int(self.sign.read_text()), signal.SIGKILL)
+
+    def on_update(self, update: Update) -> None:
+        if self.killed_at and not self.next_update_after:
+            self.next_update_after.append(time.monotonic() - self.killed_at)
+        if update.row["distributed/runner_restarts"]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.usefixtures("ray_here")
+def test_when_a_runner_is_killed_training_goes_on_and_it_comes_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killer = KillARunner(tmp_path / "sign")
+    world = EnvConfig(kwargs={"sign": str(tmp_path / "sign")})
+    config = on_ray(tmp_path / "a", changes={"env": world, "total_timesteps": 10**6})
+    with pytest.raises(Interrupted) as ended:
+        train(config, env=Doomed, callbacks=[killer])
+    rows = rows_of(tmp_path / "a")
+    runners = [row["distributed/runners"] for row in rows]
+    assert killer.next_update_after[0] < GOES_ON_WITHIN
+    assert runners == [2, 2, *[1] * (len(rows) - 3), 2] and len(rows) > 3
+    assert [row["frames"] for row in rows] == [16 * number for number in runners]
+    assert [row["distributed/rollouts_lost"] for row in rows] == [0, 0, 1, *[0] * (len(rows) - 3)]
+    assert [row["distributed/runner_restarts"] for row in rows] == [*[0] * (len(rows) - 1), 1]
+    assert [row["step"] for row in rows] == [sum(row["frames"] for row in rows[: n + 1]) for n in range(len(rows))]
+    assert rows[-1]["elapsed_steps_min"] == 0  # its episodes are new ones
+    said = capsys.readouterr().out
+    (number,) = re.findall(r"runner (\d) is gone \(its process was killed or has crashed", said)
+    assert f"runner {number} plays again, in new episodes" in said
+    saved = load_checkpoint(tmp_path / "a")
+    assert saved.step == rows[-1]["step"] and str(saved.path) in str(ended.value)
+    assert None not in saved.trainer["collector"]["blocks"]
+
+
+@pytest.mark.usefixtures("ray_here")
+def test_environments_that_raise_are_named_and_too_many_of_them_end_the_run_with_a_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fuses = tmp_path / "fuses"
+    fuses.mkdir()
+    for name in "ab":
+        (fuses / name).touch()
+    config = on_ray(
+        tmp_path / "a",
+        num_env_runners=1,
+        changes={"env": EnvConfig(kwargs={"fuses": str(fuses)}), "total_timesteps": 100_000},
+        max_env_failures=1,
+    )
+    with pytest.raises(TooManyFailures) as ended:
+        train(config, env=Fuse)
+    rows = rows_of(tmp_path / "a")
+    assert [row["distributed/env_failures"] for row in rows] == [0, 1, 0]
+    assert [row["distributed/rollouts_lost"] for row in rows] == [0, 1, 0]
+    assert [row["distributed/runner_restarts"] for row in rows] == [0, 1, 0]
+    what = r"the environment of runner 0 raised RuntimeError: the fuse is blown; raised by Fuse \(environment \d\) in act\(\)"
+    said = capsys.readouterr()
+    assert re.search(what + r"; the runner is started again \(failure 1 of 1", said.out)
+    assert re.match(what + "; that is failure 2 and distributed.max_env_failures=1", str(ended.value))
+    saved = load_checkpoint(tmp_path / "a")
+    assert saved.step == 96
+    assert f"saved is {saved.path}" in "".join(ended.value.__notes__)
+    world = EnvConfig(kwargs={"fuses": str(fuses)})
+    resumed = tiny_config(tmp_path / "a", env=world, total_timesteps=128, num_threads=1, resume=str(tmp_path / "a"))
+    assert train(resumed, env=Fuse).step == 128
+    said = capsys.readouterr()
+    assert (
+        "new episodes" in said.out
+        and "some of them were playing, or being started again, when the checkpoint" in said.out
+    )
+
+
+@pytest.mark.usefixtures("ray_here")
+def test_out_of_step_too_an_environment_may_raise_while_checkpoints_are_written(tmp_path: Path) -> None:
+    fuses = tmp_path / "fuses"
+    fuses.mkdir()
+    (fuses / "a").touch()
+    world = EnvConfig(kwargs={"fuses": str(fuses)})
+    changes = {"env": world, "total_timesteps": 320, "checkpoint_interval": 1}
+    config = on_ray(tmp_path / "a", 2, changes, sync=False, min_samples=16)
+    assert train(config, env=Fuse).step >= 320
+    assert sum(row["distributed/env_failures"] for row in rows_of(tmp_path / "a")) == 1
+    longer = replace(config, total_timesteps=640, resume=str(tmp_path / "a"))
+    assert train(longer, env=Fuse).step >= 640
+    assert [row["step"] for row in rows_of(tmp_path / "a")] == sorted({row["step"] for row in rows_of(tmp_path / "a")})
+
+
+@pytest.mark.usefixtures("ray_here")
+def test_a_mistake_in_an_actor_is_shown_with_its_traceback(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="there is no lamp") as raised:
+        train(on_ray(tmp_path / "a", 1, {"env": EnvConfig()}), env=partial(Unmakeable, RuntimeError))
+    notes = "\n".join(raised.value.__notes__)
+    assert "(in runner 0)" in notes and "raised elsewhere:" in notes and "in __init__" in notes
+
+
+@pytest.mark.usefixtures("ray_here")
+def test_who_waits_long_for_a_runner_is_told_for_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enn_ppo.training.on_ray.group.WAIT_SECONDS", 0.05)  # a rollout takes 0.16 s
+    train(on_ray(tmp_path / "a", 2, {"env": EnvConfig(), "total_timesteps": 64}), env=Slow)
+    assert "still waiting for a rollout of runner 0, 1: none has come for 0.05 s" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("ray_here")
+def test_a_runner_that_ray_ends_for_its_memory_has_died_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray.exceptions import OutOfMemoryError
+
+    from enn_ppo.training.on_ray.cluster import fetch
+
+    def out_of_memory(*_: Any, **__: Any) -> None:
+        raise OutOfMemoryError("Task was killed due to the node running low on memory.\nMemory on the node was 63 GB.")
+
+    monkeypatch.setattr(ray, "get", out_of_memory)
+    with pytest.raises(
+        ActorDied, match=r"killed due to the node running low on memory\. Memory on the node was 63 GB$"
+    ):
+        fetch(None)
+
+
+def command(run_dir: Path, *more: str) -> subprocess.Popen[str]:
+    """A run that has far to go."""
+    settings = [
+        "env=custom env.id=tests.enn_ppo.worlds:Slow rollout.num_envs=4 rollout.steps=8 optim.batch_size=16",
+        "net.d_model=16 net.n_layer=1 net.n_head=2 total_timesteps=100000 checkpoint_interval=2 device=cpu num_threads=1",
+        "distributed=ray distributed.num_env_runners=1",
+    ]
+    return subprocess.Popen(
+        [sys.executable, "-m", "enn_ppo.train", *" ".join(settings).split(), f"run_dir={run_dir}", *more],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_until(happened: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    while not happened():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+
+
+def test_when_the_learner_is_killed_the_command_says_where_to_go_on_from(tmp_path: Path, ray_here: None) -> None:
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", address)  # this one, should there be more on the machine
+        process = command(tmp_path / "a", "distributed.address=auto")
+    try:
+        wait_until(lambda: len(rows_of(tmp_path / "a")) > 2, process)
+        (learner,) = actors("LearnerActor")
+        learner.kill()
+        said, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    saved = load_checkpoint(tmp_path / "a")
+    assert process.returncode == 1, said
+    assert saved.step >= 64
+    assert re.search(r"^error: the learner is gone: .*", said, re.MULTILINE)
+    assert f"saved is {saved.path}: go on with resume={tmp_path / 'a'}" in said
+    config = tiny_config(
+        tmp_path / "a", env=EnvConfig(), total_timesteps=saved.step + 64, num_threads=1, resume=str(tmp_path / "a")
+    )
+    assert train(config, env=Slow).step == saved.step + 64
+
+
+def test_ctrl_c_saves_and_the_run_goes_on_where_it_was(tmp_path: Path, ray_here: None) -> None:
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+        process = command(tmp_path / "a", "distributed.address=auto", "checkpoint_interval=1000")
+    try:
+        wait_until(lambda: len(rows_of(tmp_path / "a")) > 1, process)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    saved = load_checkpoint(tmp_path / "a")
+    assert process.returncode == 130, said
+    assert f"interrupted after {saved.step} steps; saved {saved.path}; go on with resume={tmp_path / 'a'}" in said
+    assert "Traceback" not in said
+    assert rows_of(tmp_path / "a")[-1]["step"] == saved.step >= 64
+    _, alive = psutil.wait_procs(actors("EnvRunner") + actors("LearnerActor"), timeout=GOES_ON_WITHIN)
+    assert alive == []
+
+
+def test_when_the_command_is_killed_nothing_that_it_has_started_plays_or_learns_on(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    process = command(tmp_path / "a")
+    try:
+        wait_until(lambda: len(rows_of(tmp_path / "a")) > 0, process)
+        started = actors("EnvRunner", process.pid) + actors("LearnerActor", process.pid)
+        assert len(started) == 2
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    _, alive = psutil.wait_procs(started, timeout=GOES_ON_WITHIN)
+    assert alive == []

@@ -1,0 +1,45 @@
+"""A world that cannot be interrupted ends its process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from enn_ppo.checkpoints import load_checkpoint
+from tests.enn_ppo.training.test_hanging_worlds import Stuck
+
+
+@pytest.fixture(autouse=True)
+def no_steps() -> None:
+    Stuck.num_steps = 0
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from enn_ppo import train
+from enn_ppo.training import watchdog
+from tests.enn_ppo.training.test_hanging_worlds import Stuck, stuck
+
+watchdog.GRACE = 0.5
+train(stuck(Path(sys.argv[1]), at=99, ignores_signals=True), env=Stuck)
+"""
+
+
+def test_a_world_that_cannot_be_interrupted_ends_the_process(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT, tmp_path / "run"],
+        cwd=Path(__file__).parents[4],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert (
+        "Stuck (environment 2) has not answered for env.timeout=0.5 seconds, and cannot be interrupted" in ended.stderr
+    )
+    assert load_checkpoint(tmp_path / "run").step == 0

@@ -1,0 +1,108 @@
+"""The real wandb, offline."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from enn_ppo.settings.config import LoggerConfig
+from enn_ppo.training.tracking.logger import read_metrics
+from enn_ppo.training.tracking.trackers import WandbLogger
+from tests.enn_ppo.training.tracking.test_trackers import CONFIG, ROWS, film, make
+
+PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+from tests.enn_ppo.training.tracking.test_trackers import ROWS, log_all, make
+
+def service():
+    tasks = Path("/proc/self/task").iterdir()
+    pids = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    return next(pid for pid in pids if "wandb-core" in Path(f"/proc/{pid}/comm").read_text())
+
+def start(name, resume_step=None):
+    run_dir = Path(name)
+    run_dir.mkdir(exist_ok=True)
+    return make(run_dir, resume_step, lambda text: print(f"{name}: {text}"), wandb="offline")
+
+log_all(start("resumed"), ROWS[:2])
+log_all(start("resumed", resume_step=200), ROWS[2:])
+
+logger = start("killed")
+logger.log(ROWS[0])
+os.kill(service(), signal.SIGKILL)
+log_all(logger, ROWS[1:])
+"""
+
+
+def test_wandb_gets_films_and_pages_beside_the_step_that_they_show(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    logger = make(tmp_path, wandb="offline")
+    logger.log({"step": 300})
+    page = tmp_path / "page.html"
+    page.write_text("<p>hello</p>")
+    logger.show({"eval/video": film(tmp_path / "film.gif"), "eval/replay": page}, step=200, now=300)
+    logger.close()
+    media = [each for each in (tmp_path / "wandb").rglob("*") if each.is_file() and "media" in each.parts]
+    assert sorted(each.suffix for each in media) == [".gif", ".html"]
+    (html,) = (each for each in media if each.suffix == ".html")
+    assert "<p>hello</p>" in html.read_text()
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The folder of two runs, and what was printed. One process runs them all, for it is slow to start."""
+    pytest.importorskip("wandb")
+    if not Path("/proc/self/task").exists():
+        pytest.skip("needs Linux")
+    folder = tmp_path_factory.mktemp("offline")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    own = {"HOME": str(folder), "WANDB_ERROR_REPORTING": "false", "PYTHONPATH": str(Path(__file__).parents[5])}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=folder,
+        env=environment | own,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout.splitlines()
+
+
+def test_offline_a_resumed_run_continues_under_the_same_id_in_the_run_directory(
+    offline: tuple[Path, list[str]],
+) -> None:
+    run_dir, printed = offline[0] / "resumed", offline[1]
+    run_id = (run_dir / "wandb" / "run_id").read_text().strip()
+    files = [file.name for file in run_dir.glob("wandb/offline-run-*/*.wandb")]
+    assert set(files) == {f"run-{run_id}.wandb"}
+    assert read_metrics(run_dir / "metrics.jsonl") == ROWS
+    assert not any(line.startswith("resumed") for line in printed)
+
+
+def test_a_killed_process_of_wandb_costs_one_warning(offline: tuple[Path, list[str]]) -> None:
+    folder, printed = offline
+    (warning,) = [line for line in printed if line.startswith("killed: ")]
+    assert warning.startswith("killed: wandb failed and is disabled; metrics.jsonl continues: ")
+    assert read_metrics(folder / "killed" / "metrics.jsonl") == ROWS
+    assert printed == [warning]
+
+
+def test_a_folder_of_wandb_that_is_none_is_an_error_before_anything_starts(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    (tmp_path / "wandb").write_text("a file")
+    with pytest.raises(OSError, match="File exists: .*wandb"):
+        WandbLogger(tmp_path, replace(CONFIG, logger=LoggerConfig(wandb="offline")), None)
