@@ -1,9 +1,7 @@
 """Actions that are real numbers: declared, offered, checked, and carried to every kind of environment."""
 
-import functools
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,23 +22,15 @@ from entity_gym import (
 )
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
-from entity_gym.batch.obs_rows import crashed
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
-from entity_gym.batch.saving import observation_from_state, observation_to_state, spaces_from_dict, spaces_to_dict
-from entity_gym.batch.vec_obs import VecActionMask, VecObs
-from entity_gym.check import check_environment
-from entity_gym.check.subject import Effort
+from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
 from entity_gym.compiled import Continuous
 from entity_gym.play.loop import Advice, play
 from entity_gym.play.screen import Style
 from entity_gym.play.session import Decision, Session
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import make, make_spec
 from tests.entity_gym.pools.harbour import A_TENTH, Armada, Harbour, Tug
-from tests.entity_gym.pools.kinds_of_pools import contents
 from tests.worlds import Script, making
 
 STEER = ContinuousActionSpace([-1, 0], [1, np.inf], ["turn", "thrust"])
@@ -121,50 +111,6 @@ def test_spaces_are_saved_as_json_without_infinity() -> None:
     }
 
 
-# --- What is offered
-
-
-def test_actors_are_batched_as_entity_indices() -> None:
-    frames = [sea(2, rocks=1, steer=ContinuousActionMask(actor_ids=["ship1", "ship0"])), sea(1), sea(1)]
-    frames[2].actions = {"steer": ContinuousActionMask(actor_types=["Ship"])}
-    mask = batch_observations(frames, SEA, ACTIONS).action_masks["steer"]
-    assert mask.actees is None and mask.mask is None
-    assert mask.actors.to_list() == [[[2], [1]], [], [[0]]]
-
-
-@pytest.mark.parametrize(
-    ("mask", "message"),
-    [
-        (CategoricalActionMask(), "a CategoricalActionMask was given; ContinuousActionSpace takes a ContinuousAction"),
-        (ContinuousActionMask(actor_ids=["ship7"]), "actor_ids names 'ship7', which no entity has"),
-        (ContinuousActionMask(actor_types=["Shop"]), "unknown entity type 'Shop'.*did you mean 'Ship'"),
-    ],
-)
-def test_a_mask_that_does_not_fit_is_refused(mask: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"action 'steer'.*{message}"):
-        batch_observations([sea(1, steer=mask)], SEA, ACTIONS)
-
-
-def test_actors_are_given_in_one_way() -> None:
-    with pytest.raises(ValueError, match="both actor_ids"):
-        ContinuousActionMask(actor_ids=[], actor_types=["Ship"])
-
-
-def test_frames_are_put_together_and_taken_out() -> None:
-    everyone = ContinuousActionMask()
-    obs = batch_observations([sea(2, steer=everyone), sea(1), sea(3, steer=everyone)], SEA, ACTIONS)
-    swapped = VecObs.cat([obs.gather(np.array([2])), obs.gather(np.array([0, 1]))])
-    assert swapped.action_masks["steer"].actors.to_list() == [[[0], [1], [2]], [[0], [1]], []]
-    final = crashed(obs, obs).final
-    assert final is not None
-    assert final.action_masks["steer"] == VecActionMask(RaggedBufferI64.from_array(np.zeros((3, 0, 1), int)))
-
-
-def test_an_observation_is_saved_with_its_mask() -> None:
-    obs = sea(2, steer=ContinuousActionMask(actor_ids=["ship1"]))
-    assert observation_from_state(observation_to_state(obs)).actions == obs.actions
-
-
 # --- The way to the environment
 
 
@@ -207,21 +153,6 @@ def test_a_number_out_of_bounds_is_refused_and_nothing_is_clipped(number: float,
         env.act(steer([[0, 0]], bad))
     assert [each.received for each in envs] == [[], []]
     env.act(steer([[0, 0]], good))
-
-
-@pytest.mark.parametrize(
-    ("given_", "message"),
-    [
-        (RaggedBufferI64.from_array([[[0, 0]]]), r"expected a RaggedBufferF32 with 2 feature"),
-        (RaggedBufferF32.from_array([[[0.0]]]), r"expected a RaggedBufferF32 with 2 feature"),
-        (RaggedBufferF32.from_array([[[0.0, 0.0]] * 2]), "environment 0.: action 'steer' has 2 values for 1 actors"),
-        (RaggedBufferF32.from_array([[[0.0, 0.0]]] * 2), "action 'steer' has 2 sequences for 1 environments"),
-    ],
-)
-def test_another_form_is_refused(given_: Any, message: str) -> None:
-    env, _ = pool(sea(1, steer=ContinuousActionMask()))
-    with pytest.raises(ValueError, match=message):
-        env.act({**steer([]), "steer": given_})
 
 
 def test_numbers_may_be_given_in_double_precision() -> None:
@@ -288,67 +219,14 @@ def test_a_continuous_action_over_arrays_has_no_mask() -> None:
         BatchVecEnv(Masked, 2).reset()
 
 
-# --- The same in every pool
-
-NUM_ENVS = 5
-view = Harbour().as_environment
-POOLS: dict[str, Callable[[], VecEnv]] = {
-    "list": lambda: ListEnv(view, NUM_ENVS),
-    "threads of Python environments": lambda: ThreadedVecEnv(view, NUM_ENVS, num_threads=2),
-    "processes": lambda: ProcessVecEnv(view, NUM_ENVS, num_processes=2),
-    "processes, compiled": lambda: ProcessVecEnv(Harbour, NUM_ENVS, num_processes=2),
-    "compiled": lambda: ThreadedVecEnv(Harbour, NUM_ENVS),
-    "compiled, in threads": lambda: ThreadedVecEnv(Harbour, NUM_ENVS, num_threads=3),
-}
-
-
-def played(env: VecEnv, steps: int = 12) -> list[Any]:
-    rng = np.random.default_rng(0)
-    seen = [env.reset(seed=1)]
-    for _ in range(steps):
-        seen.append(env.act(random_actions(seen[-1], rng, env.action_space())))
-    return contents(seen)
-
-
-@functools.cache
-def as_plain_python() -> list[Any]:
-    return played(ThreadedVecEnv(Harbour, NUM_ENVS, compile=False))
-
-
-@pytest.mark.parametrize("name", POOLS)
-def test_every_pool_shows_and_pays_the_same(name: str) -> None:
-    with POOLS[name]() as env:
-        assert played(env) == as_plain_python()
-
-
-def test_asynchronous_pools_carry_numbers() -> None:
-    with ProcessVecEnv(Tug().as_environment, 4, num_processes=2, batch_size=2) as env:
-        env.async_reset()
-        total = dict.fromkeys(range(4), 0.0)
-        for _ in range(12):
-            obs = env.recv()
-            for i, x in zip(obs.env_id.tolist(), obs.features["Ship"].values[:, 0].tolist(), strict=True):
-                assert x == total[i]
-            numbers = [0.125 * (i + 1) for i in obs.env_id.tolist()]
-            env.send({"steer": RaggedBufferF32.from_array(np.array(numbers).reshape(-1, 1, 1))}, obs.env_id)
-            for i, number, steps in zip(obs.env_id.tolist(), numbers, obs.elapsed_step.tolist(), strict=True):
-                total[i] = 0.0 if steps == 2 else total[i] + number  # the third step ends the episode
-
-
-def test_episodes_carry_numbers() -> None:
-    env = EpisodeVecEnv(Tug, 2, compile=False)
-    obs, running = env.reset()
-    while len(running):
-        (obs, _), (_, running) = env.step({"steer": RaggedBufferF32.from_array(np.full((2, 1, 1), 0.5))})
-    assert obs.reward.tolist() == [1.5, 1.5]
-    env.close()
-
-
 # --- Compiled environments
 
 
-@pytest.mark.parametrize("compile_", [True, False])
-def test_compiled_code_takes_the_bounds_that_float32_has(compile_: bool) -> None:
+def test_compiled_worlds_take_the_bounds_that_float32_has() -> None:
+    check_bounds(compile_=False)
+
+
+def check_bounds(*, compile_: bool) -> None:
     env = ThreadedVecEnv(Harbour(ships=1), 1, compile=compile_)
     obs = env.reset()
     actions = random_actions(obs, np.random.default_rng(0), env.action_space())
@@ -396,14 +274,6 @@ def test_a_compiled_continuous_action_has_no_mask_to_write() -> None:
 
     with pytest.raises(ValueError, match="an action's observation has no 'mask'"):
         ThreadedVecEnv(Masked, 1)
-
-
-def test_the_check_tries_numbers_that_are_not_allowed() -> None:
-    effort = Effort(steps=25, seconds=None, longest_episode=300, timed_seconds=0.01)
-    report = check_environment(Harbour, effort=effort)
-    assert report.ok, report.failed
-    (refused,) = (result.text for result in report.results if result.name == "wrong actions")
-    assert "a number out of bounds" in refused and "a number that is not finite" in refused
 
 
 # --- Forms without entities

@@ -37,6 +37,7 @@ from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.registry import make_spec
+from tests.entity_gym.pools.processes.thread_workers import threads as threads
 
 CARD = Entity(["x", Category("suit", 4), Angle("heading"), Flag("held")])
 SPACE = ObsSpace({"Wall": Entity(["x"]), "Card": CARD}, ["time", Category("season", 4), Flag("night")])
@@ -287,7 +288,7 @@ ON = {"next": RaggedBufferI64.from_array(np.zeros((4, 1, 1), np.int64))}
 
 
 @pytest.mark.parametrize("kind", POOLS)
-def test_every_pool_refuses_it_in_the_same_words(kind: str) -> None:
+def test_every_pool_refuses_it_in_the_same_words(kind: str, threads: None) -> None:
     with POOLS[kind]() as pool:
         pool.reset() if kind == "arrays" else the_third_shows_it(pool)
         with pytest.raises(ValueError) as caught:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +29,6 @@ from entity_gym.errors import NoPictureError  # noqa: E402
 from entity_gym.pools.episodes import EpisodeVecEnv  # noqa: E402
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv  # noqa: E402
 from entity_gym.pools.slots import SlotsFactory  # noqa: E402
-from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 from tests.entity_gym.bridges.gym_worlds import (  # noqa: E402
     Fails,
     Grows,
@@ -135,29 +132,6 @@ def test_without_autoreset_the_batch_shrinks_as_episodes_end(pools: Any) -> None
     assert running.tolist() == [0, 2] and agents(still) == [[-1, 1], [3, 1]]
     (obs, _), (still, running) = pool.step(choose(RIGHT, RIGHT))
     assert obs.truncated.tolist() == [True, True] and running.tolist() == []
-
-
-@pytest.mark.parametrize("executor", ["thread", "process"])
-def test_every_executor_shows_the_same(pools: Any, executor: str) -> None:
-    reference, other = (
-        pools("CartPole-v1", 5, seed=3),
-        pools("CartPole-v1", 5, seed=3, executor=executor, num_workers=2),
-    )
-    one, two = reference.reset(), other.reset()
-    rng = np.random.default_rng(0)
-    for _ in range(60):
-        np.testing.assert_array_equal(one.features["Agent"].values, two.features["Agent"].values)
-        np.testing.assert_array_equal(one.done, two.done)
-        actions = random_actions(one, rng, reference.action_space())
-        one, two = reference.act(actions), other.act(actions)
-
-
-def test_some_environments_can_be_stepped_alone_and_without_waiting(pools: Any) -> None:
-    pool = pools(Line, 3, seed=10)
-    pool.reset()
-    assert agents(pool.act(choose(RIGHT), [1])) == [[12, 1]]
-    pool.send(choose(LEFT, LEFT, LEFT))
-    assert agents(pool.recv()) == [[9, 1], [11, 2], [11, 1]]
 
 
 def test_a_pool_shows_the_same_as_one_environment_after_another() -> None:
@@ -311,14 +285,6 @@ def test_the_wrappers_of_gymnasium_change_nothing() -> None:
 # ---- where environments come from
 
 
-def test_an_id_may_have_arguments_and_goes_to_worker_processes_with_what_it_stands_for(pools: Any) -> None:
-    register()
-    assert agents(pools("Line-v3", 2, seed=1).reset()) == [[1, 0], [2, 0]]
-    pool = pools("Line-v3", 2, seed=1, executor="process", num_workers=2, limit=1)
-    pool.reset()
-    assert pool.act(choose(RIGHT, LEFT)).truncated.tolist() == [True, True]
-
-
 def test_a_class_is_found_by_module_and_name(pools: Any) -> None:
     pool = pools("tests.entity_gym.bridges.gym_worlds:Line", 1, seed=2, limit=7)
     assert agents(pool.reset()) == [[2, 0]]
@@ -396,24 +362,6 @@ def test_a_vector_environment_is_refused() -> None:
         from_gymnasium(lambda: gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync"))
 
 
-def test_without_gymnasium_the_message_says_what_to_install() -> None:
-    code = (
-        "import sys; sys.modules['gymnasium'] = None\n"
-        "from entity_gym.bridges.gymnasium.incoming import from_gymnasium\n"
-        "from entity_gym.bridges.gymnasium.observations import PlainSpace\n"
-        "class E:\n"
-        "    action_space = PlainSpace('Discrete', n=2)\n"
-        "    def seed(self, seed): pass\n"
-        "    def reset(self): return [1.0]\n"
-        "    def step(self, action): return [2.0], 1.0, False, {}\n"
-        "print(from_gymnasium(E).reset().features['Agent'].values.tolist())\n"
-        "from_gymnasium('CartPole-v1')"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert result.stdout.strip() == "[[1.0]]", "other environments need no Gymnasium"
-    assert 'pip install "enn-ppo[gymnasium]"' in result.stderr.splitlines()[-1]
-
-
 def test_an_environment_that_needs_another_package_says_which() -> None:
     def lacking(**_: Any) -> Any:
         raise gymnasium.error.DependencyNotInstalled('pip install "gymnasium[robots]"')
@@ -469,12 +417,11 @@ REAL = spaces.Box(-np.inf, np.inf, (2,))
         (shows(3, 7, space=spaces.Discrete(5)), r"feature 'value' .* is 7; a category of 5 must be a whole number"),
     ],
 )
-@pytest.mark.parametrize("alone", [False, True])
-def test_what_a_step_may_not_return_is_named_with_the_environment(make: Any, message: str, alone: bool) -> None:
+def test_what_a_step_may_not_return_is_named_with_the_environment(make: Any, message: str) -> None:
     good = shows(*([make().shown[0]] * 3), space=getattr(make(), "observation_space", None))
     envs = iter([good(), make(), make()])
     factory = GymFactory(lambda: next(envs))
-    pool: VecEnv = ListEnv(factory, 2) if alone else ThreadedVecEnv(factory, 2)
+    pool = ThreadedVecEnv(factory, 2)
     pool.reset()
     with pytest.raises(ValueError, match=message) as error:
         pool.act(choose(0, 0))
@@ -578,44 +525,6 @@ def test_a_pool_of_them_cannot_be_copied_and_says_so(pools: Any) -> None:
 
 
 # ---- parity
-
-
-def test_gymnasiums_cart_pole_and_the_compiled_one_agree() -> None:
-    """The same states and actions give the same observations and rewards: each episode begins where Gymnasium's does."""
-    num_envs = 20
-    bridged = from_gymnasium("CartPole-v1", num_envs, seed=7)
-    compiled = ThreadedVecEnv(CartPole(), num_envs, compile=False)
-    rng = np.random.default_rng(7)
-    one = bridged.reset()
-    compiled.reset()
-    one_state = [world.env.unwrapped for world in bridged.slots.env.worlds]  # type: ignore[union-attr]
-    begin(compiled, range(num_envs), one_state)
-    ended = 0
-    for _ in range(3_000 // num_envs):
-        choices = rng.integers(0, 2, num_envs)
-        one = bridged.act(choose(*choices))
-        two = compiled.act({"Push": choose(*choices)["action"]})
-        np.testing.assert_array_equal(one.done, two.done)
-        np.testing.assert_allclose(one.reward, two.reward, atol=1e-6)
-        going = ~one.done
-        mine, its = one.features["Agent"].values, two.features["Cart"].values
-        np.testing.assert_allclose(mine[going], its[going], atol=1e-6, rtol=0)
-        ended += int(one.done.sum())
-        begin(compiled, np.flatnonzero(one.done).tolist(), one_state)
-    assert ended > 40, "both ends of an episode are compared, too"
-
-
-def begin(compiled: Any, numbers: Any, states: list[Any]) -> None:
-    """Put the compiled carts where Gymnasium's are."""
-    state = compiled.state()
-    for i in numbers:
-        set_cart(state, i, states[i].state)
-    compiled.load_state(state)
-
-
-def set_cart(state: Any, i: int, values: Any) -> None:
-    for name, value in zip(("position", "velocity", "angle", "angular_velocity"), values, strict=True):
-        state["fields"][name][i] = value
 
 
 # ---- infos that are no results

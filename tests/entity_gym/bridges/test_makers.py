@@ -97,9 +97,13 @@ def test_an_id_of_gymnasiums_that_cannot_be_made_says_whose() -> None:
     assert caught.value.__notes__ == ["raised by Fails-v0 when it was made"]
 
 
-@pytest.mark.parametrize("bridge", BRIDGES)
 @pytest.mark.parametrize(
-    ("library", "extra"), [("gymnasium", "gymnasium"), ("pettingzoo", "pettingzoo"), ("dm_env", "dm")]
+    ("bridge", "library", "extra"),
+    [
+        (from_gymnasium, "gymnasium", "gymnasium"),
+        (from_pettingzoo, "pettingzoo", "pettingzoo"),
+        (from_dm_env, "dm_env", "dm"),
+    ],
 )
 def test_a_module_without_its_library_says_what_to_install(
     bridge: Callable[..., Any], library: str, extra: str, monkeypatch: pytest.MonkeyPatch

@@ -1,159 +1,27 @@
 """What compiled environments show: the same as ordinary Python, whoever steps them, in whatever order."""
 
-import hashlib
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
-from entity_gym.batch.ragged import RaggedBuffer
-from entity_gym.batch.vec_obs import VecObs
-from entity_gym.compiled import Categorical, CompiledEnvironment
-from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.pools.slots import FinalObservations
+from entity_gym.compiled import Categorical
 from tests.entity_gym.compiled.comparing import (
     Playing,
-    actions_in,
     exactly,
-    meaning,
-    of_environment,
     ordinary,
     play_pool,
 )
-from tests.entity_gym.compiled.worlds import MAX_PLAYERS, Bare, Everything, OddNames, Watching
-from tests.entity_gym.pools.kinds_of_pools import Streams, play_together
+from tests.entity_gym.compiled.worlds import Bare, Watching
 
-WORLDS = [Everything, OddNames, Bare, Watching]
-KEPT: list[FinalObservations] = ["truncated", "all", "none"]
+# --- Compiled, and as ordinary Python
 
 
-# --- The same as ordinary Python, and as Python objects
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_the_compiled_form_shows_the_same_as_ordinary_python_bit_for_bit(world: type[CompiledEnvironment]) -> None:
-    compiled = play_pool(world, steps=150, seed=3, final_observations="all")
-    python = play_pool(world, steps=150, seed=3, final_observations="all", compile=False)
-    for step, (one, other) in enumerate(zip(compiled, python, strict=True)):
-        assert exactly(one) == exactly(other), f"step {step}"
-
-
-def test_the_world_that_the_others_are_about_shows_everything_there_is() -> None:
-    seen = VecObs.cat(play_pool(Everything, steps=300, seed=3))
-    assert seen.done.sum() > 200 and 100 < seen.truncated.sum() < seen.done.sum() and len(np.unique(seen.reward)) > 100
-    for name, most in (("Rock", 2), ("Cat", 4), ("Guard Dog", 2)):
-        assert seen.features[name].size1().max() == most
-    assert (seen.features["Cat"].size1() == 1).any() and (seen.features["Rock"].size1() == 0).any()
-    assert 0 < seen.visible["Cat"].values.mean() < 1
-    masks = seen.action_masks
-    for name, most in (("Walk", 6), ("Chase", 2), ("Throw Rock", 1)):
-        lengths = masks[name].actors.size1()
-        assert lengths.min() == 0 and lengths.max() == most
-    for name in ("Sniff", "Chase", "Weather"):
-        assert 0 < masks[name].mask.values.mean() < 1
-    thrown = masks["Throw Rock"]
-    assert ((thrown.actors.size1() > 0) & (thrown.actees.size1() == 0)).any()  # somebody, and nobody to throw at
-    quiet = VecObs.cat(play_pool(Everything(windy=False), steps=30, seed=3, compile=False))
-    assert set(quiet.action_masks["Weather"].actors.size1().tolist()) == {0, 1}
-
-
-def test_numbas_own_switch_gives_the_same_without_compiling() -> None:
-    script = (
-        "from tests.entity_gym.compiled.test_engine import digest, play_pool, Everything;"
-        "print(digest(play_pool(Everything, steps=60, seed=4)))"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True
-    )
-    assert run.stdout.strip() == digest(play_pool(Everything, steps=60, seed=4)), run.stderr
-
-
-def digest(seen: Sequence[VecObs]) -> str:
-    return hashlib.sha256(repr([exactly(obs) for obs in seen]).encode()).hexdigest()
-
-
-@pytest.mark.parametrize("final_observations", KEPT)
-def test_a_pool_shows_what_a_list_of_plain_environments_shows(final_observations: FinalObservations) -> None:
-    compiled = play_pool(Everything, steps=40, seed=5, final_observations=final_observations)
-    listed = play_together(ListEnv(Everything().as_environment, 6, seed=5, final_observations=final_observations), 40)
-    for step, (one, other) in enumerate(zip(compiled, listed, strict=True)):
-        assert meaning(one) == meaning(other), f"step {step}"
-
-
-@pytest.mark.parametrize("world", [OddNames, Bare, Watching])
-def test_other_worlds_show_what_a_list_of_them_shows(world: type[CompiledEnvironment]) -> None:
-    listed = play_together(ListEnv(world(max_steps=7).as_environment, 3, seed=5), 40)
-    compiled = play_pool(world(max_steps=7), 3, 40, seed=5)
-    assert [meaning(obs) for obs in compiled] == [meaning(obs) for obs in listed]
-
-
-@pytest.mark.parametrize("num_threads", [2, 3])
-def test_trajectories_do_not_depend_on_the_number_of_threads(num_threads: int) -> None:
-    alone = play_pool(Everything, 7, 60, seed=6, final_observations="all")
-    shared = play_pool(Everything, 7, 60, seed=6, final_observations="all", num_threads=num_threads)
-    assert [exactly(obs) for obs in shared] == [exactly(obs) for obs in alone]
+def test_the_compiled_form_shows_the_same_as_ordinary_python() -> None:
+    compiled, python = (play_pool(Bare, 3, 20, seed=3, compile=compile) for compile in (True, False))
+    assert [exactly(obs) for obs in compiled] == [exactly(obs) for obs in python]
 
 
 # --- Any environments, in any order
-
-
-@pytest.mark.parametrize("num_threads", [1, 2])
-def test_environments_can_be_stepped_in_any_subsets_and_any_order(num_threads: int) -> None:
-    together = play_pool(Everything, 5, 40, seed=7, final_observations="all")
-    with ThreadedVecEnv(Everything, 5, num_threads, seed=7, final_observations="all") as pool:
-        streams, order = Streams(pool).rngs, np.random.default_rng(0)
-        shown, taken = pool.reset(), [0] * 5
-        while min(taken) < 40:
-            ids = [i for i in order.permutation(5).tolist() if order.random() < 0.6 and taken[i] < 40]
-            if not ids:
-                continue
-            actions = actions_in(shown, ids, streams, pool.action_space())
-            backwards = np.array(ids[::-1])[::-1]  # the same in memory that runs backwards
-            obs = pool.act(actions, backwards)
-            assert obs.env_id.tolist() == ids
-            for i in ids:
-                taken[i] += 1
-                assert of_environment(obs, i) == of_environment(together[taken[i]], i)
-            shown = pool.show(np.arange(5))
-
-
-@pytest.mark.parametrize(("num_threads", "batch_size"), [(1, 2), (2, 3), (3, 6)])
-def test_steps_that_nobody_waits_for_show_the_same(num_threads: int, batch_size: int) -> None:
-    together = play_pool(Everything, 6, 40, seed=7, final_observations="all")
-    with ThreadedVecEnv(Everything, 6, num_threads, batch_size, seed=7, final_observations="all") as pool:
-        streams, taken = Streams(pool), [-1] * 6
-        pool.async_reset()
-        while min(taken) < 30:
-            obs = pool.recv()
-            assert len(obs) == batch_size
-            for i in obs.env_id.tolist():
-                taken[i] += 1
-                if taken[i] <= 40:
-                    assert of_environment(obs, i) == of_environment(together[taken[i]], i)
-            pool.send(streams.actions(obs), obs.env_id)
-
-
-def test_a_part_of_a_pool_shows_its_rows_of_the_whole() -> None:
-    whole = play_together_from(Everything, 0, 7)
-    part = play_together_from(Everything, 3, 3)
-    for one, other in zip(part, whole, strict=True):
-        for i in range(3):
-            assert of_environment(one, i) == of_environment(other, 3 + i)
-
-
-def play_together_from(env: Any, first_env: int, num_envs: int) -> list[VecObs]:
-    with ThreadedVecEnv(env, num_envs, seed=8, first_env=first_env, final_observations="all") as pool:
-        streams = Streams(pool)
-        streams.rngs = [np.random.default_rng((0, first_env + i)) for i in range(num_envs)]
-        seen = [pool.reset()]
-        for _ in range(30):
-            seen.append(pool.act(streams.actions(seen[-1])))
-        return seen
 
 
 def test_a_seed_can_be_given_again_and_another_one_differs() -> None:
@@ -166,11 +34,6 @@ def test_a_seed_can_be_given_again_and_another_one_differs() -> None:
         for _ in range(20):
             seen.append(exactly(playing.step().reward))
     assert first == again != other
-
-
-def test_environments_of_one_pool_differ() -> None:
-    obs = play_pool(Everything, steps=0)[0]
-    assert len({repr(of_environment(obs, i)["features"]) for i in range(6)}) == 6
 
 
 def test_a_negative_seed_is_refused() -> None:
@@ -221,21 +84,6 @@ def test_after_the_end_the_first_observation_of_the_next_episode_is_shown_with_t
     assert obs.final.reward.tolist() == [0.5] and obs.final.done.tolist() == [True]
 
 
-@pytest.mark.parametrize("final_observations", KEPT)
-def test_last_observations_are_kept_as_asked_and_offer_nothing(final_observations: FinalObservations) -> None:
-    for obs in play_pool(Everything, steps=80, final_observations=final_observations):
-        wanted = {"truncated": obs.truncated, "all": obs.done, "none": np.zeros(6, np.bool_)}[final_observations]
-        if not wanted.any():
-            assert obs.final is None
-            continue
-        assert obs.final is not None
-        assert obs.final.env_id.tolist() == np.flatnonzero(wanted).tolist()
-        assert obs.final.reward.tolist() == obs.reward[wanted].tolist()
-        assert obs.final.done.all() and obs.final.truncated.tolist() == obs.truncated[wanted].tolist()
-        assert (obs.final.elapsed_step > 0).all() and obs.final.elapsed_step.max() <= 9
-        assert all(mask.actors.items() == 0 for mask in obs.final.action_masks.values())
-
-
 class Closing(Watching):
     """Closes every choice in its last observation."""
 
@@ -257,139 +105,3 @@ def test_masks_of_last_observations_are_not_checked_since_nobody_acts_there(auto
     last = obs.final if autoreset else obs
     assert last is not None and last.action_masks["look"].actors.size1().tolist() == [0, 0]
     assert last.features["Star"].values.tolist() == [[3.0], [3.0]]
-
-
-def test_without_autoreset_the_last_observation_stays_until_reset() -> None:
-    kept = Playing(CompiledSlots(Everything, 6, autoreset=True, final_observations="all"))
-    bare = Playing(CompiledSlots(Everything, 6, autoreset=False, final_observations="all"))
-    ended = 0
-    for _ in range(40):
-        with_reset, without = kept.step(), bare.step()
-        assert without.final is None
-        assert without.reward.tolist() == with_reset.reward.tolist()
-        assert without.done.tolist() == with_reset.done.tolist()
-        assert dict(without.end_of_episode_info) == dict(with_reset.end_of_episode_info)
-        done = np.flatnonzero(without.done)
-        ended += len(done)
-        for i in done.tolist():
-            last = of_environment(with_reset, i)["final"]
-            assert of_environment(without, i) == last
-        if len(done):
-            assert exactly(bare.show(bare.ids)) == exactly(without)  # and so it stays
-            first = bare.reset(done)
-            assert not first.done.any() and first.reward.tolist() == [0.0] * len(done)
-            assert dict(first.end_of_episode_info) == {} and first.elapsed_step.tolist() == [0] * len(done)
-            for i in done.tolist():
-                expected = of_environment(with_reset, i)
-                assert of_environment(first, i)["features"] == expected["features"]
-                assert of_environment(first, i)["actions"] == expected["actions"]
-    assert ended > 20
-
-
-def test_info_is_given_with_the_end_in_python_types_under_its_names() -> None:
-    kinds = set()
-    for obs in play_pool(Everything, steps=80):
-        assert list(obs.end_of_episode_info) == np.flatnonzero(obs.done).tolist()
-        for info in obs.end_of_episode_info.values():
-            kinds.add(tuple((name, type(value)) for name, value in info.items()))
-    always = (("score", float), ("cats left", int), ("was lucky", bool))
-    assert kinds == {always, (*always, ("last noise", float))}  # where it is NaN there is nothing to report
-
-
-def test_the_score_that_is_reported_is_the_sum_of_the_rewards() -> None:
-    scores = np.zeros(6)
-    for obs in play_pool(Everything, steps=80)[1:]:
-        scores += obs.reward
-        for i, info in obs.end_of_episode_info.items():
-            assert info["score"] == pytest.approx(scores[i])
-            scores[i] = 0
-
-
-def test_metrics_count_every_step_except_where_they_are_nan() -> None:
-    first, *seen = play_pool(Everything, steps=80)
-    assert first.metrics == {}
-    assert all(obs.metrics["cats"].count == 6 for obs in seen)
-    noise = [obs.metrics["noise"] for obs in seen if "noise" in obs.metrics]
-    assert 250 < sum(metric.count for metric in noise) < 420  # 480 steps, a quarter of them NaN
-    assert all(0 <= metric.min <= metric.sum / metric.count <= metric.max <= 3 for metric in noise)
-
-
-def test_a_reset_reports_no_metrics() -> None:
-    with ThreadedVecEnv(Everything, 3) as pool:
-        play_together(pool, 5)
-        assert pool.reset().metrics == {}
-
-
-# --- Shapes and types
-
-
-def test_what_is_seen_has_the_types_and_shapes_of_the_spaces() -> None:
-    obs = VecObs.cat(play_pool(Everything, steps=30))
-    assert list(obs.features) == ["Rock", "Cat", "Guard Dog", "__global__"]
-    assert [buffer.values.shape[1] for buffer in obs.features.values()] == [0, 2, 3, 2]
-    assert all(buffer.values.dtype == np.float32 for buffer in obs.features.values())
-    assert list(obs.action_masks) == list(Everything.actions)
-    assert obs.reward.dtype == np.float32 and obs.done.dtype == np.bool_ and obs.truncated.dtype == np.bool_
-    assert obs.env_id.dtype == np.int64 and obs.elapsed_step.dtype == np.int64
-    assert list(obs.visible) == ["Cat"]
-
-
-def test_declared_actors_are_filled_in_in_the_order_of_their_declaration() -> None:
-    for obs in play_pool(Everything, steps=30):
-        for i in range(6):
-            rocks, cats, dogs = (obs.features[name].size1(i) for name in ("Rock", "Cat", "Guard Dog"))
-            walkers = obs.action_masks["Walk"].actors[i].values[:, 0].tolist()
-            everybody = [*range(rocks + cats, rocks + cats + dogs), *range(rocks, rocks + cats)]
-            assert walkers == ([] if obs.elapsed_step[i] % 5 == 4 else everybody)
-            chase = obs.action_masks["Chase"]
-            hunted = chase.actees[i].values[:, 0].tolist()
-            resting = obs.elapsed_step[i] % 3 == 2
-            assert hunted == ([] if resting or dogs == 0 else [*range(rocks, rocks + cats), *range(rocks)])
-
-
-def test_fixed_arrays_come_in_their_shapes_and_types() -> None:
-    for obs in play_pool(Everything, steps=30, final_observations="all"):
-        for part in (obs, obs.final):
-            if part is not None:
-                check_arrays(part)
-
-
-def check_arrays(obs: VecObs) -> None:
-    board, clock, hands, flags = (obs.arrays[name] for name in Everything.arrays)
-    n = len(obs)
-    assert isinstance(board, np.ndarray) and board.shape == (n, 2, 3) and board.dtype == np.uint8
-    expected = (obs.elapsed_step[:, None, None] + 3 * np.arange(2)[:, None] + np.arange(3)) % 10
-    assert board.tolist() == expected.tolist()
-    assert isinstance(clock, np.ndarray) and clock.shape == (n,) and clock.dtype == np.float32
-    assert clock.tolist() == obs.elapsed_step.tolist()
-    assert isinstance(flags, np.ndarray) and flags.shape == (n, 2) and flags.dtype == np.bool_ and flags[:, 1].all()
-    assert isinstance(hands, RaggedBuffer) and hands.values.dtype == np.int32 and hands.values.shape[1:] == (2,)
-    players = obs.features["Cat"].size1() % (MAX_PLAYERS + 1)
-    assert np.diff(hands.offsets).tolist() == players.tolist()
-    for i in range(n):
-        rows = hands.values[hands.offsets[i] : hands.offsets[i + 1]]
-        assert rows.tolist() == [[p, -int(obs.elapsed_step[i])] for p in range(players[i])]
-
-
-def test_no_environments_can_be_asked_for() -> None:
-    playing = Playing(CompiledSlots(Everything, 3))
-    obs = playing.show([])
-    assert len(obs) == 0 and obs.final is None and list(obs.features) == ["Rock", "Cat", "Guard Dog", "__global__"]
-
-
-def test_a_world_without_entities_has_only_the_global_one() -> None:
-    obs = play_pool(Bare, 3, 1)[1]
-    assert {name: buffer.values.shape for name, buffer in obs.features.items()} == {"__global__": (3, 0)}
-    assert obs.action_masks["bet"].actors.values.tolist() == [[0], [0], [0]]
-    assert set(obs.reward.tolist()) <= {0.0, 1.0}
-
-
-def test_an_environment_is_drawn() -> None:
-    with ThreadedVecEnv(Everything, 2) as pool:
-        obs = pool.reset()
-        images = pool.render([1, 0])
-    for image, cats in zip(images, reversed(obs.features["Cat"].size1().tolist()), strict=True):
-        assert image.shape == (4, 8, 3) and image.dtype == np.uint8 and image[..., 0].sum() == 255 * cats
-    with ThreadedVecEnv(Bare, 1) as pool, pytest.raises(NotImplementedError, match=r"Bare does not implement render"):
-        pool.reset()
-        pool.render([0])

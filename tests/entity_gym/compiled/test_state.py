@@ -20,7 +20,7 @@ from tests.entity_gym.compiled.worlds import Everything, Watching
 
 
 def advanced(steps: int, num_envs: int = 4, **options: Any) -> Playing:
-    playing = Playing(CompiledSlots(Everything, num_envs, final_observations="all", **options))
+    playing = Playing(ordinary(Everything, num_envs, final_observations="all", **options))
     for _ in range(steps):
         playing.step()
     return playing
@@ -47,15 +47,7 @@ def test_a_saved_pool_continues_exactly_in_itself_and_in_a_fresh_one(num_envs: i
     copy = exactly(state)
     expected = continue_from(playing, playing.slots, streams)
     assert exactly(state) == copy  # what was saved does not go on
-    for slots in (
-        playing.slots,
-        CompiledSlots(Everything, num_envs, final_observations="all"),
-        ordinary(Everything, num_envs),
-    ):
-        slots.final_observations = "all"
-    fresh = CompiledSlots(Everything, num_envs, final_observations="all")
-    unjitted = ordinary(Everything, num_envs, final_observations="all")
-    for slots in (playing.slots, fresh, unjitted):
+    for slots in (playing.slots, ordinary(Everything, num_envs, final_observations="all")):
         slots.load_state(state)
         assert continue_from(playing, slots, streams) == expected
 
@@ -74,9 +66,9 @@ def test_a_state_shows_again_what_was_shown_when_it_was_saved() -> None:
 
 
 def test_a_pool_can_be_saved_before_its_first_episode() -> None:
-    slots = CompiledSlots(Everything(gravity=0.75), 2)
+    slots = ordinary(Everything(gravity=0.75), 2)
     slots.seed(5)
-    other = CompiledSlots(Everything, 2)
+    other = ordinary(Everything, 2)
     other.load_state(slots.state())
     assert exactly(Playing(other).step()) == exactly(Playing(slots).step())
 
@@ -95,7 +87,7 @@ def test_a_copy_continues_in_the_same_way_and_on_its_own() -> None:
 
 
 def test_a_copy_is_the_same_pool_in_everything_else() -> None:
-    slots = CompiledSlots(Everything(gravity=2.0), 3, first_env=5, autoreset=False)
+    slots = ordinary(Everything(gravity=2.0), 3, first_env=5, autoreset=False)
     clone = slots.clone()
     assert clone.where(1) == slots.where(1) == "Everything (environment 6)"
     assert clone.autoreset is False and clone.env.values == slots.env.values
@@ -106,7 +98,7 @@ def test_a_copy_is_the_same_pool_in_everything_else() -> None:
 def test_a_state_of_another_pool_is_refused() -> None:
     state = advanced(1, 3).slots.state()
     with pytest.raises(ValueError, match="the saved state has 3 environments; this pool has 2"):
-        CompiledSlots(Everything, 2).load_state(state)
+        ordinary(Everything, 2).load_state(state)
     with pytest.raises(ValueError, match="another version of Watching"):
         ordinary(Watching, 3).load_state(state)
 
@@ -155,7 +147,7 @@ def test_parameters_stay_over_the_episodes_of_an_environment() -> None:
 
 
 def test_a_pool_takes_env_info_at_reset() -> None:
-    with ThreadedVecEnv(Everything, 3) as pool:
+    with ThreadedVecEnv(Everything, 3, compile=False) as pool:
         obs = pool.reset(env_info=[{"num_dogs": k} for k in (0, 3, 1)])
         assert obs.features["Guard Dog"].size1().tolist() == [0, 3, 1]
 
@@ -187,6 +179,6 @@ def test_a_parameter_that_cannot_be_is_refused_with_its_environment(info: dict[s
 
 
 def test_other_parameters_are_the_same_compiled_code() -> None:
-    one = CompiledSlots(Everything, 1)
-    other = CompiledSlots(Everything(gravity=3.0, windy=False, max_steps=None), 1)
+    one = ordinary(Everything, 1)
+    other = ordinary(Everything(gravity=3.0, windy=False, max_steps=None), 1)
     assert one.program is other.program

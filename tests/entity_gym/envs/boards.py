@@ -34,9 +34,6 @@ def compiled(**kwargs: Any) -> CompiledView:
     return MineSweeper(**kwargs).as_environment()
 
 
-FORMS: dict[str, MakeWorld] = {"python": PythonMineSweeper, "compiled": compiled}
-
-
 def board(
     make: MakeWorld, mines: Sequence[Cell], robots: Sequence[Cell], *, cooldown: int | None = None, **kwargs: Any
 ) -> World:

@@ -27,7 +27,6 @@ from entity_gym.actions import (
 from entity_gym.actions.reading import EntityID
 from entity_gym.environment import Environment, Observation
 from entity_gym.envs import drawing
-from entity_gym.errors import nearest
 from entity_gym.spaces import Entity, ObsSpace
 
 MOVE = "Move"
@@ -63,8 +62,6 @@ class PythonMineSweeper(Environment):
         cooldown_period: steps that must pass before a shot, at least 0.
         max_steps: steps after which an episode is truncated, at least 1; None for no limit.
 
-    Raises:
-        ValueError: if an argument is outside its range, or mines and robots do not fit on the board.
     """
 
     def __init__(
@@ -77,18 +74,8 @@ class PythonMineSweeper(Environment):
         cooldown_period: int = 5,
         max_steps: int | None = 100,
     ) -> None:
-        self.width = _whole("width", width, 1)
-        self.height = _whole("height", height, 1)
-        self.num_mines = _whole("num_mines", num_mines, 1)
-        self.num_robots = _whole("num_robots", num_robots, 1)
-        self.orbital_cannon = _flag("orbital_cannon", orbital_cannon)
-        self.cooldown_period = _whole("cooldown_period", cooldown_period, 0)
-        self.max_steps = None if max_steps is None else _whole("max_steps", max_steps, 1, "or None for no limit")
-        if num_mines + num_robots > width * height:
-            raise ValueError(
-                f"MineSweeper: num_mines={num_mines} and num_robots={num_robots} need {num_mines + num_robots} cells; "
-                f"the board of width={width} and height={height} has {width * height}"
-            )
+        self.width, self.height, self.num_mines, self.num_robots = width, height, num_mines, num_robots
+        self.orbital_cannon, self.cooldown_period, self.max_steps = orbital_cannon, cooldown_period, max_steps
         self._board = _board(width, height)
         # What changes during an episode. `load_state` may set numbers of things, and a cannon, other than constructed.
         self._mines: list[int] = []  # cells
@@ -113,23 +100,11 @@ class PythonMineSweeper(Environment):
         return self.observe()
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
-        """Take one step.
-
-        Raises:
-            ValueError: if an action was not offered, or outside an episode: before `reset`, or after `done`.
-        """
-        if self._ended() or self._steps == self.max_steps:
-            raise ValueError("MineSweeper.act() was called outside an episode; call reset() first")
-        if not actions.keys() <= ACTION_SPACE.keys():
-            unknown = next(name for name in actions if name not in ACTION_SPACE)
-            raise ValueError(f"MineSweeper has no action {unknown!r}; {nearest(unknown, ACTION_SPACE)}")
-
-        may_fire = self._has_cannon and self._cooldown == 0
         if self._has_cannon and self._cooldown > 0:
             self._cooldown -= 1
         robots: list[int | None] = [*self._robots]  # None: removed by the cannon, keeping the others' ids in place
         if FIRE in actions:
-            self._fire(actions[FIRE], may_fire, robots)
+            self._fire(actions[FIRE], robots)
         if MOVE in actions:
             self._move(actions[MOVE], robots)
         mines = self._mines
@@ -200,103 +175,41 @@ class PythonMineSweeper(Environment):
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Set the board and the clocks, until the next `reset`. Works before the first `reset`, too.
 
-        Args:
-            state: `mines` and `robots`, (n, 2) arrays or lists of [x, y], as many as there may be; optionally
-                `orbital_cannon` (default: as constructed), `orbital_cannon_cooldown` (default `cooldown_period`) and
-                `steps` (default 0).
-
-        Raises:
-            ValueError: if a key is unknown or missing or a value is impossible on this board. Nothing has changed then.
+        `mines` and `robots` are lists of [x, y]; the others are optional, by default as constructed.
         """
-        for key in state:
-            if key not in STATE_KEYS:
-                raise ValueError(f"MineSweeper state has an unknown key {key!r}; {nearest(key, STATE_KEYS)}")
-        for key in ("mines", "robots"):
-            if key not in state:
-                raise ValueError(f"MineSweeper state lacks {key!r}; it has {list(state)}")
-        mines, robots = self._cells("mines", state["mines"]), self._cells("robots", state["robots"])
-        if len(set(mines)) < len(mines):
-            raise ValueError(f"MineSweeper state: mines {state['mines']!r} name a cell twice; a cell holds one mine")
-        has_cannon = _flag("state: orbital_cannon", state.get("orbital_cannon", self.orbital_cannon))
-        cooldown = _whole(
-            "state: orbital_cannon_cooldown", state.get("orbital_cannon_cooldown", self.cooldown_period), 0
-        )
-        if cooldown > self.cooldown_period:
-            raise ValueError(
-                f"MineSweeper state: orbital_cannon_cooldown={cooldown} is above cooldown_period={self.cooldown_period}"
-            )
-        steps = _whole("state: steps", state.get("steps", 0), 0)
-        if self.max_steps is not None and steps > self.max_steps:
-            raise ValueError(f"MineSweeper state: steps={steps} is above max_steps={self.max_steps}")
-        self._mines, self._robots = mines, robots
-        self._has_cannon, self._cooldown, self._steps = has_cannon, cooldown, steps
+        self._mines, self._robots = self._cells(state["mines"]), self._cells(state["robots"])
+        self._has_cannon = state.get("orbital_cannon", self.orbital_cannon)
+        self._cooldown = state.get("orbital_cannon_cooldown", self.cooldown_period)
+        self._steps = state.get("steps", 0)
 
-    def _ended(self) -> bool:
-        return not self._mines or not self._robots
-
-    def _fire(self, fire: Action, may_fire: bool, robots: list[int | None]) -> None:
+    def _fire(self, fire: Action, robots: list[int | None]) -> None:
         """Remove the target: a mine from the board, a robot by writing None over it in `robots`."""
-        if not isinstance(fire, SelectEntityAction):
-            raise ValueError(f"MineSweeper: {FIRE!r} must be a SelectEntityAction, not {fire!r}")
+        assert isinstance(fire, SelectEntityAction)
         if fire.actees in ([], [None]):
             return
-        if not may_fire or len(fire.actees) > 1:
-            raise ValueError(
-                f"MineSweeper: {FIRE!r} by {fire.actors!r} at {fire.actees!r} was not offered; there are "
-                f"{int(may_fire)} cannons with cooldown 0"
-            )
-        actee = fire.actees[0]
-        mine_index, robot_index = _index("Mine", len(self._mines)), _index("Robot", len(robots))
-        if actee in mine_index:
-            target = mine_index[actee]
-            self._mines = self._mines[:target] + self._mines[target + 1 :]
-        elif actee in robot_index:
-            robots[robot_index[actee]] = None
+        kind, index = fire.actees[0]
+        if kind == "Mine":
+            self._mines = self._mines[:index] + self._mines[index + 1 :]
         else:
-            raise ValueError(
-                f"MineSweeper: {FIRE!r} at {actee!r}; {nearest(actee, map(str, [*mine_index, *robot_index]))}"
-            )
+            robots[index] = None
         self._cooldown = self.cooldown_period
 
     def _move(self, move: Action, robots: list[int | None]) -> None:
         """Move the robots, in place, and defuse mines."""
-        if not isinstance(move, CategoricalAction):
-            raise ValueError(f"MineSweeper: {MOVE!r} must be a CategoricalAction, not {move!r}")
-        index_of = _index("Robot", len(robots))
-        for actor, choice in zip(move.actors, move.actions, strict=True):
-            if actor not in index_of:
-                raise ValueError(
-                    f"MineSweeper: {MOVE!r} names the actor {actor!r}; {nearest(actor, map(str, index_of))}"
-                )
-            robot = index_of[actor]
+        assert isinstance(move, CategoricalAction)
+        for (_, robot), choice in zip(move.actors, move.actions, strict=True):
             cell = robots[robot]
             if cell is None:
                 continue
             if choice == DEFUSE:
                 within_reach = self._board.reach[cell]
                 self._mines = [mine for mine in self._mines if mine not in within_reach]
-            elif 0 <= choice < DEFUSE and (target := self._board.neighbours[cell][choice]) is not None:
-                robots[robot] = target
             else:
-                raise ValueError(
-                    f"MineSweeper: {MOVE!r} of {actor!r} at {self._board.positions[cell]} is {int(choice)}, which was "
-                    f"not offered; its mask is {self._board.masks[cell].tolist()}"
-                )
+                robots[robot] = self._board.neighbours[cell][choice]
 
-    def _cells(self, name: str, positions: Any) -> list[int]:
+    def _cells(self, positions: Any) -> list[int]:
         """Translate [x, y] pairs into cells."""
-        pairs = np.asarray(positions)
-        if pairs.size == 0:
-            return []
-        if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iuf" or (pairs % 1 != 0).any():
-            raise ValueError(f"MineSweeper state: {name} is {positions!r}; it must be a list of whole numbers [x, y]")
-        for x, y in pairs.tolist():
-            if not (0 <= x < self.width and 0 <= y < self.height):
-                raise ValueError(
-                    f"MineSweeper state: {name} has [{x:g}, {y:g}], which is off the board; "
-                    f"0 <= x < {self.width} and 0 <= y < {self.height}"
-                )
-        return [int(y) * self.width + int(x) for x, y in pairs.tolist()]
+        return [int(y) * self.width + int(x) for x, y in positions]
 
 
 class _Board(NamedTuple):
@@ -327,24 +240,6 @@ def _board(width: int, height: int) -> _Board:
 @functools.lru_cache(maxsize=256)
 def _ids(entity_type: str, count: int) -> tuple[tuple[str, int], ...]:
     return tuple((entity_type, i) for i in range(count))
-
-
-@functools.lru_cache(maxsize=256)
-def _index(entity_type: str, count: int) -> dict[EntityID, int]:
-    return {entity_id: i for i, entity_id in enumerate(_ids(entity_type, count))}
-
-
-def _whole(name: str, value: Any, least: int, otherwise: str = "") -> int:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < least:
-        allowed = f"a whole number >= {least}" + (f", {otherwise}" if otherwise else "")
-        raise ValueError(f"MineSweeper {name}={value!r}; it must be {allowed}")
-    return int(value)
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise ValueError(f"MineSweeper {name}={value!r}; it must be True or False")
-    return bool(value)
 
 
 def _draw(

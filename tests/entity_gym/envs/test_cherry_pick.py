@@ -99,16 +99,6 @@ def test_picking_at_random_scores_what_the_description_says() -> None:
     assert abs(np.mean(scores) + 11.5) < 5 * np.std(scores) / np.sqrt(200)
 
 
-def test_the_same_seed_gives_the_same_cherries_and_another_seed_others() -> None:
-    def first_three(seed: int) -> list[list[float]]:
-        env = seeded(seed)
-        return [qualities(env.reset()) for _ in range(3)]
-
-    assert first_three(1) == first_three(1)
-    assert first_three(1) != first_three(2)
-    assert len({tuple(row) for row in first_three(1)}) == 3
-
-
 @pytest.mark.parametrize("num_cherries", [1, 129])
 def test_an_impossible_number_of_cherries_is_named_with_what_is_allowed(num_cherries: int) -> None:
     with pytest.raises(ValueError, match=f"CherryPick: num_cherries={num_cherries}; .* from 2 to 128"):

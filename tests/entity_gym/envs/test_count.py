@@ -77,12 +77,6 @@ def test_uniform_choices_among_the_open_ones_score_as_promised() -> None:
     assert np.mean(scores) == pytest.approx(0.2929, abs=0.03)
 
 
-def test_the_last_observation_offers_nothing_instead_of_dropping_its_mask() -> None:
-    # An ancestor's last observation offered the action with every choice open.
-    env = started(Count)
-    assert act(env, count=count(env.observe())["count"]).actions == {}
-
-
 def test_every_frame_of_a_pool_has_its_mask_also_where_episodes_ended() -> None:
     env = SlotVecEnv(CompiledSlots(Count, 16, compile=False, final_observations="all"))
     obs, rng = env.reset(), np.random.default_rng(0)

@@ -176,15 +176,6 @@ def test_the_width_scales_the_square() -> None:
     assert 800 < np.abs(positions).max() <= 1000
 
 
-def test_the_same_seed_gives_the_same_field_and_another_seed_another() -> None:
-    def fields(seed: int) -> list[Any]:
-        env = seeded(seed)
-        return [rows(env.reset(), name) for name in ("Vehicle", "Mine", "Target") for _ in range(2)]
-
-    assert fields(1) == fields(1)
-    assert fields(1) != fields(2)
-
-
 # --- Best score
 
 

@@ -1,4 +1,4 @@
-"""The rules of MineSweeper on hand-made boards, in both forms: as Python objects and as a compiled environment.
+"""The rules of MineSweeper on hand-made boards, and the same game as Python objects play it, step by step.
 
 Positions are (x, y); y grows upwards.
 """
@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entity_gym.actions import CategoricalAction, CategoricalActionSpace, SelectEntityAction, SelectEntityActionSpace
+from entity_gym.envs.minesweeper import MineSweeper
 from tests.entity_gym.envs import boards
 from tests.entity_gym.envs.boards import (
     DEFUSE,
     DOWN,
-    FORMS,
     LEFT,
     RIGHT,
     UP,
@@ -27,6 +27,7 @@ from tests.entity_gym.envs.boards import (
     MakeWorld,
     World,
     cannon_may_fire,
+    compiled,
     cooldown_of,
     fire,
     mines_of,
@@ -37,14 +38,15 @@ from tests.entity_gym.envs.boards import (
     random_actions,
     robots_of,
 )
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "minesweeper_internals.json").read_text())
 Board = Callable[..., World]
 
 
-@pytest.fixture(params=FORMS)
-def make(request: pytest.FixtureRequest) -> MakeWorld:
-    return FORMS[request.param]
+@pytest.fixture
+def make() -> MakeWorld:
+    return compiled
 
 
 @pytest.fixture
@@ -121,27 +123,6 @@ def test_the_golden_actions_do_what_they_say(
         }
     )
     assert (mines_of(env), robots_of(env), obs.reward) == (mines, robots, reward)
-
-
-def test_reset_draws_distinct_cells_for_mines_and_robots(make: MakeWorld) -> None:
-    env = make(width=4, height=2, num_mines=5, num_robots=3)
-    for seed in range(20):
-        env.rng = np.random.default_rng(seed)
-        obs = env.reset()
-        assert (len(obs.features["Mine"]), len(obs.features["Robot"])) == (5, 3)
-        # 8 things on 8 cells: every cell is taken once
-        assert sorted(mines_of(env) + robots_of(env)) == [(x, y) for x in range(4) for y in range(2)]
-
-
-def test_every_cell_is_drawn_equally_often(make: MakeWorld) -> None:
-    env = make(width=3, height=2, num_mines=1, num_robots=1)
-    env.rng = np.random.default_rng(0)
-    counts = np.zeros((3, 2))
-    for _ in range(3000):
-        env.reset()
-        counts[mines_of(env)[0]] += 1
-    # 500 each on average; the standard deviation is sqrt(3000 * 1/6 * 5/6) = 20.4
-    assert np.abs(counts - 500).max() < 5 * 20.4
 
 
 # --- Moving and defusing
@@ -318,78 +299,7 @@ def test_an_end_by_the_rules_in_the_last_step_is_no_truncation(board: Board, cho
     assert (obs.reward, obs.done, obs.truncated) == (reward, True, False)
 
 
-# --- Seeds and states
-
-
-def trajectory(make: MakeWorld, seed: int) -> list[dict[str, Any]]:
-    env = make(width=4, height=5, orbital_cannon=True, cooldown_period=2, max_steps=12)
-    env.rng = np.random.default_rng(seed)
-    policy = np.random.default_rng(0)
-    obs = env.reset()
-    seen = [plain(obs)]
-    for _ in range(80):
-        obs = env.reset() if obs.done else env.act(random_actions(obs, policy))
-        seen.append(plain(obs))
-    return seen
-
-
-def test_the_same_seed_gives_the_same_episodes_and_another_seed_others(make: MakeWorld) -> None:
-    assert trajectory(make, 3) == trajectory(make, 3)
-    assert trajectory(make, 3) != trajectory(make, 4)
-
-
 # --- Random play
-
-
-@pytest.mark.parametrize("make", FORMS.values(), ids=FORMS)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    width=st.integers(1, 5),
-    height=st.integers(2, 5),
-    num_robots=st.integers(1, 4),
-    num_mines=st.integers(1, 6),
-    cannon=st.booleans(),
-    period=st.integers(0, 4),
-)
-@settings(max_examples=40, deadline=None)
-def test_random_play_keeps_the_rules(
-    make: MakeWorld, seed: int, width: int, height: int, num_robots: int, num_mines: int, cannon: bool, period: int
-) -> None:
-    num_robots = min(num_robots, width * height - 1)
-    num_mines = min(num_mines, width * height - num_robots)
-    env = make(
-        width=width,
-        height=height,
-        num_mines=num_mines,
-        num_robots=num_robots,
-        orbital_cannon=cannon,
-        cooldown_period=period,
-        max_steps=20,
-    )
-    env.rng = np.random.default_rng(seed)
-    policy = np.random.default_rng(seed + 1)
-    obs = env.reset()
-    rewards = [obs.reward]
-    steps = 0
-    while not obs.done:
-        assert obs.reward == 0
-        assert obs.end_of_episode_info is None
-        assert not set(mines_of(env)) & set(robots_of(env))
-        if cannon:
-            assert cannon_may_fire(obs) == (cooldown_of(obs) == 0)
-        mines, robots, before = mines_of(env), robots_of(env), obs
-        actions = random_actions(obs, policy)
-        obs = env.act(actions)
-        steps += 1
-        rewards.append(obs.reward)
-        assert all(0 <= x < width and 0 <= y < height for x, y in robots_of(env))
-        assert [mine for mine in mines if mine in mines_of(env)] == mines_of(env)
-        assert len(robots_of(env)) <= len(robots)
-        if cannon:
-            assert cooldown_of(obs) == (period if boards.FIRE in actions else cooldown_of(before) - 1)
-    assert sum(rewards) == (0 if mines_of(env) else 1)
-    assert obs.truncated == (steps == 20 and bool(mines_of(env)) and bool(robots_of(env)))
-    assert obs.end_of_episode_info == {"mines_left": len(mines_of(env)), "robots_left": len(robots_of(env))}
 
 
 def test_one_robot_that_walks_beside_each_mine_clears_every_board(make: MakeWorld) -> None:
@@ -450,8 +360,105 @@ def test_different_states_are_drawn_differently(board: Board) -> None:
     assert len({env.render().tobytes() for env in envs}) == len(envs)
 
 
-def test_the_same_state_is_drawn_the_same_without_touching_it(board: Board) -> None:
-    env = board([(0, 0)], [(1, 1)], cooldown=2)
-    before = plain(env.observe())
-    assert np.array_equal(env.render(), env.render())
-    assert plain(env.observe()) == before
+# --- The same as Python objects play
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[dict[str, Any], list[Cell], list[Cell], int]:
+    """Parameters, mines, robots and a cooldown. Robots may share cells; as many of either as there can ever be."""
+    width, height = draw(st.integers(1, 7)), draw(st.integers(2, 7))
+    cells = draw(st.permutations([(x, y) for x in range(width) for y in range(height)]))
+    num_mines = draw(st.integers(1, len(cells) - 1))
+    free = st.sampled_from(cells[num_mines:])
+    robots = draw(st.lists(free, min_size=1, max_size=16))
+    period = draw(st.integers(0, 3))
+    parameters = {
+        "width": width,
+        "height": height,
+        "num_mines": 1,
+        "num_robots": 1,
+        "orbital_cannon": draw(st.booleans()),
+        "cooldown_period": period,
+        "max_steps": draw(st.sampled_from([None, 1, 5, 12])),
+    }
+    return parameters, cells[:num_mines], robots, draw(st.integers(0, period))
+
+
+@given(world=worlds(), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_both_forms_show_the_same_after_every_step(
+    world: tuple[dict[str, Any], list[Cell], list[Cell], int], seed: int
+) -> None:
+    parameters, mines, robots, cooldown = world
+    python, under_test = PythonMineSweeper(**parameters), compiled(**parameters)
+    policy = np.random.default_rng(seed)
+    for env in (python, under_test):
+        env.reset()
+        put(env, mines, robots, cooldown=cooldown)
+    obs, other = python.observe(), under_test.observe()
+    for _ in range(15):
+        assert plain(other) == plain(obs)
+        assert (mines_of(under_test), robots_of(under_test)) == (mines_of(python), robots_of(python))
+        if obs.done:
+            break
+        actions = random_actions(obs, policy)
+        obs, other = python.act(actions), under_test.act(actions)
+    assert np.array_equal(under_test.render(), python.render())
+
+
+# --- Where things start
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "num_mines", "num_robots"), [(8, 10, 64, 16), (1, 2, 1, 1), (256, 256, 64, 16)]
+)
+def test_any_board_that_has_room_is_filled_without_a_cell_used_twice(
+    width: int, height: int, num_mines: int, num_robots: int
+) -> None:
+    env = compiled(width=width, height=height, num_mines=num_mines, num_robots=num_robots)
+    env.rng = np.random.default_rng(0)
+    for _ in range(5):
+        env.reset()
+        cells = mines_of(env) + robots_of(env)
+        assert len(set(cells)) == len(cells) == num_mines + num_robots
+        assert all(0 <= x < width and 0 <= y < height for x, y in cells)
+
+
+def test_every_order_of_things_on_the_board_is_drawn_equally_often() -> None:
+    env = compiled(width=2, height=2, num_mines=2, num_robots=1)
+    env.rng = np.random.default_rng(0)
+    seen: dict[tuple[Cell, ...], int] = {}
+    for _ in range(2400):
+        env.reset()
+        order = (*mines_of(env), *robots_of(env))
+        seen[order] = seen.get(order, 0) + 1
+    # 4 * 3 * 2 orders, 100 times each on average; the standard deviation is sqrt(2400 * 1/24 * 23/24) = 9.8
+    assert len(seen) == 24
+    assert max(abs(count - 100) for count in seen.values()) < 5 * 9.8
+
+
+# --- What is accepted
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("width", 0, "a whole number from 1 to 256"),
+        ("height", 257, "a whole number from 1 to 256"),
+        ("num_mines", 65, "a whole number from 1 to 64"),
+        ("num_mines", 0, "a whole number from 1 to 64"),
+        ("num_robots", 17, "a whole number from 1 to 16"),
+        ("cooldown_period", -1, "a whole number >= 0"),
+        ("num_robots", 1.5, "a whole number"),
+        ("orbital_cannon", "yes", "True or False"),
+        ("max_steps", -1, "None for no limit"),
+    ],
+)
+def test_a_bad_parameter_is_named_with_what_is_allowed(field: str, value: Any, allowed: str) -> None:
+    with pytest.raises(ValueError, match=f"MineSweeper.*{field}.*{value!r}; it must be .*{allowed}"):
+        MineSweeper(**{field: value})
+
+
+def test_mines_and_robots_must_fit_on_the_board() -> None:
+    with pytest.raises(ValueError, match="num_mines=5 and num_robots=2 need 7 cells; .* width=2 and height=3 has 6"):
+        MineSweeper(width=2, height=3)

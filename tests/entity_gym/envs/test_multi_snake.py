@@ -365,20 +365,6 @@ def test_random_play_keeps_the_rules(seed: int, board_size: int, num_snakes: int
     assert score == pytest.approx(grown / (max_snake_length - 1) / num_snakes)
 
 
-def test_the_same_seed_gives_the_same_episodes_and_another_seed_others() -> None:
-    def start(seed: int) -> list[list[Cell]]:
-        env = MultiSnake().as_environment()
-        env.rng = np.random.default_rng(seed)
-        starts = []
-        for _ in range(3):
-            env.reset()
-            starts.append([cell for snake in snakes_of(env) for cell in snake] + food_of(env))
-        return starts
-
-    assert start(1) == start(1)
-    assert start(1) != start(2)
-
-
 # --- The picture
 
 

@@ -148,11 +148,6 @@ def test_an_episode_starts_with_no_ball_picked() -> None:
     assert [row[-1] for row in rows(env.reset())] == [0, 0, 0]
 
 
-def test_the_same_seed_gives_the_same_balls_and_another_seed_others() -> None:
-    assert rows(seeded(1).observe()) == rows(seeded(1).observe())
-    assert rows(seeded(1).observe()) != rows(seeded(2).observe())
-
-
 # --- What is accepted, and the picture
 
 

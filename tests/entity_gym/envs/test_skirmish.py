@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entity_gym.actions import Action, CategoricalAction, ContinuousAction, SelectEntityAction
-from entity_gym.actions.choices import random_actions
-from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled.view import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.skirmish import CHOICES, SIZE, Skirmish
@@ -34,7 +32,7 @@ from entity_gym.envs.skirmish_battle import (
 )
 from entity_gym.envs.skirmish_scripts import FOCUS, RANDOM, RUSH, order_army
 from entity_gym.pools.players import Seating, players_of
-from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 
 STAY, EAST, NORTH, WEST, SOUTH = (CHOICES.index(name) for name in ("stay", "east", "north", "west", "south"))
 Place = tuple[int, float, float]  # kind, x, y
@@ -581,26 +579,6 @@ def test_each_script_is_stronger_than_the_one_before() -> None:
 
 
 # --- Whole episodes
-
-
-def play(pool: Any, steps: int, seed: int = 0) -> list[VecObs]:
-    rng = np.random.default_rng(seed)
-    seen = [pool.reset(seed)]
-    for _ in range(steps):
-        seen.append(pool.act(random_actions(seen[-1], rng, pool.action_space())))
-    return seen
-
-
-def test_a_saved_state_goes_on_in_the_same_way() -> None:
-    pool = ListEnv(Skirmish(num_units=3, opponent=FOCUS, max_steps=20), 2, compile=False)
-    obs = play(pool, 15)[-1]
-    state, rng = pool.state(), np.random.default_rng(1)
-    chosen = random_actions(obs, rng, pool.action_space())
-    first = pool.act(chosen)
-    pool.load_state(state)
-    again = pool.act(chosen)
-    assert first.features["Unit"].values.tolist() == again.features["Unit"].values.tolist()
-    assert first.reward.tolist() == again.reward.tolist()
 
 
 @settings(deadline=None, max_examples=15)

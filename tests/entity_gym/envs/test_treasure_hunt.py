@@ -11,7 +11,6 @@ from entity_gym.actions import GlobalCategoricalAction
 from entity_gym.compiled.view import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.treasure_hunt import TreasureHunt
-from entity_gym.pools.pool import ListEnv
 from examples.treasure_hunt import PythonTreasureHunt
 from tests.entity_gym.envs.playing import act, episode, resets, started
 
@@ -188,14 +187,3 @@ def test_the_python_form_starts_like_the_other() -> None:
         obs = env.reset()
         taken = [*squares(obs, "Trap"), *squares(obs, "Treasure")]
         assert len({*taken, player_of(obs)}) == 11 and np.abs(taken).max() <= 5
-
-
-def test_the_python_form_is_seeded_and_continues_from_its_state() -> None:
-    pools = [ListEnv(PythonTreasureHunt, 2, seed=seed) for seed in (3, 3, 4)]
-    first, same, other = (pool.reset().features["Treasure"].values.tolist() for pool in pools)
-    assert first == same != other
-    env, again = PythonTreasureHunt(), PythonTreasureHunt()
-    env.reset()
-    again.load_state(env.state())
-    step = {"move": GlobalCategoricalAction(0, "up")}
-    assert plain(env.act(step)) == plain(again.act(step))

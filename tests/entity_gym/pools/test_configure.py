@@ -29,6 +29,7 @@ from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.slots import EnvIds
 from entity_gym.pools.vec_env import VecEnv
+from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import Zoo, choose
 
 
@@ -137,25 +138,16 @@ class BatchLaps(BatchEnvironment):
 
 POOLS: dict[str, Callable[[int], VecEnv]] = {
     "list": lambda n: ListEnv(PythonLaps, n),
-    "threads": lambda n: ThreadedVecEnv(PythonLaps, n, 2),
-    "compiled": lambda n: ThreadedVecEnv(Laps, n),
     "compiled threads": lambda n: ThreadedVecEnv(Laps, n, 2),
     "ordinary Python": lambda n: ThreadedVecEnv(Laps, n, compile=False),
-    "view": lambda n: ListEnv(Laps().as_environment, n),
     "arrays": lambda n: BatchVecEnv(BatchLaps, n),
     "processes": lambda n: ProcessVecEnv(PythonLaps, n, 2),
-    "compiled processes": lambda n: ProcessVecEnv(Laps, n, 2),
 }
 
 
 @pytest.fixture(params=POOLS)
-def make(request: pytest.FixtureRequest) -> Callable[[int], VecEnv]:
-    return POOLS[request.param]
-
-
-@pytest.fixture(params=["list", "compiled", "ordinary Python", "view", "arrays", "processes"])
-def make_some(request: pytest.FixtureRequest) -> Callable[[int], VecEnv]:
-    """One pool for each implementation of what waits: threads and worker processes add nothing to these."""
+def make(request: pytest.FixtureRequest, threads: None) -> Callable[[int], VecEnv]:
+    """One pool for each implementation of what waits."""
     return POOLS[request.param]
 
 
@@ -182,8 +174,8 @@ def test_parameters_wait_for_the_next_episode(make: Callable[[int], VecEnv]) -> 
         assert [run(env).done.tolist() for _ in range(3)] == [[False, True], [True, True], [False, True]]  # and stay
 
 
-def test_what_is_set_meanwhile_comes_on_top(make_some: Callable[[int], VecEnv]) -> None:
-    with make_some(2) as env:
+def test_what_is_set_meanwhile_comes_on_top(make: Callable[[int], VecEnv]) -> None:
+    with make(2) as env:
         env.reset()
         env.configure([{"laps": 3, "weight": 1.0}, {}])
         run(env)
@@ -191,8 +183,8 @@ def test_what_is_set_meanwhile_comes_on_top(make_some: Callable[[int], VecEnv]) 
         assert shown(run(env)) == [[0, 3, 4], [0, 5, 0.5]]
 
 
-def test_a_reset_takes_what_waits_and_then_what_it_is_given(make_some: Callable[[int], VecEnv]) -> None:
-    with make_some(2) as env:
+def test_a_reset_takes_what_waits_and_then_what_it_is_given(make: Callable[[int], VecEnv]) -> None:
+    with make(2) as env:
         env.reset()
         env.configure({"laps": [3, 4], "weight": [1.0, 2.0]})
         assert shown(env.reset(env_info=[{"weight": 8.0}, {}])) == [[0, 3, 8], [0, 4, 2]]
@@ -200,8 +192,8 @@ def test_a_reset_takes_what_waits_and_then_what_it_is_given(make_some: Callable[
         assert shown(env.reset()) == [[0, 1, 8], [0, 1, 2]]
 
 
-def test_before_the_first_episode_it_is_for_the_first(make_some: Callable[[int], VecEnv]) -> None:
-    with make_some(2) as env:
+def test_before_the_first_episode_it_is_for_the_first(make: Callable[[int], VecEnv]) -> None:
+    with make(2) as env:
         env.configure({"laps": [3, 4]})
         assert shown(env.reset()) == [[0, 3, 0.5], [0, 4, 0.5]]
 
@@ -220,8 +212,8 @@ def test_what_waits_is_saved(make: Callable[[int], VecEnv]) -> None:
         assert [shown(run(env)) for _ in range(4)] == expected
 
 
-def test_a_copy_waits_too() -> None:
-    for make in (POOLS["list"], POOLS["compiled"], POOLS["processes"]):
+def test_a_copy_waits_too(threads: None) -> None:
+    for make in (POOLS["list"], POOLS["ordinary Python"], POOLS["processes"]):
         with make(2) as env:
             env.reset()
             env.configure({"laps": [3, 4]})
@@ -230,8 +222,8 @@ def test_a_copy_waits_too() -> None:
                 assert shown(run(twin)) == [[0, 3, 0.5], [0, 4, 0.5]]
 
 
-@pytest.mark.parametrize("kind", ["threads", "compiled threads", "processes"])
-def test_what_is_under_way_is_waited_for(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["compiled threads", "processes"])
+def test_what_is_under_way_is_waited_for(kind: str, threads: None) -> None:
     with POOLS[kind](4) as env:
         env.async_reset()
         env.configure({"laps": [1, 2, 3, 4]})
@@ -241,14 +233,6 @@ def test_what_is_under_way_is_waited_for(kind: str) -> None:
             env.send(choose("run", [[0]] * 4))
             obs = env.recv()
         assert shown(obs) == [[0, 1, 0.5], [0, 2, 0.5], [0, 3, 0.5], [0, 4, 0.5]]
-
-
-def test_a_worker_that_takes_the_place_of_a_dead_one_knows_them() -> None:
-    with ProcessVecEnv(PythonLaps, 2, 2, on_crash="restart") as env:
-        env.reset(env_info={"weight": [2.0, 2.0]})
-        env.configure({"laps": [3, 4]})
-        env._workers[1].process.kill()
-        assert shown(run(env)) == [[1, 2, 2], [0, 4, 2]]
 
 
 def test_whole_episodes_take_them_at_their_reset() -> None:
@@ -273,12 +257,13 @@ class FixedBatch(BatchLaps):
     "make_fixed",
     [
         lambda: ListEnv(Fixed, 2),
-        lambda: ThreadedVecEnv(Fixed, 2, 2),
         lambda: ProcessVecEnv(Fixed, 2, 2),
         lambda: BatchVecEnv(FixedBatch, 2),
     ],
 )
-def test_an_environment_that_takes_no_parameters_says_so_at_once(make_fixed: Callable[[], VecEnv]) -> None:
+def test_an_environment_that_takes_no_parameters_says_so_at_once(
+    make_fixed: Callable[[], VecEnv], threads: None
+) -> None:
     with make_fixed() as env:
         env.reset()
         with pytest.raises(ValueError, match=r"Fixed\w* does not implement configure\(\), so it takes no env_info"):
@@ -287,7 +272,7 @@ def test_an_environment_that_takes_no_parameters_says_so_at_once(make_fixed: Cal
 
 
 def test_a_compiled_environment_refuses_at_once_and_all_stay_as_they_are() -> None:
-    with POOLS["compiled"](2) as env:
+    with POOLS["ordinary Python"](2) as env:
         env.reset()
         with pytest.raises(ValueError, match="laps is 0; it must be at least 1") as error:
             env.configure({"laps": [7, 0]})
@@ -308,8 +293,8 @@ def test_a_python_environment_refuses_when_the_episode_begins() -> None:
         assert error.value.__notes__ == ["raised by PythonLaps (environment 1) in configure()"]
 
 
-def test_there_is_one_value_for_each_environment(make_some: Callable[[int], VecEnv]) -> None:
-    with make_some(2) as env:
+def test_there_is_one_value_for_each_environment(make: Callable[[int], VecEnv]) -> None:
+    with make(2) as env:
         env.reset()
         with pytest.raises(ValueError, match=r"env_info\['laps'\] is 3 values; give one value for each of 2"):
             env.configure({"laps": [1, 2, 3]})

@@ -10,7 +10,7 @@ from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.pools.kinds_of_pools import Counter, add, content, pool_threads, totals
 from tests.worlds import Zoo, making
 
-NUM_THREADS = [1, 2, 3]
+NUM_THREADS = [1, 3]
 
 
 def counters(*limits: int, num_threads: int = 1) -> EpisodeVecEnv:

@@ -94,7 +94,7 @@ def test_a_restored_tracker_goes_on_where_it_was() -> None:
 
 def test_episodes_of_a_compiled_pool_are_numbered_from_its_first_environment_and_come_with_their_reports() -> None:
     tracker, ended = EpisodeTracker(6, first_env=100), []
-    for obs in play_pool(Everything, steps=80):
+    for obs in play_pool(Everything, steps=80, compile=False):
         episodes = tracker.step(obs)
         assert [episode.env_id - 100 for episode in episodes] == np.flatnonzero(obs.done).tolist()
         assert [episode.info for episode in episodes] == list(obs.end_of_episode_info.values())

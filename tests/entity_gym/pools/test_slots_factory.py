@@ -14,6 +14,7 @@ from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.python_slots import PythonSlots
+from tests.entity_gym.pools.processes.thread_workers import threads as threads
 
 
 class Numbered(Environment):
@@ -70,7 +71,7 @@ counting = Counting()  # found by its name
     ],
     ids=["one thread", "threads", "processes", "training"],
 )
-def test_a_pool_asks_for_the_slots(make: Any) -> None:
+def test_a_pool_asks_for_the_slots(make: Any, threads: None) -> None:
     with make() as pool:
         np.testing.assert_array_equal(pool.reset().features["Thing"].values, [[0, 5], [10, 6], [20, 7]])
 

@@ -25,8 +25,8 @@ from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv, merge_states
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import make
+from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.entity_gym.pools.test_batch_env import Orchard, play, walk
-from tests.entity_gym.pools.test_slots_factory import counting
 from tests.worlds import choose
 
 POOLS: dict[str, Callable[..., VecEnv]] = {
@@ -43,11 +43,6 @@ def pool(request: pytest.FixtureRequest) -> Callable[..., VecEnv]:
 
 
 # --- Every pool takes every kind of environment
-
-
-def test_slots_of_a_factory_are_asked_for(pool: Callable[..., VecEnv]) -> None:
-    with pool(counting, 3) as env:
-        assert env.reset(seed=5).features["Thing"].values.tolist() == [[0, 5], [10, 6], [20, 7]]
 
 
 def test_a_world_over_arrays_is_made_once(pool: Callable[..., VecEnv]) -> None:
@@ -195,10 +190,9 @@ class BatchWalker(BatchEnvironment):
         return BatchObservation(features={"Walker": np.ones((len(ids), 1, 1))}, actions={"walk": walks})
 
 
-@pytest.mark.parametrize("final", ["all", "truncated", "none"])
 @pytest.mark.parametrize("world", [Walker, BatchWalker])
-def test_nobody_acts_in_a_last_observation_so_its_masks_are_not_checked(world: Any, final: Any) -> None:
-    env = ListEnv(world, 2, final_observations=final)
+def test_nobody_acts_in_a_last_observation_so_its_masks_are_not_checked(world: Any) -> None:
+    env = ListEnv(world, 2, final_observations="all")
     env.reset()
     obs = env.act(choose("walk", [[0], [1]]))
     assert obs.done.all()
@@ -358,16 +352,6 @@ def test_numbers_of_entities_last_as_long_as_the_episode_and_are_saved() -> None
     assert not ListEnv(Herd, 1).reset().ids
 
 
-def test_environments_of_gymnasium_have_no_ids_to_tell() -> None:
-    pytest.importorskip("gymnasium")
-    from entity_gym.bridges import gymnasium_worlds
-
-    with ThreadedVecEnv(gymnasium_worlds("CartPole-v1"), 2, entity_ids=True) as env:
-        obs = env.reset(seed=1)
-        assert obs.ids
-        assert all(ids.values.ravel().tolist() == [-1, -1] for ids in obs.ids.values())
-
-
 # --- Two slots, one object
 
 
@@ -382,13 +366,11 @@ def the_same() -> Walker:
     "make_pool",
     [
         ListEnv,
-        lambda env, n: ThreadedVecEnv(env, n, 2),
         lambda env, n: ProcessVecEnv(env, n, 1),
         EpisodeVecEnv,
-        make,
     ],
 )
-def test_a_factory_that_returns_the_same_object_twice_is_refused(make_pool: Callable[..., Any]) -> None:
+def test_a_factory_that_returns_the_same_object_twice_is_refused(make_pool: Callable[..., Any], threads: None) -> None:
     with pytest.raises(
         ValueError, match="create_env returned the same Walker object twice; .* make a new one for each"
     ):

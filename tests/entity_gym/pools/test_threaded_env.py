@@ -3,35 +3,26 @@
 import gc
 import os
 import re
-import subprocess
-import sys
-import textwrap
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from entity_gym import Action, Environment, Observation, ObsSpace
+from entity_gym import Action, Observation
 from entity_gym.pools import pool as pools
 from entity_gym.pools import workers
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.kinds_of_pools import (
     Counter,
-    Streams,
     add,
-    content,
     contents,
     play_together,
     pool_threads,
     totals,
 )
-from tests.worlds import Script, Zoo, frames, making
-
-NUM_THREADS = [1, 2, 3]
+from tests.worlds import Script, Zoo, making
 
 
 class EngineError(Exception):
@@ -46,29 +37,6 @@ def nothing_is_left_behind() -> Iterator[None]:
 
 
 # --- The same, whoever does the work
-
-
-@pytest.mark.parametrize("num_threads", NUM_THREADS)
-def test_trajectories_do_not_depend_on_the_number_of_threads(num_threads: int) -> None:
-    expected = contents(play_together(ListEnv(Zoo, 7, seed=3, final_observations="all"), 25))
-    with ThreadedVecEnv(Zoo, 7, num_threads, seed=3, final_observations="all") as env:
-        assert contents(play_together(env, 25)) == expected
-
-
-def test_two_seeds_differ() -> None:
-    with ThreadedVecEnv(Zoo, 3, 2, seed=1) as env, ThreadedVecEnv(Zoo, 3, 2, seed=2) as other:
-        assert content(env.reset()) != content(other.reset())
-        assert content(other.reset(seed=1)) == content(env.reset(seed=1))
-
-
-def test_a_pool_that_is_a_part_counts_from_its_first_environment() -> None:
-    whole, part = ListEnv(Zoo, 5, seed=3), ThreadedVecEnv(Zoo, 3, 2, seed=3, first_env=2)
-    assert frames(part.reset()) == frames(whole.reset())[2:]
-    part.close()
-    with ThreadedVecEnv(Counter, 3, 2, first_env=2) as named:
-        named.reset()
-        with pytest.raises(ValueError, match=r"Counter \(environment 3\): action 'add'"):
-            named.act(add(1, 7, 1))
 
 
 class Handshake(Counter):
@@ -124,7 +92,7 @@ def check_fire(info: pytest.ExceptionInfo[EngineError], envs: list[Counter]) -> 
     assert info.value.__notes__ == ["raised by Counter (environment 37) in act()"]
 
 
-@pytest.mark.parametrize("num_threads", NUM_THREADS)
+@pytest.mark.parametrize("num_threads", [1, 3])
 def test_an_exception_arrives_as_itself_and_with_its_environment(num_threads: int) -> None:
     envs = fragile()
     env = ThreadedVecEnv(making(*envs), 64, num_threads)
@@ -136,45 +104,6 @@ def test_an_exception_arrives_as_itself_and_with_its_environment(num_threads: in
     env.close()
     assert pool_threads() == []
     assert {each.closed for each in envs} == {1}
-
-
-@pytest.mark.parametrize("num_threads", NUM_THREADS)
-@pytest.mark.parametrize("batch_size", [64, 10])
-def test_so_does_one_of_a_step_that_nobody_waited_for(num_threads: int, batch_size: int) -> None:
-    envs = fragile()
-    env = ThreadedVecEnv(making(*envs), 64, num_threads, batch_size=batch_size)
-    env.reset()
-    env.send(add(*[2] * 64))
-    with pytest.raises(EngineError) as info:
-        for _ in range(64):
-            env.recv()
-    check_fire(info, envs)
-    env.close()
-    assert pool_threads() == []
-
-
-@pytest.mark.parametrize("num_threads", NUM_THREADS)
-def test_of_several_exceptions_the_first_environments_arrives(num_threads: int) -> None:
-    envs = [Counter(error=EngineError(str(i))) for i in range(6)]
-    with ThreadedVecEnv(making(*envs), 6, num_threads) as env:
-        env.reset()
-        with pytest.raises(EngineError, match="^1\n"):
-            env.act(add(0, 2, 0, 0, 2, 2))
-
-
-@pytest.mark.parametrize("num_threads", NUM_THREADS)
-def test_after_an_error_the_pool_wants_a_reset_and_then_goes_on(num_threads: int) -> None:
-    with ThreadedVecEnv(making(*fragile(2, 4)), 4, num_threads) as env:
-        env.reset()
-        with pytest.raises(EngineError):
-            env.act(add(1, 1, 2, 1))
-        lost = r"what Counter \(environment 0\) showed last was lost to an error; call reset first"
-        with pytest.raises(ValueError, match=lost):
-            env.act(add(1, 1, 1, 1))
-        with pytest.raises(ValueError, match=lost):
-            env.state()
-        env.reset()
-        assert totals(env.act(add(1, 1, 1, 1))) == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
@@ -194,48 +123,7 @@ def test_an_interrupt_is_handed_on_and_the_pool_goes_on(num_threads: int) -> Non
         assert totals(env.act(add(1, 0))) == [1, 0]
 
 
-@pytest.mark.parametrize("num_threads", NUM_THREADS)
-def test_actions_that_were_not_offered_step_nobody(num_threads: int) -> None:
-    with ThreadedVecEnv(Counter, 3, num_threads) as env:
-        env.reset()
-        with pytest.raises(ValueError, match=r"Counter \(environment 2\): action 'add' of entity 0 is 5; expected"):
-            env.act(add(1, 1, 5))
-        assert totals(env.act(add(1, 1, 1))) == [1, 1, 1]
-
-
 # --- Saving
-
-
-@pytest.mark.parametrize("num_threads", NUM_THREADS)
-def test_a_pool_saved_in_the_middle_continues_identically(num_threads: int) -> None:
-    def go_on(env: VecEnv, obs: Any) -> list[Any]:
-        streams = Streams(env, seed=9)
-        seen = []
-        for _ in range(12):
-            obs = env.act(streams.actions(obs))
-            seen.append(obs)
-        return contents(seen)
-
-    with ThreadedVecEnv(Zoo, 5, num_threads, seed=1) as env:
-        obs = play_together(env, 6)[-1]
-        state = env.state()
-        twin = env.clone()
-        expected = go_on(env, obs)
-        assert go_on(twin, obs) == expected
-        twin.close()
-        assert go_on(env, env.load_state(state)) == expected
-    with ThreadedVecEnv(Zoo, 5, 4 - num_threads, seed=2) as other:
-        assert go_on(other, other.load_state(state)) == expected
-
-
-def test_a_clone_has_threads_of_its_own() -> None:
-    env = ThreadedVecEnv(Counter, 2, 2)
-    env.reset()
-    twin = env.clone()
-    assert len(pool_threads()) == 2
-    env.close()
-    assert totals(twin.act(add(1, 2))) == [1, 2]
-    twin.close()
 
 
 def test_a_clone_needs_environments_that_can_be_saved() -> None:
@@ -246,17 +134,6 @@ def test_a_clone_needs_environments_that_can_be_saved() -> None:
 
 
 # --- Nothing is left behind
-
-
-@pytest.mark.parametrize("num_threads", NUM_THREADS)
-def test_closing_twice_is_allowed_and_a_closed_pool_says_so(num_threads: int) -> None:
-    env = ThreadedVecEnv(Counter, 3, num_threads)
-    env.reset()
-    env.close()
-    env.close()
-    for call in (env.reset, env.recv, env.async_reset, env.state, env.clone, lambda: env.act(add(1, 1, 1))):
-        with pytest.raises(ValueError, match="the pool is closed"):
-            call()
 
 
 @pytest.mark.parametrize("under_way", [False, True])
@@ -270,24 +147,6 @@ def test_a_pool_that_nobody_holds_any_more_ends_its_threads(under_way: bool) -> 
     gc.collect()
     assert pool_threads() == []
     assert slots() is None
-
-
-@pytest.mark.parametrize(
-    "last", ["env.act(add(1, 1, 1))", "env.send(add(1, 1, 1))", "env.async_reset()", "raise SystemExit(0)"]
-)
-def test_the_interpreter_exits_quietly_whatever_a_pool_was_doing(last: str) -> None:
-    script = f"""
-        from entity_gym.pools.pool import ThreadedVecEnv
-        from tests.entity_gym.pools.kinds_of_pools import Counter, add
-        env = ThreadedVecEnv(Counter, 3, 3)
-        env.reset()
-        {last}
-    """
-    root = Path(__file__).parents[3]
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], cwd=root, capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 class Stuck(Counter):
@@ -434,12 +293,6 @@ class NotAnEnvironment:
         ({"num_threads": "all"}, "num_threads is 'all'; it must be a whole number, 1 to 1024, or 'auto'"),
         ({"num_threads": 10**9}, "num_threads is 1000000000; it must be a whole number, 1 to 1024, or 'auto'"),
         ({"num_threads": True}, "num_threads is True"),
-        ({"num_envs": 0}, "num_envs is 0; it must be at least 1"),
-        ({"num_envs": 2.5}, "num_envs is 2.5; it must be a whole number"),
-        ({"batch_size": 0}, "batch_size is 0; it must be a whole number from 1 to num_envs=4"),
-        ({"batch_size": 5}, "batch_size is 5; it must be a whole number from 1 to num_envs=4"),
-        ({"seed": -1}, "seed is -1; it must not be negative"),
-        ({"final_observations": "some"}, "final_observations is 'some'; allowed"),
         ({"env": Counter()}, "env is one Counter object; give what makes one, such as the class Counter"),
         ({"env": "Counter"}, "env is 'Counter'; expected a compiled environment, or what makes a Python one"),
         ({"env": NotAnEnvironment}, "create_env returned NotAnEnvironment; it must return an entity_gym.Environment"),
@@ -449,30 +302,3 @@ def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], message
     with pytest.raises(ValueError) as info:
         ThreadedVecEnv(**{"env": Counter, "num_envs": 4, "num_threads": 2, **arguments})
     assert message in str(info.value)
-
-
-def test_spaces_and_pictures_are_those_of_the_environments() -> None:
-    class Drawn(Environment):
-        def obs_space(self) -> ObsSpace:
-            return ObsSpace()
-
-        def action_space(self) -> dict[str, Any]:
-            return {}
-
-        def reset(self) -> Observation:
-            return Observation()
-
-        def act(self, actions: Mapping[str, Action]) -> Observation:
-            return Observation()
-
-        def render(self) -> Any:
-            raise EngineError("no screen")
-
-    with ThreadedVecEnv(Drawn, 2, 2) as env:
-        assert (env.obs_space(), dict(env.action_space()), len(env)) == (ObsSpace(), {}, 2)
-        env.reset()
-        with pytest.raises(EngineError) as info:
-            env.render([1])
-        assert info.value.__notes__ == ["raised by Drawn (environment 1) in render()"]
-        with pytest.raises(ValueError, match="env_id names environment 2; there are 0 to 1"):
-            env.render([2])

@@ -17,6 +17,7 @@ from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.replay.hints import check_hints
 from tests.entity_gym.envs.test_zoo import WORLDS
+from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.entity_gym.replay.worlds import Rooms
 
 SPACE = ObsSpace({"Unit": Entity(["x", "y", "heading", "team"])}, ["time"])
@@ -97,7 +98,7 @@ def test_a_wrong_hint_is_refused_with_the_name_of_its_key(given: Any, key: str, 
     assert key in message and told in message and "\n" not in message
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=repr)
+@pytest.mark.parametrize("world", {type(world): world for world in WORLDS}.values(), ids=repr)
 def test_hints_of_the_zoo_are_right_and_change_nothing(world: CompiledEnvironment) -> None:
     pool = ListEnv(world, 2)
     pool.reset(seed=3)
@@ -127,7 +128,7 @@ def test_a_python_world_is_asked_for_the_running_episode(num_rooms: int) -> None
     assert first == {"bounds": [0, 0, num_rooms, 1]} and second == {"bounds": [0, 0, 5, 1]}
 
 
-def test_hints_cross_from_worker_processes() -> None:
+def test_hints_cross_from_worker_processes(threads: None) -> None:
     with ProcessVecEnv(MineSweeper(width=4, height=7), 3, 2) as pool:
         pool.reset(seed=0)
         assert [hints["bounds"] for hints in pool.draw([2, 0])] == [[0, 0, 3, 6]] * 2  # type: ignore[index]

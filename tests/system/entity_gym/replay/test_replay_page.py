@@ -24,7 +24,7 @@ from tests.chromium import CHROMIUM, NO_CHROMIUM, Browser, Page
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 pytestmark = needs_chromium
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 READY = "window.replay?.drawing.count > 0"
 SETTLED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 MESSAGE = "(() => { const m = document.getElementById('message'); return m.hidden ? '' : m.textContent; })()"

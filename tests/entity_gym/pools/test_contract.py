@@ -1,7 +1,12 @@
-"""Steps that nobody waits for: `send`, `recv`, `async_reset`, and some environments at a time."""
+"""The contract that every pool keeps: steps together and without waiting, errors, saving, parameters, the end.
 
+What is special to a kind of pool is in `test_list_env`, `test_threaded_env` and `processes/test_process_env`.
+"""
+
+import copy
 import threading
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,25 +15,28 @@ from entity_gym import Action, Observation
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
+from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.kinds_of_pools import Counter, Streams, add, content, contents, play_together, totals
-from tests.worlds import Zoo, frame, making
+from tests.entity_gym.pools.processes.thread_workers import threads as threads
+from tests.worlds import Zoo, frame, frames, making
 
 MakePool = Callable[..., VecEnv]
 
+POOLS: dict[str, MakePool] = {
+    "list": ListEnv,
+    "threads": lambda env, n, **options: ThreadedVecEnv(env, n, 3, **options),
+    "processes": lambda env, n, **options: ProcessVecEnv(env, n, 2, **options),
+}
 
-def threaded(num_threads: int) -> MakePool:
-    def make(create_env: Callable, num_envs: int, **kwargs: object) -> VecEnv:
-        return ThreadedVecEnv(create_env, num_envs, num_threads, **kwargs)
 
-    return make
+@pytest.fixture(params=POOLS)
+def pool(request: pytest.FixtureRequest, threads: None) -> MakePool:
+    """Makes a pool of each kind. Worker processes are threads here: all of the pool but the interpreters."""
+    return POOLS[request.param]
 
 
-POOLS = [
-    pytest.param(ListEnv, id="ListEnv"),
-    *(pytest.param(threaded(n), id=f"{n} threads") for n in (1, 2, 3)),
-]
-all_pools = pytest.mark.parametrize("pool", POOLS)
+in_process = pytest.mark.parametrize("pool", ["list", "threads"], indirect=True)
 
 
 def trajectories(env: VecEnv, steps: int) -> list[list[dict]]:
@@ -49,9 +57,11 @@ def trajectories(env: VecEnv, steps: int) -> list[list[dict]]:
 # --- The same as together
 
 
-@all_pools
-def test_in_order_everything_is_as_in_steps_together(pool: MakePool) -> None:
+def test_together_and_in_order_everything_is_as_in_a_list(pool: MakePool) -> None:
     expected = contents(play_together(ListEnv(Zoo, 6, seed=4, final_observations="all"), 20))
+    with pool(Zoo, 6, seed=4, final_observations="all") as env:
+        assert contents(play_together(env, 20)) == expected
+        assert contents(play_together(env, 20)) != expected  # random numbers go on
     with pool(Zoo, 6, seed=4, final_observations="all") as env:
         streams = Streams(env)
         env.async_reset()
@@ -62,13 +72,39 @@ def test_in_order_everything_is_as_in_steps_together(pool: MakePool) -> None:
     assert contents(seen) == expected
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 5])
-@all_pools
+@pytest.mark.parametrize("batch_size", [1, 3])
 def test_in_any_order_every_environment_goes_its_way(pool: MakePool, batch_size: int) -> None:
     expected = trajectories(ListEnv(Zoo, 5, seed=4), 12)
     with pool(Zoo, 5, seed=4, batch_size=batch_size) as env:
         assert env.batch_size == batch_size
         assert trajectories(env, 12) == expected
+
+
+def test_a_seed_decides_the_episodes(pool: MakePool) -> None:
+    with pool(Zoo, 3, seed=1) as env, pool(Zoo, 3, seed=2) as other:
+        first = content(env.reset())
+        assert content(other.reset()) != first
+        assert content(other.reset(seed=1)) == first
+
+
+def test_a_pool_that_is_a_part_counts_from_its_first_environment(pool: MakePool) -> None:
+    with pool(Zoo, 3, seed=3, first_env=2) as part:
+        obs = part.reset()
+        assert frames(obs) == frames(ListEnv(Zoo, 5, seed=3).reset())[2:]
+        assert obs.env_id.tolist() == [0, 1, 2]
+    with pool(Counter, 3, first_env=2) as named:
+        named.reset()
+        with pytest.raises(ValueError, match=r"Counter \(environment 3\): action 'add'"):
+            named.act(add(1, 7, 1))
+
+
+def test_no_array_that_was_returned_is_written_to_again(pool: MakePool) -> None:
+    with pool(Zoo, 4, seed=1, final_observations="all") as env:
+        seen = play_together(env, 6)
+        before = copy.deepcopy(contents(seen))
+        play_together(env, 6)
+    assert contents(seen) == before  # and it outlives the pool
+    seen[0].reward[:] = 1  # they are writable
 
 
 # --- Who comes back
@@ -121,7 +157,6 @@ def test_one_thread_steps_in_the_order_of_sending_and_no_further_than_it_must() 
     assert [each.total for each in envs] == [1, 0, 0, 1]
 
 
-@all_pools
 def test_some_of_the_environments_are_stepped_in_the_order_asked_for(pool: MakePool) -> None:
     with pool(Counter, 4) as env:
         env.reset()
@@ -132,7 +167,6 @@ def test_some_of_the_environments_are_stepped_in_the_order_asked_for(pool: MakeP
         assert len(env.act({"add": RaggedBufferI64.from_flattened(np.zeros((0, 1), np.int64), [])}, [])) == 0
 
 
-@all_pools
 def test_some_can_be_under_way_while_others_are_stepped(pool: MakePool) -> None:
     with pool(Counter, 4, batch_size=2) as env:
         env.reset()
@@ -145,11 +179,9 @@ def test_some_can_be_under_way_while_others_are_stepped(pool: MakePool) -> None:
 # --- Steps of the episode
 
 
-@all_pools
 def test_steps_are_counted_from_the_first_observation_of_each_episode(pool: MakePool) -> None:
-    envs = [Counter(limit=2), Counter(limit=3)]
-    with pool(making(*envs), 2) as env:
-        seen = [env.reset(), *(env.act(add(1, 1)) for _ in range(4))]
+    with pool(Counter, 2) as env:
+        seen = [env.reset(env_info={"limit": [2, 3]}), *(env.act(add(1, 1)) for _ in range(4))]
         assert [obs.elapsed_step.tolist() for obs in seen] == [[0, 0], [1, 1], [0, 2], [1, 0], [0, 1]]
         assert [obs.done.tolist() for obs in seen][2:] == [[True, False], [False, True], [True, False]]
         # the last observation of an episode has all of its steps behind it, and nobody acts on it
@@ -170,7 +202,6 @@ def test_steps_are_counted_from_the_first_observation_of_each_episode(pool: Make
 # --- Mistakes
 
 
-@all_pools
 def test_waiting_for_more_than_is_under_way_is_a_mistake_and_no_hang(pool: MakePool) -> None:
     with pool(Counter, 4, batch_size=3) as env:
         env.reset()
@@ -183,11 +214,11 @@ def test_waiting_for_more_than_is_under_way_is_a_mistake_and_no_hang(pool: MakeP
         assert totals(env.recv()) == [1, 1, 1]
 
 
-@all_pools
 def test_an_environment_takes_one_step_at_a_time(pool: MakePool) -> None:
     with pool(Counter, 3) as env:
-        with pytest.raises(ValueError, match="send was called before reset"):
-            env.send(add(1, 1, 1))
+        for call in (env.send, env.act):
+            with pytest.raises(ValueError, match=f"{call.__name__} was called before reset"):
+                call(add(1, 1, 1))
         env.reset()
         env.send(add(1, 1), [0, 2])
         under_way = r"Counter \(environment 2\) is under way; recv it first"
@@ -220,7 +251,6 @@ def test_environments_must_be_there_and_named_once(env_id: list, message: str) -
         assert message in str(info.value)
 
 
-@all_pools
 def test_actions_are_checked_when_they_are_sent(pool: MakePool) -> None:
     with pool(Counter, 3) as env:
         env.reset()
@@ -230,11 +260,12 @@ def test_actions_are_checked_when_they_are_sent(pool: MakePool) -> None:
             env.send(add(1, 3), [0, 2])
         with pytest.raises(ValueError, match="action 'add' has 1 sequences for 2 environments"):
             env.send(add(1), [0, 2])
+        with pytest.raises(ValueError, match="action 'add' is missing"):
+            env.act({})
         env.send(add(1, 1, 1))
         assert totals(env.recv()) == [1, 1, 1]
 
 
-@all_pools
 def test_actions_may_be_overwritten_once_they_are_sent(pool: MakePool) -> None:
     with pool(Counter, 3) as env:
         env.reset()
@@ -247,25 +278,45 @@ def test_actions_may_be_overwritten_once_they_are_sent(pool: MakePool) -> None:
 # --- Errors of environments
 
 
-@all_pools
+class Touchy(Counter):
+    """Raises where 2 are to be added."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=100, error=ZeroDivisionError("oh no"))
+
+
 def test_an_error_concerns_the_environment_that_raised_it_and_the_others_go_on(pool: MakePool) -> None:
-    envs = [Counter(error=ZeroDivisionError("oh no") if i == 1 else None) for i in range(3)]
-    with pool(making(*envs), 3, batch_size=1) as env:
+    with pool(Touchy, 3, batch_size=1) as env:
         env.reset()
-        env.send(add(2, 2, 2))
+        env.send(add(1, 2, 1))
         seen: list[int] = []
         errors = []
         for _ in range(3):
             try:
                 seen += env.recv().env_id.tolist()
             except ZeroDivisionError as error:
-                errors.append((str(error), error.__notes__))
-        assert errors == [("oh no", ["raised by Counter (environment 1) in act()"])]
+                errors.append((str(error), error.__notes__[0]))
+        assert errors == [("oh no", "raised by Touchy (environment 1) in act()")]
         assert sorted(seen) == [0, 2]
-        assert totals(env.act(add(1, 1), [0, 2])) == [3, 3]
-        with pytest.raises(ValueError, match=r"Counter \(environment 1\) showed last was lost to an error"):
+        assert totals(env.act(add(1, 1), [0, 2])) == [2, 2]
+        with pytest.raises(ValueError, match=r"Touchy \(environment 1\) showed last was lost to an error"):
             env.send(add(1), [1])
         assert totals(env.reset()) == [0, 0, 0]
+
+
+def test_after_an_error_of_a_step_together_the_pool_wants_a_reset_and_then_goes_on(pool: MakePool) -> None:
+    with pool(Touchy, 4) as env:
+        env.reset()
+        with pytest.raises(ZeroDivisionError) as info:
+            env.act(add(1, 1, 2, 2))
+        assert info.value.__notes__[0] == "raised by Touchy (environment 2) in act()"  # the first of them
+        lost = r"what Touchy \(environment 0\) showed last was lost to an error; call reset first"
+        with pytest.raises(ValueError, match=lost):
+            env.act(add(1, 1, 1, 1))
+        with pytest.raises(ValueError, match=lost):
+            env.state()
+        env.reset()
+        assert totals(env.act(add(1, 1, 1, 1))) == [1, 1, 1, 1]
 
 
 class NotANumber(Counter):
@@ -276,7 +327,6 @@ class NotANumber(Counter):
         return obs
 
 
-@all_pools
 def test_an_observation_that_cannot_be_is_reported_to_whoever_receives_it(pool: MakePool) -> None:
     with pool(NotANumber, 3) as env:
         env.reset()
@@ -291,10 +341,8 @@ def test_an_observation_that_cannot_be_is_reported_to_whoever_receives_it(pool: 
 # --- Starting over, saving
 
 
-@all_pools
 def test_a_reset_forgets_what_was_under_way(pool: MakePool) -> None:
-    envs = [Counter(error=ZeroDivisionError("oh no")) for _ in range(3)]
-    with pool(making(*envs), 3, batch_size=1) as env:
+    with pool(Touchy, 3, batch_size=1) as env:
         env.reset()
         env.send(add(1, 2, 1))
         assert totals(env.reset()) == [0, 0, 0]
@@ -305,7 +353,6 @@ def test_a_reset_forgets_what_was_under_way(pool: MakePool) -> None:
         assert sorted(i for _ in range(3) for i in env.recv().env_id.tolist()) == [0, 1, 2]
 
 
-@all_pools
 def test_what_was_sent_before_a_reset_has_happened_all_the_same(pool: MakePool) -> None:
     # whether a step had begun when the pool was reset must not show in later random numbers
     first, second = ListEnv(Zoo, 3, seed=1), pool(Zoo, 3, seed=1)
@@ -317,7 +364,6 @@ def test_what_was_sent_before_a_reset_has_happened_all_the_same(pool: MakePool) 
     second.close()
 
 
-@all_pools
 def test_a_pool_saved_with_steps_under_way_continues_identically(pool: MakePool) -> None:
     def start(env: VecEnv) -> tuple[VecObs, dict[str, RaggedBufferI64]]:
         obs = env.reset(seed=2)
@@ -342,7 +388,35 @@ def test_a_pool_saved_with_steps_under_way_continues_identically(pool: MakePool)
         twin.close()
 
 
-@all_pools
+@pytest.mark.parametrize("other", POOLS)
+def test_a_pool_saved_in_the_middle_continues_identically_in_any_other(pool: MakePool, other: str) -> None:
+    def go_on(env: VecEnv, obs: VecObs) -> list[Any]:
+        streams, seen = Streams(env, seed=9), []
+        for _ in range(8):
+            obs = env.act(streams.actions(obs))
+            seen.append(obs)
+        return contents(seen)
+
+    with pool(Zoo, 5, seed=1) as env, POOLS[other](Zoo, 5, seed=2) as another:
+        obs = play_together(env, 6)[-1]
+        assert env.can_save
+        state = env.state()
+        with env.clone() as twin:
+            expected = go_on(env, obs)
+            assert go_on(twin, obs) == expected
+        assert go_on(env, env.load_state(state)) == expected
+        assert go_on(another, another.load_state(state)) == expected
+
+
+def test_a_state_of_another_number_of_environments_or_of_none_is_refused(pool: MakePool) -> None:
+    with pool(Zoo, 2) as env, pool(Zoo, 3) as other:
+        with pytest.raises(ValueError, match="state was called before reset"):
+            env.state()
+        env.reset()
+        with pytest.raises(ValueError, match="the saved state has 2 environments; this pool has 3"):
+            other.load_state(env.state())
+
+
 def test_a_saved_state_is_not_touched_by_later_steps_and_can_be_loaded_again(pool: MakePool) -> None:
     with pool(Counter, 2) as env:
         env.reset()
@@ -356,7 +430,6 @@ def test_a_saved_state_is_not_touched_by_later_steps_and_can_be_loaded_again(poo
 # --- Parameters of episodes
 
 
-@all_pools
 @pytest.mark.parametrize(
     "env_info", [[{"limit": 1}, {}, {"limit": 2}], {"limit": [1, 3, 2]}, {"limit": np.array([1, 3, 2])}]
 )
@@ -386,6 +459,65 @@ def test_parameters_that_do_not_fit_are_refused(env_info: object, message: str) 
     assert message in str(info.value)
 
 
+# --- Arguments, pictures and the end
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_envs": 0}, "num_envs is 0; it must be at least 1"),
+        ({"num_envs": 2.5}, "num_envs is 2.5; it must be a whole number"),
+        ({"batch_size": 0}, "batch_size is 0; it must be a whole number from 1 to num_envs=4"),
+        ({"batch_size": 5}, "batch_size is 5; it must be a whole number from 1 to num_envs=4"),
+        ({"seed": -1}, "seed is -1; it must not be negative"),
+        ({"final_observations": "some"}, "final_observations is 'some'; allowed: ('truncated', 'all', 'none')"),
+        ({"env": dict}, "create_env returned dict; it must return an entity_gym.Environment"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(pool: MakePool, arguments: dict[str, Any], message: str) -> None:
+    given = {"env": Counter, "num_envs": 4, **arguments}
+    with pytest.raises(ValueError) as info:
+        pool(given.pop("env"), given.pop("num_envs"), **given)
+    assert message in str(info.value)
+
+
+class Drawn(Counter):
+    def render(self) -> Any:
+        if self.total == 2:
+            raise ZeroDivisionError("no screen")
+        return np.full((1, 1, 3), self.total, np.uint8)
+
+
+def test_some_environments_are_drawn(pool: MakePool) -> None:
+    with pool(Drawn, 3) as env:
+        env.reset()
+        env.act(add(0, 2, 1))
+        assert [image.tolist() for image in env.render([2, 0])] == [[[[1, 1, 1]]], [[[0, 0, 0]]]]
+        with pytest.raises(ValueError, match="env_id names environment 3; there are 0 to 2"):
+            env.render([3])
+        with pytest.raises(ZeroDivisionError) as info:
+            env.render([1])
+        assert info.value.__notes__[0] == "raised by Drawn (environment 1) in render()"
+
+
+def test_closing_twice_is_allowed_and_a_closed_pool_says_so(pool: MakePool) -> None:
+    env = pool(Counter, 3)
+    env.reset()
+    env.close()
+    env.close()
+    for call in (
+        env.reset,
+        env.recv,
+        env.async_reset,
+        env.state,
+        env.clone,
+        lambda: env.act(add(1, 1, 1)),
+        lambda: env.render([0]),
+    ):
+        with pytest.raises(ValueError, match="the pool is closed"):
+            call()
+
+
 # --- Ctrl-C
 
 
@@ -399,7 +531,7 @@ def resets_in_time(env: VecEnv) -> VecObs:
     return shown[0]
 
 
-@all_pools
+@in_process
 def test_ctrl_c_between_the_end_of_a_step_and_its_receipt_does_not_hang_the_reset(
     pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,7 +552,7 @@ def test_ctrl_c_between_the_end_of_a_step_and_its_receipt_does_not_hang_the_rese
         assert totals(env.act(add(1, 2, 1, 2))) == [1, 2, 1, 2]
 
 
-@all_pools
+@in_process
 def test_ctrl_c_while_steps_are_submitted_does_not_hang_the_reset(
     pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,310 @@
+"""Worlds of another program: what a pool of them shows, and what is said when the program misbehaves."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym import CategoricalAction
+from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.vec_obs import VecObs
+from entity_gym.bridges.remote import (
+    Program,
+    ProgramError,
+    ProgramSettings,
+    ProgramWorlds,
+    RemoteEnvironment,
+    program_worlds,
+)
+from entity_gym.bridges.remote.connection import Connection
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
+from entity_gym.pools.processes.env import ProcessVecEnv
+
+PROGRAM = Path(__file__).parents[4] / "entity_gym" / "bridges" / "remote" / "counting_program.py"
+ADD = "add"
+
+
+def counting(fault: str = "", **settings: Any) -> ProgramWorlds:
+    return program_worlds(command=[sys.executable, "-S", str(PROGRAM), fault or "none"], **settings)
+
+
+def both_add(*amounts: int) -> dict[str, RaggedBufferI64]:
+    """Both actors of environment i add amounts[i]."""
+    values = np.repeat(np.array(amounts, dtype=np.int64), 2)[:, None]
+    return {ADD: RaggedBufferI64.from_offsets(values, 2 * np.arange(len(amounts) + 1))}
+
+
+def counters(obs: VecObs) -> list[float]:
+    return [float(value) for value in obs.features["Counter"].values[:, 0]]
+
+
+def pool(num_envs: int, fault: str = "", **settings: Any) -> ThreadedVecEnv:
+    return ThreadedVecEnv(counting(fault, **settings), num_envs)
+
+
+def fails(fault: str, why: str, **settings: Any) -> str:
+    """The message of the error with which two worlds of such a program end."""
+    with pytest.raises(ProgramError, match=why) as raised:
+        with pool(2, fault, **settings) as env:
+            env.reset(seed=0)
+    return str(raised.value)
+
+
+def test_a_seed_determines_the_episodes_and_neither_processes_nor_threads_do() -> None:
+    def played(env: Any) -> list[list[float]]:
+        with env:
+            shown = [counters(env.reset(seed=11))]
+            for _ in range(4):
+                shown.append(counters(env.act(both_add(0, 1, 2, 0))))
+            return shown
+
+    alone = played(ThreadedVecEnv(counting(), 4))
+    assert played(ThreadedVecEnv(counting(), 4, num_threads=3)) == alone
+    assert played(ProcessVecEnv(counting(), 4, 2)) == alone
+    assert len(set(alone[0])) > 1
+
+
+@pytest.mark.parametrize("make_pool", [ListEnv, ThreadedVecEnv, EpisodeVecEnv])
+def test_a_pool_has_one_program_for_all_its_environments(make_pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    class Counted(Program):
+        def __init__(self, settings: ProgramSettings, num_worlds: int) -> None:
+            started.append(num_worlds)
+            super().__init__(settings, num_worlds)
+
+    monkeypatch.setattr("entity_gym.bridges.remote.environment.Program", Counted)
+    with closing(make_pool(counting(), 8)):
+        assert started == [8]
+
+
+@pytest.mark.parametrize("make_pool", [ListEnv, ThreadedVecEnv])
+def test_entities_keep_their_numbers_on_request(make_pool: Any) -> None:
+    with closing(make_pool(counting(), 2, entity_ids=True)) as env:
+        first = env.reset(seed=0)
+        assert list(first.ids) == list(first.features)
+        assert all(len(first.ids[name].values) == len(first.features[name].values) for name in first.ids)
+        again = env.act(both_add(0, 1))
+        assert {name: ids.values.tolist() for name, ids in again.ids.items()} == {
+            name: ids.values.tolist() for name, ids in first.ids.items()
+        }
+
+
+def test_a_pool_without_autoreset_shows_last_observations() -> None:
+    with closing(EpisodeVecEnv(counting(), 2, seed=0)) as env:
+        obs, _ = env.reset()
+        start = counters(obs)
+        for _ in range(3):
+            last = env.step(both_add(1, 2)).was_running.obs
+        assert counters(last) == [start[0] + 6, start[1] + 12]
+        assert last.done.all()
+
+
+def test_one_environment_alone_has_a_program_of_its_own() -> None:
+    env = counting()()
+    assert isinstance(env, RemoteEnvironment)
+    start = env.reset().features["Counter"][0][0]
+    obs = env.act({ADD: CategoricalAction(["left", "right"], np.array([2, 1]))})
+    assert obs.features["Counter"][0][0] == start + 3
+    env.close()
+    env.close()
+    with pytest.raises(ProgramError, match="has been closed"):
+        env.reset()
+
+
+def test_worlds_that_can_be_saved_continue_exactly() -> None:
+    with pool(2, "can save") as env, pool(2, "can save") as other:
+        env.reset(seed=3)
+        env.act(both_add(1, 2))
+        other.load_state(env.state())
+        for _ in range(4):
+            expected, got = env.act(both_add(2, 1)), other.act(both_add(2, 1))
+            assert counters(got) == counters(expected)
+            assert got.done.tolist() == expected.done.tolist()
+
+
+def test_worlds_that_cannot_be_saved_say_so() -> None:
+    with pool(1) as env:
+        env.reset(seed=0)
+        with pytest.raises(NotImplementedError, match="does not implement state"):
+            env.state()
+
+
+def test_a_program_is_gone_when_its_world_is_closed_even_if_it_does_not_end_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Connection.close, "__defaults__", (0.1,))  # seconds of grace
+    env = counting("stays")()
+    process = env._program._connection._process
+    assert process is not None and process.poll() is None
+    env.close()
+    assert process.returncode == -9
+
+
+def test_a_program_that_was_started_dies_with_the_trainer(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys\n"
+        "from entity_gym.bridges.remote import program_worlds\n"
+        f"env = program_worlds(command=[{sys.executable!r}, {str(PROGRAM)!r}])()\n"
+        "print(env._program._connection._process.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False, timeout=60)
+    pid = int(done.stdout)
+    for _ in range(100):
+        if not is_running(pid):
+            return
+        time.sleep(0.1)
+    raise AssertionError("the program is still running 10 seconds after the trainer was killed")
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        os.kill(pid, 0)
+        stat = Path(f"/proc/{pid}/stat")
+        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("dies at once", r"is gone while the greeting was not answered: it ended with exit code 1; .*no licence found"),
+        ("other version", "speaks version 2 of the protocol; this is version 1"),
+        ("refuses", "reported an error: this is the server edition"),
+        ("other parts", "what it offers has no part 'parameter'; .* did you mean 'parameters'"),
+        ("no name", "calls its worlds ''; 'name' must be a text"),
+        ("no spaces", "offers no worlds that can be: the spaces cannot be read: 'name' is missing"),
+        ("fails", "Counting .* reported an error of world 1: IndexError: no room for a counter"),
+        ("is killed", r"killed by signal 9 \(SIGKILL\); .*: about to use far too much memory"),
+        ("ends", "is gone while 'reset' of worlds 0, 1 was not answered: it ended with exit code 3"),
+        ("prints", "begins with the text 'rese': was something printed to standard output"),
+        ("no json", "sent a message that is no JSON"),
+        ("closes", "is gone while 'reset' of worlds 0, 1 was not answered: it sent 'close'"),
+        ("closes at once", "is gone while the greeting was not answered: it sent 'close'"),
+        (
+            "is done at once",
+            "answered 'reset' of world 0 with done=true; the first observation of an episode is not done",
+        ),
+        ("true version", "speaks version True of the protocol; this is version 1"),
+        ("another env", "sent 'observation' of world 7, which was not asked anything"),
+        ("another answer", "answered 'saved' where 'observation' was due, of world 0"),
+        ("cannot be", "sent an invalid observation of world 0: features of 'Counter' are"),
+    ],
+)
+def test_a_program_that_misbehaves_is_named_with_what_it_did(fault: str, why: str) -> None:
+    message = fails(fault, why)
+    assert str(PROGRAM) in message
+
+
+def test_a_program_that_hangs_is_given_up_after_its_time() -> None:
+    fails("hangs", "has not answered 'reset' of world 1 within answer_seconds=0.5", answer_seconds=0.5)
+
+
+def test_a_message_beyond_the_limit_is_not_read() -> None:
+    fails("too long", "sent a message of 5,.* bytes; at most 4,096 are read", max_message_bytes=4096)
+
+
+def test_an_observation_that_does_not_fit_is_told_as_of_any_environment() -> None:
+    with pytest.raises(ValueError, match=r"Counting \(environment 0\): features of 'Counter' have shape \(1, 2\)"):
+        with pool(2, "does not fit") as env:
+            env.reset(seed=0)
+
+
+def test_after_an_error_every_further_request_says_what_it_was() -> None:
+    env = pool(2, "fails")
+    for _ in range(2):
+        with pytest.raises(ProgramError, match="no room for a counter"):
+            env.reset(seed=0)
+    env.close()
+
+
+def at_the_end_of_an_episode(env: SlotVecEnv) -> None:
+    """Play until world 0 ends its episode with an observation that does not fit; the next one has been asked for then."""
+    env.reset(seed=1)
+    for _ in range(2):
+        env.act(both_add(0, 0))
+    with pytest.raises(ValueError, match=r"features of 'Counter' have shape \(1, 2\)"):
+        env.act(both_add(0, 0))
+
+
+def test_a_reset_after_an_error_plays_the_seed_and_the_parameters_that_it_was_given() -> None:
+    with pool(2) as env:
+        expected = counters(env.reset(seed=7))
+    slots = counting("ends badly").make_slots(
+        2, first_env=0, autoreset=True, final_observations="all", entity_ids=False
+    )
+    with SlotVecEnv(slots) as env:
+        at_the_end_of_an_episode(env)
+        assert counters(env.reset(seed=7)) == expected
+        at_the_end_of_an_episode(env)
+        assert counters(env.reset(env_info=[{"start": 3}, {"start": 4}])) == [3, 4]
+
+
+def test_a_wait_that_was_interrupted_does_not_keep_a_world_from_being_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    def press(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pool(2) as env:
+        expected = counters(env.reset(seed=7))
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Program, "answer", press)
+            env.act(both_add(1, 2))
+        assert counters(env.reset(seed=7)) == expected
+
+
+def test_a_program_that_does_not_connect_is_given_up() -> None:
+    with pytest.raises(ProgramError, match="has not connected within start_seconds=0.5"):
+        counting("never connects", transport="tcp", start_seconds=0.5)()
+    with pytest.raises(ProgramError, match="did not connect: it ended with exit code 1; .*no licence found"):
+        counting("dies at once", transport="tcp")()
+
+
+def test_a_running_program_connects_to_where_it_is_listened_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def connect() -> None:
+        for _ in range(200):  # until somebody listens
+            time.sleep(0.05)
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    serve_nothing(probe)
+                    return
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    with pytest.raises(
+        ProgramError, match=f"program at 127.0.0.1:{port} is gone while the greeting .* closed the connection"
+    ):
+        program_worlds(listen=f"127.0.0.1:{port}")()
+    thread.join()
+    assert (
+        f"waiting for a program to connect to 127.0.0.1:{port} for 1 world, with a connection"
+        in capsys.readouterr().err
+    )
+
+
+def serve_nothing(connection: socket.socket) -> None:
+    """Read the greeting and hang up."""
+    connection.recv(2**16)
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ProgramError, match=f"listen=127.0.0.1:{port} is not possible: Address already in use"):
+            program_worlds(listen=f"127.0.0.1:{port}")()

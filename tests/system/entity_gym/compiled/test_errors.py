@@ -1,0 +1,97 @@
+"""Mistakes in compiled code: what the compiler finds, and the same refusals as in ordinary Python."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.compiled import CompiledEnvironment
+from entity_gym.pools.pool import ThreadedVecEnv
+from tests.entity_gym.compiled import mistakes, worlds
+from tests.entity_gym.compiled.test_errors import (
+    FAULTS,
+    KINDS,
+    RAISED,
+    check_exception,
+    check_fault,
+    check_refusal,
+    failed,
+    line_of_mistake,
+    play_with_fault,
+)
+from tests.entity_gym.compiled.worlds import Everything, Ledge, MadeUpError
+
+FILE = Path(mistakes.__file__)
+
+
+# --- Mistakes that the compiler finds
+
+FOUND = {
+    mistakes.MisspeltInHelper: (mistakes.misspelt, r"there is no pso .*did you mean 'pos'\?"),
+    mistakes.UnknownName: (mistakes.UnknownName, r"the name WIDHT is not defined .*misspelt"),
+    mistakes.NotAKernel: (mistakes.NotAKernel, r"not_a_kernel cannot be used in compiled code .*mark functions .* with @kernel"),
+    # the second on Python 3.12, whose bytecode has the assignment on each path
+    mistakes.TwoTypes: (mistakes.TwoTypes, r"(the variable start is .* on one path|Tuple.* cannot be stored) .*one type"),
+    mistakes.Unsupported: (mistakes.Unsupported, r"not available in compiled code: .*with \(context manager\)"),
+    mistakes.ReturnsTwo: (mistakes.ReturnsTwo, r".*step returns three values: reward, terminated, truncated"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("world", FOUND, ids=lambda world: world.__name__)
+def test_a_compile_error_is_one_paragraph_with_file_line_and_likely_cause(world: type[CompiledEnvironment]) -> None:
+    error = failed(world)
+    message = str(error)
+    where, expected = FOUND[world]  # type: ignore[index]
+    assert re.match(rf"{world.__name__} does not compile: {expected}", message), message
+    assert "\n" not in message and "Likely cause: " in message and len(message) < 1000
+    assert (
+        "Set ENTITY_GYM_FULL_ERRORS=1 for the compiler's own text, or run it as ordinary Python with compile=False"
+        in message
+    )
+    named = re.search(rf"\({re.escape(str(FILE))}, line (\d+): `(.*?)`\)", message)
+    assert named is not None, message
+    assert named.group(2) == FILE.read_text().splitlines()[int(named.group(1)) - 1].strip()
+    assert int(named.group(1)) == line_of_mistake(where)
+
+    assert error.full_text and "Likely cause" not in error.full_text  # the compiler's own
+
+
+# --- Faults while it runs: compiled, as ordinary Python, and in a list of plain environments
+
+
+def test_an_exception_in_a_thread_arrives_in_the_same_way() -> None:
+    with ThreadedVecEnv(Everything, 5, num_threads=2) as pool:
+        with pytest.raises(MadeUpError, match="the bridge is out") as caught:
+            play_with_fault(pool, worlds.RAISE, culprit=4)
+        assert caught.value.__notes__ == ["raised by Everything (environment 4) in act()"]
+
+
+def test_bounds_can_be_checked_in_compiled_code_as_well() -> None:
+    with ThreadedVecEnv(Ledge, 3, boundscheck=True, first_env=20) as pool:
+        obs = pool.reset(env_info=[{"safe": True}, {"safe": True}, {"safe": False}])
+        on = {"walk": RaggedBufferI64.from_array(np.ones((3, 1, 1), np.int64))}
+        with pytest.raises(IndexError) as caught:
+            for _ in range(4):
+                obs = pool.act(on)
+        assert obs.features["Walker"].values.tolist() == [[3.0]] * 3  # up to the edge all goes well
+        assert caught.value.__notes__ == ["raised by Ledge (environment 22) in act()"]
+
+
+# --- Actions that were not offered
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_names_the_environment_and_what_was_wrong(fault: int) -> None:
+    check_fault(fault, compile=True)
+
+
+@pytest.mark.parametrize(("fault", "message", "function"), RAISED)
+def test_an_exception_keeps_its_type_and_says_which_environment(fault: int, message: str, function: str) -> None:
+    check_exception(fault, message, function, compile=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_actions_that_were_not_offered_are_refused_as_a_list_does_and_nothing_is_stepped(kind: str) -> None:
+    check_refusal(kind, compile=True)
