@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pages import replace_table
+from tables import replace_table
 
 from enn_ppo.training.tracking.logger import read_metrics
 

@@ -53,7 +53,6 @@ def commands(program: str, page: str = PAGE) -> list[list[str]]:
 
 def test_the_pages_have_the_commands_that_the_tests_below_run() -> None:
     assert len(commands("enn_ppo.train")) == len(blocks("bash")) > 0
-    assert len(commands("scripts/convert_rogue_net.py", MIGRATING)) == len(blocks("bash", MIGRATING)) == 1
 
 
 def test_the_program_of_the_page_runs_and_finds_what_it_asserts(tmp_path: Path) -> None:
@@ -85,35 +84,19 @@ def test_a_checkpoint_of_enn_trainer_is_converted_evaluated_and_trained_by_the_c
     assert json.loads(rows[-1])["step"] == 4096
 
 
-def test_the_conversion_of_the_page_makes_weights_that_load_with_the_settings_it_prints(tmp_path: Path) -> None:
+def test_the_conversion_of_the_page_makes_a_network_with_the_recorded_weights(tmp_path: Path) -> None:
     """The fixture is a network of rogue-net that was made as the page's description says."""
     (description,) = blocks("yaml", MIGRATING)
-    (arguments,) = commands("scripts/convert_rogue_net.py", MIGRATING)
     with np.load(FIXTURE, allow_pickle=False) as file:
         recorded = json.loads(str(file["description"]))
         shapes = recorded.pop("weights")
         flat = torch.split(torch.from_numpy(file["weights"]), [int(np.prod(shape)) for shape in shapes.values()])
     assert yaml.safe_load(description) == recorded
-    torch.save(
-        {key: each.view(shape) for (key, shape), each in zip(shapes.items(), flat, strict=True)},
-        tmp_path / "weights.pt",
-    )
+    weights = {key: each.view(shape) for (key, shape), each in zip(shapes.items(), flat, strict=True)}
+    torch.save(weights, tmp_path / "weights.pt")
     (tmp_path / "description.yaml").write_text(description)
-    (tmp_path / "scripts").symlink_to(REPOSITORY / "scripts")
-    printed = run(arguments, tmp_path)
-    loading = f"""
-from safetensors.torch import load_file
-from entity_gym import CategoricalActionSpace, Entity, ObsSpace, SelectEntityActionSpace
-from rogue_net import RelposConfig, RogueNet, RogueNetConfig
-net = {yaml.safe_load(printed)["net"]!r}
-spaces = {yaml.safe_load(description)["obs_space"]["entities"]!r}
-actions = {{"move": CategoricalActionSpace(["stay", "left", "right", "jump"]), "aim": SelectEntityActionSpace()}}
-config = RogueNetConfig(**(net | {{"relpos": RelposConfig(**net["relpos"])}}))
-net = RogueNet(config, ObsSpace({{name: Entity(features) for name, features in spaces.items()}}), actions)
-net.load_state_dict(load_file("converted.safetensors"))
-"""
-    assert "net.load_state_dict(load_file(" in MIGRATING
-    run(["-c", loading], tmp_path)
+    (program,) = blocks("python", MIGRATING)
+    run(["-c", f"{program}\nassert net.config.relpos.extent == [2, 3]"], tmp_path)
 
 
 @pytest.mark.parametrize("config", [RogueNetConfig, RelposConfig, TranslationConfig])

@@ -129,15 +129,23 @@ import gc, torch
 from numba.core.dispatcher import Dispatcher
 from enn_ppo.training.learning.compiled import jobs_of_ppo
 from rogue_net.kernels.cpu.compiling import KernelCache, signature
-from scripts.policy_cases import Policy, minesweeper_frames
+from enn_ppo import EnvConfig, OptimConfig, RolloutConfig, TrainConfig, train
+from entity_gym import make
 from rogue_net import RogueNetConfig
 
-frames = minesweeper_frames(8)
 config = RogueNetConfig(**{settings})
-policy = Policy(frames, config)
-policy.act()
-policy.update()
-ahead = {(id(compiled), signature(compiled, *consts)) for compiled, consts in jobs_of_ppo(config, frames.action_space)}
+train(
+    TrainConfig(
+        env=EnvConfig(id="MineSweeper"),
+        net=config,
+        rollout=RolloutConfig(num_envs=4, steps=4),
+        optim=OptimConfig(batch_size=8, epochs=1),
+        total_timesteps=16,
+        num_threads=1,
+    )
+)
+action_space = make("MineSweeper", num_envs=1).action_space()
+ahead = {(id(compiled), signature(compiled, *consts)) for compiled, consts in jobs_of_ppo(config, action_space)}
 for compiled in [each for each in gc.get_objects() if isinstance(each, Dispatcher)]:
     if isinstance(compiled._cache, KernelCache):
         late = [each for each in compiled.overloads if (id(compiled), each) not in ahead]
@@ -149,8 +157,13 @@ for compiled in [each for each in gc.get_objects() if isinstance(each, Dispatche
 def test_all_that_acts_and_learns_is_known_ahead(settings: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # kernels of the usual cache
     root = Path(__file__).parents[2]
-    code = f"import sys; sys.path.append('scripts')\n{TRAINING.replace('**{settings}', f'**{settings}')}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, cwd=root)
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINING.replace("{settings}", settings)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=root,
+    )
     assert done.returncode == 0, done.stderr
     used = [line.split(" ", 2) for line in done.stdout.splitlines()]
     assert sum(int(count) for _, count, _ in used) > 20
