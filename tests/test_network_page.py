@@ -96,7 +96,7 @@ def test_the_conversion_of_the_page_makes_a_network_with_the_recorded_weights(tm
     torch.save(weights, tmp_path / "weights.pt")
     (tmp_path / "description.yaml").write_text(description)
     (program,) = blocks("python", MIGRATING)
-    run(["-c", f"{program}\nassert net.config.relpos.extent == [2, 3]"], tmp_path)
+    run(["-c", f"{program}\nassert tuple(net.config.relpos.extent) == (2, 3)"], tmp_path)
 
 
 @pytest.mark.parametrize("config", [RogueNetConfig, RelposConfig, TranslationConfig])

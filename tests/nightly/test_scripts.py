@@ -16,6 +16,7 @@ from PIL import Image
 from enn_ppo import EnvConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
 from entity_gym.registry import list_envs
 
+pytestmark = pytest.mark.timeout(1800)  # on a busy machine, compiling alone takes minutes
 ROOT = Path(__file__).parents[2]
 SMALL = ["--rounds", "1", "--seconds", "0.01"]
 
@@ -43,7 +44,7 @@ def test_bench_names_its_benchmarks() -> None:
 
 
 def test_bench_train_tells_speed_shares_and_fixed_costs(tmp_path: Path) -> None:
-    sizes = ["--num-envs", 4, "--steps", 8, "--updates", 2, "--threads", 1, "--width", 16, "--batch-size", 16]
+    sizes = ["--env", "Xor", "--num-envs", 4, "--steps", 8, "--updates", 2, "--threads", 1, "--batch-size", 16]
     names = {row["name"] for row in measured(tmp_path, "train", *sizes, "--epochs", 1, "--gemm")}
     assert names >= {"steps_per_second", "share_act", "share_gemm", "second_core", "fixed_act", "fixed_step"}
 

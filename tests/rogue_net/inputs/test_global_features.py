@@ -16,7 +16,7 @@ from entity_gym.spaces import Angle, Flag
 from rogue_net import FrameKeys, ObsBatch, RogueNet, RogueNetConfig
 from rogue_net.batch.padding import Capacity
 from rogue_net.config import Backend
-from tests.rogue_net.test_padding import check_same_evaluation
+from tests.rogue_net.batch.test_padding import check_same_evaluation
 from tests.rogue_net.worlds import ENTITIES, GLOBAL, LOCAL_ACTIONS, World, batches, to_batch
 
 GLOBALS = ("time", Angle("wind"), Flag("hp"))  # one has the name of an entity's feature

@@ -18,11 +18,11 @@ from rogue_net.batch.frames import Frames
 from rogue_net.kernels.cuda import launching
 from rogue_net.kernels.cuda.attention import triton_attention
 from rogue_net.kernels.cuda.launching import Precision, Tiles
-from tests.rogue_net.cuda.devices import EACH_DEVICE
+from tests.system.rogue_net.cuda.devices import EACH_DEVICE
 
 pytest.importorskip("triton")
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 LENGTHS = [0, 1, 16, 0, 17, 40, 3, 0]
 
 

@@ -1,4 +1,4 @@
-"""A process forked after threads were used computes on."""
+"""Processes of their own: forked after threads were used, and without a compiler."""
 
 from __future__ import annotations
 
@@ -41,3 +41,22 @@ print(os.waitstatus_to_exitcode(status), is_the_same(), parts)  # the parent's t
 def test_a_program_acts_by_threads_in_a_process_that_was_forked_after_threads_were_used() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
     assert done.stdout == "0 True [2, 2]\n", done.stderr
+
+
+def test_without_a_compiler_fused_refuses_and_auto_works() -> None:
+    program = """
+import torch
+from rogue_net.kernels.select import check_backend
+from tests.rogue_net.backends import even_scene, make_config, make_net
+batch = even_scene(2, 3).batch
+net = make_net(make_config(backend="auto"))
+net.evaluate(batch, net.act(batch, greedy=True).actions).values.sum().backward()
+try:
+    check_backend(make_config(), "cpu")
+except ValueError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True
+    )
+    assert "net.backend=fused cannot be: Numba is switched off by NUMBA_DISABLE_JIT" in done.stdout, done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 #: What the CUDA build of a torch version requires on Linux with fixed versions (its wheel's metadata). The CPU build requires

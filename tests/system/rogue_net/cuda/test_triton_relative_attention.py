@@ -19,8 +19,8 @@ from rogue_net.config import Kernels, RelposConfig
 from rogue_net.kernels.cuda import launching
 from rogue_net.kernels.cuda.relative_attention import refusal, with_pairs
 from rogue_net.relative.relative_positions import Relative, RelativePositions
-from tests.rogue_net.cuda.devices import EACH_DEVICE
 from tests.rogue_net.relative_cases import Case, make_case
+from tests.system.rogue_net.cuda.devices import EACH_DEVICE
 
 pytest.importorskip("triton")
 

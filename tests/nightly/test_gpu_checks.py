@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 #: Of every section but the tests: what it must have written.
 WRITTEN = {
     "machine": ("peaks", "transfers", "launch_us", "missing"),
@@ -153,8 +153,8 @@ def test_without_time_nothing_is_measured_and_that_is_counted(scripts: None, tmp
 def test_tests_are_found_by_their_own_mark_and_by_that_of_a_helper(scripts: None) -> None:
     files = load("gpu.suite").files_with_marks()
     assert "tests/enn_ppo/test_cuda.py" in files  # marked itself
-    assert "tests/rogue_net/test_cuda_parity.py" in files  # by tests/rogue_net/devices.py
-    assert "tests/rogue_net/test_noise.py" not in files
+    assert "tests/system/rogue_net/test_cuda_parity.py" in files  # by tests/rogue_net/devices.py
+    assert "tests/rogue_net/heads/test_noise.py" not in files
 
 
 def test_outcomes_of_tests_are_read_from_what_pytest_prints_until_it_is_ended(scripts: None) -> None:

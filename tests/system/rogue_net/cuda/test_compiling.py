@@ -11,14 +11,14 @@ import pytest
 
 pytest.importorskip("triton.backends.nvidia")
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 SHARED_MEMORY = 99 * 1024  # bytes that a program may have, on the GPUs since 2020 that have least of it
 
 
 @pytest.mark.slow
 def test_every_kernel_compiles_and_fits_into_shared_memory(tmp_path: Path) -> None:
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.rogue_net.cuda.compile_kernels"]
+    command = [sys.executable, "-m", "tests.system.rogue_net.cuda.compile_kernels"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]

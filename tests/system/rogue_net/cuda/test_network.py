@@ -12,7 +12,7 @@ from rogue_net.batch.padding import Capacity, fill_up, pad_ragged, padded
 from rogue_net.config import RelposConfig
 from rogue_net.kernels import select
 from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, SPACE, Scene, make_config
-from tests.rogue_net.cuda.devices import EACH_DEVICE
+from tests.system.rogue_net.cuda.devices import EACH_DEVICE
 
 pytest.importorskip("triton")
 CROWD = Scene([(2, 1, 1), (0, 0, 0), (9, 8, 2), (1, 0, 0)], seed=3, hide=True).batch

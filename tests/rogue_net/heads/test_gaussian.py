@@ -75,13 +75,13 @@ def expected_log_slope(kind: Kind, mean: float, std: float) -> float:
 
 
 @EACH
-@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (0.7, 0.3), (-1.5, 2.0)])
-def test_a_log_prob_is_the_gaussians_less_the_log_of_the_slope(kind: Kind, mean: float, std: float) -> None:
-    u = np.linspace(mean - 1.5 * std, mean + 1.5 * std, 31)
-    actions = torch.from_numpy(kind.f(u)).float().unsqueeze(1)
-    expected = normal_log_density(u, mean, std) - kind.log_slope(u)
-    log_probs = gaussian(kind, [mean] * 31, std).log_prob(actions)
-    torch.testing.assert_close(log_probs.double(), torch.from_numpy(expected), atol=2e-4, rtol=0)  # float32 actions
+def test_a_log_prob_is_the_gaussians_less_the_log_of_the_slope(kind: Kind) -> None:
+    for mean, std in ((0.0, 1.0), (0.7, 0.3), (-1.5, 2.0)):
+        u = np.linspace(mean - 1.5 * std, mean + 1.5 * std, 31)
+        actions = torch.from_numpy(kind.f(u)).float().unsqueeze(1)
+        expected = normal_log_density(u, mean, std) - kind.log_slope(u)
+        log_probs = gaussian(kind, [mean] * 31, std).log_prob(actions)
+        torch.testing.assert_close(log_probs.double(), torch.from_numpy(expected), atol=2e-4, rtol=0)  # float32 actions
 
 
 @EACH
@@ -169,13 +169,12 @@ def test_everything_is_finite_and_within_bounds_whatever_the_parameters(
 
 
 @EACH
-@pytest.mark.parametrize(
-    ("std", "error"), [(0.01, 1e-5), (0.3, 1e-5), (1.0, 1e-5), (2.7, 1e-5), (4.0, 4e-5), (7.4, 2e-3)]
-)
-def test_the_entropy_is_the_gaussians_and_the_mean_log_slope(kind: Kind, std: float, error: float) -> None:
+def test_the_entropy_is_the_gaussians_and_the_mean_log_slope(kind: Kind) -> None:
     means = [-4.0, -1.3, 0.0, 0.2, 2.5]
-    expected = [0.5 * math.log(2 * math.pi * math.e * std**2) + expected_log_slope(kind, mean, std) for mean in means]
-    assert gaussian(kind, means, std).entropy().tolist() == pytest.approx(expected, abs=error)
+    for std, error in ((0.01, 1e-5), (0.3, 1e-5), (1.0, 1e-5), (2.7, 1e-5), (4.0, 4e-5), (7.4, 2e-3)):
+        of_gaussian = 0.5 * math.log(2 * math.pi * math.e * std**2)
+        expected = [of_gaussian + expected_log_slope(kind, mean, std) for mean in means]
+        assert gaussian(kind, means, std).entropy().tolist() == pytest.approx(expected, abs=error)
 
 
 @EACH
@@ -188,16 +187,16 @@ def test_the_entropy_is_minus_the_mean_log_prob_of_samples(kind: Kind) -> None:
 
 
 @EACH
-@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (1.5, 0.5), (-2.0, 2.0)])
-def test_the_entropys_gradient_is_that_of_the_integral(kind: Kind, mean: float, std: float) -> None:
-    means, log_std = torch.tensor([[mean]], requires_grad=True), torch.tensor([math.log(std)], requires_grad=True)
-    entropy = BoundedGaussian(means, log_std, bounds_of(kind)).entropy()
-    (entropy + 0 * means).sum().backward()  # that of a plain number does not depend on the mean at all
-    d, e = 1e-4, math.exp(1e-4)
-    by_mean = (expected_log_slope(kind, mean + d, std) - expected_log_slope(kind, mean - d, std)) / (2 * d)
-    by_log_std = 1 + (expected_log_slope(kind, mean, std * e) - expected_log_slope(kind, mean, std / e)) / (2 * d)
-    assert float(means.grad) == pytest.approx(by_mean, abs=1e-4)
-    assert float(log_std.grad) == pytest.approx(by_log_std, abs=1e-4)
+def test_the_entropys_gradient_is_that_of_the_integral(kind: Kind) -> None:
+    for mean, std in ((0.0, 1.0), (1.5, 0.5), (-2.0, 2.0)):
+        means, log_std = torch.tensor([[mean]], requires_grad=True), torch.tensor([math.log(std)], requires_grad=True)
+        entropy = BoundedGaussian(means, log_std, bounds_of(kind)).entropy()
+        (entropy + 0 * means).sum().backward()  # that of a plain number does not depend on the mean at all
+        d, e = 1e-4, math.exp(1e-4)
+        by_mean = (expected_log_slope(kind, mean + d, std) - expected_log_slope(kind, mean - d, std)) / (2 * d)
+        by_log_std = 1 + (expected_log_slope(kind, mean, std * e) - expected_log_slope(kind, mean, std / e)) / (2 * d)
+        assert float(means.grad) == pytest.approx(by_mean, abs=1e-4)
+        assert float(log_std.grad) == pytest.approx(by_log_std, abs=1e-4)
 
 
 # --- Sampling
@@ -213,13 +212,9 @@ def test_samples_are_as_frequent_below_every_quantile_as_the_gaussian_says(kind:
 
 
 @EACH
-def test_the_mode_is_f_of_the_mean(kind: Kind) -> None:
+def test_the_mode_is_f_of_the_mean_and_a_temperature_multiplies_the_standard_deviation(kind: Kind) -> None:
     means = [-1.0, 0.0, 2.0]
     assert gaussian(kind, means, 0.5).mode()[:, 0].tolist() == pytest.approx(kind.f(np.array(means)).tolist(), rel=1e-5)
-
-
-@EACH
-def test_a_temperature_multiplies_the_standard_deviation(kind: Kind) -> None:
     actions = gaussian(kind, [0.1, 0.2], 1.0).sample(torch.Generator().manual_seed(0))
     tempered, expected = gaussian(kind, [0.1, 0.2], 0.5).tempered(3.0), gaussian(kind, [0.1, 0.2], 1.5)
     torch.testing.assert_close(tempered.log_prob(actions), expected.log_prob(actions))

@@ -156,7 +156,7 @@ for compiled in [each for each in gc.get_objects() if isinstance(each, Dispatche
 @pytest.mark.parametrize("settings", ["{}", "{'pooling': 'mean', 'd_model': 24, 'n_head': 1}"])
 def test_all_that_acts_and_learns_is_known_ahead(settings: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # kernels of the usual cache
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "-c", TRAINING.replace("{settings}", settings)],
         capture_output=True,

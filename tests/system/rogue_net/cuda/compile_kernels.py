@@ -1,4 +1,4 @@
-"""Compile every kernel as it is launched, for a GPU that need not be there: `python -m tests.rogue_net.cuda.compile_kernels`.
+"""Compile every kernel for a GPU that need not be there: `python -m tests.system.rogue_net.cuda.compile_kernels`.
 
 Prints a line per kernel: its name, how it multiplies, and the bytes of shared memory that it takes.
 """
@@ -17,7 +17,7 @@ from rogue_net.attention import ragged_attention
 from rogue_net.config import RelposConfig
 from rogue_net.kernels.cuda import attention, launching
 from rogue_net.kernels.cuda.launching import Precision, Tiles
-from tests.rogue_net.cuda.test_triton_relative_attention import ALL, KINDS, make_case
+from tests.system.rogue_net.cuda.test_triton_relative_attention import ALL, KINDS, make_case
 
 H100 = GPUTarget("cuda", 90, 32)
 TYPES = {

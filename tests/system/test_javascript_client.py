@@ -22,7 +22,7 @@ from tests.enn_ppo.served import Running
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="needs Node 18 or newer")
 
-CLIENT = Path(__file__).parents[1] / "clients" / "javascript"
+CLIENT = Path(__file__).parents[2] / "clients" / "javascript"
 ORCHARD = CLIENT / "examples" / "orchard.mjs"
 
 WORLD = """

@@ -43,7 +43,7 @@ from tests.rogue_net.backends import (
 )
 from tests.rogue_net.devices import ON_BACKENDS, ON_DEVICES, moved, skip_if_refused
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 #: Ships, rocks and flags of each frame: an empty one, one entity alone, some, and a crowd.
 COUNTS = [(0, 0, 0), (1, 0, 0), (5, 6, 1), (3, 0, 0), (17, 20, 1), (2, 9, 0)]
 
