@@ -22,6 +22,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 # when it is first used.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from enn_ppo.clone.clone import CloneResult, clone
     from enn_ppo.clone.config import CloneConfig, CloningConfig

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 
 from enn_ppo.serve.agent import save_agent
 from entity_gym.errors import shortened
+from entity_gym.output import accept_all_characters
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    accept_all_characters()
     parser = argparse.ArgumentParser(prog="python -m enn_ppo.export", description="Write a policy into one file.")
     parser.add_argument("checkpoint", help="a run directory, or one of its checkpoints")
     parser.add_argument("file", help="the file to write; an existing agent file is replaced")

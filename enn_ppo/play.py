@@ -32,6 +32,7 @@ from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.environment import BRIDGES, bind_environment
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.check.loading import Loaded, load_environment, make_python, parse_settings
+from entity_gym.output import accept_all_characters
 from entity_gym.play.command import add_options, broken, run, style_of, usage_error
 from entity_gym.play.loop import Advice
 from entity_gym.play.session import Decision
@@ -100,6 +101,7 @@ def decide(values: Tensor, logits: Tensor) -> list[Decision]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    accept_all_characters()
     options = _parser().parse_intermixed_args(argv)
     if options.browser and options.auto is not None:
         return usage_error("--browser lets you play, and --auto the policy in the terminal; give one of them")

@@ -1,7 +1,7 @@
 """A small real-time snake game with its own main loop, which uses the same agent interface for training and playing.
 
     python -m enn_ppo.train env=custom env.id=examples.snake:env run_dir=outputs/snake total_timesteps=400000 ppo.gamma=0.97
-    python -m examples.snake outputs/snake                       # watch it play; needs pip install "enn-ppo[examples]"
+    python -m examples.snake outputs/snake                       # watch it play; needs pip install pygame
     python -m examples.snake outputs/snake --headless --games 20 # only count the food that it eats
     python -m examples.snake random                              # or watch a random policy
 
@@ -222,9 +222,7 @@ def import_pygame() -> ModuleType:
     try:
         import pygame
     except ImportError as error:
-        raise ImportError(
-            'the window needs pygame: pip install "enn-ppo[examples]", or play with --headless'
-        ) from error
+        raise ImportError("the window needs pygame: pip install pygame, or play with --headless") from error
     return pygame
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from rogue_net.config import RogueNetConfig
@@ -27,6 +28,8 @@ def least_weights(config: RogueNetConfig) -> int:
 
 def machine_memory() -> int:
     """The memory that this process may use, in bytes: the machine's, or its container's if that is less."""
+    if not hasattr(os, "sysconf"):  # Windows; what is too large fails when it is allocated
+        return sys.maxsize
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for file in _LIMITS:
         try:

@@ -2,7 +2,7 @@
 
 python scripts/learn_zoo.py                              # all missing runs, into outputs/zoo
 python scripts/learn_zoo.py --envs Xor CherryPick --seeds 1
-python scripts/learn_zoo.py --report                     # also write the tables into README.md and docs/learning.md
+python scripts/learn_zoo.py --report                     # also write the table into docs/benchmarks.md
 
 Each seed is trained by `python -m enn_ppo.train` and scored by `python -m enn_ppo.eval`, in separate processes, with evaluation
 seeds that differ from training and `eval.greedy` of the preset. Finished runs are kept, interrupted ones are resumed, and runs
@@ -18,14 +18,14 @@ import statistics
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from tables import replace_table
+from pages import replace_table
 
 from enn_ppo.training.tracking.logger import read_metrics
 
@@ -151,26 +151,11 @@ def table(worlds: Sequence[World], learned: Sequence[Learned]) -> str:
         "| world | asked | score of each seed | mean ± deviation | acting | steps | to the score: steps | seconds | whole run, s "
         "| at most, s | ancestor's steps: score |"
     )
-    return _markdown(header, worlds, learned, _row)
-
-
-def summary(worlds: Sequence[World], learned: Sequence[Learned]) -> str:
-    """The results as Markdown in fewer columns."""
-    header = "| world | score | seconds |"
-    return _markdown(header, worlds, learned, _short_row)
-
-
-def _markdown(
-    header: str,
-    worlds: Sequence[World],
-    learned: Sequence[Learned],
-    row: Callable[[World, Sequence[Learned]], list[str]],
-) -> str:
     lines = [header, "|---" * (header.count("|") - 1) + "|"]
     for world in worlds:
         seeds = sorted((each for each in learned if each.world == world.name), key=lambda each: each.seed)
         if seeds:
-            lines.append(f"| {' | '.join(row(world, seeds))} |")
+            lines.append(f"| {' | '.join(_row(world, seeds))} |")
     return "\n".join(lines)
 
 
@@ -189,12 +174,6 @@ def _row(world: World, seeds: Sequence[Learned]) -> list[str]:
         f"{60 * world.minutes:.0f}",
         world.ancestor,
     ]
-
-
-def _short_row(world: World, seeds: Sequence[Learned]) -> list[str]:
-    seconds = [each.seconds_to_score for each in seeds if each.seconds_to_score is not None]
-    never = "" if len(seconds) == len(seeds) else f" ({len(seeds) - len(seconds)} of {len(seeds)} never)"
-    return [world.name, _mean(world, seeds), f"{statistics.fmean(seconds):.0f}{never}" if seconds else "never"]
 
 
 def _mean(world: World, seeds: Sequence[Learned]) -> str:
@@ -301,9 +280,7 @@ def main() -> int:
     (given.folder / "results.json").write_text(json.dumps([vars(each) for each in learned], indent=2) + "\n")
     print("\n" + table(worlds, learned))
     if given.report:
-        replace_table(ROOT / "docs/learning.md", "learn_zoo.py", table(worlds, learned))
-        larger = [world for world in worlds if world.minutes > 1]
-        replace_table(ROOT / "README.md", "learn_zoo.py", summary(larger, learned))
+        replace_table(ROOT / "docs/benchmarks.md", "learn_zoo.py", table(worlds, learned))
     return int(failed)
 
 
@@ -314,7 +291,7 @@ def _arguments() -> Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="parallel runs; more than one makes each run slower")
     parser.add_argument("--threads", type=int, default=2, help="torch's threads in each run")
     parser.add_argument("--folder", type=Path, default=Path("outputs/zoo"), help="folder of the runs and results.json")
-    parser.add_argument("--report", action="store_true", help="replace the tables in README.md and docs/learning.md")
+    parser.add_argument("--report", action="store_true", help="replace the table in docs/benchmarks.md")
     return parser.parse_args()
 
 

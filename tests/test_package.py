@@ -1,11 +1,16 @@
-"""The package as a whole: imports go only downwards, and pyproject.toml lists every folder; tests/system has the wheel."""
+"""The package as a whole: imports go only downwards, and commands and versions are said once; tests/system has the wheel."""
 
 import ast
 import re
-import tomllib
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import yaml
+
+import enn_ppo
+from enn_ppo.__main__ import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("entity_gym", "rogue_net", "enn_ppo")
@@ -75,15 +80,50 @@ def test_no_module_imports_itself_over_others(package: str) -> None:
     assert sorted(left) == []
 
 
-def test_every_folder_with_python_files_is_listed_in_pyproject() -> None:
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
-    folders = {file.parent for package in PACKAGES for file in (ROOT / package).rglob("*.py")}
-    names = {".".join(folder.relative_to(ROOT).parts) for folder in folders} | {"enn_ppo.configs"}
-    assert set(listed) == names
-
-
 def test_constraints_are_exact_versions_of_packages_and_nothing_else() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert "torch==2.13.0" in pins
-    assert [pin for pin in pins if not re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*", pin)] == []
+    assert [pin for pin in pins if not re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; [^;]+)?", pin)] == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "said"),
+    [
+        ([], 0, "  train   train a policy\n"),
+        (["--help"], 0, "  export  write a checkpoint's policy into one file\n"),
+        (["--version"], 0, f"{enn_ppo.__version__}\n"),
+        (["trian", "env=Xor"], 2, "error: enn-ppo has no command 'trian'; allowed: 'train', 'eval', "),
+        (["trian"], 2, "'check'; did you mean 'train'?\n"),
+    ],
+)
+def test_the_command_lists_its_commands(
+    typed: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(typed) == code
+    assert said in "".join(capsys.readouterr())
+
+
+def test_the_version_is_said_once() -> None:
+    assert version("enn-ppo") == enn_ppo.__version__
+    assert f"version: {enn_ppo.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_runs_its_module(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["enn-ppo", "given before"])
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert not ended.value.code
+    assert COMMANDS[name][0] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda file: file.stem)
+def test_a_workflow_runs_targets_that_the_makefile_has(file: Path) -> None:
+    workflow = yaml.safe_load(file.read_text(encoding="utf-8"))
+    assert set(workflow) - {True} == {"name", "jobs", "permissions"} and workflow[True]  # YAML reads `on` as True
+    commands = [step["run"] for job in workflow["jobs"].values() for step in job.get("steps", []) if "run" in step]
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    assert set(re.findall(r"\bmake (?:\w+=\S+ )*([a-z-]+)", "\n".join(commands))) <= targets

@@ -9,6 +9,8 @@
     checkpoints/latest -> step_000000012800
     checkpoints/best   -> step_000000006400              if there are scores
 
+`latest` and `best` are symbolic links, or files that hold the folder's name on Windows and where links are not possible.
+
 A folder is written under a hidden name, flushed to the disk and renamed, and only then does `latest` move, so a crash, a full
 disk or `kill -9` at any moment leaves the previous checkpoint and a `latest` that loads. Only one process may save to a folder.
 Every file that is read is compared with its checksum. A folder without a manifest is refused.

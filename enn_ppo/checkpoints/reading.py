@@ -85,7 +85,7 @@ def load_checkpoint_or_agent(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: as in `load_checkpoint`; or the file is no agent file, is damaged, or has another format.
     """
-    return _read_agent(path) if path.is_file() else load_checkpoint(path)
+    return _read_agent(path) if path.is_file() and not link_target(path) else load_checkpoint(path)
 
 
 def load_common(run_dirs: Sequence[Path]) -> list[Checkpoint]:
@@ -129,6 +129,8 @@ def resolve_checkpoint(path: Path) -> Path:
         CheckpointError: there is no checkpoint; the message says what was looked for and what exists.
     """
     path = Path(path)
+    if not path.is_dir() and (target := link_target(path)):  # a file, where links are not possible
+        path = target
     if path.is_dir():
         if _STEP_FOLDER.fullmatch(path.resolve().name) or any((path / file).is_file() for file in (POLICY, TRAINER)):
             if is_link(path) and link_target(path) is None:
@@ -140,12 +142,13 @@ def resolve_checkpoint(path: Path) -> Path:
     else:
         raise CheckpointError(_not_there(path))
     latest = home / LATEST
-    if latest.is_dir() and (link_target(latest) or not is_link(latest)):
-        return link_target(latest) or latest
+    target = link_target(latest) or latest
+    if target.is_dir() and (target != latest or not is_link(latest)):
+        return target
     newest = _newest_complete(home)
     if newest is None:
         raise CheckpointError(_nothing_in(path, home))
-    state = "leads to no checkpoint beside it" if is_link(latest) else "is missing"
+    state = "leads to no checkpoint beside it" if is_link(latest) or latest.is_file() else "is missing"
     warnings.warn(f"{latest} {state}: using the newest complete checkpoint, {newest}", stacklevel=2)
     return newest
 
@@ -163,11 +166,20 @@ def step_folders(directory: Path) -> list[tuple[int, Path]]:
 
 
 def link_target(path: Path) -> Path | None:
-    """The folder beside `path` that `path` is a link to; None if it is no link, or leads elsewhere."""
-    if not path.is_symlink():
+    """The folder beside `path` that `path` is a link to, or a file with the name of; None if it leads elsewhere."""
+    if path.is_symlink():
+        target = os.readlink(path)
+    elif path.name in (LATEST, BEST) and path.is_file():
+        target = ""
+        with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+            target = file.read(100).strip()
+    else:
         return None
-    target = os.readlink(path)
-    return None if target in (".", "..") or os.path.basename(target) != target else path.parent / target
+    return (
+        None
+        if target in ("", ".", "..") or "\0" in target or os.path.basename(target) != target
+        else path.parent / target
+    )
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -272,10 +272,15 @@ def _remove(folder: Path) -> None:
 
 
 def _point(link: Path, folder: Path) -> None:
-    """Make `link` point to the folder beside it, atomically."""
+    """Make `link` point to the folder beside it, atomically: a symbolic link, or a file that holds the folder's name."""
     aside = link.with_name(_LINK)
     aside.unlink(missing_ok=True)
-    os.symlink(folder.name, aside)  # relative, so that a run directory can be moved
+    try:
+        if os.name == "nt":  # needs a privilege, and such a link cannot be replaced
+            raise OSError
+        os.symlink(folder.name, aside)  # relative, so that a run directory can be moved
+    except OSError:  # file systems such as FAT have no links
+        write_file(aside, folder.name.encode())
     _rename(aside, link)
 
 

@@ -163,7 +163,9 @@ def _list_rest(given: Source, settings: Converted, nets: list[_Net]) -> list[str
     lines = ["episodes and random numbers, which enn-trainer does not save: new episodes begin"]
     if settings.world.note:
         lines.append(f"masks: {settings.world.note}")
-    lines += [f"the setting {each}, which has another form here (see docs/options.md)" for each in settings.left_out]
+    lines += [
+        f"the setting {each}, which has another form here (see the page of options)" for each in settings.left_out
+    ]
     if any(not each.moments for each in nets):
         lines.append("moments of the optimizer: the checkpoint has none")
     return lines

@@ -33,7 +33,7 @@ class EvaluationProcess:
         self._process, connection = start_interpreter(__name__, "main")
         self._connection = Connection(connection.detach())
         self.pid = self._process.pid
-        if niceness:
+        if niceness and hasattr(os, "setpriority"):  # not on Windows
             os.setpriority(os.PRIO_PROCESS, self.pid, niceness)
 
     def ask(self, task: Any) -> None:

@@ -7,7 +7,7 @@ python -m enn_ppo.plot outputs/a outputs/b x=seconds y=episodic_reward,entropy s
 
 RUN     a run directory, or its metrics.jsonl
 x       step, seconds (of training) or updates; default step. The page begins with it and can switch
-y       metrics of docs/metrics.md, separated by commas, a panel each; default episodic_reward
+y       metrics, separated by commas, a panel each; default episodic_reward
 smooth  weight of the past in a moving average, from 0 (none) to below 1; default 0
 band    minmax (all seeds lie inside), ci95 (95 % interval of the mean) or std; default minmax
 output  files to write, separated by commas: a picture (.png), a page (.html); default plot.png,plot.html
@@ -25,6 +25,7 @@ from typing import Any
 from enn_ppo.plot.config import PlotConfig
 from enn_ppo.settings.schema import from_dict
 from entity_gym.errors import shortened
+from entity_gym.output import accept_all_characters
 
 __all__ = ["main", "parse", "plot"]
 
@@ -74,6 +75,7 @@ def parse(arguments: Sequence[str]) -> PlotConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    accept_all_characters()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if {"-h", "--help"} & set(arguments):
         print(__doc__, end="")

@@ -21,6 +21,7 @@ from enn_ppo.settings.config import TrainConfig, default_run_dir
 from enn_ppo.settings.schema import from_dict
 from enn_ppo.sweep.config import SweepCommand, SweepConfig
 from enn_ppo.sweep.space import check_names
+from entity_gym.output import accept_all_characters
 
 _OWN = "own_"  # prefix for the name of a user's file, which must differ from the names in configs/sweep
 _NOT_COMPARED = ("run_dir", "overwrite")  # may differ when a sweep is continued
@@ -37,6 +38,7 @@ def run_sweep(sweep: Callable[..., object], argv: Sequence[str] | None = None) -
         sweep: `enn_ppo.sweep.sweep`.
         argv: arguments without the program's name; None: those of the process.
     """
+    accept_all_characters()
     typed = list(sys.argv[1:] if argv is None else argv)
     return guarded(lambda: _run(sweep, *split(typed)), SweepCommand, debug=lambda: is_debug(typed))
 

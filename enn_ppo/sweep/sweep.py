@@ -382,6 +382,8 @@ def _wait_for_orphans(study: optuna.Study) -> None:
 
 
 def _is_alive(process: object) -> bool:
+    if os.name == "nt":  # where signal 0 is Ctrl-C; the lock of a run's folder keeps a second trainer out
+        return False
     try:
         os.kill(int(str(process)), 0)
     except (ValueError, ProcessLookupError):

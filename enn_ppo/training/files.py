@@ -100,7 +100,10 @@ def make_folder(path: Path) -> None:
 
 def flush_folder(folder: Path) -> None:
     """Flush the names in a folder to the disk, so that a crash cannot undo a rename."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows opens no folders
+        return
     try:
         os.fsync(descriptor)
     finally:

@@ -56,5 +56,5 @@ def cast_of(policies: Mapping[str, Sequence[int]], source: object, world: str) -
     num_players, given = mapping.num_players, sum(len(players) for players in policies.values())
     if given != num_players:
         there = "one player, 0" if num_players == 1 else f"players 0 to {num_players - 1}"
-        raise ValueError(f"policies must have every player of {world} once, which has {there}; got {dict(policies)}")
+        raise ValueError(f"each player of {world} ({there}) needs exactly one policy; got policies={dict(policies)}")
     return Cast(policies, mapping)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint, load_common, resolve_checkpoint, runs_in
 from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threads
+from enn_ppo.checkpoints.reading import link_target
 from enn_ppo.checkpoints.trainer_state import TRAINER
 from enn_ppo.eval.checkpoint import bind_evaluation
 from enn_ppo.eval.evaluator import Evaluator, check_evaluation
@@ -215,8 +216,8 @@ def _home(checkpoint: Checkpoint) -> Path:
 
 def _is_left_behind(checkpoint: Checkpoint) -> bool:
     """Whether `latest` beside `checkpoint` is another: a crash would then go on from there, past the rows just dropped."""
-    latest = checkpoint.path.parent / "latest"
-    return not (latest.exists() and latest.samefile(checkpoint.path))
+    latest = link_target(checkpoint.path.parent / "latest")
+    return not (latest and latest.exists() and latest.samefile(checkpoint.path))
 
 
 def _say_what_is_left_out(state: TrainState, output: RunOutput) -> None:

@@ -23,8 +23,8 @@ class Watchdog:
 
     An environment that takes longer than `timeout` is interrupted with SIGALRM, whose handler raises `EnvironmentHangs` in the
     main thread. Code that cannot be interrupted, such as a C library that never returns, keeps the process from ending in order:
-    after `GRACE` more seconds the process exits with code 1. Only the main thread gets signals: in others the timeout has no
-    effect.
+    after `GRACE` more seconds the process exits with code 1, and so it does on Windows, which has no SIGALRM. Only the main
+    thread gets signals: in others the timeout has no effect.
 
     Args:
         timeout: in seconds; None: environments may take for ever.
@@ -34,7 +34,8 @@ class Watchdog:
         self._timeout = timeout if threading.current_thread() is threading.main_thread() else None
         self._waiting: tuple[VecEnv, float] | None = None  # the pool that is waited for, and since when
         self._closed = threading.Event()
-        if self._timeout is not None:
+        self._has_alarms = self._timeout is not None and hasattr(signal, "SIGALRM")
+        if self._has_alarms:
             self._previous = signal.signal(signal.SIGALRM, self._interrupt)
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
@@ -53,7 +54,7 @@ class Watchdog:
 
     def close(self) -> None:
         """Stop watching. May be called twice."""
-        if self._timeout is not None and not self._closed.is_set():
+        if self._has_alarms and not self._closed.is_set():
             signal.signal(signal.SIGALRM, self._previous)
         self._closed.set()
 
@@ -73,7 +74,7 @@ class Watchdog:
             if timeout is not None and seconds > timeout + GRACE:
                 _say(f"error: {self._problem(vec_env)}, and cannot be interrupted; go on from the last checkpoint")
                 os._exit(1)
-            if timeout is not None and seconds > timeout:
+            if timeout is not None and seconds > timeout and self._has_alarms:
                 main = threading.main_thread().ident
                 assert main is not None
                 signal.pthread_kill(main, signal.SIGALRM)

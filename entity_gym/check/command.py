@@ -36,6 +36,7 @@ from entity_gym.check.observation import describe_observation
 from entity_gym.check.report import Report, Result, Status
 from entity_gym.check.subject import FULL, QUICK, SEED, Effort, HangError, Watch
 from entity_gym.errors import shortened
+from entity_gym.output import accept_all_characters
 from entity_gym.pools.pool import is_compiled
 from entity_gym.registry import with_parameters
 
@@ -44,6 +45,7 @@ PROGRESS_EVERY = 10.0  # seconds between progress lines, where they cannot repla
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and return the exit code."""
+    accept_all_characters()
     options = _parser().parse_args(argv)
     effort = QUICK if options.quick else FULL if options.full else Effort()
     if options.steps is not None:
@@ -226,7 +228,7 @@ class _Screen:
 
 def _describe_death(code: int | None, dump: Path, time_limit: float) -> str:
     """Describe the end of a process that has not sent its report."""
-    text = dump.read_text(errors="replace") if dump.exists() else ""
+    text = dump.read_text("utf-8", errors="replace") if dump.exists() else ""
     place = traceback_place(text, latest_first=True)
     if text.startswith("Timeout"):
         return describe_hang(time_limit, place) + ", and cannot be interrupted"
@@ -245,6 +247,7 @@ def _serve(
     connection: Connection, dump_path: str, name: str, parameters: dict[str, Any], effort: Effort, time_limit: float
 ) -> None:
     """Run the checks, and send names of checks, results, and the report, or a ValueError."""
+    accept_all_characters()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to both processes; the other one ends this one
     with open(dump_path, "wb") as dump:
         faulthandler.enable(dump)

@@ -19,6 +19,7 @@ from typing import Any
 
 from entity_gym.check.loading import Loaded, describe_error, load_environment, make_python, parse_settings
 from entity_gym.errors import shortened
+from entity_gym.output import accept_all_characters
 from entity_gym.play.browser import browse
 from entity_gym.play.loop import INTERRUPTED, Policy, play
 from entity_gym.play.screen import Style
@@ -29,6 +30,7 @@ LARGEST_SEED = 1_000_000  # of random seeds: short enough to be typed again
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and return the exit code."""
+    accept_all_characters()
     options = _parser().parse_args(argv)
     if options.checkpoint is not None:
         return usage_error(f"to watch a checkpoint play, run: python -m enn_ppo.play {options.checkpoint}")

@@ -27,7 +27,7 @@ INSTALL = {
     "Box2D": "pip install box2d",
     "openskill": 'pip install "enn-ppo[self-play]"',
     "gymnasium": 'pip install "enn-ppo[gymnasium]"',
-    "stable_baselines3": 'pip install "enn-ppo[peers]"',
+    "stable_baselines3": "pip install stable-baselines3",
     "sb3_contrib": "pip install sb3-contrib",
 }
 

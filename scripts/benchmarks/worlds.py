@@ -2,7 +2,7 @@
 
 python scripts/bench.py worlds                           # all measurements that are missing in docs/bench_worlds.jsonl
 python scripts/bench.py worlds --rows Taxi-v4 --seeds 1 --steps-share 0.1 --results try.jsonl
-python scripts/bench.py worlds --report                  # the results so far, as tables in docs/benchmarks.md and README.md
+python scripts/bench.py worlds --report                  # the results so far, as a table in docs/benchmarks.md
 
 A measurement is a row, a method and a seed; each is a child process on one thread, and methods take turns. A finished one is a
 line of JSON in the file of results, and is not measured again unless its settings have changed. All methods of a row have equally
@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tables import replace_table
+from pages import replace_table
 
 from benchmarks.world_rows import INSTALL, LEARNED, METHODS, ROWS, Row, row_named, select
 
@@ -144,20 +144,6 @@ def table(rows: Sequence[Row], measured: Sequence[Measured], methods: Sequence[s
                 if seeds and method in LEARNED:
                     learned[method] = better(seeds, score)[1]
             lines.append(f"| {name} | {row.steps:,} | {row.num_envs} | {' | '.join(cells)} | {ahead(learned)} |")
-    return "\n".join(lines)
-
-
-def summary(rows: Sequence[Row], measured: Sequence[Measured]) -> str:
-    """The mean scores over seeds as Markdown: of each row the last score, of the methods that most rows have."""
-    shown = ("view", "flat", "sb3", "script")
-    lines = [f"| world | {' | '.join(shown)} |", "|---" * (len(shown) + 1) + "|"]
-    for row in rows:
-        cells = []
-        for method in shown:
-            seeds = list(of_row(row, method, measured).values()) if method in row.methods else []
-            cells.append(_number(statistics.fmean(better(seeds, row.scores[-1])[1])) if seeds else "-")
-        name = row.name if len(row.scores) == 1 else f"{row.name}, wins against {row.scores[-1]}"
-        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -399,7 +385,6 @@ def main() -> int:
     print(f"\n{text}")
     if given.report and given.results == RESULTS:
         replace_table(ROOT / "docs" / "benchmarks.md", "bench.py worlds", text)
-        replace_table(ROOT / "README.md", "bench.py worlds", summary(rows, measured_))
     return int(not well)
 
 

@@ -15,8 +15,9 @@ from enn_ppo import evaluate, train  # noqa: E402
 from enn_ppo.checkpoints import load_checkpoint  # noqa: E402
 from enn_ppo.play import main as play  # noqa: E402
 from enn_ppo.settings.command_line.cli import run_eval, run_train  # noqa: E402
-from enn_ppo.settings.config import EnvConfig, TrainConfig  # noqa: E402
+from enn_ppo.settings.config import EnvConfig, RolloutConfig, TrainConfig  # noqa: E402
 from enn_ppo.training.environment import bind_environment  # noqa: E402
+from tests.entity_gym.pools.test_sources import Emptying  # noqa: E402
 
 TINY = (
     "rollout.num_envs=4",
@@ -259,3 +260,25 @@ def test_views_and_wrappers_that_cannot_be_are_refused(
 ) -> None:
     assert run_train(lambda config: train(config), [*typed, *TINY]) == 2
     assert message in capsys.readouterr().err
+
+
+class Emptied(gymnasium.Wrapper):  # type: ignore[misc, name-defined]
+    """CartPole with a limit that it takes out of the list that it is given."""
+
+    def __init__(self, limits: list[int]) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.limit = limits.pop()
+
+
+def test_every_environment_gets_a_copy_of_the_lists_in_env_kwargs() -> None:
+    config = EnvConfig(api="gymnasium", id=f"{__name__}:Emptied", kwargs={"limits": [1]})
+    with bind_environment(config).make_vec_env(RolloutConfig(num_envs=3), seed=0) as pool:
+        assert len(pool.reset()) == 3
+    assert config.kwargs == {"limits": [1]}
+
+
+def test_every_python_environment_gets_a_copy_of_the_lists_in_env_kwargs() -> None:
+    config = EnvConfig(kwargs={"weights": [1.0], "options": {"inner": {"weight": 2.0}}})
+    with bind_environment(config, Emptying).make_vec_env(RolloutConfig(num_envs=3), seed=0) as pool:
+        assert len(pool.reset()) == 3
+    assert config.kwargs == {"weights": [1.0], "options": {"inner": {"weight": 2.0}}}

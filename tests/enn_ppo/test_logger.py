@@ -168,7 +168,7 @@ def test_a_tracker_that_fails_is_dropped_with_one_warning_and_the_others_go_on(
     assert other.rows == known and other.times_closed == 1
     assert read_metrics(tmp_path / "m") == ROWS
     assert warnings == [
-        "the tracker failed and gets no more metrics, metrics.jsonl does: ConnectionError: the cable is cut"
+        "the tracker failed and is disabled; metrics.jsonl continues: ConnectionError: the cable is cut"
     ]
 
 
@@ -180,7 +180,7 @@ def test_trackers_that_fail_only_at_the_end_are_said_too(tmp_path: Path) -> None
     logger.close()
     logger.close()
     assert warnings == [
-        f"{name} failed and gets no more metrics, metrics.jsonl does: RuntimeError: cannot close" for name in trackers
+        f"{name} failed and is disabled; metrics.jsonl continues: RuntimeError: cannot close" for name in trackers
     ]
 
 
@@ -191,7 +191,7 @@ def test_an_error_without_a_text_is_called_by_its_type(tmp_path: Path) -> None:
 
     warnings: list[str] = []
     MetricsLogger(tmp_path / "m", trackers={"the tracker": Silent()}, warn=warnings.append).log(ROWS[0])
-    assert warnings == ["the tracker failed and gets no more metrics, metrics.jsonl does: TimeoutError"]
+    assert warnings == ["the tracker failed and is disabled; metrics.jsonl continues: TimeoutError"]
 
 
 def test_ctrl_c_is_no_failure_of_a_tracker(tmp_path: Path) -> None:

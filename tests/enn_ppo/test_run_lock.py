@@ -128,10 +128,10 @@ def test_a_forked_child_that_outlives_the_trainer_does_not_hold_the_lock(tmp_pat
 
 
 def test_where_the_file_system_has_no_locks_a_warning_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(descriptor: int, operation: int) -> None:
+    def none(descriptor: int, blocking: bool) -> bool:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr("enn_ppo.training.tracking.run_lock.fcntl.flock", none)
+    monkeypatch.setattr("enn_ppo.training.tracking.run_lock.lock_descriptor", none)
     lock = RunLock()
     with pytest.warns(UserWarning, match=r"cannot be locked \(No locks available\): see to it that no other trainer"):
         lock.take(tmp_path)

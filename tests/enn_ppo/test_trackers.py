@@ -163,7 +163,7 @@ def test_a_film_that_is_gone_costs_the_tracker_and_not_the_run(tmp_path: Path) -
     logger.show({"eval/video": tmp_path / "gone.gif"}, step=300, now=300)
     logger.log({"step": 400})
     logger.close()
-    assert len(warnings) == 1 and warnings[0].startswith("TensorBoard failed and gets no more metrics")
+    assert len(warnings) == 1 and warnings[0].startswith("TensorBoard failed and is disabled")
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [300, 400]
 
 
@@ -193,7 +193,7 @@ def test_tensorboard_on_a_full_disk_is_dropped_and_the_file_of_rows_goes_on(tmp_
     gc.collect()  # else the thread's exception is reported in another test
     assert read_metrics(tmp_path / "metrics.jsonl") == ROWS
     assert warnings == [
-        "TensorBoard failed and gets no more metrics, metrics.jsonl does: OSError: [Errno 28] No space left on device"
+        "TensorBoard failed and is disabled; metrics.jsonl continues: OSError: [Errno 28] No space left on device"
     ]
 
 
@@ -309,9 +309,7 @@ def test_wandb_that_raises_in_the_middle_is_dropped_and_the_file_of_rows_goes_on
     monkeypatch.setattr(fake, "finish", lost)
     log_all(logger, ROWS[1:])
     assert read_metrics(run_dir / "metrics.jsonl") == ROWS
-    assert warnings == [
-        "wandb failed and gets no more metrics, metrics.jsonl does: ConnectionResetError: Connection lost"
-    ]
+    assert warnings == ["wandb failed and is disabled; metrics.jsonl continues: ConnectionResetError: Connection lost"]
 
 
 # --- The real wandb, offline ---
@@ -377,7 +375,7 @@ def test_offline_a_resumed_run_continues_under_the_same_id_in_the_run_directory(
 def test_a_killed_process_of_wandb_costs_one_warning(offline: tuple[Path, list[str]]) -> None:
     folder, printed = offline
     (warning,) = [line for line in printed if line.startswith("killed: ")]
-    assert warning.startswith("killed: wandb failed and gets no more metrics, metrics.jsonl does: ")
+    assert warning.startswith("killed: wandb failed and is disabled; metrics.jsonl continues: ")
     assert read_metrics(folder / "killed" / "metrics.jsonl") == ROWS
     assert printed == [warning]
 

@@ -33,6 +33,7 @@ from enn_ppo.settings.config import EvalConfig, TrainConfig, default_run_dir
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import from_dict, unknown_setting
 from enn_ppo.settings.serving import ServeConfig
+from entity_gym.output import accept_all_characters
 
 if TYPE_CHECKING:  # imports numpy, which `--help` does not need
     from enn_ppo.settings.command_line.jobs import Job
@@ -95,6 +96,7 @@ def run_clone(run: Callable[[CloneConfig], object], argv: Sequence[str] | None =
 
 def _main(name: str, schema: type[C], run: Callable[[C], object], argv: Sequence[str] | None) -> int:
     """Compose the settings of every job, run the jobs, and return the exit code."""
+    accept_all_characters()
     typed = list(sys.argv[1:] if argv is None else argv)
     started = datetime.now()
     jobs: list[Job] = []

@@ -10,7 +10,6 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
@@ -26,6 +25,7 @@ from hydra.core.override_parser.overrides_visitor import HydraOverrideVisitor
 from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
+import enn_ppo
 from enn_ppo.clone.config import CloneConfig
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
@@ -104,7 +104,7 @@ def parse(arguments: Sequence[str]) -> Arguments:
     parser.add_argument("-m", "--multirun", action="store_true")
     parser.add_argument("--cfg", choices=["job"])
     parser.add_argument("--config-dir", "-cd", type=Path)
-    parser.add_argument("--version", action="version", version=version("enn-ppo"))
+    parser.add_argument("--version", action="version", version=enn_ppo.__version__)
     parser.add_argument("overrides", nargs="*")
     given = parser.parse_intermixed_args(list(arguments))
     numbers = [argument.removeprefix("jobs=") for argument in given.overrides if argument.startswith("jobs=")]
@@ -195,17 +195,8 @@ def compose_one(name: str, typed: Sequence[str], config_dir: Path | None, job: i
 
 
 def config_directory() -> Path:
-    """The folder `configs`: inside the installed package, or at the top of a checkout.
-
-    Raises:
-        ValueError: neither exists.
-    """
-    package = Path(__file__).resolve().parents[2]
-    candidates = (package / "configs", package.parent / "configs")
-    for candidate in candidates:
-        if (candidate / "env").is_dir():
-            return candidate
-    raise ValueError(f"configs/env is missing: looked in {' and '.join(map(str, candidates))}; reinstall enn-ppo")
+    """The folder `enn_ppo/configs`."""
+    return Path(__file__).resolve().parents[2] / "configs"
 
 
 def open_name(override: str) -> str | None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -77,12 +78,18 @@ class JobProcess:
     def interrupt(self) -> None:
         """Send SIGINT: the job saves and ends. A second call ends it at once."""
         self._asked = self._asked or time.monotonic()
-        self._process.send_signal(signal.SIGINT)  # does nothing where the process has ended
+        if hasattr(os, "killpg"):
+            self._process.send_signal(signal.SIGINT)  # does nothing where the process has ended
+        else:  # Windows sends no signals to one process; the job ends in the same way when it is alone
+            self._connection.close()
 
     def kill(self) -> None:
         """Kill the job and every process that it has started, and wait for its end."""
         if self._process.poll() is None:
-            os.killpg(self.pid, signal.SIGKILL)
+            if hasattr(os, "killpg"):
+                os.killpg(self.pid, signal.SIGKILL)
+            else:
+                self._process.kill()
         self._process.wait()
 
     def reason(self) -> str:
@@ -105,7 +112,8 @@ def main(descriptor: int) -> None:
     exit_when_orphaned(descriptor, GRACE, interrupts=True)
 
     def work() -> None:
-        run, config = pickle.loads(Connection(os.dup(descriptor)).recv_bytes())
+        connection = socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM)
+        run, config = pickle.loads(Connection(connection.detach()).recv_bytes())
         run(config)
 
     raise SystemExit(guarded(work, object, debug=lambda: False))

@@ -1,4 +1,4 @@
-"""`--help` pages and the options of docs/options.md, made from the types, defaults and docstrings of the settings."""
+"""`--help` pages and the options of the site, made from the types, defaults and docstrings of the settings."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def help_page(name: str, schema: type[Any], arguments: Arguments) -> str:
             "",
             options,
             "",
-            "In full, with types and defaults: docs/options.md; of net, with formulas: docs/network.md.",
+            "In full: https://enn-ppo.github.io/enn-ppo/options; of net, with formulas: docs/network.md.",
             "--cfg job prints the settings as YAML.",
         ]
     )

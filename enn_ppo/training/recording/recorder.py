@@ -11,7 +11,6 @@ reads it:
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import lock_descriptor
 from torch import Tensor
 
 from enn_ppo.training.frames import Frames
@@ -155,7 +155,7 @@ class Recorder:
                 )
             self._position, self.num_frames = state["position"], state["num_frames"]
             self._next_episode, self._episodes = state["next_episode"], dict(state["episodes"])
-        is_new = size <= len(self._head) and os.pread(self._file, size, 0) == self._head[:size]  # empty or a cut schema
+        is_new = size <= len(self._head) and os.read(self._file, size) == self._head[:size]  # empty or a cut schema
         if not is_new:
             extent = read_extent(self.path, self._header, full=state is None)
             if state is None:
@@ -216,14 +216,12 @@ def _open(path: Path) -> int:
     """Open the file for reading and writing, create it if missing, and lock it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
     except OSError as error:
         raise RecordingError(f"recording {path} cannot be opened: {error.strerror or error}") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        raise RecordingError(f"another process is recording into {path}: give each run its own file") from None
-    except OSError:  # a file system without locks
-        pass
+    with suppress(OSError):  # a file system without locks
+        # Windows would lock readers out, too.
+        if os.name != "nt" and not lock_descriptor(file, blocking=False):
+            os.close(file)
+            raise RecordingError(f"another process is recording into {path}: give each run its own file")
     return file

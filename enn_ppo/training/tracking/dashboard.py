@@ -218,7 +218,7 @@ def _memory() -> int | None:
     """Bytes of memory that this process occupies; None where the system does not tell."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):
         return None
 
 

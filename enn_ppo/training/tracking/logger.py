@@ -91,7 +91,7 @@ class MetricsLogger:
         except Exception as error:  # libraries raise many types
             tracker = self._trackers.pop(name)
             problem = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-            self._warn(f"{name} failed and gets no more metrics, metrics.jsonl does: {problem}")
+            self._warn(f"{name} failed and is disabled; metrics.jsonl continues: {problem}")
             with suppress(Exception):  # the failure was reported already
                 tracker.close()
 

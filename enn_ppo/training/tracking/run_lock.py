@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -11,9 +10,12 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+from filelock import lock_descriptor
+
 from enn_ppo.training.files import is_link, open_to_write
 
 LOCK = ".trainer.lock"
+_HOLDER = 1  # position of the holder in the file: Windows lets nobody else read the locked first byte
 _held: dict[int, Path] = {}  # descriptor -> lock file, of all locks of this process
 
 
@@ -55,7 +57,7 @@ class RunLock:
             now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
             holder = {"pid": os.getpid(), "host": socket.gethostname(), "started": now}
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, json.dumps(holder).encode() + b"\n")
+            os.write(descriptor, b"\n" + json.dumps(holder).encode() + b"\n")
         except OSError as error:
             blocker = error.filename or run_dir
             raise ValueError(f"run_dir {run_dir} cannot be written: {error.strerror or error} ({blocker})") from error
@@ -68,6 +70,11 @@ class RunLock:
                     with suppress(OSError):
                         path.unlink()  # before it is released, so that nobody else's is removed
                 os.close(descriptor)
+                if (
+                    os.name == "nt"
+                ):  # where an open file cannot be removed, and one that another trainer has opened stays
+                    with suppress(OSError):
+                        path.unlink()
         for folder in self._made:
             with suppress(OSError):
                 folder.rmdir()
@@ -83,14 +90,7 @@ def _lock(path: Path) -> int | None:
     while True:
         descriptor = open_to_write(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = _described(os.read(descriptor, 1000))
-            os.close(descriptor)
-            raise ValueError(
-                f"run_dir {path.parent} is in use: a trainer writes into it ({holder}). Wait until it has ended, stop it, "
-                "or give another run_dir"
-            ) from None
+            is_locked = lock_descriptor(descriptor, blocking=False)
         except OSError as error:  # some network file systems
             os.close(descriptor)
             path.unlink(missing_ok=True)
@@ -99,6 +99,14 @@ def _lock(path: Path) -> int | None:
                 stacklevel=4,
             )
             return None
+        if not is_locked:
+            os.lseek(descriptor, _HOLDER, os.SEEK_SET)
+            holder = _described(os.read(descriptor, 1000))
+            os.close(descriptor)
+            raise ValueError(
+                f"run_dir {path.parent} is in use: a trainer writes into it ({holder}). Wait until it has ended, stop it, "
+                "or give another run_dir"
+            )
         if _is_at(path, descriptor):
             _held[descriptor] = path
             return descriptor
@@ -128,4 +136,5 @@ def _forget() -> None:
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget)

@@ -10,11 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import IO, Any, Literal, get_args
+from io import RawIOBase
+from typing import Any, Literal, get_args
 
 from entity_gym.bridges.remote.messages import MAX_MESSAGE_BYTES, Message, MessageReader, encode
 
@@ -26,6 +28,7 @@ _GRACE = 2.0  # seconds that a program has to end after "close" or the end of it
 _LAST_WORDS = 2000  # bytes of its standard error that are kept for messages
 _LOOK = 50  # milliseconds between looks at whether a program that should connect is alive
 _CHUNK = 2**16
+_IN, _OUT = getattr(select, "POLLIN", 1), getattr(select, "POLLOUT", 4)  # Windows has no `poll`
 
 
 class ProgramError(ValueError):
@@ -137,9 +140,9 @@ class Connection:
     def __init__(self, settings: ProgramSettings, num_worlds: int) -> None:
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+        self._streams: list[RawIOBase] = []
         # The program's standard error, with TCP its standard output as well; None after its end.
-        self._errors: IO[bytes] | None = None
+        self._errors: RawIOBase | None = None
         self._reader = MessageReader(settings.max_message_bytes)
         self._unsent = bytearray()
         self._last_words = b""
@@ -147,20 +150,17 @@ class Connection:
         try:
             if settings.command is not None and settings.transport == "stdio":
                 process = self._start(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-                assert process.stdin is not None and process.stdout is not None
-                self._errors = process.stderr
-                self._read_from, self._write_to = process.stdout.fileno(), process.stdin.fileno()
+                self._errors = _watchable(process.stderr)
+                self._read_from, self._write_to = _watchable(process.stdout), _watchable(process.stdin)
             else:
-                self._socket = self._await_connection(num_worlds)
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._read_from = self._write_to = self._socket.fileno()
+                with self._await_connection(num_worlds) as connection:
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    connection.setblocking(False)
+                    self._read_from = self._write_to = connection.makefile("rwb", buffering=0)  # keeps it open
+            self._streams = [self._read_from, self._write_to]
         except BaseException:
             self.close(0)
             raise
-        for descriptor in (self._read_from, self._write_to):
-            os.set_blocking(descriptor, False)
-        if self._errors is not None:
-            os.set_blocking(self._errors.fileno(), False)
 
     def send(self, message: Message) -> None:
         """Append a message to those that leave with the next `receive` or `flush`."""
@@ -196,7 +196,7 @@ class Connection:
             return "it closed the connection"
         deadline = time.monotonic() + _GRACE / 2
         while self._errors is not None and time.monotonic() < deadline:
-            if _poll({self._errors.fileno(): select.POLLIN}, deadline):
+            if _poll({self._errors.fileno(): _IN}, deadline):
                 self._read_errors()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE / 2)
@@ -209,18 +209,18 @@ class Connection:
 
     def close(self, grace: float = _GRACE) -> None:
         """Hang up, and kill the process unless it ends within `grace` seconds. May be called twice."""
-        if self._socket is not None:
-            self._socket.close()
+        for stream in self._streams:
+            stream.close()
         if self._process is None:
             return
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None and pipe is not self._errors:
-                pipe.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(grace)
         if self._process.poll() is None:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # the processes that it has started, too
+                if hasattr(os, "killpg"):
+                    os.killpg(self._process.pid, signal.SIGKILL)  # the processes that it has started, too
+                else:
+                    self._process.kill()
             self._process.wait()
         if self._errors is not None:
             self._errors.close()
@@ -229,8 +229,11 @@ class Connection:
         command = self._settings.command
         assert command is not None
         try:
-            # In a session of its own: Ctrl-C reaches the trainer alone, which ends the program when it is done.
-            self._process = subprocess.Popen(list(command), bufsize=0, start_new_session=True, **streams)
+            # In a session or group of its own: Ctrl-C reaches the trainer alone, which ends the program when it is done.
+            flags = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+            self._process = subprocess.Popen(
+                list(command), bufsize=0, start_new_session=True, creationflags=flags, **streams
+            )
         except OSError as error:
             raise ProgramError(
                 f"{self._settings} cannot be started: {error.strerror}: {command[0]!r}; it must be a program on the PATH, or "
@@ -255,7 +258,7 @@ class Connection:
                     stderr=subprocess.STDOUT,
                     env={**os.environ, CONNECT_VARIABLE: address},
                 )
-                self._errors = process.stdout
+                self._errors = _watchable(process.stdout)
             else:
                 worlds = "1 world" if num_worlds == 1 else f"{num_worlds} worlds"
                 what = f"waiting for a program to connect to {host}:{port} for {worlds}"
@@ -265,9 +268,9 @@ class Connection:
     def _accept(self, listener: socket.socket, deadline: float) -> socket.socket:
         """Return the first connection; meanwhile show the program's output, and notice if it ends."""
         while True:
-            events = {listener.fileno(): select.POLLIN}
+            events = {listener.fileno(): _IN}
             if self._errors is not None:
-                events[self._errors.fileno()] = select.POLLIN
+                events[self._errors.fileno()] = _IN
             ready = _poll(events, time.monotonic() + _LOOK / 1000)
             if listener.fileno() in ready:
                 return listener.accept()[0]
@@ -282,24 +285,23 @@ class Connection:
 
     def _transfer(self, deadline: float) -> None:
         """Wait until bytes can be sent or received, and do it."""
-        events = {self._read_from: select.POLLIN}
+        read_from, write_to = self._read_from.fileno(), self._write_to.fileno()
+        events = {read_from: _IN}
         if self._unsent:
-            events[self._write_to] = events.get(self._write_to, 0) | select.POLLOUT
+            events[write_to] = events.get(write_to, 0) | _OUT
         if self._errors is not None:
-            events[self._errors.fileno()] = select.POLLIN
+            events[self._errors.fileno()] = _IN
         ready = _poll(events, deadline)
         if not ready and time.monotonic() >= deadline:
             raise NoAnswer
         if self._errors is not None and self._errors.fileno() in ready:
             self._read_errors()
-        if self._unsent and ready.get(self._write_to, 0) & ~select.POLLIN:
+        if self._unsent and ready.get(write_to, 0) & ~_IN:
             try:
-                del self._unsent[: os.write(self._write_to, self._unsent)]
-            except BlockingIOError:
-                pass
+                del self._unsent[: self._write_to.write(self._unsent) or 0]
             except OSError:  # the program does not read any more, but may have sent something before
                 self._unsent.clear()
-        if ready.get(self._read_from, 0) & ~select.POLLOUT:
+        if ready.get(read_from, 0) & ~_OUT:
             data = _read(self._read_from)
             if data is not None:
                 self._is_open = bool(data)
@@ -308,7 +310,7 @@ class Connection:
     def _read_errors(self) -> None:
         """Show the program's standard error, and keep the end of it for messages."""
         assert self._errors is not None
-        data = _read(self._errors.fileno())
+        data = _read(self._errors)
         if data:
             self._last_words = (self._last_words + data)[-_LAST_WORDS:]
             sys.stderr.write(data.decode(errors="replace"))
@@ -320,18 +322,43 @@ class Connection:
 
 def _poll(events: dict[int, int], deadline: float) -> dict[int, int]:
     """Wait until a descriptor is ready, or the deadline; return the events of those that are ready."""
-    poll = select.poll()
-    for descriptor, event in events.items():
-        poll.register(descriptor, event)
-    return dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+    seconds = max(0.0, deadline - time.monotonic())
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        for descriptor, event in events.items():
+            poll.register(descriptor, event)
+        return dict(poll.poll(seconds * 1000))
+    read, write = [fd for fd in events if events[fd] & _IN], [fd for fd in events if events[fd] & _OUT]
+    read, write, _ = select.select(read, write, [], seconds)
+    return {fd: _IN * (fd in read) | _OUT * (fd in write) for fd in (*read, *write)}
 
 
-def _read(descriptor: int) -> bytes | None:
+def _watchable(pipe: Any) -> RawIOBase:
+    """The pipe, which no longer blocks. Where only sockets can be waited for (Windows), a socket that a thread connects to it."""
+    assert isinstance(pipe, RawIOBase)
+    if hasattr(select, "poll"):
+        os.set_blocking(pipe.fileno(), False)
+        return pipe
+    here, there = socket.socketpair()
+
+    def copy(reads: bool) -> None:
+        with suppress(OSError), there, pipe:
+            while reads and (data := pipe.read(_CHUNK)):
+                there.sendall(data)
+            while not reads and (data := there.recv(_CHUNK)):
+                while data:
+                    data = data[pipe.write(data) :]
+
+    threading.Thread(target=copy, args=[pipe.readable()], daemon=True).start()
+    with here:
+        here.setblocking(False)
+        return here.makefile("rwb", buffering=0)
+
+
+def _read(stream: RawIOBase) -> bytes | None:
     """Return the bytes that have come, b"" at the end of the stream, or None if there are none yet."""
     try:
-        return os.read(descriptor, _CHUNK)
-    except BlockingIOError:
-        return None
+        return stream.read(_CHUNK)
     except OSError:  # connection reset
         return b""
 

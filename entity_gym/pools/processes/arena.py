@@ -44,7 +44,7 @@ def create_arena() -> int:
     """Return a file descriptor of new, empty shared memory. The memory is freed when every process has closed it."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("entity_gym")
-    with tempfile.TemporaryFile() as file:  # has no name either
+    with tempfile.TemporaryFile() as file:  # has no name either, and is removed when it is closed on Windows
         return os.dup(file.fileno())
 
 

@@ -111,8 +111,6 @@ class ProcessVecEnv(VecEnv):
             raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
         if on_crash not in get_args(OnCrash):
             raise ValueError(f"on_crash is {on_crash!r}; allowed: {get_args(OnCrash)}")
-        if os.name != "posix":
-            raise OSError("worker processes share memory in a way that needs Linux or macOS; use ListEnv here")
         check_seed(seed)
         self._batch_size = check_batch_size(batch_size, num_envs)
         self._final_observations = final_observations

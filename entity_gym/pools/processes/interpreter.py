@@ -9,6 +9,7 @@ script lacks `if __name__ == "__main__"`, and would leave helper processes behin
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import json
 import os
@@ -23,19 +24,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.spawn import get_executable
 from typing import Any
 
+LOOK = 0.5  # seconds between looks for a hang-up, where the system does not report it
 DEATH_GRACE = 3.0  # seconds that a process has to end once it has hung up, for example to write a core dump
 
-# Ctrl-C reaches the whole process group, and the parent alone decides what it means. It is blocked until it is ignored.
+# Ctrl-C reaches the whole process group, and the parent alone decides what it means. It is blocked until it is ignored; Windows
+# cannot block it.
 IGNORE_CTRL_C = """\
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+if hasattr(signal, "pthread_sigmask"):
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 """
+# Windows inherits handles: that of a socket stays as it is, and files get a descriptor again.
 PROGRAM = """\
-import importlib, json, sys
-path, module, function, descriptors = json.loads(sys.argv.pop())
+import importlib, json, os, sys
+path, module, function, connection, descriptors = json.loads(sys.argv.pop())
 sys.path[:] = path
-getattr(importlib.import_module(module), function)(*descriptors)
+sys.stdout.reconfigure(errors="replace")
+if sys.platform == "win32":
+    import msvcrt
+    descriptors = [msvcrt.open_osfhandle(handle, os.O_RDWR | os.O_BINARY) for handle in descriptors]
+getattr(importlib.import_module(module), function)(connection, *descriptors)
 """
 
 # Children share the cores: libraries that start one thread for each core would get in each other's way.
@@ -67,7 +76,7 @@ def start_interpreter(
     Args:
         module: the module's full name.
         function: takes the descriptor of its end of a pair of connected sockets, and `descriptors`.
-        descriptors: open file descriptors, which the child inherits under the same numbers.
+        descriptors: of open files, which the child inherits: under the same numbers, or others on Windows.
         environment: environment variables that differ from those of this process; by default numeric libraries use one thread.
         ignores_ctrl_c: whether the child ignores Ctrl-C from its start.
         options: of `subprocess.Popen`.
@@ -79,24 +88,37 @@ def start_interpreter(
         OSError: if the process cannot be started.
     """
     connection, its_connection = socket.socketpair()
+    if sys.platform == "win32":
+        import msvcrt
+
+        descriptors = [msvcrt.get_osfhandle(descriptor) for descriptor in descriptors]
     inherited = [its_connection.fileno(), *descriptors]
-    arguments = json.dumps([[str(entry) for entry in sys.path], module, function, inherited])
+    arguments = json.dumps([[str(entry) for entry in sys.path], module, function, inherited[0], inherited[1:]])
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     program = IGNORE_CTRL_C + PROGRAM if ignores_ctrl_c else PROGRAM
-    mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if ignores_ctrl_c else ())
+    can_block = hasattr(signal, "pthread_sigmask")
+    mask_before = (
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if ignores_ctrl_c else ()) if can_block else ()
+    )
     try:
+        if sys.platform == "win32":
+            for handle in inherited:
+                os.set_handle_inheritable(handle, True)
+            options["startupinfo"] = subprocess.STARTUPINFO(lpAttributeList={"handle_list": inherited})
+        else:
+            options["pass_fds"] = inherited
         process = subprocess.Popen(
             [os.fsdecode(get_executable()), *flags, "-c", program, arguments],
             stdin=subprocess.DEVNULL,
             env={"PYTHONHASHSEED": "0", **os.environ, **environment},
-            pass_fds=inherited,
             **options,
         )
     except BaseException:
         connection.close()
         raise
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask_before)
+        if can_block:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask_before)
         its_connection.close()
     return process, connection
 
@@ -108,15 +130,26 @@ def exit_when_orphaned(connection: int, grace: float = 0.0, *, interrupts: bool 
     """
 
     def watch() -> None:
-        poll = select.poll()
-        poll.register(connection, 0)  # with no events asked for, only the hang-up is reported
-        poll.poll()
-        if interrupts:
+        _wait_for_hang_up(connection)
+        if interrupts and hasattr(signal, "pthread_kill"):
             os.kill(os.getpid(), signal.SIGINT)
+        elif interrupts:  # on Windows, `os.kill` would end the process
+            _thread.interrupt_main()
         time.sleep(grace)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _wait_for_hang_up(connection: int) -> None:
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(connection, 0)  # with no events asked for, only the hang-up is reported
+        poll.poll()
+        return
+    with socket.fromfd(connection, socket.AF_INET, socket.SOCK_STREAM) as same, contextlib.suppress(OSError):
+        while same.recv(1, socket.MSG_PEEK):
+            time.sleep(LOOK)  # a message that is not read yet
 
 
 def wait_until_ended(processes: Iterable[subprocess.Popen[bytes]], seconds: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -134,7 +135,9 @@ def _is_there(compiled: Any, wanted: tuple[Any, ...]) -> bool:
 
 def _can_share(missing: Sequence[Job]) -> bool:
     is_kept = all(isinstance(compiled._cache, KernelCache) for compiled, _ in missing)
-    return len(missing) > 1 and is_kept and hasattr(os, "fork") and (os.cpu_count() or 1) > 1
+    return (
+        len(missing) > 1 and is_kept and sys.platform == "linux" and hasattr(os, "fork") and (os.cpu_count() or 1) > 1
+    )
 
 
 def _compile(job: Job) -> None:

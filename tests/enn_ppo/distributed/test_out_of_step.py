@@ -10,6 +10,7 @@ import torch
 
 from enn_ppo import EnvConfig, OptimConfig, RolloutConfig, train
 from enn_ppo.train import TrainResult
+from enn_ppo.training.tracking.names import GROUPS
 from tests.enn_ppo.distributed.runs import on_ray, rows_of
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
@@ -47,6 +48,13 @@ def test_rollouts_are_stale_but_not_more_than_allowed(done: Done) -> None:
     stale = [row["distributed/staleness_max"] for row in done.rows[:-1]]
     assert max(stale) <= 2 and any(stale)
     assert all(0 <= row["distributed/staleness"] <= row["distributed/staleness_max"] for row in done.rows[:-1])
+
+
+def test_every_metric_of_a_run_on_ray_has_a_meaning_and_every_such_name_is_written(done: Done) -> None:
+    names = {name for group in GROUPS if group.title == "Ray" for metric in group.metrics for name in metric.names}
+    written = {metric for row in done.rows for metric in row if metric.startswith(("distributed/", "final/"))}
+    assert {name for name in names if "<" not in name} - written == set()
+    assert {metric for metric in written - names if not metric.startswith("final/")} == set()
 
 
 def test_no_update_has_fewer_frames_than_asked_for_and_none_counts_twice(done: Done) -> None:

@@ -1,0 +1,396 @@
+"""Pages for readers: programs and commands run or compose, what they print is what is shown, and links lead somewhere."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import os
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from enn_ppo.clone.config import CloneConfig
+from enn_ppo.plot.plot import parse as parse_plot
+from enn_ppo.settings.command_line import cli
+from enn_ppo.settings.config import EvalConfig, TrainConfig
+from enn_ppo.settings.evaluation import WatchConfig
+from enn_ppo.settings.schema import setting_names
+from enn_ppo.settings.serving import ServeConfig
+from enn_ppo.sweep.command import run_sweep
+from enn_ppo.sweep.config import SweepCommand
+from entity_gym import Angle, CategoricalActionSpace, Entity, Observation, ObsSpace
+from entity_gym.batch.batching import batch_observations
+from rogue_net import ObsBatch, RelposConfig, RogueNet, RogueNetConfig, TranslationConfig
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+SITE = "https://enn-ppo.github.io/enn-ppo/"
+RAW = "https://raw.githubusercontent.com/enn-ppo/enn-ppo/main/"
+GENERATED = ("options", "environments", "metrics")
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
+
+
+class Block(NamedTuple):
+    """A block of code on a page."""
+
+    language: str
+    text: str
+    before: str  # the paragraph before it
+
+    @property
+    def file(self) -> str | None:
+        """The file as which a reader saves the block."""
+        named = re.search(r"(?:This is|Save this as)\s`(\w+\.\w+)`", self.before)
+        return named[1] if named else None
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text("utf-8")
+
+
+def blocks(page: str) -> list[Block]:
+    found = re.finditer(r"^```(\w+)\n(.*?)^```$", text := read(page), re.DOTALL | re.MULTILINE)
+    return [Block(m[1], m[2], text[: m.start()].rstrip().rsplit("\n\n", 1)[-1]) for m in found]
+
+
+def commands(block: Block) -> list[list[str]]:
+    lines = block.text.replace("\\\n", " ").splitlines() if block.language in ("sh", "bash") else []
+    typed = [shlex.split(line, comments=True) for line in lines]
+    return [[word.removeprefix(".venv/bin/") for word in words] for words in typed if words]
+
+
+# --- Pages whose commands run, one after the other, in the reader's folder
+
+
+class Run(NamedTuple):
+    """How a page is run."""
+
+    shorter: Mapping[str, str] = {}  # parts of programs and commands that are replaced, so that they take seconds
+    blocks: int | None = None  # of so many blocks the commands run; the others compose; None: of all
+    needs: Sequence[str] = ()
+
+
+SMALL = ["total_timesteps=2048", "rollout.num_envs=8", "optim.batch_size=64", "device=cpu"]
+"""For trainings on pages that promise no score."""
+
+RUNS = {
+    "README.md": Run({"total_timesteps=100_000": "total_timesteps=30_000, seed=2"}, needs=["pandas"]),
+    "docs/tutorial.md": Run(),
+    "docs/agents.md": Run({"main(agent, None, seed=3)": "assert callable(agent.act)"}),
+    "docs/bring_yours.md": Run({"200000": "2048"}, needs=["gymnasium", "pandas"]),
+    "docs/training.md": Run(
+        {"TrainConfig()": "TrainConfig(total_timesteps=4096)", "100_000": "4_096", "episodes=20": "episodes=2"},
+        blocks=2,
+    ),
+    "docs/network.md": Run(blocks=0),
+    "docs/batch_walk.md": Run(blocks=0),
+    "docs/bridges.md": Run(blocks=0, needs=["gymnasium", "stable_baselines3", "pettingzoo", "pygame"]),
+}
+PROMISES = {  # what a page says of the result, by names of its programs or in its folder
+    "README.md": "assert result.metrics['episodic_reward'] > 2.5",  # of 3; a random walk finds about 1.5
+    "docs/tutorial.md": "import json\nassert json.load(open('score.json'))['episodic_reward']['mean'] > 0.8",
+}
+
+
+@pytest.mark.parametrize("page", RUNS)
+def test_a_reader_who_follows_the_page_gets_what_it_shows(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RUNS[page]
+    for library in run.needs:
+        pytest.importorskip(library)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.setitem(sys.modules, "page", module := ModuleType("page"))
+    of_page = blocks(page)
+    shells = [block for block in of_page if commands(block)]
+    printed: str | None = None  # by the block before
+    for block in of_page:
+        text = block.text
+        for long, short in run.shorter.items():
+            text = text.replace(long, short)
+        if block.language == "text" and printed:
+            assert_shown(block.text, printed)
+        printed = None
+        if block.language == "python" and block.file:
+            Path(block.file).write_text(text)
+            monkeypatch.delitem(sys.modules, Path(block.file).stem, raising=False)
+        elif block.language == "python" and not is_excerpt(text):
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile(text, page, "exec"), vars(module))
+            printed = out.getvalue()
+        elif block in shells[: run.blocks]:
+            short_commands = commands(block._replace(text=text))
+            printed = "".join(typed_by_a_reader(page, command, tmp_path) for command in short_commands)
+    exec(PROMISES.get(page, ""), vars(module))
+
+
+def is_excerpt(text: str) -> bool:
+    """Whether a block shows lines of an example."""
+    lines = {line.strip() for line in read("examples/harvest.py").splitlines()}
+    return all(line.strip() in lines for line in text.splitlines())
+
+
+def typed_by_a_reader(page: str, command: list[str], folder: Path) -> str:
+    """Run a command in the reader's folder, and return what it printed."""
+    if command[:2] == ["make", "train"]:
+        settings = [word.removeprefix("ARGS=") for word in command[2:]] or ["env=MineSweeper"]
+        command = ["python", "-m", "enn_ppo.train", *shlex.split(settings[0])]
+    if command[:2] != ["python", "-m"]:
+        return compose(command)
+    module, *arguments = command[2:]
+    if module == "enn_ppo.play" or (module == "examples.harvest_sb3" and not installed("stable_baselines3")):
+        return compose(command)  # waits for keys
+    if module == "enn_ppo.train" and page != "docs/tutorial.md" and not any("resume=" in each for each in arguments):
+        arguments += SMALL
+    elif module == "enn_ppo.train" and page != "docs/tutorial.md":
+        arguments += ["total_timesteps=4096"]
+    elif module == "enn_ppo.eval" and page != "docs/tutorial.md":
+        arguments = [each for each in arguments if not each.startswith("episodes=")] + ["episodes=4"]
+    elif module == "enn_ppo.watch":
+        arguments += ["episodes=1", "open=false"]
+    elif module == "enn_ppo.plot":
+        arguments = [str(path) for each in arguments for path in sorted(folder.glob(each))]
+    environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    return done.stdout if module == "entity_gym.check" else ""
+
+
+def installed(library: str) -> bool:
+    with contextlib.suppress(ImportError):
+        return bool(__import__(library))
+    return False
+
+
+NUMBER = re.compile(r"-?\d+\.\d*")
+
+
+def assert_shown(shown: str, printed: str) -> None:
+    """Check that a page shows what was printed, up to layout and the last digit of decimals: processors round differently."""
+    words, others = (" ".join(NUMBER.sub(" # ", text).split()) for text in (shown, printed))
+    numbers, computed = ([float(each) for each in NUMBER.findall(text)] for text in (shown, printed))
+    near = len(numbers) == len(computed) and all(abs(a - b) < 0.011 for a, b in zip(numbers, computed, strict=True))
+    assert words == others and near, f"the page shows\n{shown}\nwhere this is printed:\n{printed}"
+
+
+# --- All other commands compose
+
+
+class Parsed(Exception):
+    """A command has parsed its arguments."""
+
+
+def parse_only(start: Callable[[], object], program: str, arguments: list[str]) -> None:
+    """Start a program with arguments, and end it where argparse has accepted them."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Parsed):
+        for name in ("parse_args", "parse_intermixed_args"):
+            original = getattr(argparse.ArgumentParser, name)
+
+            def parse(*given: Any, original: Callable[..., Any] = original) -> None:
+                original(*given)
+                raise Parsed
+
+            patch.setattr(argparse.ArgumentParser, name, parse)
+        patch.setattr(sys, "argv", [program, *arguments])
+        patch.syspath_prepend(str(ROOT / "scripts"))
+        start()
+
+
+def nothing(*_: object, **__: object) -> None: ...
+
+
+HYDRA: dict[str, Callable[..., int]] = {
+    "enn_ppo.train": cli.run_train,
+    "enn_ppo.eval": cli.run_eval,
+    "enn_ppo.watch": cli.run_watch,
+    "enn_ppo.serve": cli.run_serve,
+    "enn_ppo.clone": cli.run_clone,
+    "enn_ppo.sweep": run_sweep,
+}
+OTHERS = {"tensorboard", "optuna-dashboard", "ray", "node", "pre-commit"}
+"""Programs of others, whose arguments are theirs."""
+
+
+def compose(command: list[str]) -> str:
+    """Check a command without doing its work."""
+    program, *arguments = command
+    if "=" in program:  # a variable of the environment
+        return compose(arguments)
+    if program == "make":
+        target = [each for each in arguments if "=" not in each][0]
+        assert re.search(rf"^{target}:", read("Makefile"), re.MULTILINE), f"make has no {target}"
+    elif program == "pip":
+        extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+        named = {name for each in arguments for m in re.findall(r"\[([\w,-]+)\]", each) for name in m.split(",")}
+        assert arguments[0] == "install" and named <= extras.keys() | {"butterfly"}
+    elif program == "torchrun" or program == "python" and arguments[0] == "-m":
+        module, *arguments = arguments[arguments.index("-m") + 1 :]
+        compose_module(module, arguments)
+    elif program == "python" or program.startswith("scripts/"):
+        script, *arguments = [program, *arguments] if program.startswith("scripts/") else arguments
+        assert (ROOT / script).exists(), script
+        if script.endswith(".py"):
+            parse_only(lambda: runpy.run_path(str(ROOT / script), run_name="__main__"), script, arguments)
+    else:
+        assert program in OTHERS, command
+    return ""
+
+
+def compose_module(module: str, arguments: list[str]) -> None:
+    if module in HYDRA:
+        # Without a checkpoint to resume, with the settings of a new run; --cfg only prints them; jobs are processes.
+        given = [each for each in arguments if not re.match(r"resume=|jobs=|policies=\{\}", each)]
+        given = [each for each in given if each not in ("--cfg", "job")]
+        if module == "enn_ppo.train" and "--config-dir" not in given:
+            given = [each for each in given if each != "distributed=ddp"]  # asks for torchrun
+        assert HYDRA[module](nothing, given) == 0, f"{module} {arguments}"
+    elif module == "enn_ppo.plot":
+        parse_plot(arguments)
+    elif module.startswith("examples."):
+        assert (ROOT / f"{module.replace('.', '/')}.py").exists()
+    else:
+        parse_only(lambda: runpy.run_module(module, run_name="__main__"), module, arguments)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(map(commands, blocks(page)))])
+def test_every_command_of_the_page_composes(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("examples", "clients"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for block in blocks(page):
+        for command in commands(block):
+            compose(command)
+
+
+# --- What pages name exists
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_file_or_a_page_of_the_site(page: str) -> None:
+    lost = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", read(page), flags=re.DOTALL)):
+        path = link.partition("#")[0]
+        if path.startswith(SITE):
+            found = path.removeprefix(SITE).strip("/") in GENERATED
+        elif path.startswith(RAW):
+            found = (ROOT / path.removeprefix(RAW)).exists()
+        else:
+            target = (ROOT / page).parent / path
+            of_site = page.startswith("docs/") and (target.stem in GENERATED or target.name == "architecture.md")
+            found = ":" in path or target.exists() or of_site
+        if not found:
+            lost.append(link)
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_setting_and_file_that_a_page_names_exists(page: str) -> None:
+    names = {name for cls in (TrainConfig, EvalConfig, CloneConfig, SweepCommand, WatchConfig, ServeConfig)
+             for name in setting_names(cls)}  # fmt: skip
+    sections = {name.split(".")[0] for name in names if "." in name}
+    opened = ("env.kwargs.", "env.info.", "eval.env_kwargs.", "policies.", "env.unwrapped.")  # the last is Gymnasium's
+    lost = []
+    for code in re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", read(page), flags=re.DOTALL)):
+        setting = re.match(r"'?([a-z_]+(?:\.[a-z_]+)+)(?==|$|')", code)
+        if setting and setting[1].split(".")[0] in sections and setting[1] not in names:
+            if not setting[1].startswith(opened) and not setting[1].endswith((".py", ".yaml", ".png", ".json")):
+                lost.append(code)
+        if re.fullmatch(r"(?:entity_gym|rogue_net|enn_ppo|configs|scripts|tests|examples|docs)/[\w/.-]*", code):
+            if not (ROOT / code).exists() and not code.endswith("__pycache__"):
+                lost.append(code)
+    assert lost == []
+
+
+@pytest.mark.parametrize(("page", "words"), [("README.md", 800), ("ARCHITECTURE.md", 2500), ("CHANGELOG.md", 900)])
+def test_pages_that_are_read_first_are_short(page: str, words: int) -> None:
+    assert len(read(page).split()) <= words
+
+
+def test_every_number_of_the_readmes_table_stands_on_the_page_of_benchmarks() -> None:
+    table = read("README.md").split("## What it learns")[1].split("[Benchmarks]")[0]
+    rows = [line.split("|")[2:-1] for line in table.splitlines() if line.startswith("|")][2:]
+    assert len(rows) == 10
+    benchmarks = read("docs/benchmarks.md")
+    assert [cell for row in rows for cell in row if cell.strip() and cell.strip() not in benchmarks] == []
+
+
+def test_the_page_of_installation_has_every_extra_and_no_other() -> None:
+    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+    rows = re.findall(r"^\|([^|]*)\|", read("docs/install.md").split("## Extras")[1].split("## CPU")[0], re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`([\w-]+)`", row)} == extras.keys() - {"oracles"}
+
+
+def test_the_page_of_views_names_all_views_and_explains_every_key() -> None:
+    from entity_gym.bridges.views import EntityView, View, included_views, view_mapping
+
+    page = read("docs/bridges.md")
+    (shown,) = [yaml.safe_load(block.text) for block in blocks("docs/bridges.md") if block.language == "yaml"]
+    assert shown == view_mapping("highway")
+    assert [name for name in included_views() if f"| `{name}` |" not in page] == []
+    keys = {field.name for cls in (EntityView, View) for field in dataclasses.fields(cls)} - {"name", "entities"}
+    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
+
+
+def test_the_page_of_the_network_explains_every_setting() -> None:
+    told = set(re.findall(r"`(?:net\.)?(?:relpos\.|translation\.)?(\w+)(?:=[^`]*)?`", read("docs/network.md")))
+    names = {f.name for cls in (RogueNetConfig, RelposConfig, TranslationConfig) for f in dataclasses.fields(cls)}
+    assert names - told - {"relpos", "translation"} == set()
+
+
+def coefficients(settings: str, *, interpolate: bool) -> dict[int, float]:
+    """Row -> coefficient of what the entity of the network's page, at (0, 0) and looking up, sees at (1, -0.6)."""
+    given = {name: yaml.safe_load(value) for name, value in (each.split("=") for each in settings.split())}
+    relpos = RelposConfig(position_features=["x", "y"], interpolate=interpolate, **given)
+    obs_space = ObsSpace({"I": Entity(["x", "y", Angle("heading")]), "J": Entity(["x", "y"])})
+    actions = {"wait": CategoricalActionSpace(["yes"])}
+    positions = RogueNet(
+        RogueNetConfig(d_model=24, n_head=1, relpos=relpos), obs_space, actions
+    ).transformer.relative_positions
+    assert positions is not None
+    frame = Observation(features={"I": [[0, 0, np.pi / 2]], "J": [[1, -0.6]]})
+    batch = ObsBatch.from_vec_obs(batch_observations([frame], obs_space, actions))
+    with torch.no_grad():
+        positions.keys.copy_(torch.eye(*positions.keys.shape))  # so that a relative key lists its coefficients
+        keys = positions(batch, index=torch.tensor([[0, 1]])).packed_keys
+    assert keys is not None
+    return {row: share for row, share in enumerate(keys[0, 0, 1].tolist()) if share > 1e-6}
+
+
+def test_the_examples_of_relative_positions_are_what_the_code_computes() -> None:
+    rows = re.findall(r"^\| `(kind=[^`]*)` \| [^|]* \| (\d+) \| ([^|]*) \|$", read("docs/network.md"), re.MULTILINE)
+    assert len(rows) == 6
+    for settings, row, shares in rows:
+        assert coefficients(settings, interpolate=False) == {int(row): 1.0}
+        stated = {int(number): float(share) for share, number in re.findall(r"([\d.]+) of row (\d+)", shares)}
+        assert coefficients(settings, interpolate=True) == pytest.approx(stated, abs=0.006)
+
+
+def test_examples_are_shown_as_they_are() -> None:
+    (view,) = [block.text for block in blocks("docs/bring_yours.md") if block.language == "yaml"]
+    assert view == read("examples/harvest.yaml")
