@@ -264,6 +264,7 @@ def a_checkpoint(directory: Path) -> Path:
     config = TrainConfig(
         env=EnvConfig(id="tests.nightly.fuzz:Farm"),
         net=net.config,
+        value_net=net.config,
         rollout=RolloutConfig(num_envs=2, steps=4),
         optim=OptimConfig(batch_size=4),
         run_dir="out/farm",
