@@ -1,4 +1,4 @@
-"""Test cases of `bench_policy.py`: frames of chosen sizes, and a policy with its optimizer that acts and learns on them."""
+"""Test cases of `bench.py policy`: frames of chosen sizes, and a policy with its optimizer that acts and learns on them."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ ENVIRONMENTS_HEAD = """\
 # Environments
 
 The worlds that come with the package, by their names in `env=` and `make`. All are compiled, seeded and drawn by `render`. Each
-picture shows a policy that was trained with the world's preset for a few minutes on one core (`python scripts/gallery.py`;
+picture shows a policy that was trained with the world's preset for a few minutes on one core (`python scripts/pictures.py`;
 PickMatchingBalls with `one_hot` and `randomize`). [Benchmarks](benchmarks.md#presets) has the scores of the presets.
 
 The text is the contract of each world, from its docstring in `entity_gym/envs/`. The order of events in a step and the ranges
@@ -208,7 +208,7 @@ def world(name: str) -> str:
 
 
 def picture(name: str) -> list[str]:
-    """The picture of a world, where scripts/gallery.py has made one."""
+    """The picture of a world, where scripts/pictures.py has made one."""
     file = f"images/worlds/{name}.gif"
     return [f"![{name}, played by a trained policy]({file})"] if (ROOT / "docs" / file).exists() else []
 

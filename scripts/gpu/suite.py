@@ -24,7 +24,7 @@ DONE = re.compile(r"^(\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?: \((
 COLLECTING = re.compile(r"^_+ ERROR collecting (\S+) _+$")
 MISSING = re.compile(r"^E +(ModuleNotFoundError: .*)")
 #: Tests of the Triton kernels: of attention alone, and of whole networks against float64 on the CPU.
-KERNEL_TESTS = ("tests/rogue_net/cuda/test_triton_attention.py", "tests/rogue_net/test_cuda_parity.py")
+KERNEL_TESTS = ("tests/system/rogue_net/cuda/test_triton_attention.py", "tests/system/rogue_net/test_cuda_parity.py")
 PROBLEM = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - (.*))?$")
 
 
@@ -35,7 +35,7 @@ def measure(section: Section) -> None:
         return
     files = files_with_marks()
     if section.tiny:
-        files = ["tests/rogue_net/test_cuda_parity.py"]
+        files = ["tests/system/rogue_net/test_cuda_parity.py"]
     section.put(files=files)
     reports = section.device.type == "cuda" and not section.tiny
     if reports:  # a crash of this process leaves this

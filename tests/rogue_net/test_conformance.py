@@ -1,17 +1,14 @@
 """With the weights of rogue-net, which this project descends from, the network says what rogue-net says.
 
-Every fixture is what rogue-net 0.1.9 answered with one set of options; `scripts/record_rogue_net.py`, which recorded them,
-explains the files.
+Every fixture is what rogue-net 0.1.9 answered with one set of options; it was recorded by the program of
+`git show 4229c06:scripts/record_rogue_net.py`, which explains the files.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib.util
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -20,24 +17,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-import yaml
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
-from rogue_net import ObsBatch, RaggedTensor, RogueNet
+from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net.config import RelposConfig
 from rogue_net.rogue_net import Evaluation
+from rogue_net.transfer.conversion import convert, read_description
 
 NAMES = sorted(path.stem for path in (Path(__file__).parent / "fixtures").glob("*.npz"))
-SCRIPT = Path(__file__).parents[2] / "scripts" / "convert_rogue_net.py"
-
-_spec = importlib.util.spec_from_file_location("convert_rogue_net", SCRIPT)
-assert _spec is not None and _spec.loader is not None
-convert_rogue_net = importlib.util.module_from_spec(_spec)
-sys.modules[_spec.name] = convert_rogue_net
-_spec.loader.exec_module(convert_rogue_net)
 
 
 class Recording(NamedTuple):
@@ -67,10 +57,10 @@ def load(name: str) -> Recording:
 
 
 def make_net(recording: Recording, backend: str = "reference") -> RogueNet:
-    description = convert_rogue_net.read_description(recording.given)
+    description = read_description(recording.given)
     description = description._replace(config=dataclasses.replace(description.config, backend=backend))
     net: RogueNet = description.make_net()
-    net.load_state_dict(convert_rogue_net.convert(recording.weights, description))
+    net.load_state_dict(convert(recording.weights, description))
     return net
 
 
@@ -132,9 +122,10 @@ def assert_agree(ours: dict[str, Tensor], theirs: dict[str, NDArray[Any]]) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_converted_weights_say_what_rogue_net_said(name: str) -> None:
+def test_converted_weights_say_what_rogue_net_said_and_every_one_matters(name: str) -> None:
     recording = load(name)
-    evaluation = evaluate(make_net(recording), recording)
+    net = make_net(recording)
+    evaluation = evaluate(net, recording)
     assert_agree({name: rows.squeeze(1) for name, rows in evaluation.logits.items()}, recording.under("logits"))
     assert_agree(evaluation.log_probs, recording.under("log_probs"))
     assert_agree(evaluation.entropies, recording.under("entropies"))
@@ -142,10 +133,17 @@ def test_converted_weights_say_what_rogue_net_said(name: str) -> None:
     assert_agree({"value": evaluation.values.unsqueeze(1)}, {"value": regressions.pop("value")})
     assert_agree(evaluation.regressions, regressions)
 
+    answers = [evaluation.values, *evaluation.log_probs.values(), *evaluation.regressions.values()]
+    torch.cat([answer.flatten() for answer in answers]).square().sum().backward()
+    for key, parameter in net.named_parameters():
+        # a query times what all keys have in common cancels in the softmax
+        if not key.endswith(("key.bias", "key_projections.0.bias")):
+            assert parameter.grad is not None and parameter.grad.abs().max() > 1e-4, key
 
-@pytest.mark.parametrize("name", NAMES)
-def test_converted_weights_in_a_program_say_what_rogue_net_said(name: str) -> None:
-    recording = load(name)
+    assert_a_program_agrees(recording)
+
+
+def assert_a_program_agrees(recording: Recording) -> None:
     net, batch = make_net(recording, "fused"), make_batch(recording)
     program = net.program(batch)
     assert program is not None
@@ -161,75 +159,28 @@ def test_converted_weights_in_a_program_say_what_rogue_net_said(name: str) -> No
     torch.testing.assert_close(acted.values, values, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_weight_of_a_fixture_matters_to_its_answers(name: str) -> None:
-    recording = load(name)
-    net = make_net(recording)
-    evaluation = evaluate(net, recording)
-    answers = [evaluation.values, *evaluation.log_probs.values(), *evaluation.regressions.values()]
-    torch.cat([answer.flatten() for answer in answers]).square().sum().backward()
-    for key, parameter in net.named_parameters():
-        # a query times what all keys have in common cancels in the softmax
-        if not key.endswith(("key.bias", "key_projections.0.bias")):
-            assert parameter.grad is not None and parameter.grad.abs().max() > 1e-4, key
-
-
-def test_the_command_writes_weights_that_load_and_prints_the_settings(tmp_path: Path) -> None:
-    recording = load("visibility_globals")
-    torch.save(recording.weights, tmp_path / "weights.pt")
-    (tmp_path / "description.yaml").write_text(yaml.safe_dump(recording.given, sort_keys=False))
-    command = [SCRIPT, tmp_path / "weights.pt", tmp_path / "description.yaml", tmp_path / "converted.safetensors"]
-    result = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    assert yaml.safe_load(result.stdout) == {"net": {"d_model": 16, "n_layer": 1}}
-
-    converted = load_file(tmp_path / "converted.safetensors")
-    torch.testing.assert_close(converted, dict(make_net(recording).state_dict()), atol=0, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [("weights.pt", "nor a torch file"), ("weights.safetensors", "neither safetensors"), ("gone.pt", "No such file")],
-)
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, weights: str, message: str) -> None:
-    for name in ("weights.pt", "weights.safetensors"):
-        (tmp_path / name).write_text("garbage")
-    (tmp_path / "description.yaml").write_text(yaml.safe_dump(load("default").given, sort_keys=False))
-    command = [SCRIPT, tmp_path / weights, tmp_path / "description.yaml", tmp_path / "converted.safetensors"]
-    result = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    [line] = result.stderr.splitlines()
-    assert line.startswith("error: ") and weights in line and message in line
-
-
 def test_the_settings_are_those_of_rogue_net_in_our_words() -> None:
-    config = convert_rogue_net.read_description(load("polar_vector_interpolated").given).config
-    assert convert_rogue_net.settings_of(config) == {
-        "d_model": 16,
-        "relpos": {
-            "kind": "polar",
-            "extent": [5, 3],
-            "position_features": ["x", "y"],
-            "scale": 2.3,
-            "interpolate": True,
-            "rotation_vec_features": ["cos", "sin"],
-            "world_axis_at_zero": True,
-            "next_sector_at_start": True,
-        },
-    }
-
-
-def test_weights_are_read_from_safetensors_too(tmp_path: Path) -> None:
-    weights = load("no_layers").weights
-    save_file(weights, tmp_path / "weights.safetensors")
-    torch.testing.assert_close(convert_rogue_net.load_weights(tmp_path / "weights.safetensors"), weights)
+    config = read_description(load("polar_vector_interpolated").given).config
+    assert config == RogueNetConfig(
+        d_model=16,
+        relpos=RelposConfig(
+            kind="polar",
+            extent=[5, 3],
+            position_features=["x", "y"],
+            scale=2.3,
+            interpolate=True,
+            rotation_vec_features=["cos", "sin"],
+            world_axis_at_zero=True,
+            next_sector_at_start=True,
+        ),
+    )
 
 
 def test_a_normalization_that_has_seen_one_entity_does_nothing_there_and_here() -> None:
     recording = load("no_layers")
     one = recording.weights | {"embedding.embeddings.Mine.0.count": torch.tensor(1.0)}
-    description = convert_rogue_net.read_description(recording.given)
-    converted = convert_rogue_net.convert(one, description)
+    description = read_description(recording.given)
+    converted = convert(one, description)
     for part in ("count", "mean", "squares"):
         assert converted[f"embedding.entities.2.norm.{part}"].abs().sum() == 0
 
@@ -238,7 +189,7 @@ def convert_changed(name: str, change: Callable[[dict[str, Any], dict[str, Tenso
     recording = load(name)
     given, weights = copy.deepcopy(recording.given), dict(recording.weights)
     change(given, weights)
-    convert_rogue_net.convert(weights, convert_rogue_net.read_description(given))
+    convert(weights, read_description(given))
 
 
 @pytest.mark.parametrize(

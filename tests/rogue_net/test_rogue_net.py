@@ -205,36 +205,6 @@ def test_gradients_are_finite_where_masks_leave_one_choice_or_one_actee() -> Non
 # --- Visibility
 
 
-def seen_with(visible: dict[str, list[bool]], feature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Value, move and pick logits of scouts "a" and "b" among each other, beside "c" with this feature."""
-    observation = scouts(visible=visible, actions={
-        MOVE: CategoricalActionMask(actor_ids=["a", "b"]),
-        PICK: SelectEntityActionMask(actor_ids=["a", "b"], actee_ids=["a", "b", "fort"]),
-    })  # fmt: skip
-    features = {**observation.features, "unit.scout": [[0.0, 1.0], [2.0, 3.0], [feature, 0.5]]}
-    net, batch = make_net(n_layer=3), to_batch([scouts(), replace(observation, features=features)])
-    with torch.no_grad():
-        evaluation = net.evaluate(batch, net.act(batch, greedy=True).actions)
-    return evaluation.values[1], evaluation.logits[MOVE][4:], evaluation.logits[PICK][16:]
-
-
-def test_a_hidden_entity_is_seen_by_the_value_and_not_by_the_policy() -> None:
-    hidden = {"unit.scout": [True, True, False]}
-    value, moves, picks = seen_with(hidden, -1.0)
-    other_value, other_moves, other_picks = seen_with(hidden, 3.0)
-    assert not torch.isclose(value, other_value, atol=1e-4)
-    assert torch.equal(moves, other_moves)
-    assert torch.equal(picks, other_picks)
-
-
-def test_a_visible_entity_is_seen_by_both() -> None:
-    value, moves, picks = seen_with({}, -1.0)
-    other_value, other_moves, other_picks = seen_with({}, 3.0)
-    assert not torch.isclose(value, other_value, atol=1e-4)
-    assert not torch.allclose(moves, other_moves, atol=1e-4)
-    assert not torch.allclose(picks, other_picks, atol=1e-4)
-
-
 @FEW
 @given(data=st.data(), world=worlds)
 def test_whatever_is_hidden_changes_no_decision_of_the_visible(data: st.DataObject, world: World) -> None:

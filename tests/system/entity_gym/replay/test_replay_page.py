@@ -5,8 +5,6 @@ import gzip
 import html
 import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from entity_gym.replay.page import LARGEST_PLAIN, empty_replay, page_html, to_json
 from entity_gym.replay.server import PageServer
@@ -727,26 +724,3 @@ def test_a_live_page_shows_each_new_replay_by_itself(browser: Browser) -> None:
         )
     assert page.evaluate("replay.state.replay.episodes.length") == 1  # what was shown is still there
     page.close()
-
-
-# --- Pictures
-
-
-def test_a_command_writes_pictures_and_reports_damaged_files(tmp_path: Path) -> None:
-    (tmp_path / "good.html").write_text(page_html(replays.grid()), encoding="utf-8")
-    (tmp_path / "bad.html").write_text(page_html({**replays.grid(), "version": 9}), encoding="utf-8")
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "scripts/screenshots.py", *arguments, "--out", str(tmp_path / "out")]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-
-    done = run(f"{tmp_path}/good.html#episode=2&step=3", "--width", "500", "--scale", "2", "--dark")
-    assert (done.returncode, done.stderr) == (0, "")
-    with Image.open(tmp_path / "out" / "good-dark.png") as picture:
-        assert picture.width == 1000
-        assert sum(picture.convert("RGB").getpixel((5, 5))) < 150
-    done = run(f"{tmp_path}/bad.html")
-    assert done.returncode == 1
-    assert "This replay has version 9" in done.stderr
-    done = run(f"{tmp_path}/none.html")
-    assert (done.returncode, done.stderr) == (2, f"error: there is no file '{tmp_path}/none.html'\n")

@@ -1,0 +1,422 @@
+"""Commands with one mistake each, for `drills.py`: wrong names, types, numbers, files and combinations.
+
+Most of them are made from the settings of `train`, `eval`, `serve`, `clone` and `sweep`, so that new settings are tried without
+a change here; the others are written down in `written_commands`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from enn_ppo import export, play
+from enn_ppo.clone.clone import clone
+from enn_ppo.clone.config import CloneConfig
+from enn_ppo.convert.__main__ import main as convert
+from enn_ppo.eval.evaluate import evaluate
+from enn_ppo.plot.plot import main as plot
+from enn_ppo.serve.serve import serve
+from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_serve, run_train, run_watch
+from enn_ppo.settings.command_line.options import Option, sections_of
+from enn_ppo.settings.config import EvalConfig, TrainConfig
+from enn_ppo.settings.evaluation import WatchConfig
+from enn_ppo.settings.serving import ServeConfig
+from enn_ppo.sweep.command import run_sweep
+from enn_ppo.sweep.config import SweepCommand
+from enn_ppo.sweep.sweep import sweep
+from enn_ppo.train import train
+from enn_ppo.watch.watch import watch
+from entity_gym.check.command import main as check
+from entity_gym.play.command import main as play_yourself
+
+Main = Callable[[Sequence[str]], int]
+MAINS: dict[str, Main] = {
+    "train": lambda argv: run_train(train, argv),
+    "eval": lambda argv: run_eval(evaluate, argv),
+    "watch": lambda argv: run_watch(watch, argv),
+    "serve": lambda argv: run_serve(serve, argv),
+    "clone": lambda argv: run_clone(clone, argv),
+    "sweep": lambda argv: run_sweep(sweep, argv),
+    "play": play.main,
+    "export": export.main,
+    "convert": convert,
+    "plot": plot,
+    "entity_gym.check": check,
+    "entity_gym.play": play_yourself,
+}
+SCHEMAS = {
+    "train": TrainConfig,
+    "eval": EvalConfig,
+    "watch": WatchConfig,
+    "serve": ServeConfig,
+    "clone": CloneConfig,
+    "sweep": SweepCommand,
+}
+TINY = ("rollout.num_envs=4", "rollout.steps=4", "optim.batch_size=8", "net.d_model=16", "net.n_head=2", "device=cpu")
+SECONDS = 60.0  # after which a command has accepted its mistake, and runs
+MAX_LINES, MAX_CHARACTERS = 2, 1000  # of a message
+
+
+class Command(NamedTuple):
+    """A command with a mistake."""
+
+    name: str  # train, eval and so on
+    arguments: tuple[str, ...]
+    mentioned: tuple[str, ...]  # the message must have one of these
+
+    def __str__(self) -> str:
+        return f"{self.name} {' '.join(self.arguments)}"
+
+
+def bad_commands(number: int, rng: random.Random, folder: Path, run_dir: Path) -> list[Command]:
+    """Return this many different commands: those that are written down, at most half of all, and others made from settings.
+
+    Args:
+        number: of commands.
+        rng: chooses the commands.
+        folder: where commands would write.
+        run_dir: a run that is there.
+    """
+    good: dict[str, tuple[str, ...]] = {
+        "train": ("env=Count", f"run_dir={folder / 'new'}", "total_timesteps=32", *TINY),
+        "eval": (f"checkpoint={run_dir}", "episodes=2"),
+        "watch": (str(run_dir), "episodes=2", "open=false"),
+        "serve": (f"checkpoint={run_dir}", "port=0"),
+        "clone": (f"data={folder / 'missing.arrow'}", "env=Count", f"run_dir={folder / 'new'}", *TINY),
+        "sweep": ("sweep=ppo", "env=Count", f"run_dir={folder / 'new'}", "total_timesteps=1e6", "sweep.trials=1"),
+    }
+    written = [
+        Command(name, (*(() if _resumes(arguments) else good.get(name, ())), *arguments), mentioned)
+        for name, arguments, mentioned in written_commands(folder, run_dir)
+    ]
+    made = [
+        Command(name, (*good[name], argument), (option.name.rpartition(".")[2], option.name.partition(".")[0]))
+        for name, schema in SCHEMAS.items()
+        for option, argument in _spoiled(schema, rng)
+    ]
+    chosen = rng.sample(written, min(len(written), number // 2))
+    return chosen + rng.sample(made, number - len(chosen))
+
+
+def _resumes(arguments: Sequence[str]) -> bool:
+    return any(argument.startswith("resume=") for argument in arguments)
+
+
+def judge(command: Command, folder: Path) -> str:
+    """Run a command in a child of this process, and return what is wrong with its end; "" if it ended as it must."""
+    code, said = _run(command, folder)
+    shutil.rmtree(folder / "new", ignore_errors=True)  # of a command that was accepted
+    lines = [line for line in said.splitlines() if line.strip()]
+    message = [line for line in lines if re.match(r"([\w. -]+: )?error: ", line)]
+    shown = " / ".join(lines[-3:])[-400:]
+    if code is None:
+        return f"it still ran after {SECONDS:.0f} s: {shown}"
+    if code == 0:
+        return f"the mistake was accepted: {shown}"
+    if "Traceback" in said:
+        return f"a traceback: {shown}"
+    if code not in (1, 2) or not message:
+        return f"exit code {code}, without a message: {shown}"
+    if "Warning" in said:
+        return f"a library's warning: {shown}"
+    if len(lines) - lines.index(message[0]) > MAX_LINES or len(message[0]) > MAX_CHARACTERS:
+        return f"a message of {len(message[0])} characters, and {len(lines) - lines.index(message[0])} lines: {shown}"
+    if not any(word in message[0] for word in command.mentioned):
+        return f"the message names none of {', '.join(command.mentioned)}: {shown}"
+    return ""
+
+
+def _run(command: Command, folder: Path) -> tuple[int | None, str]:
+    """Run a command in a forked process, which has all modules already; return its exit code and what it wrote to stderr.
+
+    The code is None if the command was killed because it ran for too long.
+    """
+    output = folder / "stderr"
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        _become(command, output, folder)
+    deadline = time.monotonic() + SECONDS
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > deadline:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return None, output.read_text(errors="replace")
+        time.sleep(0.005)
+    code = int((folder / "code").read_text() or 1) if (folder / "code").exists() else -1
+    (folder / "code").unlink(missing_ok=True)
+    return code, output.read_text(errors="replace")
+
+
+def _become(command: Command, output: Path, folder: Path) -> None:
+    """Run a command in this process, write its exit code into a file, and end."""
+    code = 1
+    try:
+        os.setsid()
+        os.chdir(folder)
+        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+        try:
+            code = MAINS[command.name](list(command.arguments))
+        except SystemExit as end:
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        sys.stderr.flush()
+        (folder / "code").write_text(str(code))
+    finally:
+        os._exit(0)
+
+
+# --- Mistakes in settings
+
+
+def _spoiled(schema: type[Any], rng: random.Random) -> Iterator[tuple[Option, str]]:
+    """Every setting with a misspelled name, and with each kind of bad value."""
+    options = [option for section in sections_of(schema) for option in section.options]
+    names = {option.name for option in options}
+    for option in options:
+        if misspelled := _misspelled(option.name, names, rng):
+            yield option, f"{misspelled}=1"
+        for value in bad_values(option):
+            yield option, f"{option.name}={value}"
+
+
+def _misspelled(name: str, names: set[str], rng: random.Random) -> str | None:
+    """The name with two letters of its last part exchanged; None if that changes nothing, or is another setting."""
+    section, dot, last = name.rpartition(".")
+    place = rng.randrange(max(1, len(last) - 1))
+    result = section + dot + last[:place] + last[place : place + 2][::-1] + last[place + 2 :]
+    return None if result in names else result
+
+
+def bad_values(option: Option) -> list[str]:
+    """Return values, in the syntax of the command line, that a setting must refuse: of other types, and out of its range."""
+    kinds = set(option.type.split(" or "))
+    values = ["[[1]]", "{a: {b: 1}}"] if kinds != {"mapping"} else ["[[1]]", "7", "some"]
+    if "null" not in kinds:
+        values.append("null")
+    if kinds & {"integer", "number", "list of integers"} and "text" not in kinds:
+        values += ["many", "true", "nan", "1e400"]
+    if "integer" in kinds:
+        values.append("1.5")
+    if "schedule" in kinds:
+        values += ["fast", "1@0 -> x@1", "1@0.5 -> 2@0.2", "1@", "1@0 -> 2@7"]
+    if "true or false" in option.type:
+        values += ["maybe", "3", "0.5"]
+    if "choice" in kinds:
+        values += ["nothing", "7"]
+    return values + _out_of_range(option.range)
+
+
+def _out_of_range(text: str) -> list[str]:
+    """`at least 1` -> 0 and a number far below."""
+    if found := re.fullmatch(r"(at least|greater than) ([\d.,]+)", text):
+        low = float(found[2].replace(",", ""))
+        return [f"{low if found[1] == 'greater than' else low - 1:g}", "-1000000"]
+    if found := re.fullmatch(r"in ([\[(])([\d.e+-]+), ([\d.e+-]+)([\])])", text):
+        low, high = float(found[2]), float(found[3])
+        return [f"{low - (found[1] == '['):g}", f"{high + (found[4] == ']'):g}"]
+    return []
+
+
+# --- Other mistakes
+
+
+def written_commands(folder: Path, run_dir: Path) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """Return commands that settings alone do not make: name, further arguments, and words of which the message must have one."""
+    text = folder / "text.txt"
+    text.write_text("This is a text.\n")
+    (folder / "broken.yaml").write_text("space: [\n")
+    (folder / "list.yaml").write_text("- 1\n")
+    (folder / "twice.yaml").write_text("trials: 1\ntrials: 2\n")
+    (folder / "empty").mkdir(exist_ok=True)
+    missing, empty, run = str(folder / "missing"), str(folder / "empty"), str(run_dir)
+    long = "x" * 50_000
+    return [
+        ("train", (f"resume={missing}",), (missing,)),
+        ("train", (f"resume={empty}",), (empty,)),
+        ("train", (f"resume={text}",), (str(text),)),
+        ("train", (f"resume={run}", "net.d_model=32"), ("d_model",)),
+        ("train", (f"resume={run}", "env=Xor"), ("Xor", "environment")),
+        ("train", (f"run_dir={run}",), (run,)),
+        ("train", (f"run_dir={text}/run",), (str(text),)),
+        ("train", (f"run_dir={text}",), (str(text),)),
+        ("train", (f"record={empty}",), (empty,)),
+        ("train", (f"record={text}",), (str(text),)),
+        ("train", ("trust=true",), ("trust",)),
+        ("train", ("env=Cuont",), ("Cuont",)),
+        ("train", ("env=custom",), ("env.id",)),
+        ("train", ("env=custom", "env.id=no_such_module:World"), ("no_such_module",)),
+        ("train", ("env=custom", "env.id=json:Nothing"), ("Nothing",)),
+        ("train", ("env=custom", "env.id=json:JSONEncoder"), ("JSONEncoder",)),
+        ("train", ("env=custom", "env.id=World"), ("World",)),
+        ("train", ("env=custom", "env.id=:"), ("env.id",)),
+        ("train", ("env=gymnasium", "env.id=NoSuch-v1"), ("NoSuch",)),
+        ("train", ("env=program", f"env.kwargs.command=[{missing}]"), (missing,)),
+        ("train", ("env=program", "env.kwargs.command=[/bin/false]"), ("/bin/false",)),
+        ("train", ("env=program",), ("command",)),
+        ("train", ("env.kwargs.widht=3",), ("widht",)),
+        ("train", ("env=MineSweeper", "env.kwargs.width=-1"), ("width",)),
+        ("train", ("env=MineSweeper", "env.kwargs.width=wide"), ("width",)),
+        ("train", ("env=MineSweeper", "env.kwargs.num_mines=1000"), ("num_mines", "mines")),
+        ("train", ("env.info.nothing=[1,2]",), ("nothing",)),
+        ("train", ("env.info={a: {low: 3}}",), ("env.info", "high")),
+        ("train", (f"ppo.teacher={missing}",), (missing,)),
+        ("train", ("ppo.teacher_kl=0.1",), ("teacher",)),
+        ("train", ("value_optim.lr=0.1",), ("value_optim",)),
+        ("train", ("value_net=nothing",), ("value_net",)),
+        ("train", ("value_net.d_model=16",), ("value_net",)),
+        ("train", ("self_play.pool_size=3",), ("self_play",)),
+        ("train", ("self_play.enabled=true",), ("self_play", "players", "player")),
+        ("train", ("policies={red: [0], blue: [1]}",), ("policies", "players")),
+        ("train", ("policies={red: [0], blue: [0]}",), ("policies",)),
+        ("train", ("policies={'a/b': [0]}",), ("policies",)),
+        ("train", ("distributed=ray", f"record={missing}"), ("record",)),
+        ("train", ("distributed=ddp",), ("ddp", "torchrun")),
+        ("train", ("distributed=nothing",), ("distributed",)),
+        ("train", ("rollout.pipeline=2", "rollout.num_envs=3"), ("pipeline", "num_envs")),
+        ("train", ("rollout.block=3",), ("block",)),
+        ("train", ("optim.batch_size=100000",), ("batch_size",)),
+        ("train", ("total_timesteps=1",), ("total_timesteps",)),
+        ("train", ("net.d_model=15",), ("d_model", "n_head")),
+        ("train", ("rollout.steps=99999999999",), ("rollout.steps", "memory")),
+        ("train", ("net.d_model=100000000",), ("d_model", "memory")),
+        ("train", ("rollout.num_envs=1000000000000",), ("num_envs", "memory")),
+        ("train", ("record_logits=true",), ("record_logits",)),
+        ("train", ("eval.episodes=7",), ("eval.interval",)),
+        ("train", ("eval.interval=16", "eval.seed=1"), ("seed",)),
+        ("train", ("eval.interval=16", f"eval.opponent={missing}"), ("opponent",)),
+        ("train", ("eval.interval=16", "eval.env_kwargs.widht=3"), ("widht",)),
+        ("train", ("eval.interval=16", "eval.video=200"), ("video",)),
+        ("train", ("jobs=2",), ("jobs",)),
+        ("train", ("--multirun", "jobs=0"), ("jobs",)),
+        ("train", ("--multirun", "seed=1,2", "optim.lr=1,x"), ("lr",)),
+        ("train", ("seed=1,2",), ("seed",)),
+        ("train", ("--multirn",), ("--multirn",)),
+        ("train", ("--config-dir", missing), (missing,)),
+        ("train", ("experiment=nothing",), ("nothing",)),
+        ("train", ("hydra.run.dir=x",), ("hydra",)),
+        ("train", ("optim.lr",), ("optim.lr",)),
+        ("train", ("=3",), ("=3",)),
+        ("train", ("optim=fast",), ("optim",)),
+        ("train", ("optim.lr=[",), ("optim.lr",)),
+        ("train", ("seed=${nothing}",), ("nothing", "seed")),
+        ("train", ("+seed.more=1",), ("seed",)),
+        ("eval", (f"checkpoint={missing}",), (missing,)),
+        ("eval", (f"checkpoint={text}",), (str(text),)),
+        ("eval", (f"checkpoint={empty}",), (empty,)),
+        ("eval", ("env_kwargs.widht=3",), ("widht",)),
+        ("eval", (f"opponent={missing}",), ("opponent", missing)),
+        ("eval", (f"output={empty}",), (empty,)),
+        ("eval", (f"output={text}/result.json",), (str(text),)),
+        ("eval", ("render=film.txt",), ("render",)),
+        ("eval", ("video=5",), ("video",)),
+        ("eval", (f"record={empty}",), (empty,)),
+        ("eval", ("max_episode_steps=0",), ("max_episode_steps",)),
+        ("eval", ("jobs=2",), ("jobs",)),
+        ("serve", (f"checkpoint={missing}",), (missing,)),
+        ("serve", ("host=0.0.0.0",), ("token",)),
+        ("serve", ("host=999.1.1.1",), ("host", "999.1.1.1")),
+        ("serve", ("token=short",), ("token",)),
+        ("serve", ("port=70000",), ("port",)),
+        ("serve", ("--multirun", "port=1,2"), ("--multirun",)),
+        ("clone", (), ("missing.arrow",)),
+        ("clone", (f"data={text}",), (str(text),)),
+        ("clone", (f"data={empty}",), (empty,)),
+        ("clone", ("data=[]",), ("data",)),
+        ("clone", ("clone.holdout=0", "clone.patience=3"), ("patience", "holdout")),
+        ("sweep", ("sweep=nothing",), ("nothing",)),
+        ("sweep", (f"sweep={missing}.yaml",), (missing,)),
+        ("sweep", (f"sweep={folder / 'broken.yaml'}",), ("broken.yaml",)),
+        ("sweep", (f"sweep={folder / 'list.yaml'}",), ("list.yaml",)),
+        ("sweep", ("jobs=2",), ("jobs",)),
+        ("sweep", (f"resume={run}",), ("resume",)),
+        ("sweep", ("--multirun",), ("--multirun",)),
+        ("sweep", ("sweep.space=7",), ("space",)),
+        ("sweep", ("sweep.space={optim.lrr: [1, 2]}",), ("lrr",)),
+        ("sweep", ("sweep.space={optim.lr: {scale: cubic, low: 1, high: 2}}",), ("cubic",)),
+        ("sweep", ("sweep.space={optim.lr: {scale: log, low: 0, high: 2}}",), ("low",)),
+        ("sweep", ("sweep.metric=eval/episodic_reward",), ("eval.interval",)),
+        ("sweep", ("optim.lr=0.1",), ("optim.lr",)),
+        ("play", (missing,), (missing,)),
+        ("play", (str(text),), (str(text),)),
+        ("play", (run, "--set", "widht=3"), ("widht",)),
+        ("play", (run, "--set", "widht"), ("widht",)),
+        ("play", (run, "--temperature", "-1"), ("temperature",)),
+        ("play", (run, "--seed", "x"), ("seed",)),
+        ("play", (run, "--gredy"), ("--gredy",)),
+        ("play", (), ("checkpoint",)),
+        ("export", (missing, str(folder / "a.agent")), (missing,)),
+        ("export", (run, str(text)), (str(text),)),
+        ("export", (run, empty), (empty,)),
+        ("export", (run,), ("file",)),
+        ("export", (run, f"{text}/a.agent"), (str(text),)),
+        ("convert", (missing, str(folder / "new")), (missing,)),
+        ("convert", (empty, str(folder / "new")), (empty,)),
+        ("convert", (str(text), str(folder / "new")), (str(text),)),
+        ("convert", (run, str(folder / "new")), (run,)),
+        ("convert", (run, str(folder / "new"), "optim.lr"), ("optim.lr",)),
+        ("convert", (run, str(folder / "new"), "optim.lr=["), ("optim.lr",)),
+        ("plot", (missing,), (missing,)),
+        ("plot", (empty,), (empty,)),
+        ("plot", (str(text),), (str(text),)),
+        ("plot", (), ("run",)),
+        ("plot", (run, "y=nothing"), ("nothing",)),
+        ("plot", (run, "x=nothing"), ("x",)),
+        ("plot", (run, "smooth=1"), ("smooth",)),
+        ("plot", (run, "smooth=much"), ("smooth",)),
+        ("plot", (run, "output=plot.txt"), ("output",)),
+        ("plot", (run, f"output={text}/plot.png"), (str(text),)),
+        ("plot", (run, "--smooth"), ("--smooth",)),
+        ("plot", (run, "smoth=0"), ("smoth",)),
+        ("entity_gym.check", ("Cuont",), ("Cuont",)),
+        ("entity_gym.check", ("no_such_module:World",), ("no_such_module",)),
+        ("entity_gym.check", ("json:Nothing",), ("Nothing",)),
+        ("entity_gym.check", ("Count", "--steps", "0"), ("steps",)),
+        ("entity_gym.check", ("Count", "--set", "widht=3"), ("widht",)),
+        ("entity_gym.check", ("Count", "--quik"), ("--quik",)),
+        ("entity_gym.play", ("Cuont",), ("Cuont",)),
+        ("entity_gym.play", ("Count", "--set", "widht=3"), ("widht",)),
+        ("entity_gym.play", ("Count", "--seed", "-1"), ("seed",)),
+        ("entity_gym.play", ("MineSweeper", "--set", "width=0"), ("width",)),
+        ("train", ("num_threads=1000000000",), ("num_threads",)),
+        ("train", ("rollout.num_threads=1000000000",), ("num_threads",)),
+        ("train", ("env=[]",), ("env",)),
+        ("train", ("--multirun", "seed=range(1,1)"), ("seed",)),
+        ("train", ("--multirun", "seed=range(1,1000000000)"), ("seed",)),
+        ("train", ("--multirun", "seed=1,2", "jobs=1000000000"), ("jobs",)),
+        ("train", ("env.kwargs={a: 1, a: 2}",), ("twice",)),
+        ("train", (f"{long}=1",), ("50000 characters",)),
+        ("train", (f"env={long}",), ("too long",)),
+        ("train", (f"run_dir={long}",), ("run_dir",)),
+        ("train", (f"env.kwargs.a={'[' * 500}{']' * 500}",), ("env.kwargs.a",)),
+        ("train", (f"env.kwargs.{'a.' * 300}a=1",), ("env.kwargs.a",)),
+        ("eval", (f"checkpoint={long}",), ("too long",)),
+        ("eval", (f"env_kwargs={{a: {'[' * 500}{']' * 500}}}",), ("env_kwargs",)),
+        ("watch", (f"device={long}",), ("device",)),
+        ("serve", (f"host={long}",), ("host",)),
+        ("clone", (f"data={long}",), ("too long", "data", "recording")),
+        ("sweep", ("sweep.jobs=1000000000",), ("sweep.jobs",)),
+        ("sweep", (f"sweep={folder / 'twice.yaml'}",), ("duplicate key",)),
+        ("play", (long,), ("too long",)),
+        ("export", (long, str(folder / "a.agent")), ("too long",)),
+        ("export", (run, str(folder / long)), ("too long",)),
+        ("plot", (long,), ("too long",)),
+        ("entity_gym.check", (long,), (long[:40],)),
+        ("entity_gym.play", (long,), (long[:40],)),
+    ]

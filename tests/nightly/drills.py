@@ -1,0 +1,678 @@
+"""Drills: processes are killed, disks are full, clocks jump, commands and clients are bad. Nothing may be lost.
+
+python -m tests.nightly.drills                                        # all drills, about half an hour
+python -m tests.nightly.drills commands trainer --commands 50 --kills 5
+python -m tests.nightly.drills --report docs/benchmarks.md            # also writes the table into a page
+
+trainer     kill -9 of the trainer at random moments, each followed by `resume=`
+worker      kill -9 of an environment worker process; `resume=`
+evaluator   kill -9 of the process that evaluates; training goes on
+runner      kill -9 of a runner on Ray; training goes on (with the extra `ray`)
+server      kill -9 of the policy server; it is started again on the same port
+disk        a disk that is full during training, then has room again; `resume=` (as root, who may mount file systems)
+read_only   commands that write into a read-only file system (as root)
+second      a second trainer in the run directory of one that runs
+clock       a clock that jumps back and forth while training is killed and resumed
+commands    bad commands: one sentence, exit code 2 or 1, and no traceback
+clients     bad clients of the policy server beside a good one
+
+After kills the final checkpoint must be that of an undisturbed run, bit for bit: weights, optimizer, environments, random
+numbers. Exit code 1 if anything was lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+import torch
+
+from enn_ppo.checkpoints import load_checkpoint
+from tests.nightly import drill_server
+
+REPOSITORY = Path(__file__).parents[2]
+START, END = "<!-- drills -->", "<!-- end of drills -->"  # around the table in a page
+INTERVAL, FRAMES = 2, 64  # updates between two checkpoints, environment steps of an update
+#: A run of seconds, in a world that saves its state.
+SETTINGS = (
+    *("env=MineSweeper", "env.kwargs.width=4", "env.kwargs.height=4", "env.kwargs.num_mines=2"),
+    *(
+        "rollout.num_envs=8",
+        "rollout.steps=8",
+        "optim.batch_size=32",
+        "net.d_model=16",
+        "net.n_layer=1",
+        "net.n_head=2",
+    ),
+    *(f"checkpoint_interval={INTERVAL}", "num_threads=1", "device=cpu"),
+)
+PATIENCE = 180.0  # seconds after which a process that has to end hangs
+#: `time.time` jumps by up to a day, back and forth. Python reads it, and files get other dates.
+JUMPING_CLOCK = """
+import os, random, time
+true, rng = time.time, random.Random(os.getpid())
+time.time = lambda: true() + rng.uniform(-86400, 86400)
+time.time_ns = lambda: int(1e9 * time.time())
+"""
+
+
+class Lost(Exception):  # noqa: N818 - says what was lost
+    """A drill's finding: something was lost, or a message does not help."""
+
+
+@dataclass
+class Tally:
+    """The outcome of a drill."""
+
+    tried: int = 0
+    lost: list[str] = field(default_factory=list)  # one text for each loss
+    note: str = ""
+    skipped: str = ""  # why the drill could not be held
+    seconds: float = 0.0
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Count an attempt, and note what it lost."""
+        self.tried += 1
+        try:
+            yield
+        except Lost as lost:
+            self.lost.append(str(lost))
+            print(f"    LOST: {lost}", flush=True)
+
+
+class Sizes(NamedTuple):
+    """How much is tried."""
+
+    kills: int  # of the trainer
+    other_kills: int  # of each other kind of process
+    commands: int
+    clients: int
+    seconds: float  # for which clients misbehave
+    steps: int  # of a run
+
+
+@dataclass
+class Drills:
+    """The drills' common parts: a folder, random numbers, and undisturbed runs.
+
+    Args:
+        folder: for runs.
+        seed: of kills and commands.
+        sizes: how much is tried.
+    """
+
+    folder: Path
+    seed: int
+    sizes: Sizes
+    undisturbed: dict[tuple[str, ...], Path] = field(default_factory=dict)
+
+    def rng(self, name: str) -> random.Random:
+        """Random numbers of a drill, whichever drills are held besides."""
+        return random.Random(f"{self.seed} {name}")
+
+    def whole_run(self, *settings: str) -> Path:
+        """The run directory of an undisturbed run with these settings."""
+        if settings not in self.undisturbed:
+            run = Run(self.folder / f"undisturbed_{len(self.undisturbed)}", self.settings(*settings))
+            run.finish()
+            self.undisturbed[settings] = run.directory
+        return self.undisturbed[settings]
+
+    def settings(self, *more: str) -> tuple[str, ...]:
+        """Settings of a run."""
+        return (*SETTINGS, f"total_timesteps={self.sizes.steps}", *more)
+
+
+class Run:
+    """A run that is killed and resumed.
+
+    Args:
+        directory: the run directory.
+        settings: of its first start; resumed runs take them from their checkpoint.
+        environment: further environment variables.
+    """
+
+    def __init__(self, directory: Path, settings: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self.directory, self.settings = directory, settings
+        self.environment = environment or {}
+        self.output = directory.with_name(f"{directory.name}_output")
+
+    def arguments(self) -> list[str]:
+        """Arguments that start the run, or resume it as soon as there is a checkpoint."""
+        if (self.directory / "checkpoints/latest").exists():
+            return [f"resume={self.directory}"]
+        return [f"run_dir={self.directory}", "overwrite=true", *self.settings]
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start or resume the run."""
+        with self.output.open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "enn_ppo.train", *self.arguments()],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=_environment(self.environment),
+            )
+
+    def finish(self) -> None:
+        """Start or resume the run, and wait for its end.
+
+        Raises:
+            Lost: it does not end well.
+        """
+        self.await_end(self.start(), (0,))
+
+    def await_end(self, process: subprocess.Popen[bytes], codes: Sequence[int]) -> str:
+        """Wait for the end of the process, and return what it wrote.
+
+        Raises:
+            Lost: it hangs, ends with another exit code, or with a traceback.
+        """
+        try:
+            code = process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise Lost(f"training hangs: {_last_lines(self.output.read_text())}") from None
+        said = self.output.read_text(errors="replace")
+        if code not in codes or "Traceback" in said:
+            raise Lost(f"training ended with exit code {code}: {_last_lines(said)}")
+        return said
+
+    def wait_for_updates(self, process: subprocess.Popen[bytes], updates: int = 1) -> bool:
+        """Wait until the process has trained for some updates. Returns whether it still runs."""
+        metrics = self.directory / "metrics.jsonl"
+        before = _lines(metrics)
+        deadline = time.monotonic() + PATIENCE
+        while process.poll() is None and time.monotonic() < deadline:
+            now = _lines(metrics)
+            if now < before:  # cut back to the checkpoint
+                before = now
+            if now >= before + updates:
+                return True
+            time.sleep(0.005)
+        return process.poll() is None
+
+    def lost_updates(self) -> int:
+        """The number of finished updates that the newest checkpoint does not have."""
+        rows = rows_of(self.directory)
+        if not rows:
+            return 0
+        saved = load_checkpoint(self.directory).step if (self.directory / "checkpoints/latest").exists() else 0
+        return int(sum(row["step"] > saved for row in rows))
+
+
+def rows_of(run_dir: Path) -> list[dict[str, Any]]:
+    """The updates' rows of metrics.jsonl, without times. The last one may be half written, and then is left out."""
+    rows = []
+    for line in (run_dir / "metrics.jsonl").read_text().splitlines() if (run_dir / "metrics.jsonl").exists() else ():
+        with suppress(json.JSONDecodeError):
+            row = json.loads(line)
+            if "seconds" in row:
+                rows.append(row)
+    timed = re.compile(r"seconds|share_|eval/|.*_per_second$")
+    return [{name: value for name, value in row.items() if not timed.match(name)} for row in rows]
+
+
+def check_same(run_dir: Path, undisturbed: Path) -> None:
+    """Compare the last checkpoints and the metrics of two runs.
+
+    Raises:
+        Lost: they differ.
+    """
+    one, other = load_checkpoint(run_dir), load_checkpoint(undisturbed)
+    if one.step != other.step:
+        raise Lost(f"{run_dir} ended at step {one.step:,}, the undisturbed run at {other.step:,}")
+    parts = {"policy": (one.policy, other.policy), "other weights": (one.more_weights, other.more_weights)}
+    for name in one.trainer.keys() | other.trainer.keys():
+        if name not in ("seconds", "evaluations"):  # how long it took, and which evaluations still ran
+            parts[f"trainer state {name}"] = (one.trainer.get(name), other.trainer.get(name))
+    if different := [name for name, (first, second) in parts.items() if not same(first, second)]:
+        raise Lost(f"the last checkpoint of {run_dir} differs from that of the undisturbed run: {', '.join(different)}")
+    if rows_of(run_dir) != rows_of(undisturbed):
+        raise Lost(f"the metrics of {run_dir} differ from those of the undisturbed run")
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return whether two nested values are equal, bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and bool(one == other)
+
+
+# --- Kills
+
+
+def trainer(drills: Drills, tally: Tally) -> None:
+    """Kill the trainer at random moments: a quarter of them while it starts, the others while it trains and saves."""
+    _kill_trainer(drills, tally, drills.rng("trainer"), drills.sizes.kills, "killed")
+
+
+def _kill_trainer(
+    drills: Drills,
+    tally: Tally,
+    rng: random.Random,
+    kills: int,
+    name: str,
+    environment: Mapping[str, str] | None = None,
+    after_kill: Callable[[Run], None] = lambda run: None,
+) -> None:
+    whole = drills.whole_run()
+    number, most, left = 0, 0, kills
+    while left > 0:
+        run = Run(drills.folder / f"{name}_{number}", drills.settings(), environment)
+        number += 1
+        with tally.attempt():
+            tally.tried -= 1
+            while left > 0:
+                process = run.start()
+                if rng.random() < 0.25:
+                    time.sleep(rng.uniform(0.0, 5.0))
+                elif run.wait_for_updates(process):
+                    time.sleep(rng.uniform(0.0, 0.4))
+                children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+                process.kill()
+                if process.wait() == 0:
+                    break  # the run had ended before
+                left -= 1
+                tally.tried += 1
+                _check_gone(children)
+                lost = run.lost_updates()
+                most = max(most, lost)
+                if lost > INTERVAL:
+                    raise Lost(
+                        f"{lost} updates, more than a checkpoint interval of {INTERVAL}, came after the checkpoint"
+                    )
+                after_kill(run)
+            else:
+                run.finish()
+            run.await_end(process, (0, -signal.SIGKILL))
+            check_same(run.directory, whole)
+        shutil.rmtree(run.directory, ignore_errors=True)
+    tally.note = f"{number} runs; at most {most} updates after the last checkpoint were repeated"
+
+
+def worker(drills: Drills, tally: Tally) -> None:
+    """Kill an environment worker process: the run ends with a sentence, or goes on, and is resumed."""
+    rng, settings = drills.rng("worker"), ("rollout.num_processes=2", f"total_timesteps={drills.sizes.steps // 4}")
+    whole = drills.whole_run(*settings)
+    for number in range(drills.sizes.other_kills):
+        with tally.attempt():
+            run = Run(drills.folder / f"worker_{number}", drills.settings(*settings))
+            process = run.start()
+            _kill_child(run, process, rng)
+            run.await_end(process, (1,))
+            if (lost := run.lost_updates()) > INTERVAL:
+                raise Lost(f"{lost} updates, more than a checkpoint interval of {INTERVAL}, came after the checkpoint")
+            run.finish()
+            check_same(run.directory, whole)
+
+
+def evaluator(drills: Drills, tally: Tally) -> None:
+    """Kill the process that evaluates checkpoints: training goes on, and all evaluations are done."""
+    rng = drills.rng("evaluator")
+    settings = (f"eval.interval={drills.sizes.steps // 4}", "eval.episodes=2000")
+    whole = drills.whole_run(*settings)
+    for number in range(drills.sizes.other_kills):
+        with tally.attempt():
+            run = Run(drills.folder / f"evaluator_{number}", drills.settings(*settings))
+            process = run.start()
+            _kill_child(run, process, rng)
+            run.await_end(process, (0,))
+            check_same(run.directory, whole)
+            if (mine := evaluated(run.directory)) != (expected := evaluated(whole)):
+                raise Lost(f"evaluated were {sorted(mine)}, and undisturbed {sorted(expected)}, or with other scores")
+
+
+def evaluated(run_dir: Path) -> dict[int, float]:
+    """Step -> reward of the evaluation."""
+    rows = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+    return {int(row["eval/step"]): row["eval/episodic_reward"] for row in rows if "eval/step" in row}
+
+
+def runner(drills: Drills, tally: Tally) -> None:
+    """Kill a runner on Ray: training goes on and ends at its last step."""
+    if importlib.util.find_spec("ray") is None:
+        tally.skipped = "ray is not installed"
+        return
+    rng, steps = drills.rng("runner"), drills.sizes.steps // 4
+    for number in range(min(drills.sizes.other_kills, 2)):  # a cluster takes long to start
+        with tally.attempt():
+            run = Run(
+                drills.folder / f"runner_{number}", drills.settings("distributed=ray", f"total_timesteps={steps}")
+            )
+            process = run.start()
+            _kill_child(run, process, rng, "ray::EnvRunner")
+            run.await_end(process, (0,))
+            if (step := load_checkpoint(run.directory).step) < steps:
+                raise Lost(f"training ended at step {step:,} of {steps:,}")
+
+
+def server(drills: Drills, tally: Tally) -> None:
+    """Kill the policy server while a client asks: the next server on the same port gives the same answers."""
+    rng, checkpoint, port = drills.rng("server"), str(drills.whole_run()), 0
+    first: dict[str, Any] | None = None
+    for _ in range(drills.sizes.other_kills):
+        with tally.attempt(), drill_server.serving(checkpoint, drills.folder, port) as (process, port):
+            client = drill_server.GoodClient(port)
+            for _ in range(rng.randrange(1, 200)):
+                client.ask()
+            if not client.lives or client.wrong:
+                raise Lost("the good client got no answer, or another one")
+            first = first or client.first
+            if {**(client.first or {}), "id": 1} != {**(first or {}), "id": 1}:
+                raise Lost("the server answers otherwise than before it was killed")
+            process.kill()
+            process.wait()
+    tally.note = "same port, same answers"
+
+
+def _kill_child(run: Run, process: subprocess.Popen[bytes], rng: random.Random, title: str = "") -> None:
+    """Kill one of the trainer's child processes at a random moment after the first update.
+
+    Raises:
+        Lost: the run ended before.
+    """
+    run.wait_for_updates(process)
+    time.sleep(rng.uniform(0.0, 0.5))
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(psutil.NoSuchProcess):
+            children = psutil.Process(process.pid).children(recursive=True)
+            if found := [child for child in children if not title or title in " ".join(child.cmdline())]:
+                rng.choice(found).kill()
+                return
+        time.sleep(0.01)
+    raise Lost(f"the run ended before a process of it could be killed: {_last_lines(run.output.read_text())}")
+
+
+def _check_gone(children: Sequence[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(children, timeout=15)
+    if alive:
+        raise Lost(f"{len(alive)} child processes outlive the killed trainer")
+
+
+# --- Folders
+
+
+def disk(drills: Drills, tally: Tally) -> None:
+    """Train on a disk that becomes full, at random sizes; then it has room, and the run is resumed."""
+    rng, whole = drills.rng("disk"), drills.whole_run()
+    for number in range(min(drills.sizes.other_kills, 5)):
+        with _mounted(drills.folder / "disk", f"size={rng.randrange(100, 1500)}k") as mount:
+            if mount is None:
+                tally.skipped = "file systems cannot be mounted"
+                return
+            with tally.attempt():
+                run = Run(mount / "run", drills.settings("keep_last=1000"))
+                run.output = drills.folder / f"disk_{number}_output"
+                said = run.await_end(run.start(), (2,))
+                if "No space left on device" not in said:
+                    raise Lost(f"the message does not name the full disk: {_last_lines(said)}")
+                subprocess.run(["mount", "-o", "remount,size=200m", str(mount)], check=True)
+                if (lost := run.lost_updates()) > INTERVAL:
+                    raise Lost(f"{lost} updates came after the checkpoint")
+                run.finish()
+                check_same(run.directory, whole)
+
+
+def read_only(drills: Drills, tally: Tally) -> None:
+    """Commands that write into a read-only file system end with a sentence; those that only read one, work."""
+    from tests.nightly import bad_commands
+
+    run_dir = drills.whole_run()
+    with _mounted(drills.folder / "read_only") as mount:
+        if mount is None:
+            tally.skipped = "file systems cannot be mounted"
+            return
+        shutil.copytree(run_dir, mount / "run", symlinks=True)
+        subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=True)
+        target, scratch = str(mount / "new"), drills.folder / "read_only_commands"
+        scratch.mkdir()
+        train, tiny = ("env=Count", "total_timesteps=32"), bad_commands.TINY
+        commands = [
+            ("train", (*train, *tiny, f"run_dir={target}")),
+            ("train", (*train, *tiny, f"run_dir={scratch / 'recorded'}", f"record={target}")),
+            ("train", (f"resume={mount / 'run'}", f"total_timesteps={2 * drills.sizes.steps}")),
+            ("train", (*train, *tiny, f"run_dir={mount / 'run'}", "overwrite=true")),
+            ("eval", (f"checkpoint={mount / 'run'}", "episodes=2", f"output={target}")),
+            ("eval", (f"checkpoint={mount / 'run'}", "episodes=2", f"record={target}")),
+            ("eval", (f"checkpoint={mount / 'run'}", "episodes=2", f"render={target}.gif")),
+            ("sweep", ("sweep=ppo", "env=Count", f"run_dir={target}", "sweep.trials=1")),
+            ("export", (str(mount / "run"), f"{target}.agent")),
+            ("plot", (str(mount / "run"), f"output={target}.png")),
+        ]
+        for name, arguments in commands:
+            with tally.attempt():
+                command = bad_commands.Command(name, arguments, ("Read-only file system",))
+                if problem := bad_commands.judge(command, scratch):
+                    raise Lost(f"{command}: {problem}")
+        with tally.attempt():
+            command = bad_commands.Command("eval", (f"checkpoint={mount / 'run'}", "episodes=2"), ())
+            if not (problem := bad_commands.judge(command, scratch)).startswith("the mistake was accepted"):
+                raise Lost(f"a run in a read-only folder cannot be evaluated: {problem}")
+
+
+def second(drills: Drills, tally: Tally) -> None:
+    """Start a second trainer in the run directory of one that trains: it is refused, and the first is not disturbed."""
+    run = Run(drills.folder / "taken", drills.settings("optim.anneal_lr=false"))
+    run.settings = [*run.settings, "total_timesteps=1000000000"]
+    process = run.start()
+    try:
+        run.wait_for_updates(process, 2 * INTERVAL)
+        for arguments in (
+            [f"resume={run.directory}"],
+            [f"run_dir={run.directory}", *SETTINGS],
+            [f"run_dir={run.directory}", "overwrite=true", *SETTINGS],
+        ):
+            with tally.attempt():
+                other = Run(run.directory, arguments)
+                other.output = drills.folder / "second_output"
+                other.arguments = lambda: arguments  # type: ignore[method-assign]  # noqa: B023 - called at once
+                said = other.await_end(other.start(), (2,))
+                if f"process {process.pid}" not in said:
+                    raise Lost(f"the message does not say who trains there: {_last_lines(said)}")
+                if not run.wait_for_updates(process):
+                    raise Lost("the first trainer has ended")
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def _mounted(folder: Path, options: str = "size=200m") -> Iterator[Path | None]:
+    """A tmpfs in a folder; None if file systems cannot be mounted here."""
+    folder.mkdir(exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        yield None
+        return
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+# --- The clock
+
+
+def clock(drills: Drills, tally: Tally) -> None:
+    """Train with a clock that jumps by up to a day, kill the trainer, and date its files into the future or the past."""
+    rng = drills.rng("clock")
+    patch = drills.folder / "jumping_clock"
+    patch.mkdir()
+    (patch / "sitecustomize.py").write_text(JUMPING_CLOCK)
+
+    def redate(run: Run) -> None:
+        for file in run.directory.rglob("*"):
+            when = time.time() + rng.uniform(-1e7, 1e7)
+            os.utime(file, (when, when), follow_symlinks=False)
+
+    environment = {"PYTHONPATH": str(patch)}
+    _kill_trainer(drills, tally, rng, drills.sizes.other_kills, "clock", environment, redate)
+
+
+# --- Commands and clients
+
+
+def commands(drills: Drills, tally: Tally) -> None:
+    """Run bad commands in children of this process, which has imported all modules already."""
+    from tests.nightly import bad_commands
+
+    folder = drills.folder / "commands"
+    folder.mkdir()
+    for command in bad_commands.bad_commands(drills.sizes.commands, drills.rng("commands"), folder, drills.whole_run()):
+        with tally.attempt():
+            if problem := bad_commands.judge(command, folder):
+                raise Lost(f"{command}: {problem}")
+
+
+def clients(drills: Drills, tally: Tally) -> None:
+    """Let clients misbehave towards a server beside a good client."""
+    found = drill_server.drill(str(drills.whole_run()), drills.sizes.clients, drills.sizes.seconds)
+    tally.tried = drills.sizes.clients
+    tally.note = (
+        f"for {found['seconds']:.0f} s; the good client got {found['answered']:,} of {found['asked']:,} answers, the slowest in "
+        f"{found['worst_seconds']:.2f} s; {found['mib_before']:.0f} to at most {found['mib_most']:.0f} MiB"
+    )
+    if not found["survived"]:
+        tally.lost.append(str(found))
+
+
+DRILLS: dict[str, tuple[str, Callable[[Drills, Tally], None]]] = {
+    # Commands run in forks of this process, so they come before drills that start threads.
+    "commands": ("bad commands", commands),
+    "read_only": ("commands on a read-only file system", read_only),
+    "trainer": ("`kill -9` of the trainer", trainer),
+    "worker": ("`kill -9` of an environment worker", worker),
+    "evaluator": ("`kill -9` of the evaluator", evaluator),
+    "runner": ("`kill -9` of a Ray runner", runner),
+    "server": ("`kill -9` of the policy server", server),
+    "disk": ("full disk", disk),
+    "second": ("second trainer in a run directory", second),
+    "clock": ("clock that jumps, with `kill -9`", clock),
+    "clients": ("bad clients beside a good one", clients),
+}
+
+
+def hold(names: Sequence[str], sizes: Sizes, seed: int) -> dict[str, Tally]:
+    """Hold drills, and return what came of each."""
+    tallies = {}
+    with tempfile.TemporaryDirectory(prefix="drills_") as folder:
+        drills = Drills(Path(folder), seed, sizes)
+        for name in DRILLS:
+            if name not in names:
+                continue
+            print(f"{name} ...", flush=True)
+            began, tally = time.monotonic(), Tally()
+            try:
+                DRILLS[name][1](drills, tally)
+            except Lost as lost:  # outside of an attempt: no undisturbed run
+                tally.lost.append(str(lost))
+            tally.seconds = time.monotonic() - began
+            tallies[name] = tally
+    return tallies
+
+
+def table(tallies: Mapping[str, Tally]) -> str:
+    """A table in Markdown."""
+    lines = ["| Drill | Tried | Survived | Lost | Seconds | |", "|---|---:|---:|---:|---:|---|"]
+    for name, tally in tallies.items():
+        what = DRILLS[name][0]
+        if tally.skipped:
+            lines.append(f"| {what} | 0 | | | | skipped: {tally.skipped} |")
+            continue
+        lost = len(tally.lost)
+        lines.append(
+            f"| {what} | {tally.tried} | {max(0, tally.tried - lost)} | {lost} | {tally.seconds:.0f} | {tally.note} |"
+        )
+    return "\n".join(lines)
+
+
+def write_report(page: Path, tallies: Mapping[str, Tally], command: str) -> None:
+    """Replace the table between the two marks of a page; a page without marks gets a section at its end."""
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    text = f"{START}\n`{command}`, {date.today()}, on {machine}:\n\n{table(tallies)}\n{END}"
+    old = page.read_text("utf-8")
+    if START in old:
+        new = old[: old.index(START)] + text + old[old.index(END) + len(END) :]
+    else:
+        new = f"{old.rstrip()}\n\n## Drills: `python -m tests.nightly.drills`\n\n{text}\n"
+    page.write_text(new, "utf-8")
+
+
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    paths = [more.get("PYTHONPATH"), str(REPOSITORY), os.environ.get("PYTHONPATH")]
+    joined = os.pathsep.join(path for path in paths if path)
+    return {"OMP_NUM_THREADS": "1", **os.environ, **more, "PYTHONPATH": joined}
+
+
+def _lines(file: Path) -> int:
+    with suppress(OSError):
+        return file.read_bytes().count(b"\n")
+    return 0
+
+
+def _last_lines(text: str) -> str:
+    return " / ".join(text.strip().splitlines()[-3:])[-500:]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Hold the drills, print their table, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").split("\n\n")[0],
+        epilog=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("drills", nargs="*", metavar="DRILL", help=f"{', '.join(DRILLS)}; without any, all")
+    parser.add_argument("--kills", type=int, default=50, help="of the trainer (50)")
+    parser.add_argument("--other-kills", type=int, default=5, help="of each other process; Ray runners: at most 2 (5)")
+    parser.add_argument("--commands", type=int, default=250, help="bad commands (250)")
+    parser.add_argument("--clients", type=int, default=240, help="bad clients (240)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for which clients misbehave (60)")
+    parser.add_argument("--steps", type=int, default=400 * FRAMES, help="environment steps of a run that is killed")
+    parser.add_argument("--seed", type=int, default=1, help="of kills and commands (1)")
+    parser.add_argument("--report", type=Path, metavar="PAGE", help="a page into which the table is written")
+    options = parser.parse_args(argv)
+    if unknown := set(options.drills) - DRILLS.keys():
+        parser.error(f"there is no drill {', '.join(unknown)}; there are {', '.join(DRILLS)}")
+    sizes = Sizes(options.kills, options.other_kills, options.commands, options.clients, options.seconds, options.steps)
+    tallies = hold(options.drills or list(DRILLS), sizes, options.seed)
+    print(table(tallies))
+    for name, tally in tallies.items():
+        for lost in tally.lost:
+            print(f"{name}: {lost}")
+    if options.report:
+        given = " ".join(sys.argv[1:] if argv is None else argv)
+        command = re.sub(r"\s*--report\s*=?\s*\S+", "", f"python -m tests.nightly.drills {given}".strip())
+        write_report(options.report, tallies, command)
+    return 1 if any(tally.lost for tally in tallies.values()) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

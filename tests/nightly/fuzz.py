@@ -1,0 +1,961 @@
+"""Fuzzing: everything that reads what others have written is given damaged input, and must refuse it or read it as it was.
+
+python -m tests.nightly.fuzz --minutes 10                   # all kinds in turns
+python -m tests.nightly.fuzz checkpoints --cases 20000      # one kind, a number of cases
+python -m tests.nightly.fuzz wire --seed 3 --case 1417      # one case again, with its traceback
+
+An outcome is one of
+
+    refused     with this project's own error, which for files names the file
+    equal       read, with the values of the undamaged input
+    part        of a recording: whole chunks before the damage were read, with a warning
+    valid       read: the damaged message or command is another valid one
+    wrong       read with other values, and without a word
+    uncaught    another error, or a warning of a library
+
+Exit code 1 if anything was wrong or uncaught; such inputs are kept in the folder `--keep`. Case n of a kind depends on
+the seed and n alone. corpus has inputs that once were wrong or uncaught, and test_fuzz.py reads them again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import faulthandler
+import io
+import json
+import math
+import pickle
+import random
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import safetensors.torch
+import torch
+import yaml
+
+import enn_ppo
+import entity_gym
+import rogue_net
+from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RolloutConfig, TrainConfig
+from enn_ppo.checkpoints import (
+    Checkpoint,
+    Retention,
+    load_checkpoint,
+    load_checkpoint_or_agent,
+    save_checkpoint,
+    write_agent,
+)
+from enn_ppo.checkpoints.manifest import MANIFEST, Manifest, checksum_of, manifest_bytes
+from enn_ppo.checkpoints.policy import CPU
+from enn_ppo.checkpoints.trainer_state import TRAINER
+from enn_ppo.rollout import EnvBlock, play
+from enn_ppo.serve.policy import ServedPolicies
+from enn_ppo.settings.command_line.cli import run_train
+from enn_ppo.settings.schema import to_dict
+from enn_ppo.settings.serving import ServeConfig
+from enn_ppo.training.callbacks import Callback
+from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.recording.reading import read_frames
+from enn_ppo.training.recording.recorder import Recorder
+from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path, write_snapshot
+from enn_ppo.training.state import TrainState
+from entity_gym import (
+    Action,
+    ActionSpace,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    ContinuousActionMask,
+    ContinuousActionSpace,
+    Entity,
+    Environment,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+    Observation,
+    ObsSpace,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+from entity_gym.actions.choices import random_actions
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferF32
+from entity_gym.batch.saving import spaces_to_dict
+from entity_gym.bridges.remote import ProgramSettings, ProgramWorlds
+from entity_gym.bridges.remote.connection import HungUp
+from entity_gym.bridges.remote.messages import MessageReader, encode
+from entity_gym.pools.pool import ListEnv
+from entity_gym.replay.page import empty_replay, page_html
+from entity_gym.replay.reading import read_page
+from rogue_net import RogueNet, RogueNetConfig
+
+PACKAGES = tuple(str(Path(package.__path__[0])) for package in (enn_ppo, entity_gym, rogue_net))
+FAILURES = ("wrong", "uncaught")
+#: Values that readers of messages and settings often do not expect.
+TEXTS: tuple[Any, ...] = ("", "a", "\ud800", "\0", "__global__", "NaN", "1", "é" * 300, "cat-0", "Cat", "walk")
+NUMBERS: tuple[Any, ...] = (
+    0,
+    1,
+    -1,
+    2**31,
+    2**63,
+    2**64,
+    10**30,
+    0.5,
+    -0.0,
+    1e-40,
+    1e39,
+    1e308,
+    math.nan,
+    math.inf,
+    10**400,
+)
+SURPRISES: tuple[Any, ...] = (None, True, False, [], [[]], [None], {}, {"a": 1}, {"type": "Cat"}, *TEXTS, *NUMBERS)
+
+
+class Wrong(Exception):  # noqa: N818 - an outcome
+    """Input was read with other values, and without a word."""
+
+
+# ---- Damage
+
+
+def damaged_bytes(data: bytes, rng: random.Random) -> bytes:
+    """Bytes with one to three damages: bits that flipped, ranges that were lost, repeated, zeroed, swapped or written over."""
+    result = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        size = len(result)
+        start = rng.randrange(size) if size else 0
+        length = min(rng.choice((1, 1, 2, 4, 8, 64, 512, 4096)), size - start)
+        part = result[start : start + length]
+        match rng.randrange(9):
+            case 0 | 1 | 2 if size:
+                result[start] ^= 1 << rng.randrange(8)
+            case 3 if size:
+                result[start] = rng.randrange(256)
+            case 4:
+                result[start : start + length] = rng.randbytes(length)
+            case 5:
+                result[start : start + length] = bytes(length)
+            case 6:
+                del result[start : start + length]
+            case 7:
+                other = rng.randrange(size + 1)
+                result[other:other] = part
+            case 8:
+                del result[start:]
+    return bytes(result)
+
+
+def damaged_value(value: Any, rng: random.Random) -> Any:
+    """A JSON value with one to three damages: parts that were lost, renamed, exchanged, or replaced by surprises."""
+    holder = [copy.deepcopy(value)]
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        places: list[tuple[Any, Any]] = []
+        _collect(holder, places)
+        inside, key = rng.choice(places)
+        match rng.randrange(7):
+            case 6 if isinstance(inside[key], str):
+                text, other_text = inside[key], rng.choice(TEXTS)
+                for each, its_key in places:
+                    if each[its_key] == text:
+                        each[its_key] = other_text
+            case 0 | 1 | 6:
+                inside[key] = copy.deepcopy(rng.choice(SURPRISES))
+            case 2:
+                alike = TEXTS if isinstance(inside[key], str) else NUMBERS
+                inside[key] = rng.choice(alike)
+            case 3 if isinstance(inside, dict):
+                inside[rng.choice(("", "a", "type", "name", "\ud800"))] = inside.pop(key)
+            case 3 | 4 if inside is not holder:
+                del inside[key]
+            case 5:
+                other, other_key = rng.choice(places)
+                with contextlib.suppress(KeyError, IndexError):  # an earlier damage has removed it
+                    inside[key] = copy.deepcopy(other[other_key])
+    return holder[0]
+
+
+def _collect(value: Any, places: list[tuple[Any, Any]]) -> None:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        places.append((value, key))
+        _collect(item, places)
+
+
+# ---- The world whose files and messages are damaged
+
+
+class Farm(Environment):
+    """Every kind of action, and entities that come and go."""
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({"Cat": Entity(["x", "y"]), "Stone": Entity([])}, global_features=["time"])
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {
+            "walk": CategoricalActionSpace(["stay", "left", "right"]),
+            "chase": SelectEntityActionSpace(),
+            "weather": GlobalCategoricalActionSpace(["sun", "rain"]),
+            "sniff": ContinuousActionSpace([-1.0], [1.0]),
+        }
+
+    def reset(self) -> Observation:
+        self.time = 0
+        return self._observe()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.time += 1
+        return self._observe()
+
+    def _observe(self) -> Observation:
+        cats = int(self.rng.integers(1, 4))
+        ids = [("cat", k) for k in range(cats)]
+        return Observation(
+            features={"Cat": self.rng.normal(size=(cats, 2)), "Stone": np.zeros((2, 0))},
+            ids={"Cat": ids},
+            actions={
+                "walk": CategoricalActionMask(actor_ids=ids[:2]),
+                "chase": SelectEntityActionMask(actor_ids=ids[:1], actee_ids=ids),
+                "weather": GlobalCategoricalActionMask(),
+                "sniff": ContinuousActionMask(actor_ids=ids[-1:]),
+            },
+            global_features=[self.time],
+            reward=float(self.time),
+            done=self.time == 3,
+        )
+
+
+def a_network() -> RogueNet:
+    torch.manual_seed(0)
+    config = RogueNetConfig(d_model=4, n_layer=1, n_head=1, d_qk=2, backend="reference")
+    return RogueNet(config, Farm().obs_space(), Farm().action_space())
+
+
+def a_checkpoint(directory: Path) -> Path:
+    """The folder of a small checkpoint whose trainer has every kind of value that one can have."""
+    net, rng = a_network(), np.random.default_rng(0)
+    parameters = list(net.parameters())
+    moments = {
+        i: {"step": torch.tensor(3.0), "exp_avg": torch.randn_like(p), "exp_avg_sq": torch.rand_like(p)}
+        for i, p in enumerate(parameters)
+    }
+    trainer = {
+        "step": 64,
+        "seconds": 1.5,
+        "optimizer": {"state": moments, "param_groups": [{"lr": 0.1, "params": list(moments)}]},
+        "collector": {
+            "environments": [rng.bit_generator.state, 2**3000, (np.float32(0.5), b"bytes", None, True)],
+            "episodes": {"rewards": rng.normal(size=2), "lengths": np.array([3, 2])},
+        },
+        "recent_rewards": [0.25, 0.5],
+        "scale": {"running": torch.zeros(2, dtype=torch.float64), "count": 8, "mean": 0.5, "squares": 1.5},
+    }
+    config = TrainConfig(
+        env=EnvConfig(id="tests.nightly.fuzz:Farm"),
+        net=net.config,
+        value_net=net.config,
+        rollout=RolloutConfig(num_envs=2, steps=4),
+        optim=OptimConfig(batch_size=4),
+        run_dir="out/farm",
+    )
+    return save_checkpoint(
+        directory,
+        64,
+        policy=net.state_dict(),
+        config=to_dict(config),
+        spaces=spaces_to_dict(net.obs_space, net.action_space),
+        trainer=trainer,
+        retention=Retention(keep_last=1, keep_best=0, keep_every_minutes=None),
+        more_weights={"value_net": a_network().state_dict()},
+        seconds=1.5,
+        score=0.5,
+    )
+
+
+def some_messages() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The spaces of Farm, and observations as a program sends them."""
+    farm = Farm()
+    farm.reseed(0, 0)
+    shown = [farm.reset(), *(farm.act({}) for _ in range(5))]
+    observations = []
+    for obs in shown:
+        ids = ["-".join(map(str, id_)) for id_ in obs.ids["Cat"]]
+        observations.append(
+            {
+                "features": {name: np.asarray(rows).tolist() for name, rows in obs.features.items()},
+                "ids": {"Cat": ids},
+                "actions": {
+                    "walk": {"actor_ids": ids[:2], "mask": [[True, False, True]] * len(ids[:2])},
+                    "chase": {"actor_ids": ids[:1], "actee_ids": ids},
+                    "weather": {},
+                    "sniff": {"actor_ids": ids[-1:]},
+                },
+                "visible": {"Cat": [True] * len(ids)},
+                "global_features": list(obs.global_features),
+                "reward": obs.reward,
+                "done": False,
+                "metrics": {"height": 1.5},
+            }
+        )
+    return spaces_to_dict(farm.obs_space(), farm.action_space()), observations
+
+
+# ---- Kinds of input
+
+
+class Kind(ABC):
+    """A kind of input.
+
+    Args:
+        folder: for files.
+
+    Attributes:
+        file: the name that a refusal must hold; None: input that has none.
+    """
+
+    file: str | None = None
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @abstractmethod
+    def damaged(self, rng: random.Random) -> bytes:
+        """A damaged input."""
+
+    @abstractmethod
+    def read(self, data: bytes) -> str:
+        """Read it as the program does. Returns "equal", "part" or "valid".
+
+        Raises:
+            Wrong: it was read with other values.
+            Exception: it was refused.
+        """
+
+
+class Checkpoints(Kind):
+    """Checkpoint folders of which one file is damaged."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.folder = a_checkpoint(folder / "checkpoints")
+        self.files = {file.name: file.read_bytes() for file in sorted(self.folder.iterdir())}
+        self.undamaged = self._values(load_checkpoint(self.folder))
+
+    def damaged(self, rng: random.Random) -> bytes:
+        name = rng.choice(list(self.files))
+        content = self.files[name]
+        if rng.random() < 0.05:  # the file of another checkpoint's, or of another kind
+            content = rng.choice([b"", b"{}", b"[]", *self.files.values()])
+        else:
+            content = damaged_bytes(content, rng)
+        return name.encode() + b"\0" + content
+
+    def read(self, data: bytes) -> str:
+        begin, _, content = data.partition(b"\0")
+        name = begin.decode()
+        (self.folder / name).write_bytes(content)
+        self.file = str(self.folder)
+        try:
+            values = self._values(load_checkpoint(self.folder))
+        finally:
+            (self.folder / name).write_bytes(self.files[name])
+        return _equal(values, self.undamaged)
+
+    def _values(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        return {name: value for name, value in vars(checkpoint).items() if name != "path"}
+
+
+class Forged(Kind):
+    """Checkpoints with wrong values whose checksums are right, from which a run is resumed."""
+
+    TEXTS = ("config.yaml", "spaces.json")
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        config = TrainConfig(
+            env=EnvConfig(id="tests.nightly.fuzz:Farm"),
+            net=a_network().config,
+            rollout=RolloutConfig(num_envs=2, steps=4, max_seconds=None),
+            optim=OptimConfig(batch_size=4),
+            ppo=PPOConfig(normalize="rewards"),
+            run_dir=str(folder),
+            device="cpu",
+        )
+        self.state = TrainState(config, bind_environment(config.env, Farm), CPU, Callback())
+        self.state.start()
+        settings = self.state.begin_update()
+        self.state.advance(self.state.learn(self.state.collect(4), settings), 1.0)
+        self.folder = self.state.save(folder)[""]
+        self.file = str(self.folder)
+        self.files = {file.name: file.read_bytes() for file in sorted(self.folder.iterdir())}
+        self.trainer = torch.load(self.folder / "trainer.pt", weights_only=True)
+
+    def damaged(self, rng: random.Random) -> bytes:
+        files = {name: content for name, content in self.files.items() if name != MANIFEST}
+        name = rng.choice(list(files))
+        if name == "trainer.pt":
+            buffer = io.BytesIO()
+            torch.save(damaged_value(self.trainer, rng), buffer)
+            files[name] = buffer.getvalue()
+        elif name == "policy.safetensors":
+            weights = safetensors.torch.load(files[name])
+            which = rng.choice(list(weights))
+            weights[which] = weights[which].to(rng.choice((torch.int32, torch.float64, torch.bool, torch.float16)))
+            files[name] = safetensors.torch.save(weights)
+        else:
+            value = damaged_value(yaml.safe_load(files[name]), rng)
+            files[name] = json.dumps(value).encode()  # which is YAML as well
+        manifest = manifest_bytes(Manifest({name: checksum_of(content) for name, content in files.items()}))
+        return pickle.dumps(files | {MANIFEST: manifest})
+
+    def read(self, data: bytes) -> str:
+        for name, content in pickle.loads(data).items():
+            (self.folder / name).write_bytes(content)
+        checkpoint = load_checkpoint(self.folder)
+        if missing := TRAINER.keys() - checkpoint.trainer:
+            raise ValueError(f"{self.file} lacks {missing}")
+        self.state.config = replace(self.state.config, trust=False)
+        self.state.restore({"": checkpoint})
+        return "valid"
+
+
+class Snapshots(Kind):
+    """Snapshots of self-play."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.path = snapshot_path(folder, 100)
+        self.file = str(self.path)
+        write_snapshot(folder, 100, a_network())
+        self.content = self.path.read_bytes()
+        self.undamaged = read_snapshot(self.path, CPU).state_dict()
+        other = a_network()
+        torch.nn.init.ones_(next(other.parameters()))
+        write_snapshot(folder, 200, other)
+        self.other = snapshot_path(folder, 200).read_bytes()
+
+    def damaged(self, rng: random.Random) -> bytes:
+        return self.other if rng.random() < 0.05 else damaged_bytes(self.content, rng)
+
+    def read(self, data: bytes) -> str:
+        self.path.write_bytes(data)
+        return _equal(dict(read_snapshot(self.path, CPU).state_dict()), dict(self.undamaged))
+
+
+class Replays(Kind):
+    """Pages of replays, without what is the same on all of them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        page = page_html(empty_replay("farm"))
+        begin = page.index('<script type="application/json" id="replay"')
+        self.content = page[begin : page.index("</script>", begin) + 9].encode()
+
+    def damaged(self, rng: random.Random) -> bytes:
+        return damaged_bytes(self.content, rng)
+
+    def read(self, data: bytes) -> str:
+        read_page(data.decode(errors="replace"))
+        return "valid"
+
+
+class Agents(Kind):
+    """Agent files."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.path = write_agent(load_checkpoint(a_checkpoint(folder / "exported")), folder / "farm.agent")
+        self.file = str(self.path)
+        self.content = self.path.read_bytes()
+        self.undamaged = vars(load_checkpoint_or_agent(self.path))
+
+    def damaged(self, rng: random.Random) -> bytes:
+        return damaged_bytes(self.content, rng)
+
+    def read(self, data: bytes) -> str:
+        self.path.write_bytes(data)
+        return _equal(vars(load_checkpoint_or_agent(self.path)), self.undamaged)
+
+
+class Recordings(Kind):
+    """Recordings of three chunks."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.path = folder / "farm.arrow"
+        self.file = str(self.path)
+        farm = Farm()
+        recorder = Recorder(self.path, farm.obs_space(), farm.action_space(), logits=True)
+        block = EnvBlock(ListEnv(Farm, 1), {"": a_network()}, torch.device("cpu"), 0, logits=True)
+        block.reset(0)
+        for _ in range(3):
+            recorder.add(play([block], 2)[0][""].frames)
+            recorder.flush()
+        recorder.close()
+        self.content = self.path.read_bytes()
+        self.undamaged = list(map(vars, read_frames(self.path)))
+
+    def damaged(self, rng: random.Random) -> bytes:
+        return damaged_bytes(self.content, rng)
+
+    def read(self, data: bytes) -> str:
+        self.path.write_bytes(data)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            chunks = list(map(vars, read_frames(self.path)))
+        for warning in told:
+            if str(self.path) not in str(warning.message):
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        _equal(chunks, self.undamaged[: len(chunks)])
+        if len(chunks) == len(self.undamaged):
+            return "equal"
+        ends_with_a_chunk = self.content.startswith(data)  # a cut between two chunks is a shorter recording
+        if not told and not ends_with_a_chunk:
+            raise Wrong(f"{len(chunks)} of {len(self.undamaged)} chunks were read, without a warning")
+        return "part"
+
+
+class Wire(Kind):
+    """Messages that a program with worlds sends to the trainer."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        spaces, shown = some_messages()
+        offer = {
+            "type": "worlds",
+            "protocol": 1,
+            "name": "Farm",
+            "spaces": spaces,
+            "parameters": ["size"],
+            "can_save": True,
+        }
+        observations = [{"type": "observation", "env": i % 2, **obs} for i, obs in enumerate(shown)]
+        self.messages = [offer, *observations]
+        self.read(b"".join(map(encode, self.messages)))
+
+    def damaged(self, rng: random.Random) -> bytes:
+        if rng.random() < 0.3:
+            return damaged_bytes(b"".join(map(encode, self.messages)), rng)
+        messages = list(self.messages)
+        place = rng.choice((0, *range(len(messages))))
+        messages[place] = damaged_value(messages[place], rng)
+        return b"".join(map(framed, messages))
+
+    def read(self, data: bytes) -> str:
+        with mock.patch("entity_gym.bridges.remote.program.Connection", lambda *given: _Said(data)):
+            pool = ListEnv(ProgramWorlds(ProgramSettings(command=["farm"])), 2)
+            with contextlib.closing(pool):
+                obs = pool.reset(0)
+                for _ in range(2):
+                    obs = pool.act(random_actions(obs, np.random.default_rng(0), pool.action_space()))
+        return "valid"
+
+
+class _Said:
+    """A connection to a program that has said everything already."""
+
+    def __init__(self, data: bytes) -> None:
+        self._reader = MessageReader(2**20)
+        self._reader.feed(data)
+
+    def send(self, message: Any) -> None:
+        encode(message)
+
+    def flush(self, deadline: float) -> None:
+        pass
+
+    def receive(self, deadline: float) -> Any:
+        message = self._reader.next()
+        if message is None:
+            raise HungUp
+        return message
+
+    def ending(self) -> str:
+        return "it closed its output"
+
+    def last_words(self) -> str:
+        return ""
+
+    def close(self, grace: float = 0) -> None:
+        pass
+
+
+class Server(Kind):
+    """Requests to the policy server: a greeting with spaces, and observations. Only what reads them; no socket is opened."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        checkpoint = load_checkpoint(a_checkpoint(folder / "served"))
+        config = ServeConfig(checkpoint="farm", max_entities=64)
+        self.policies = ServedPolicies(checkpoint, torch.device("cpu"), config)
+        spaces, shown = some_messages()
+        self.kept = self.policies.policy(spaces)  # the policies that nobody uses are forgotten
+        self.hello = {"type": "hello", "protocol": 1, "spaces": spaces}
+        known = {name: value for name, value in shown[0].items() if name not in ("done", "metrics", "reward")}
+        self.requests = [
+            {"type": "act", "id": 7, "observation": known, "value": True},
+            {"type": "act", "observation": shown[1]},
+        ]
+        self.read(encode(self.hello) + b"".join(map(encode, self.requests)))
+
+    def damaged(self, rng: random.Random) -> bytes:
+        messages = [self.hello, *self.requests]
+        if rng.random() < 0.3:
+            return damaged_bytes(b"".join(map(encode, messages)), rng)
+        place = rng.choice((0, 1, 1, 2, 2))
+        messages[place] = damaged_value(messages[place], rng)
+        return b"".join(map(framed, messages))
+
+    def read(self, data: bytes) -> str:
+        reader = MessageReader(2**20)
+        reader.feed(data)
+        policy = self.kept
+        while (message := reader.next()) is not None:
+            if message["type"] == "hello":
+                policy = self.policies.policy(message.get("spaces"))
+                continue
+            request = policy.read(message)
+            (answer,) = policy.decide([request], torch.Generator().manual_seed(0))
+            encode(answer)
+            _check_as_written(message["observation"], request.obs)
+        return "valid"
+
+
+def _check_as_written(told: Mapping[str, Any], obs: Any) -> None:
+    """Check that the features of an observation are those of its message."""
+    for name, rows in told.get("features", {}).items():
+        written, found = np.asarray(rows, np.float64).astype(np.float32), obs.features[name].values
+        if written.size and not np.array_equal(written, found):
+            raise Wrong(f"features of {name!r} are {found.tolist()}, and {rows} was told")
+
+
+class Ragged(Kind):
+    """Ragged buffers, compared with lists of lists."""
+
+    def damaged(self, rng: random.Random) -> bytes:
+        lengths: Any = [rng.choice((0, 1, 2, 3)) for _ in range(rng.randrange(5))]
+        values: Any = [[float(10 * i), float(i)] for i in range(sum(lengths))]
+        indices: Any = [rng.randrange(-6, 6) for _ in range(3)]
+        parts = [values, lengths, indices]
+        if rng.random() < 0.7:
+            place = rng.randrange(3)
+            parts[place] = damaged_value(parts[place], rng)
+        return json.dumps(parts).encode()
+
+    def read(self, data: bytes) -> str:
+        values, lengths, index = json.loads(data)
+        buffer = RaggedBufferF32.from_flattened(values, lengths)
+        ends = np.cumsum([0, *lengths]).tolist()
+        with np.errstate(over="ignore"):
+            rows = np.asarray(values, np.float32).reshape(len(values), -1).tolist()
+        model = [rows[start:end] for start, end in zip(ends[:-1], ends[1:], strict=True)]
+        _equal(buffer.to_list(), model)
+        _equal(pickle.loads(pickle.dumps(RaggedBufferF32.cat([buffer, buffer]))).to_list(), model + model)
+        _equal(RaggedBuffer.from_offsets(buffer.values, buffer.offsets).to_list(), model)
+        try:
+            chosen = buffer[index].to_list()
+        except (IndexError, TypeError) as error:
+            _check_ours(error, IndexError, TypeError)
+            return "valid"
+        numbers = index if isinstance(index, list) else [index]
+        if numbers and all(isinstance(each, bool) for each in numbers):  # one for each sequence; among ints, True is 1
+            numbers = np.flatnonzero(numbers).tolist()
+        return _equal(chosen, [model[i] for i in numbers])
+
+
+class CommandLine(Kind):
+    """Arguments of `python -m enn_ppo.train`, and a settings file of `--config-dir`; nothing is trained."""
+
+    ARGUMENTS = (
+        "env=MineSweeper",
+        "env=custom",
+        "env.id=tests.nightly.fuzz:Farm",
+        "env.kwargs.width=4",
+        "env.info={mines: [1, 2], size: {low: 0.5, high: 1}}",
+        "rollout.num_envs=16",
+        "rollout.steps=64",
+        "rollout.num_threads=auto",
+        "optim.lr=0.01@0 -> 0.001@1",
+        "optim.batch_size=64",
+        "net.d_model=16",
+        "net.relpos.kind=buckets",
+        "net.relpos.extent=[5, 5]",
+        "net.relpos.position_features=[x, y]",
+        "value_net=default",
+        "ppo.gamma=0.99",
+        "ppo.normalize=returns",
+        "eval.interval=1000",
+        "policies={red: [0], blue: [1]}",
+        "run_dir=out/a",
+        "seed=3",
+        "total_timesteps=1e6",
+        "experiment=mine",
+        "distributed=ray",
+        "+env.kwargs.more=null",
+        "~value_net",
+    )
+    FILE = """# @package _global_
+defaults:
+  - override /env: MineSweeper
+rollout: {num_envs: 64, steps: 16}
+optim:
+  lr: "0.01@0 -> 0.001@1"
+  batch_size: 128
+ppo: {gamma: 0.99, ent_coef: 0.01}
+env:
+  kwargs: {width: 4, height: 4}
+"""
+    PIECES = (
+        "null",
+        "[",
+        "]",
+        "{",
+        "}",
+        ":",
+        ",",
+        "=",
+        "->",
+        "@",
+        "'",
+        '"',
+        "${",
+        "}",
+        "???",
+        "1e999",
+        "nan",
+        "\0",
+        "\ud800",
+        "..",
+        "é",
+        "-",
+        "+",
+        "~",
+        "\n",
+        "!!python/name:os.system",
+        "&a",
+        "*a",
+        "<<: *a",
+        "0x1F",
+        "99999999999999999999",
+        "true",
+        "\t",
+    )
+
+    def damaged(self, rng: random.Random) -> bytes:
+        arguments = rng.sample(self.ARGUMENTS, rng.choice((1, 2, 3)))
+        content = self.FILE
+        if rng.random() < 0.7:
+            place = rng.randrange(len(arguments))
+            arguments[place] = self._damaged(arguments[place], rng)
+        else:
+            arguments.append("experiment=mine")
+            content = self._damaged(content, rng)
+        return json.dumps([arguments, content]).encode()
+
+    def _damaged(self, text: str, rng: random.Random) -> str:
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            start = rng.randrange(len(text) + 1)
+            end = start + rng.choice((0, 0, 1, 1, 2, 8))
+            middle = rng.choice((*self.PIECES, *("",) * 8, text[rng.randrange(len(text) + 1) :][:8]))
+            text = text[:start] + middle + text[end:]
+        return text
+
+    def read(self, data: bytes) -> str:
+        arguments, content = json.loads(data)
+        (self.folder / "experiment").mkdir(exist_ok=True)
+        (self.folder / "experiment" / "mine.yaml").write_bytes(content.encode(errors="surrogatepass"))
+        errors, printed = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(printed):
+            code = run_train(lambda config: None, [f"--config-dir={self.folder}", *arguments])
+        lines = errors.getvalue().strip().splitlines()
+        if code not in (0, 2) or any(not line.startswith(("error: ", "warning: ", "resuming ")) for line in lines):
+            raise RuntimeError(f"exit code {code}: {errors.getvalue()}")
+        if code == 2:
+            raise ValueError(lines[-1])
+        return "valid"
+
+
+def framed(message: Any) -> bytes:
+    """A message as `encode` frames it, of any JSON value, with NaN and halves of characters."""
+    body = json.dumps(message).encode()
+    return len(body).to_bytes(4, "big") + body
+
+
+KINDS: dict[str, type[Kind]] = {
+    "checkpoints": Checkpoints,
+    "recordings": Recordings,
+    "agents": Agents,
+    "forged": Forged,
+    "snapshots": Snapshots,
+    "replays": Replays,
+    "wire": Wire,
+    "server": Server,
+    "ragged": Ragged,
+    "command_line": CommandLine,
+}
+
+
+# ---- Judging
+
+
+def judge(kind: Kind, data: bytes) -> tuple[str, str]:
+    """Read an input. Returns its outcome, and for a failure the reason."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            outcome = kind.read(data)
+        except Wrong as wrong:
+            return "wrong", str(wrong)
+        except Exception as error:
+            try:
+                _check_ours(error)
+            except Exception:
+                return "uncaught", traceback.format_exc()
+            if kind.file is not None and kind.file not in str(error):
+                return "uncaught", f"the message does not name {kind.file}: {error}"
+            outcome = "refused"
+    for warning in caught:
+        if not warning.filename.startswith(PACKAGES):
+            return "uncaught", f"a library warns: {warning.message} ({warning.filename}:{warning.lineno})"
+    return outcome, ""
+
+
+def _check_ours(error: Exception, *kinds: type[Exception]) -> None:
+    """Raise the error again unless a line of this project says `raise` with a ValueError, or with one of other `kinds`."""
+    deepest = traceback.extract_tb(error.__traceback__)[-1]
+    ours = deepest.filename.startswith((*PACKAGES, __file__)) and (deepest.line or "").startswith("raise")
+    if not ours or not isinstance(error, (ValueError, *kinds)):
+        raise error
+
+
+def _equal(values: Any, undamaged: Any) -> str:
+    """Returns "equal". Raises Wrong with the first place where values differ."""
+    if (place := _difference(values, undamaged, "")) is not None:
+        raise Wrong(f"other values: {place}")
+    return "equal"
+
+
+def _difference(one: Any, other: Any, where: str) -> str | None:
+    if type(one) is not type(other):
+        return f"{where} is a {type(one).__name__}, and was a {type(other).__name__}"
+    if isinstance(one, torch.Tensor):
+        same = one.dtype == other.dtype and one.shape == other.shape
+        return None if same and one.numpy().tobytes() == other.numpy().tobytes() else where
+    if isinstance(one, np.ndarray | np.generic):
+        same = one.dtype == other.dtype and one.shape == other.shape
+        return None if same and one.tobytes() == other.tobytes() else where
+    if isinstance(one, Mapping):
+        if set(one) != set(other):
+            return f"{where} has {sorted(one)!r:.200}, and had {sorted(other)!r:.200}"
+        return _first(_difference(one[key], other[key], f"{where}[{key!r}]") for key in one)
+    if isinstance(one, list | tuple):
+        if len(one) != len(other):
+            return f"{where} has {len(one)} items, and had {len(other)}"
+        return _first(_difference(*pair, f"{where}[{i}]") for i, pair in enumerate(zip(one, other, strict=True)))
+    if hasattr(one, "__dict__") and not isinstance(one, type):
+        return _difference(vars(one), vars(other), where)
+    same = one == other or (isinstance(one, float) and math.isnan(one) and math.isnan(other))
+    return None if same else f"{where} is {one!r:.80}, and was {other!r:.80}"
+
+
+def _first(differences: Any) -> str | None:
+    return next((each for each in differences if each is not None), None)
+
+
+def case_of(kind: Kind, name: str, seed: int, number: int) -> bytes:
+    """The damaged input `number`."""
+    return kind.damaged(random.Random(f"{seed}/{name}/{number}"))
+
+
+class Tally:
+    """Outcomes of a kind, and its failures: (number of the case, input, reason)."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.failures: list[tuple[int, bytes, str]] = []
+        self.slowest = 0.0
+
+
+def fuzz(kinds: Mapping[str, Kind], seed: int, going_on: Callable[[int], bool], first: int = 0) -> dict[str, Tally]:
+    """Give every kind one case after the other, in turns, while `going_on(number of rounds)`."""
+    tallies = {name: Tally() for name in kinds}
+    number = first
+    while going_on(number - first):
+        for name, kind in kinds.items():
+            data = case_of(kind, name, seed, number)
+            started = time.perf_counter()
+            outcome, reason = judge(kind, data)
+            tally = tallies[name]
+            tally.slowest = max(tally.slowest, time.perf_counter() - started)
+            tally.outcomes[outcome] += 1
+            if outcome in FAILURES:
+                tally.failures.append((number, data, reason))
+        number += 1
+    return tallies
+
+
+def table(tallies: Mapping[str, Tally]) -> str:
+    """The outcomes as text, a line for each kind."""
+    names = ("refused", "equal", "part", "valid", *FAILURES)
+    lines = ["kind".ljust(14) + "".join(name.rjust(10) for name in ("cases", *names, "slowest"))]
+    for kind, tally in tallies.items():
+        counts = [tally.outcomes.total(), *(tally.outcomes[name] for name in names)]
+        lines.append(kind.ljust(14) + "".join(f"{count:10,}" for count in counts) + f"{tally.slowest:8.2f} s")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    given = _arguments().parse_args(argv)
+    faulthandler.enable()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        kinds = {}
+        for name in given.kinds or KINDS:
+            own = Path(folder) / name
+            own.mkdir()
+            kinds[name] = KINDS[name](own)
+        if given.case is not None:
+            for name, kind in kinds.items():
+                data = case_of(kind, name, given.seed, given.case)
+                print(name, *judge(kind, data), repr(data[:2000]), sep="\n")
+            return 0
+        deadline = time.monotonic() + given.minutes * 60
+        tallies = fuzz(
+            kinds, given.seed, lambda rounds: rounds < given.cases if given.cases else time.monotonic() < deadline
+        )
+    print(table(tallies))
+    for name, tally in tallies.items():
+        reasons: dict[str, list[int]] = {}
+        for number, data, reason in tally.failures:
+            reasons.setdefault(reason.strip().splitlines()[-1], []).append(number)
+            given.keep.mkdir(parents=True, exist_ok=True)
+            (given.keep / f"{name}_{given.seed}_{number}").write_bytes(data)
+        for reason, numbers in sorted(reasons.items(), key=lambda each: -len(each[1]))[:20]:
+            print(f"{name}: {len(numbers)} times, first in case {numbers[0]}: {reason[:300]}")
+    return int(any(tally.failures for tally in tallies.values()))
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("kinds", nargs="*", metavar="kind", help=f"of {', '.join(KINDS)}; all without any")
+    parser.add_argument("--minutes", type=float, default=10, help="time for all kinds (10)")
+    parser.add_argument("--cases", type=int, help="number of cases of each kind, in place of a time")
+    parser.add_argument("--seed", type=int, default=0, help="of the damage (0)")
+    parser.add_argument("--case", type=int, help="show this case alone")
+    parser.add_argument("--keep", type=Path, default=Path("fuzz_failures"), help="folder for failures (fuzz_failures)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""A few of each cheap drill of drills.py, and its table."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from enn_ppo.settings.command_line.options import Option
+from tests.nightly import drills
+from tests.nightly.bad_commands import bad_commands, bad_values
+from tests.nightly.drills import Lost, Tally, same, table, write_report
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "names",
+    [("commands", "second"), ("trainer", "clock"), ("worker", "evaluator"), ("server", "disk")],
+    ids=" ".join,
+)
+def test_a_few_drills_lose_nothing(names: tuple[str, ...]) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.nightly.drills",
+        *names,
+        "--kills",
+        "2",
+        "--other-kills",
+        "1",
+        "--commands",
+        "12",
+    ]
+    held = subprocess.run(
+        command, cwd=REPOSITORY, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
+    assert held.returncode == 0, held.stdout + held.stderr
+    assert sum(line.startswith("| ") for line in held.stdout.splitlines()) == 1 + len(names)
+
+
+def test_an_attempt_notes_what_was_lost() -> None:
+    tally = Tally()
+    for number in range(3):
+        with tally.attempt():
+            if number == 1:
+                raise Lost("a checkpoint")
+    assert (tally.tried, tally.lost) == (3, ["a checkpoint"])
+
+
+def test_the_table_tells_drills_that_were_skipped_and_is_written_again_in_its_place(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n\nText.\n")
+    lost = {
+        "trainer": Tally(4, ["a run"], "3 runs", seconds=7),
+        "disk": Tally(skipped="file systems cannot be mounted"),
+    }
+    write_report(page, lost, "python -m tests.nightly.drills --kills 4")
+    assert "| `kill -9` of the trainer | 4 | 3 | 1 | 7 | 3 runs |" in page.read_text()
+    assert "| full disk | 0 | | | | skipped: file systems cannot be mounted |" in page.read_text()
+    page.write_text(page.read_text() + "\n## Further\n")
+    write_report(page, {"clock": Tally(2)}, "python -m tests.nightly.drills clock")
+    assert page.read_text().count(drills.START) == 1
+    assert page.read_text().endswith("\n## Further\n")
+    assert table({"clock": Tally(2)}) in page.read_text() and "full disk" not in page.read_text()
+
+
+def test_values_are_the_same_only_bit_for_bit() -> None:
+    one = {"w": torch.zeros(2), "a": [np.zeros(2), (1, "x")]}
+    assert same(one, {"w": torch.zeros(2), "a": [np.zeros(2), (1, "x")]})
+    for other in (
+        {"w": torch.zeros(2)},
+        {**one, "w": torch.zeros(2, dtype=torch.float64)},
+        {**one, "a": [np.array([0.0, -0.0]), (1, "x")]},
+        {**one, "a": [np.zeros(2), (1.0, "x")]},
+    ):
+        assert not same(one, other)
+
+
+def test_bad_values_are_outside_of_the_type_and_the_range() -> None:
+    numbers = bad_values(Option("optim.epochs", "integer or null", "", "at least 1", ""))
+    assert {"many", "1.5", "0"} <= {*numbers} and "null" not in numbers
+    assert {"0", "1"} <= {*bad_values(Option("x", "number", "", "in (0, 1)", ""))}
+    assert {"-1", "2"} <= {*bad_values(Option("x", "number", "", "in [0, 1]", ""))}
+
+
+def test_bad_commands_are_of_every_command_and_depend_on_the_seed_alone(tmp_path: Path) -> None:
+    chosen = [bad_commands(250, random.Random(3), tmp_path, tmp_path / "run") for _ in range(2)]
+    assert chosen[0] == chosen[1]
+    assert len({str(command) for command in chosen[0]}) == 250
+    assert {command.name for command in chosen[0]} >= {
+        "train",
+        "eval",
+        "serve",
+        "clone",
+        "sweep",
+        "play",
+        "plot",
+        "export",
+    }

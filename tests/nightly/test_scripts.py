@@ -1,0 +1,127 @@
+"""Every script in scripts/ does once, as small as can be, what its first lines say."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from enn_ppo import EnvConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
+from entity_gym.registry import list_envs
+
+pytestmark = pytest.mark.timeout(1800)  # on a busy machine, compiling alone takes minutes
+ROOT = Path(__file__).parents[2]
+SMALL = ["--rounds", "1", "--seconds", "0.01"]
+
+
+def script(name: str, *arguments: object, cwd: Path = ROOT, fails: bool = False) -> str:
+    """Run a script, which may fail only if it is expected to, and return what it said."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    command = [sys.executable, str(ROOT / "scripts" / name), *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=1200)
+    assert bool(done.returncode) == fails, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def measured(tmp_path: Path, name: str, *arguments: object) -> list[dict[str, Any]]:
+    """Run a benchmark, and return its measurements."""
+    script("bench.py", name, *arguments, "--json", tmp_path / "out.json")
+    found: list[dict[str, Any]] = json.loads((tmp_path / "out.json").read_text())
+    assert all(row["value"] > 0 for row in found if row["name"] != "second_core")
+    return found
+
+
+def test_bench_names_its_benchmarks() -> None:
+    assert "bench.py distributed" in script("bench.py")
+    assert "allowed: train, env, policy, distributed, worlds" in script("bench.py", "trian", fails=True)
+
+
+def test_bench_train_tells_speed_shares_and_fixed_costs(tmp_path: Path) -> None:
+    sizes = ["--env", "Xor", "--num-envs", 4, "--steps", 8, "--updates", 2, "--threads", 1, "--batch-size", 16]
+    names = {row["name"] for row in measured(tmp_path, "train", *sizes, "--epochs", 1, "--gemm")}
+    assert names >= {"steps_per_second", "share_act", "share_gemm", "second_core", "fixed_act", "fixed_step"}
+
+
+def test_bench_env_tells_steps_and_decisions(tmp_path: Path) -> None:
+    (row,) = measured(tmp_path, "env", "--envs", "MultiSnake", "--num-envs", 4, "--threads", 1)
+    assert row["name"] == "entity_gym MultiSnake" and "decisions/s" in row["settings"]
+
+
+def test_bench_policy_compares_compiled_programs_with_modules(tmp_path: Path) -> None:
+    sizes = ["--act-frames", "3", "--update-frames", "5", "--threads", "1", *SMALL]
+    found = measured(tmp_path, "policy", "--sections", "default", *sizes)
+    rows = {(row["name"], row["settings"]["side"]) for row in found if "side" in row["settings"]}
+    assert rows == {
+        *((f"default_{kind}", side) for kind in ("act", "update") for side in ("compiled", "modules")),
+        *((f"default_{kind}_gain", "compiled") for kind in ("act", "update")),
+    }
+
+
+def test_bench_distributed_measures_the_sides_that_are_asked_for(tmp_path: Path) -> None:
+    typed = ["--worlds", "waiting", "--sides", "local", "--rounds", 1, "--updates", 2, "--num-envs", 4, "--steps", 8]
+    found = measured(tmp_path, "distributed", *typed, "--more", "optim.batch_size=16")
+    values = {row["name"]: row["value"] for row in found}
+    assert values.keys() == {"waiting local steps", "waiting local sampling"}
+    assert values["waiting local sampling"] < 1 / 200e-6, "a step waits for 200 microseconds"
+
+
+def test_bench_worlds_trains_and_measures_each_method_once(tmp_path: Path) -> None:
+    results = tmp_path / "all.jsonl"
+    what = ["worlds", "--rows", "Taxi-v4", "--seeds", 1, "--steps-share", 0.01, "--results", results, "--methods"]
+    said = script("bench.py", *what, "flat", "script", "random")
+    scores = [json.loads(line)["scores"]["return"] for line in results.read_text().splitlines()]
+    assert scores[0].keys() == {"greedy", "sampled"} and scores[1]["played"] > 6 > -600 > scores[2]["played"]
+    assert "| Taxi-v4 | " in said
+    assert "seed 1:" not in script("bench.py", *what, "script", "random"), "they are measured already"
+
+
+def test_learn_zoo_makes_the_table(tmp_path: Path) -> None:
+    said = script("learn_zoo.py", "--envs", "Xor", "--seeds", 1, "--folder", tmp_path)
+    assert "| Xor | ≥ 0.99 | " in said
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    """The run directory of a policy that has hardly learned."""
+    run = tmp_path / "run"
+    sizes = {"rollout": RolloutConfig(num_envs=2, steps=8), "net": RogueNetConfig(d_model=16, n_layer=1)}
+    train(TrainConfig(env=EnvConfig(id="Xor"), total_timesteps=16, run_dir=str(run), num_threads=1, **sizes))
+    return run
+
+
+def test_pictures_film_a_policy(tmp_path: Path, policy: Path) -> None:
+    script("pictures.py", "films", "Xor", "--checkpoint", policy, "--folder", tmp_path, cwd=tmp_path)
+    with Image.open(tmp_path / "Xor.gif") as film:
+        assert getattr(film, "n_frames", 1) > 1
+    assert "belongs to one world" in script("pictures.py", "films", "--checkpoint", policy, fails=True)
+
+
+@pytest.mark.skipif(
+    not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), reason="needs Chromium"
+)
+def test_pictures_photograph_a_page(tmp_path: Path) -> None:
+    script("pictures.py", "pages", "Minefield", "--seconds", 5, "--folder", tmp_path, cwd=tmp_path)
+    with Image.open(tmp_path / "Minefield.png") as picture:
+        assert picture.width == 1200 and picture.height < 1600
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+def test_pictures_capture_the_dashboard(tmp_path: Path) -> None:
+    script("pictures.py", "dashboard", "--output", tmp_path / "dashboard.svg")
+    assert "MineSweeper" in (tmp_path / "dashboard.svg").read_text()
+
+
+def test_every_world_has_a_picture_that_moves_and_is_small() -> None:
+    for world in list_envs():
+        file = ROOT / "docs" / "images" / "worlds" / f"{world}.gif"
+        assert file.stat().st_size < 70_000
+        with Image.open(file) as picture:
+            assert getattr(picture, "n_frames", 1) > 1
+            assert max(picture.size) >= 240

@@ -1,0 +1,465 @@
+"""Heads: several for the same actors, nobody as a choice, temperature, logits on request, and no cost of padding."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from entity_gym import (
+    ActionSpace,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    ContinuousActionMask,
+    ContinuousActionSpace,
+    Entity,
+    Observation,
+    ObsSpace,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net.batch.masks import ActionMask
+from rogue_net.batch.ragged import Cuts
+from rogue_net.heads import pairs
+from rogue_net.heads.distributions import RaggedCategorical
+from rogue_net.heads.heads import SelectEntityHead
+from rogue_net.heads.pairs import Pairs, pair_offsets, pair_products, pairs_of
+from tests.rogue_net.worlds import World, frame_keys, make_net, to_batch
+
+MOVE, AIM, STEER, THRUST, HELP = "move.to", "aim", "steer", "thrust", "help"
+ACTIONS: dict[str, ActionSpace] = {
+    MOVE: CategoricalActionSpace(["stay", "left", "right"]),
+    AIM: SelectEntityActionSpace(exclude_self=True),
+    STEER: ContinuousActionSpace([-1, 0, -math.inf], [1, math.inf, math.inf]),
+    THRUST: CategoricalActionSpace(["on", "off"]),
+    HELP: SelectEntityActionSpace(nobody=True),
+}
+WORLD = World(ObsSpace({"Ship": Entity(["x", "y"]), "Rock": Entity(["x"])}), ACTIONS)
+
+
+def ships(count: int, rocks: int = 1, actions: dict[str, Any] | None = None, seed: int = 0) -> Observation:
+    """Ships 0, 1, ... and as many rocks; by default every ship does everything, to ships and rocks."""
+    rng = np.random.default_rng(seed)
+    everything = {
+        MOVE: CategoricalActionMask(actor_types=["Ship"]),
+        AIM: SelectEntityActionMask(actor_types=["Ship"]),
+        STEER: ContinuousActionMask(actor_types=["Ship"]),
+        THRUST: CategoricalActionMask(actor_types=["Ship"]),
+        HELP: SelectEntityActionMask(actor_types=["Ship"], actee_types=["Ship"]),
+    }
+    return Observation(
+        features={"Ship": rng.normal(size=(count, 2)), "Rock": rng.normal(size=(rocks, 1))},
+        ids={"Ship": range(count), "Rock": [f"rock {i}" for i in range(rocks)]},
+        actions=everything if actions is None else actions,
+    )
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# --- Several heads
+
+
+def test_every_actor_has_one_decision_of_every_action() -> None:
+    net, batch = make_net(WORLD), to_batch([ships(3), ships(0), ships(2)], WORLD)
+    result = net.act(batch, generator=generator())
+    assert list(result.actions) == list(ACTIONS)
+    for name, (values, offsets) in result.actions.items():
+        assert offsets.tolist() == [0, 3, 3, 5]
+        assert values.shape == (5, 3 if name == STEER else 1)
+        assert values.dtype == (torch.float32 if name == STEER else torch.int64)
+        assert result.log_probs[name].shape == (5,)
+    buffers = result.to_buffers()
+    assert buffers[STEER].values.dtype == np.float32
+    assert buffers[MOVE].values.dtype == np.int64
+
+
+def test_an_action_that_some_actors_take_is_decided_by_their_tokens_alone() -> None:
+    only_b = {
+        MOVE: CategoricalActionMask(actor_ids=[1]),
+        STEER: ContinuousActionMask(actor_ids=[2, 0]),
+        THRUST: CategoricalActionMask(actor_ids=[]),
+    }
+    net = make_net(WORLD)
+    everyone, some = to_batch([ships(3)], WORLD), to_batch([ships(3), ships(3, actions=only_b)], WORLD)
+    with torch.no_grad():
+        logits = net.evaluate(everyone, net.act(everyone).actions).logits
+        of_some = net.evaluate(some, net.act(some).actions).logits
+    torch.testing.assert_close(of_some[MOVE][3:], logits[MOVE][[1]])
+    torch.testing.assert_close(of_some[STEER][3:], logits[STEER][[2, 0]])
+    assert len(of_some[THRUST]) == 3
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_what_is_stored_has_the_log_prob_that_it_had_when_it_was_played(greedy: bool) -> None:
+    net, batch = make_net(WORLD, backend="reference"), to_batch([ships(n % 5, seed=n) for n in range(60)], WORLD)
+    result = net.act(batch, greedy=greedy, generator=generator())
+    evaluation = net.evaluate(batch, result.actions)
+    for name in ACTIONS:
+        assert torch.equal(evaluation.log_probs[name], result.log_probs[name])
+    chosen = torch.tensor([7, 3, 59, 3])
+    again = net.act(batch, greedy=greedy, generator=generator())
+    part = net.evaluate(batch[chosen], {name: action.gather(chosen) for name, action in again.actions.items()})
+    for name, log_probs in result.log_probs.items():
+        expected = RaggedTensor(log_probs, result.actions[name].offsets).gather(chosen).values
+        torch.testing.assert_close(part.log_probs[name], expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_what_a_program_stores_has_the_log_prob_that_it_had_when_it_was_played(greedy: bool) -> None:
+    net, batch = make_net(WORLD, backend="fused"), to_batch([ships(n % 5, seed=n) for n in range(60)], WORLD)
+    result, program = net.act(batch, greedy, generator=frame_keys(batch)), net.program(batch)
+    assert program is not None
+    log_probs, values = program.evaluate(batch, result.actions)
+    assert torch.equal(values, result.values)
+    chosen = torch.tensor([7, 3, 59, 3])
+    part = {name: action.gather(chosen) for name, action in result.actions.items()}
+    of_part, _ = program.evaluate(batch[chosen], part)
+    for name in ACTIONS:
+        assert torch.equal(log_probs[name], result.log_probs[name])
+        expected = RaggedTensor(result.log_probs[name], result.actions[name].offsets).gather(chosen).values
+        assert torch.equal(of_part[name], expected)
+
+
+def test_every_weight_gets_a_gradient_also_where_nobody_takes_the_action() -> None:
+    net, batch = (
+        make_net(WORLD),
+        to_batch([ships(2, actions={MOVE: CategoricalActionMask(actor_types=["Ship"])})], WORLD),
+    )
+    evaluation = net.evaluate(batch, net.act(batch).actions)
+    terms = [*evaluation.log_probs.values(), *evaluation.entropies.values(), evaluation.values]
+    torch.cat(terms).sum().backward()
+    for name, parameter in net.named_parameters():
+        assert parameter.grad is not None and torch.isfinite(parameter.grad).all(), name
+    assert net.heads[0].project.weight.grad.abs().sum() > 0
+    assert net.heads[2].project.weight.grad.abs().sum() == 0
+
+
+def test_an_action_that_nobody_takes_has_the_same_shapes_with_and_without_gradients() -> None:
+    net, batch = make_net(WORLD), to_batch([ships(2, actions={}), ships(1, actions={})], WORLD)
+    result = net.act(batch, logits=True, temperature=2.0)
+    evaluation = net.evaluate(batch, result.actions)
+    assert result.logits is not None
+    for name in ACTIONS:
+        assert result.actions[name].offsets.tolist() == result.logits[name].offsets.tolist() == [0, 0, 0]
+        assert (
+            result.log_probs[name].shape == evaluation.log_probs[name].shape == evaluation.entropies[name].shape == (0,)
+        )
+        assert (
+            result.logits[name].values.shape
+            == evaluation.logits[name].reshape(0, result.logits[name].values.shape[1]).shape
+        )
+    assert result.actions[STEER].values.shape == (0, 3)
+    assert result.actions[HELP].values.dtype == torch.int64
+
+
+# --- Starting weights
+
+
+def test_numbers_start_near_the_middle_with_standard_deviation_1() -> None:
+    torch.manual_seed(0)
+    net, batch = (
+        RogueNet(RogueNetConfig(d_model=64, backend="reference"), WORLD.obs_space, ACTIONS),
+        to_batch([ships(4)], WORLD),
+    )
+    logits = net.evaluate(batch, net.act(batch).actions).logits[STEER]
+    assert logits[:, :3].abs().max() < 0.2
+    assert (logits[:, 3:] == 0).all()
+    weight = net.heads[2].project.weight
+    torch.testing.assert_close(weight @ weight.T, 1e-4 * torch.eye(3), atol=1e-9, rtol=1e-4)
+
+
+# --- Temperature and logits
+
+
+def test_logits_are_ragged_and_what_was_drawn_from() -> None:
+    net, batch = make_net(WORLD), to_batch([ships(3), ships(0), ships(2, rocks=2)], WORLD)
+    result = net.act(batch, logits=True)
+    evaluation = net.evaluate(batch, result.actions)
+    assert net.act(batch).logits is None
+    assert result.logits is not None
+    # ships aim at any entity, themselves included, though masked; they help a ship or nobody
+    expected = {
+        MOVE: [0, 3, 3, 5],
+        AIM: [0, 12, 12, 20],
+        STEER: [0, 3, 3, 5],
+        THRUST: [0, 3, 3, 5],
+        HELP: [0, 12, 12, 18],
+    }
+    widths = {MOVE: 3, AIM: 1, STEER: 6, THRUST: 2, HELP: 1}
+    for name, (values, offsets) in result.logits.items():
+        assert offsets.tolist() == expected[name]
+        assert values.shape == (offsets[-1], widths[name])
+        torch.testing.assert_close(values.flatten(), evaluation.logits[name].flatten())
+    torch.testing.assert_close(result.logits[MOVE].values.exp().sum(1), torch.ones(5))
+    torch.testing.assert_close(result.logits[AIM].values[:12].view(3, 4).exp().sum(1), torch.ones(3))
+    assert (result.logits[AIM].values[:12].view(3, 4).diagonal() == -math.inf).all()
+
+
+def test_a_temperature_divides_logits_and_multiplies_standard_deviations() -> None:
+    net, batch = make_net(WORLD), to_batch([ships(3), ships(2)], WORLD)
+    plain, hot = net.act(batch, logits=True).logits, net.act(batch, logits=True, temperature=2.5).logits
+    assert plain is not None and hot is not None
+    torch.testing.assert_close(hot[MOVE].values, (plain[MOVE].values / 2.5).log_softmax(1))
+    torch.testing.assert_close(
+        hot[AIM].values[:12].view(3, 4), (plain[AIM].values[:12].view(3, 4) / 2.5).log_softmax(1)
+    )
+    torch.testing.assert_close(
+        hot[HELP].values[:12].view(3, 4), (plain[HELP].values[:12].view(3, 4) / 2.5).log_softmax(1)
+    )
+    torch.testing.assert_close(hot[STEER].values[:, :3], plain[STEER].values[:, :3])
+    torch.testing.assert_close(hot[STEER].values[:, 3:], plain[STEER].values[:, 3:] + math.log(2.5))
+
+
+def test_log_probs_of_acting_are_those_under_the_temperature() -> None:
+    net, batch = make_net(WORLD), to_batch([ships(3), ships(2)], WORLD)
+    result = net.act(batch, temperature=0.3, logits=True, generator=generator())
+    assert result.logits is not None
+    chosen = result.logits[MOVE].values.gather(1, result.actions[MOVE].values)[:, 0]
+    torch.testing.assert_close(result.log_probs[MOVE], chosen)
+
+
+def test_a_temperature_near_0_is_greedy_and_greedy_does_not_depend_on_it() -> None:
+    net, batch = make_net(WORLD, backend="reference"), to_batch([ships(3, seed=n) for n in range(20)], WORLD)
+    greedy, cold = net.act(batch, greedy=True), net.act(batch, temperature=1e-5, generator=generator())
+    hot = net.act(batch, greedy=True, temperature=50)
+    for name, (values, _) in greedy.actions.items():
+        torch.testing.assert_close(cold.actions[name].values, values, atol=1e-3, rtol=0)
+        assert torch.equal(hot.actions[name].values, values)
+
+
+def test_a_temperature_that_is_not_above_0_is_refused() -> None:
+    for temperature in (0, -1.0, math.nan, math.inf, True, "hot"):
+        with pytest.raises(ValueError, match="temperature must be a number greater than 0, got"):
+            make_net(WORLD).act(to_batch([ships(1)], WORLD), temperature=temperature)  # type: ignore[arg-type]
+
+
+# --- Other numbers about frames
+
+
+def test_regression_heads_are_zero_at_first_and_learn_of_every_entity() -> None:
+    torch.manual_seed(0)
+    net = RogueNet(RogueNetConfig(n_layer=0), WORLD.obs_space, ACTIONS, {"enemy.hp": 2, "winner": 1})
+    batch = to_batch([ships(2), Observation(), ships(1)], WORLD)
+    actions = net.act(batch).actions
+    regressions = net.evaluate(batch, actions).regressions
+    assert {name: tensor.tolist() for name, tensor in regressions.items()} == {
+        "enemy.hp": [[0, 0]] * 3,
+        "winner": [[0]] * 3,
+    }
+    (regressions["enemy.hp"][:, 1].sum() + regressions["winner"].sum()).backward()
+    with torch.no_grad():
+        for parameter in net.regression_heads.parameters():
+            parameter -= parameter.grad
+    learned = net.evaluate(batch, actions).regressions
+    tokens = net.embedding(batch)
+    means = torch.stack([tokens[:3].mean(0), torch.zeros(32), tokens[3:].mean(0)])
+    torch.testing.assert_close(learned["winner"], -(means @ means.sum(0, keepdim=True).T) - 3)
+    assert (learned["enemy.hp"][:, 0] == 0).all()
+    assert net.evaluate(batch, actions).values.tolist() == [0, 0, 0]
+
+
+def test_there_are_no_regressions_unless_asked_for() -> None:
+    net, batch = make_net(WORLD), to_batch([ships(1)], WORLD)
+    assert net.evaluate(batch, net.act(batch).actions).regressions == {}
+
+
+def test_a_regression_head_without_numbers_is_refused() -> None:
+    for size in (0, -1, 1.5, True):
+        with pytest.raises(ValueError, match=r"regression_heads\['hp'\] must be an integer of at least 1, got"):
+            RogueNet(RogueNetConfig(), WORLD.obs_space, ACTIONS, {"hp": size})  # type: ignore[dict-item]
+
+
+# --- Nobody, and actors to whom nobody is open
+
+
+def test_nobody_is_the_last_choice_of_every_actor_and_has_the_value_minus_1() -> None:
+    net, batch = make_net(WORLD), to_batch([ships(3)] * 400, WORLD)
+    result = net.act(batch, logits=True, generator=generator())
+    assert result.logits is not None
+    probabilities = result.logits[HELP].values[:12].view(3, 4).exp().tolist()
+    helped = result.actions[HELP].values.view(400, 3)
+    for actor, row in enumerate(probabilities):
+        for value, probability in zip([0, 1, 2, -1], row, strict=True):
+            frequency = float((helped[:, actor] == value).double().mean())
+            assert abs(frequency - probability) < 4 * math.sqrt(probability * (1 - probability) / 400)
+        assert 0.01 < row[3] < 0.99
+
+
+def test_nobody_can_be_selected_whatever_the_mask_closes() -> None:
+    closed = SelectEntityActionMask(actor_ids=[0, 1], actee_ids=[1, 2], mask=[[False, False], [True, False]])
+    no_actees = SelectEntityActionMask(actor_ids=[0], actee_ids=[])
+    frames = [ships(3, actions={HELP: mask}) for mask in (closed, no_actees)]
+    net, batch = make_net(WORLD), to_batch(frames + [ships(2)], WORLD)
+    result = net.act(batch, logits=True, generator=generator())
+    assert result.logits is not None
+    open_ = (result.logits[HELP].values[:, 0] > -math.inf).tolist()
+    assert open_ == [False, False, True] + [True, False, True] + [True] + [True] * 6
+    assert result.actions[HELP].values[0] == result.actions[HELP].values[2] == -1
+    assert result.log_probs[HELP][[0, 2]].tolist() == [0, 0]
+    evaluation = net.evaluate(batch, result.actions)
+    assert evaluation.entropies[HELP][[0, 2]].tolist() == [0, 0]
+    assert (evaluation.entropies[HELP][[1, 3, 4]] > 0).all()
+
+
+def test_the_key_of_nobody_is_learned() -> None:
+    net, batch = make_net(WORLD), to_batch([ships(2)], WORLD)
+    nobody = net.act(batch).actions | {HELP: RaggedTensor(torch.tensor([[-1], [-1]]), torch.tensor([0, 2]))}
+    head = net.heads[list(ACTIONS).index(HELP)]
+    assert isinstance(head, SelectEntityHead) and head.nobody is not None
+    before = net.evaluate(batch, nobody).log_probs[HELP]
+    before.sum().backward()
+    with torch.no_grad():
+        head.nobody += 0.1 * head.nobody.grad
+    assert (net.evaluate(batch, nobody).log_probs[HELP] > before).all()
+
+
+def test_an_actor_with_itself_alone_selects_nobody_for_certain_where_it_may_not_select_itself() -> None:
+    alone = ships(1, rocks=0)
+    net, batch = make_net(WORLD), to_batch([alone, ships(2), alone], WORLD)
+    for seed in range(10):
+        result = net.act(batch, generator=generator(seed))
+        assert (result.actions[AIM].values[:, 0] == -1).tolist() == [True, False, False, True]
+        assert result.log_probs[AIM][[0, 3]].tolist() == [0, 0]
+    evaluation = net.evaluate(batch, result.actions)
+    assert evaluation.entropies[AIM][[0, 3]].tolist() == [0, 0]
+    (evaluation.log_probs[AIM].sum() + evaluation.entropies[AIM].sum()).backward()
+    head = net.heads[list(ACTIONS).index(AIM)]
+    assert all(torch.isfinite(parameter.grad).all() for parameter in head.parameters())
+
+
+def test_only_closed_pairs_are_as_no_pairs() -> None:
+    shut = RaggedCategorical(
+        torch.tensor([3.0, 1.0]), torch.tensor([0, 0]), torch.tensor([5, 6]), 1, torch.tensor([False] * 2)
+    )
+    assert shut.mode().tolist() == shut.sample().tolist() == [[-1]]
+    assert shut.log_prob(torch.tensor([[-1]])).tolist() == shut.entropy().tolist() == [0]
+    assert shut.tempered(0.5).mode().tolist() == [[-1]]
+
+
+# --- Pairs, and what they cost
+
+
+def mask_of(sizes: list[tuple[int, int]]) -> ActionMask:
+    """Frames of so many actors and actees."""
+
+    def ragged(counts: list[int]) -> RaggedTensor:
+        values = torch.cat([torch.arange(count) for count in counts] or [torch.zeros(0, dtype=torch.int64)])
+        return RaggedTensor(values.unsqueeze(1), torch.tensor([0, *counts]).cumsum(0))
+
+    return ActionMask(ragged([actors for actors, _ in sizes]), ragged([actees for _, actees in sizes]))
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=6),
+    nobody=st.booleans(),
+    at_once=st.sampled_from([1, 7, 10_000]),
+)
+def test_products_of_pairs_and_their_gradients_are_those_of_dense_matrices(
+    sizes: list[tuple[int, int]], nobody: bool, at_once: int
+) -> None:
+    mask = mask_of(sizes)
+    torch.manual_seed(0)
+    numbers: dict[str, Any] = {"dtype": torch.float64, "requires_grad": True}
+    queries = torch.randn(len(mask.actors.values), 3, **numbers)
+    keys = torch.randn(len(mask.actees.values) + nobody, 3, **numbers)
+    dense, first_actor, first_actee = [], 0, 0
+    for actors, actees in sizes:
+        of_frame = [*range(first_actee, first_actee + actees), *([len(keys) - 1] if nobody else [])]
+        dense.append((queries[first_actor : first_actor + actors] @ keys[of_frame].T).flatten())
+        first_actor, first_actee = first_actor + actors, first_actee + actees
+    expected = torch.cat(dense)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairs, "NUMBERS_AT_ONCE", at_once)
+        found = pairs_of(mask, nobody)
+        products = pair_products(queries, keys, found)
+        weights = torch.randn(len(expected), dtype=numbers["dtype"])
+        gradients = torch.autograd.grad((products * weights).sum(), [queries, keys])
+    torch.testing.assert_close(products, expected)
+    torch.testing.assert_close(gradients, torch.autograd.grad((expected * weights).sum(), [queries, keys]))
+    counts = [actors * (actees + nobody) for actors, actees in sizes]
+    assert pair_offsets(mask, nobody).tolist() == torch.tensor([0, *counts]).cumsum(0).tolist()
+
+
+class Recorder(TorchDispatchMode):
+    """Counts operations, and the numbers in their largest result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = self.largest = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self.operations += 1
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, Tensor):
+                self.largest = max(self.largest, tensor.numel())
+        return result
+
+
+D_QK = 16
+
+
+def cost(sizes: list[tuple[int, int]]) -> Recorder:
+    """Of deciding, and of the gradient, in frames of so many actors and actees."""
+    torch.manual_seed(0)
+    head, mask = SelectEntityHead(8, D_QK, nobody=True), mask_of(sizes)
+    actors, actees = (torch.randn(len(r.values), 8, requires_grad=True) for r in (mask.actors, mask.actees))
+    with Recorder() as recorder:
+        distribution = head(actors, mask, actees)
+        chosen = distribution.sample()
+        (distribution.log_prob(chosen).sum() + distribution.entropy().sum()).backward()
+    return recorder
+
+
+def test_one_large_frame_among_many_small_ones_costs_its_own_pairs() -> None:
+    small, large = [(5, 5)] * 1000, [(500, 500)]
+    num_pairs = 500 * 501 + 1000 * 5 * 6
+    apart, together = [cost(small), cost(large)], cost(small + large)
+    # padded to the largest frame, 5,500 actors would have 500 actees each: ten times the pairs
+    assert together.largest <= num_pairs + 1  # so nowhere is there a row of a query's or a key's numbers for every pair
+    assert together.operations <= sum(part.operations for part in apart)
+
+
+def test_pairs_cost_no_more_operations_the_more_frames_there_are() -> None:
+    assert cost([(2, 3)] * 1000).operations == cost([(2, 3)] * 10).operations
+    assert cost([(1, 0), (0, 7), (2, 3)]).operations == cost([(2, 3)] * 10).operations
+
+
+def test_pairs_that_nobody_masks_or_that_do_not_exist() -> None:
+    nothing = pairs_of(mask_of([(0, 3), (2, 0), (0, 0)]), nobody=False)
+    assert isinstance(nothing, Pairs)
+    assert nothing.actors.tolist() == nothing.actees.tolist() == []
+    with_nobody = pairs_of(mask_of([(0, 3), (2, 0), (1, 1)]), nobody=True)
+    assert with_nobody.actors.tolist() == [0, 1, 2, 2]
+    assert with_nobody.actees.tolist() == [4, 4, 3, 4]  # 4 stands for nobody
+    assert with_nobody.is_open is None
+
+
+# --- The batch's side
+
+
+def test_continuous_actions_survive_gathering_splitting_and_concatenation() -> None:
+    observations = [ships(2, seed=1), ships(0), ships(3, seed=2)]
+    whole = to_batch(observations, WORLD)
+    singles = [to_batch([observation], WORLD) for observation in observations]
+    for batch in (
+        ObsBatch.cat(singles),
+        whole[torch.tensor([0, 1, 2])],
+        ObsBatch.cat(whole.split(Cuts([1, 2], whole.offsets))),
+    ):
+        assert batch.action_masks[STEER].actors.offsets.tolist() == [0, 2, 2, 5]
+        assert (
+            batch.action_tokens[STEER].actors.tolist() == whole.action_tokens[STEER].actors.tolist() == [0, 1, 4, 5, 6]
+        )
+    assert whole[torch.tensor([2, 0])].action_tokens[STEER].actors.tolist() == [0, 1, 2, 4, 5]

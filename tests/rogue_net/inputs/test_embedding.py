@@ -1,0 +1,453 @@
+"""Every kind of feature enters a token in its own way."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from entity_gym import CategoricalActionSpace, Entity, GlobalCategoricalActionSpace, Observation, ObsSpace
+from entity_gym.batch.batching import batch_observations
+from entity_gym.spaces import Angle, Category, Feature, Flag
+from rogue_net import ObsBatch, RogueNet, RogueNetConfig
+from rogue_net.inputs.embedding import Embedding, EntityEmbedding
+from tests.rogue_net import backends
+from tests.rogue_net.programs import by_modules, by_program, given_for
+
+D = 8
+ACTIONS = {"wait": CategoricalActionSpace(["wait"])}
+CARD, HEADING, FROZEN = Category("card", 52), Angle("heading"), Flag("frozen")
+NO_CARDS = (-1.0, 52.0, 1e9, -0.5, math.nan)
+
+
+def entity(*features: Feature, seed: int = 0) -> EntityEmbedding:
+    """An embedding in which everything matters: biases and norms are not what they are at first."""
+    torch.manual_seed(seed)
+    made = EntityEmbedding("Unit", features, D)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return made
+
+
+def finish(hidden: Tensor, made: EntityEmbedding) -> Tensor:
+    """What follows the sum of all features."""
+    norm = made.project[2]
+    return functional.layer_norm(hidden.relu(), (D,), norm.weight, norm.bias)
+
+
+def embedding(obs_space: ObsSpace, seed: int = 0, d_model: int = D) -> Embedding:
+    torch.manual_seed(seed)
+    return Embedding(obs_space, ACTIONS, d_model)
+
+
+def to_batch(obs_space: ObsSpace, observations: Sequence[Observation]) -> ObsBatch:
+    return ObsBatch.from_vec_obs(batch_observations(observations, obs_space, ACTIONS))
+
+
+# --- Kinds of features ---
+
+
+def test_plain_numbers_are_normalized_by_what_was_seen() -> None:
+    made = entity("x", "y")
+    made.update_normalization(torch.tensor([[0.0, 10.0], [4.0, 30.0]]))  # means 2 and 20, deviations 2 and 10
+    linear = made.project[0]
+    expected = finish(linear(torch.tensor([[-1.0, 1.0], [5.0, 0.0]])), made)  # the second's x is cut off at 5
+    torch.testing.assert_close(made(torch.tensor([[0.0, 30.0], [100.0, 20.0]])), expected)
+
+
+def test_an_angle_is_its_cosine_and_sine_whatever_was_seen() -> None:
+    made = entity("x", HEADING, "y")
+    made.update_normalization(torch.tensor([[0.0, 3.0, 0.0], [2.0, 3.1, 2.0]]))  # of x and y: means and deviations 1
+    linear = made.project[0]
+    expected = finish(linear(torch.tensor([[0.0, 1.0, 0.0, 1.0]])), made)  # x, y, cosine, sine
+    torch.testing.assert_close(made(torch.tensor([[1.0, math.pi / 2, 2.0]])), expected)
+    assert made.norm.mean.tolist() == [1.0, 1.0]
+
+
+def test_angles_that_are_the_same_direction_are_the_same_token() -> None:
+    made = entity(HEADING)
+    tokens = made(torch.tensor([[-0.5], [-0.5 + 2 * math.pi], [-0.5 - 4 * math.pi], [0.5]]))
+    torch.testing.assert_close(tokens[1], tokens[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(tokens[2], tokens[0], atol=1e-5, rtol=0)
+    assert not torch.allclose(tokens[3], tokens[0], atol=1e-2)
+
+
+def test_a_flag_is_0_or_1_however_rare_it_was() -> None:
+    made = entity(FROZEN)
+    made.update_normalization(torch.tensor([[1.0]] + [[0.0]] * 999))
+    expected = finish(made.project[0](torch.tensor([[0.0], [1.0]])), made)
+    torch.testing.assert_close(made(torch.tensor([[0.0], [1.0]])), expected)
+    assert not hasattr(made, "norm")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    nums=st.lists(st.integers(1, 7), min_size=1, max_size=3),
+    num_plain=st.integers(0, 2),
+    rows=st.integers(0, 5),
+    seed=st.integers(0, 2**16),
+)
+def test_categories_are_the_one_hot_columns_of_the_linear_layer(
+    nums: list[int], num_plain: int, rows: int, seed: int
+) -> None:
+    plain = [f"x{i}" for i in range(num_plain)]
+    made = entity(*[Category(f"c{i}", num) for i, num in enumerate(nums)], *plain, seed=seed)
+    rng = torch.Generator().manual_seed(seed)
+    ids = torch.stack([torch.randint(num, (rows,), generator=rng) for num in nums], dim=1)
+    x = torch.randn(rows, num_plain, generator=rng)
+
+    one_hot = [functional.one_hot(ids[:, i], num).float() for i, num in enumerate(nums)]
+    blocks = [table.T for table in made.tables]
+    if num_plain:
+        blocks.append(made.project[0].weight)
+        bias = made.project[0].bias
+    else:
+        bias = torch.zeros(D)
+    hidden = functional.linear(torch.cat([*one_hot, x], dim=1), torch.cat(blocks, dim=1), bias)
+    tokens = made(torch.cat([ids.float(), x], dim=1))
+    torch.testing.assert_close(tokens, finish(hidden, made), atol=1e-5, rtol=1e-5)
+
+
+def test_only_ids_that_were_there_are_learned_about() -> None:
+    made = entity(Category("unit", 5000))
+    made(torch.tensor([[4999.0], [17.0], [17.0]])).square().sum().backward()
+    (table,) = made.tables
+    assert table.shape == (5000, D)
+    assert table.grad.abs().sum(dim=1).nonzero().flatten().tolist() == [17, 4999]
+
+
+def test_tables_start_with_unit_variance() -> None:
+    torch.manual_seed(0)
+    (table,) = EntityEmbedding("Unit", [Category("unit", 5000)], D).tables
+    assert float(table.detach().mean()) == pytest.approx(0, abs=0.02)
+    assert float(table.detach().std()) == pytest.approx(1, abs=0.02)
+
+
+def test_kinds_mix_in_any_order_and_columns_stay_what_they_are_called() -> None:
+    ordered = entity("x", HEADING, FROZEN, CARD)
+    mixed = entity(FROZEN, CARD, HEADING, "x")
+    mixed.load_state_dict(ordered.state_dict())
+    row = {"x": 3.0, "heading": 1.0, "frozen": 1.0, "card": 51.0}
+    [first] = ordered(torch.tensor([[row[name] for name in ("x", "heading", "frozen", "card")]]))
+    [second] = mixed(torch.tensor([[row[name] for name in ("frozen", "card", "heading", "x")]]))
+    assert torch.equal(first, second)
+
+
+def test_an_id_outside_the_table_is_named() -> None:
+    made = entity("x", CARD)
+    for card in NO_CARDS:
+        message = rf"'Unit': category 'card' is {card:g}; ids are whole numbers from 0 to 51".replace("+", r"\+")
+        with pytest.raises(ValueError, match=message):
+            made(torch.tensor([[0.0, 0.0], [0.0, card], [0.0, 51.0]]))
+
+
+def test_the_first_and_last_id_are_in_the_table() -> None:
+    tokens = entity(CARD)(torch.tensor([[0.0], [51.0]]))
+    assert not torch.equal(tokens[0], tokens[1])
+
+
+# --- Batches ---
+
+SPACE = ObsSpace(
+    {"Ship": Entity(["x", HEADING, CARD]), "Card": Entity([Category("card", 3)]), "Wall": Entity([])},
+    global_features=["time", Category("season", 4)],
+)
+FRAMES = [
+    Observation(
+        features={"Ship": [[1.0, 0.5, 7], [2.0, 1.5, 51]], "Card": [[2]], "Wall": np.zeros((1, 0))},
+        global_features=[5.0, 3],
+    ),
+    Observation(features={"Card": [[0], [1]]}, global_features=[6.0, 0]),
+]
+
+
+def test_global_features_join_every_entity_with_their_kinds() -> None:
+    made = embedding(SPACE)
+    tokens = made(to_batch(SPACE, FRAMES))
+    ship, card, wall, world = made.entities
+    # tokens: two ships, a card, a wall, the world; two cards, the world
+    expected = {
+        0: ship(torch.tensor([[1.0, 0.5, 7, 5.0, 3]])),
+        1: ship(torch.tensor([[2.0, 1.5, 51, 5.0, 3]])),
+        2: card(torch.tensor([[2, 5.0, 3]])),
+        3: wall(torch.tensor([[5.0, 3]])),
+        4: world(torch.tensor([[5.0, 3]])),
+        5: card(torch.tensor([[0, 6.0, 0]])),
+        6: card(torch.tensor([[1, 6.0, 0]])),
+        7: world(torch.tensor([[6.0, 0]])),
+    }
+    torch.testing.assert_close(tokens, torch.cat([expected[token] for token in range(8)]))
+    tables = {kind.kind.name for each in made.entities for kind in each.columns.categories}
+    assert tables == {"card", "season"}
+
+
+def test_statistics_are_of_plain_numbers_alone() -> None:
+    made = embedding(SPACE)
+    made.update_normalization(to_batch(SPACE, FRAMES))
+    ship, card, wall, world = made.entities
+    assert ship.norm.mean.tolist() == [1.5, 5.0]  # x and time
+    assert card.norm.mean.tolist() == [pytest.approx(17 / 3)]
+    assert world.norm.mean.tolist() == [5.5]
+    assert int(wall.norm.count) == 1
+
+
+def test_what_acts_and_what_learns_sees_the_same_tokens() -> None:
+    made, batch = embedding(SPACE), to_batch(SPACE, FRAMES)
+    for frames in ([0, 1], [1], [0], [1, 1, 0]):
+        some = batch[torch.tensor(frames)]
+        with torch.no_grad():
+            tokens = made(some)
+        assert torch.equal(tokens, made(some))
+
+
+def test_every_parameter_gets_a_gradient_where_a_type_has_no_entities() -> None:
+    made = embedding(SPACE)
+    made(to_batch(SPACE, FRAMES[1:])).sum().backward()
+    missing = [name for name, parameter in made.named_parameters() if parameter.grad is None]
+    assert missing == []
+    assert not any(parameter.grad.any() for parameter in made.entities[0].parameters())
+
+
+PLAIN = ObsSpace({"A": Entity(["x"]), "Flag": Entity([]), "B": Entity(["x", "y"])})
+KINDS = ObsSpace(
+    {"A": Entity([Category("a", 3)]), "B": Entity(["x", Category("b", 2), HEADING, FROZEN]), "C": Entity([])}
+)
+WORLD = ObsSpace({"A": Entity(["x"]), "C": Entity([])}, global_features=["time", Category("season", 4)])
+
+
+def draw_rows(names: Sequence[str], kinds: Mapping[str, object], count: int, rng: np.random.Generator) -> np.ndarray:
+    """Any numbers, and of the categories and flags ids that there are."""
+    rows = rng.normal(size=(count, len(names))) * 2
+    for column, name in enumerate(names):
+        kind = kinds.get(name)
+        if isinstance(kind, Category | Flag):
+            rows[:, column] = rng.integers(kind.num if isinstance(kind, Category) else 2, size=count)
+    return rows
+
+
+def draw_batch(space: ObsSpace, counts: Sequence[Sequence[int]], rng: np.random.Generator) -> ObsBatch:
+    """Frames with `counts[b][t]` entities of type t in frame b."""
+    observations = [
+        Observation(
+            features={
+                name: draw_rows(entity.features, entity.kinds, count, rng)
+                for (name, entity), count in zip(space.entities.items(), of_types, strict=False)
+            },
+            global_features=draw_rows(space.global_features, space.global_kinds, 1, rng)[0],
+        )
+        for of_types in counts
+    ]
+    return to_batch(space, observations)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    space=st.sampled_from([PLAIN, KINDS, WORLD]),
+    d_model=st.sampled_from([8, 24, 32]),
+    counts=st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=5),
+    seed=st.integers(0, 2**16),
+)
+def test_tokens_and_gradients_are_those_of_the_formula_in_float64(
+    space: ObsSpace, d_model: int, counts: list[tuple[int, ...]], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    batch = draw_batch(space, counts, rng)
+    made = embedding(space, seed, d_model)
+    made.update_normalization(draw_batch(space, [(5, 5, 5)], rng))
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+            # With a single open unit, a LayerNorm's gradient is what rounding leaves: open most of them.
+            if name.endswith("project.0.bias") or ".tables." in name:
+                parameter.add_(1.0)
+    weights = torch.randn(batch.num_tokens, d_model)
+    tokens = made(batch)
+    (tokens * weights).sum().backward()
+    gradients = [parameter.grad.double() for parameter in made.parameters()]
+
+    exact = copy.deepcopy(made).double()
+    exact.zero_grad()
+    each = dict(zip(exact.types, exact.entities, strict=True))
+    expected = [torch.zeros(0)] * batch.num_tokens
+    for name, places in batch.frames.positions.items():
+        features = batch.features[name].values.double()
+        if space.global_features and name != "__global__":
+            frames = batch.frames.of_token[places]
+            features = torch.cat([features, batch.features["__global__"].values.double()[frames]], dim=1)
+        for row, place in zip(features, places.tolist(), strict=True):
+            expected[place] = each[name](row.unsqueeze(0))[0]
+    if not expected:
+        assert tokens.shape == (0, d_model)
+        return
+    total = torch.stack(expected)
+    (total * weights.double()).sum().backward()
+
+    assert_near(tokens.detach().double(), total.detach())
+    for gradient, parameter in zip(gradients, exact.parameters(), strict=True):
+        assert_near(gradient, torch.zeros_like(gradient) if parameter.grad is None else parameter.grad)
+
+
+def assert_near(given_tensor: Tensor, expected: Tensor) -> None:
+    assert float((given_tensor - expected).norm()) <= 1e-5 * max(float(expected.norm()), 1e-1)
+
+
+def test_a_feature_that_is_no_number_makes_a_token_that_is_none() -> None:
+    batch = to_batch(PLAIN, [Observation(features={"A": [[1.0], [2.0]]})])
+    batch.features["A"].values[0] = float("nan")
+    tokens = embedding(PLAIN)(batch)
+    assert tokens.isnan().all(dim=1).tolist() == [True, False]
+
+
+def test_tokens_are_of_the_numbers_that_the_weights_are() -> None:
+    batch = draw_batch(PLAIN, [(2, 1, 2)], np.random.default_rng(0))
+    assert embedding(PLAIN).double()(batch).dtype == torch.float64
+
+
+def test_types_may_come_in_another_order() -> None:
+    made, batch = embedding(SPACE), to_batch(SPACE, FRAMES)
+    turned = replace(batch, features=dict(reversed(batch.features.items())))
+    tokens, turned_tokens = made(batch), made(turned)
+    for name in batch.features:
+        mine, others = batch.frames.positions[name], turned.frames.positions[name]
+        assert torch.equal(tokens[mine], turned_tokens[others])
+
+
+def test_a_global_action_alone_gives_the_world_a_vector() -> None:
+    actions = {"mode": GlobalCategoricalActionSpace(["a", "b"])}
+    made = Embedding(ObsSpace({}), actions, D)
+    batch = ObsBatch.from_vec_obs(batch_observations([Observation(), Observation()], ObsSpace({}), actions))
+    assert torch.equal(made(batch), made.entities[0].vector.expand(2, D))
+
+
+def test_there_may_be_no_types_at_all() -> None:
+    made, space = embedding(ObsSpace({})), ObsSpace({})
+    assert made(to_batch(space, [Observation()])).shape == (0, D)
+
+
+# --- Programs ---
+
+
+def network(space: ObsSpace, seed: int = 0, d_model: int = D) -> RogueNet:
+    """A network without layers, in which everything matters."""
+    torch.manual_seed(seed)
+    net = RogueNet(RogueNetConfig(d_model=d_model, n_head=1, n_layer=0, backend="fused"), space, ACTIONS)
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+            if name.endswith("project.0.bias") or ".tables." in name:  # as above
+                parameter.add_(1.0)
+    return net
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    space=st.sampled_from([PLAIN, KINDS, WORLD]),
+    d_model=st.sampled_from([8, 24, 32]),
+    counts=st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=5),
+    seed=st.integers(0, 2**16),
+)
+def test_a_program_embeds_as_modules_do_in_float64(
+    space: ObsSpace, d_model: int, counts: list[tuple[int, ...]], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    batch, net = draw_batch(space, counts, rng), network(space, seed, d_model)
+    assume(batch.num_tokens > 0)
+    net.update_normalization(draw_batch(space, [(5, 5, 5)], rng))
+    reference = backends.twin(net, "reference")
+    given_frames = given_for(reference, batch, seed)
+    exact = by_modules(backends.twin(net, "reference", torch.float64), given_frames)
+    found = by_program(net, given_frames)
+    assert set(found.gradients) == set(exact.gradients)
+    for name, output in exact.outputs.items():
+        assert_near(found.outputs[name].double(), output)
+    for name, gradient in exact.gradients.items():
+        assert_near(found.gradients[name].double(), gradient)
+
+
+def test_a_program_names_an_id_outside_the_table() -> None:
+    net, batch, of_world = network(SPACE), to_batch(SPACE, FRAMES), to_batch(SPACE, FRAMES)
+    net.act(batch, greedy=True)
+    for card in NO_CARDS:
+        batch.features["Ship"].values[1, 2] = of_world.features["__global__"].values[1, 1] = card
+        message = rf"'Ship': category 'card' is {card:g}; ids are whole numbers from 0 to 51".replace("+", r"\+")
+        with pytest.raises(ValueError, match=message):
+            net.act(batch, greedy=True)
+        with pytest.raises(ValueError, match=r"'\w+': category 'season' is .*; ids are whole numbers from 0 to 3"):
+            net.act(of_world, greedy=True)
+
+
+def test_a_program_takes_types_in_another_order() -> None:
+    net, batch = network(SPACE), to_batch(SPACE, FRAMES)
+    turned = replace(batch, features=dict(reversed(batch.features.items())))
+    expected = backends.twin(net, "reference").act(turned, greedy=True).values
+    torch.testing.assert_close(net.act(turned, greedy=True).values, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_a_batch_of_other_types_or_widths_is_refused_by_modules_and_programs() -> None:
+    net, batch = network(SPACE), to_batch(SPACE, FRAMES)
+    other = ObsSpace({"Ship": Entity(["x"])}, global_features=["time", "season"])
+    ships = batch.features["Ship"]
+    narrow = replace(batch, features=batch.features | {"Ship": ships._replace(values=ships.values[:, :2])})
+    for see in (embedding(SPACE), lambda batch: net.act(batch, greedy=True)):
+        message = r"the batch has entities of \['Ship', '__global__'\], the network knows \['Ship', "
+        with pytest.raises(ValueError, match=message):
+            see(to_batch(other, [Observation(global_features=[0, 0])]))
+        with pytest.raises(ValueError, match="'Ship' has 2 features in this batch; the network knows 3"):
+            see(narrow)
+
+
+def test_a_program_of_no_types_at_all_and_of_a_global_action_alone() -> None:
+    nothing, empty = network(ObsSpace({})), to_batch(ObsSpace({}), [Observation(), Observation()])
+    assert torch.equal(nothing.act(empty, greedy=True).values, nothing.value_head.project.bias.detach().expand(2))
+    actions = {"mode": GlobalCategoricalActionSpace(["a", "b"])}
+    world = RogueNet(RogueNetConfig(d_model=D, n_head=1, backend="fused"), ObsSpace({}), actions)
+    with torch.no_grad():
+        for parameter in world.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    batch = ObsBatch.from_vec_obs(batch_observations([Observation(), Observation()], ObsSpace({}), actions))
+    given_result = world.act(batch, greedy=True)
+    expected = backends.twin(world, "reference").act(batch, greedy=True)
+    torch.testing.assert_close(given_result.values, expected.values, atol=1e-6, rtol=1e-5)
+    assert torch.equal(given_result.actions["mode"].values, expected.actions["mode"].values)
+
+
+# --- Weights ---
+
+
+def test_weights_without_kinds_are_named_and_shaped_as_ever() -> None:
+    space = ObsSpace({"A": Entity(["x", "y"]), "B": Entity([])}, global_features=["time"])
+    shapes = {name: tuple(tensor.shape) for name, tensor in embedding(space).state_dict().items()}
+    expected = {}
+    for position, width in enumerate([3, 1, 1]):
+        expected |= {
+            f"entities.{position}.norm.count": (),
+            f"entities.{position}.norm.mean": (width,),
+            f"entities.{position}.norm.squares": (width,),
+            f"entities.{position}.project.0.weight": (D, width),
+            f"entities.{position}.project.0.bias": (D,),
+            f"entities.{position}.project.2.weight": (D,),
+            f"entities.{position}.project.2.bias": (D,),
+        }
+    assert shapes == expected
+    assert list(embedding(ObsSpace({"B": Entity([])})).state_dict()) == ["entities.0.vector"]
+
+
+def test_copied_and_loaded_weights_give_the_same_tokens() -> None:
+    batch = to_batch(SPACE, FRAMES)
+    trained, fresh = embedding(SPACE, seed=1), embedding(SPACE, seed=2)
+    trained.update_normalization(batch)
+    fresh(batch)
+    fresh.load_state_dict(trained.state_dict())
+    tokens = trained(batch)
+    assert torch.equal(fresh(batch), tokens)
+    assert torch.equal(copy.deepcopy(trained)(batch), tokens)

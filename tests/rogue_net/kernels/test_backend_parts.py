@@ -1,0 +1,276 @@
+"""How a batch is computed in parts changes nothing: tiles, threads, torch's modes, and memory that is used again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
+from rogue_net.config import Backend, RelposConfig
+from rogue_net.kernels.cpu import program
+from rogue_net.kernels.cpu.memory import TileMemory
+from rogue_net.kernels.cpu.program import Moments, Program
+from rogue_net.kernels.cpu.threads import run_parts
+from tests.rogue_net.backends import (
+    EACH,
+    EACH_RELPOS,
+    PICK,
+    SMALL,
+    Results,
+    Scene,
+    assert_tensor_near,
+    even_scene,
+    gradients_on,
+    learn,
+    net_of,
+    network,
+    twin,
+)
+from tests.rogue_net.programs import Given, by_modules, by_program, given_for, run_program
+
+# --- Tiles and threads
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def made_for(net: RogueNet, batch: ObsBatch) -> tuple[Given, dict[str, float]]:
+    """What a program is given, and the summands of the gradients that are 0."""
+    given = given_for(twin(net, "reference"), batch, 0)
+    return given, by_modules(twin(net, "reference", torch.float64), given).summands
+
+
+def assert_equal_but_for_rounding(given: Results, expected: Results, summands: dict[str, float]) -> None:
+    for name, tensor in {**expected.outputs, **expected.gradients}.items():
+        given_tensor = {**given.outputs, **given.gradients}[name]
+        least = sum(size for part, size in summands.items() if part in name)
+        assert_tensor_near(given_tensor, tensor, name, least, bound=1e-6)
+
+
+def frame_keys(batch: ObsBatch) -> FrameKeys:
+    return FrameKeys(keyed(3, torch.arange(len(batch))))
+
+
+@EACH_RELPOS
+@settings(max_examples=10)
+@given(
+    counts=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.just(0)), min_size=6, max_size=9).filter(
+        lambda counts: sum(map(sum, counts)) > 40
+    ),
+    seed=st.integers(0, 2**20),
+)
+def test_the_size_of_tiles_changes_nothing_but_the_order_of_sums(
+    relpos: RelposConfig, counts: list[tuple[int, int, int]], seed: int
+) -> None:
+    batch, net = Scene(counts, seed, hide=True).batch, net_of("fused", relpos)
+    given, summands = made_for(net, batch)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "usual_room", lambda width: 1000)
+        expected = by_program(net, given)  # one tile
+        for size in (1, 7, 40):
+            patch.setattr(program, "usual_room", lambda width, size=size: size)
+            assert_equal_but_for_rounding(by_program(net, given), expected, summands)
+
+
+@EACH_RELPOS
+def test_the_number_of_threads_changes_nothing_but_the_order_of_sums(
+    relpos: RelposConfig, threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # so that few tokens, whose sums round little, are worth several threads
+    monkeypatch.setattr(program, "TOKENS_OF_A_THREAD", 50)
+    parts: list[int] = []
+    monkeypatch.setattr(program, "run_parts", lambda work, count: (parts.append(count), run_parts(work, count)))
+    batch, net = even_scene(12, 20).batch, net_of("fused", relpos)
+    given, summands = made_for(net, batch)
+    threads(1)
+    expected, acted = by_program(net, given), net.act(batch, generator=frame_keys(batch))
+    for count in (2, 3):
+        threads(count)
+        parts.clear()
+        assert_equal_but_for_rounding(by_program(net, given), expected, summands)
+        again = net.act(batch, generator=frame_keys(batch))
+        assert parts == [count] * 3  # log-probs, gradients, actions
+        assert torch.equal(again.values, acted.values)
+        for name, actions in acted.actions.items():
+            assert torch.equal(again.actions[name].values, actions.values)
+            assert torch.equal(again.log_probs[name], acted.log_probs[name])
+    assert torch.get_num_threads() == 3
+
+
+@EACH
+@EACH_RELPOS
+def test_the_same_seed_and_threads_learn_the_same_bits(
+    name: Backend, relpos: RelposConfig, threads: Callable[[int], None]
+) -> None:
+    batch = even_scene(70, 20).batch
+    given = given_for(net_of("reference", relpos), batch, 0)
+
+    def learned() -> dict[str, Tensor]:
+        net = net_of(name, relpos)
+        if name == "reference":
+            learn(net, batch, steps=3)
+        else:
+            learn_by_program(net, given, steps=3)
+        return net.state_dict() | {"values": net.act(batch, greedy=True).values}
+
+    for num_threads in (1, 2):
+        threads(num_threads)
+        first, second, before = learned(), learned(), net_of(name, relpos).state_dict()
+        for each, tensor in first.items():
+            assert torch.equal(second[each], tensor), each
+        assert not torch.equal(first["value_head.project.weight"], before["value_head.project.weight"])
+
+
+def learn_by_program(net: RogueNet, given: Given, steps: int) -> None:
+    compiled = Program(net)
+    moments = Moments(*([torch.zeros_like(each) for each in compiled.parameters] for _ in range(2)))
+    compiled.load(moments)
+    for number in range(1, steps + 1):
+        run_program(compiled, given)
+        numbers = np.full(len(compiled.parameters), number)
+        compiled.step(numbers, 0.01, 1.0, (0.9, 0.999), 1e-5, 0.0)
+    compiled.store(moments)
+
+
+@EACH
+@EACH_RELPOS
+def test_without_gradients_nothing_is_recorded_whatever_the_mode(
+    name: Backend, relpos: RelposConfig, threads: Callable[[int], None]
+) -> None:
+    threads(2)
+    batch = even_scene(70, 20).batch  # enough for two threads
+    net = net_of(name, relpos)
+    expected, gradients = net.act(batch, generator=frame_keys(batch)), gradients_on(net, batch)
+    for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad, torch.inference_mode):
+        with mode():
+            acted = net.act(batch, generator=frame_keys(batch))
+            for given_values, values in zip(
+                [acted.values, *acted.log_probs.values()],
+                [expected.values, *expected.log_probs.values()],
+                strict=True,
+            ):
+                assert not given_values.requires_grad and given_values.grad_fn is None
+                torch.testing.assert_close(given_values.clone(), values)
+    torch.testing.assert_close(gradients_on(net, batch), gradients, atol=1e-5, rtol=1e-5)  # and it learns as before
+
+
+def test_an_error_in_another_thread_is_raised_and_the_threads_are_given_back() -> None:
+    def work(part: int) -> None:
+        if part == 1:
+            raise ArithmeticError("part 1")
+
+    with pytest.raises(ArithmeticError, match="part 1"):
+        run_parts(work, 2)
+    done: list[int] = []
+    run_parts(done.append, 2)
+    assert sorted(done) == [0, 1]
+
+
+# --- Memory
+
+
+@EACH_RELPOS
+def test_updates_use_the_same_memory_again(relpos: RelposConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, ...]] = []
+    make = TileMemory._make
+
+    def counted(self: TileMemory, *shape: int) -> None:
+        made.append(shape)
+        make(self, *shape)
+
+    monkeypatch.setattr(TileMemory, "_make", counted)
+    net = net_of("fused", relpos)
+    batches = [even_scene(20, entities).batch for entities in (10, 140, 5, 12)]
+    given = [given_for(net_of("reference", relpos), batch, 0) for batch in batches]
+    learning = Program(net)
+    learning.load()
+
+    def update(step: int) -> None:
+        net.act(batches[step], greedy=True)
+        run_program(learning, given[step])
+
+    for step in range(4):
+        update(step)
+    before = len(made)
+    assert before >= 2
+    for step in range(20):
+        update(step % 4)
+    assert len(made) == before
+
+
+def test_memory_does_not_grow_with_the_pairs_of_attention() -> None:
+    relative = Program(net_of("fused"))
+
+    def numbers(room: int) -> int:
+        held: Any = relative._new_memory()
+        held.of(room, 0, 3, 3)
+        return len(held._floats)
+
+    sizes = [numbers(room) for room in (256, 512, 1024)]
+    assert sizes[2] - sizes[1] == 2 * (sizes[1] - sizes[0])
+
+
+def test_programs_of_the_same_network_keep_what_is_theirs() -> None:
+    net, small, other = net_of("fused"), SMALL, even_scene(5, 7).batch
+    given = [given_for(net_of("reference"), batch, 0) for batch in (small, other)]
+    alone = [by_program(net, each) for each in given]
+    programs = [Program(net) for _ in given]
+    for each in programs:
+        each.load()
+    for compiled, of_it in zip(programs, given, strict=True):
+        run_program(compiled, of_it)
+    net.act(other, greedy=True)
+    for compiled, expected in zip(programs, alone, strict=True):
+        parts = compiled.parts_of(compiled.gradient_flat)
+        for part, gradient in zip(parts, expected.gradients.values(), strict=True):
+            assert torch.equal(part, gradient)
+
+
+def test_a_tile_that_has_grown_is_used_for_smaller_ones_too() -> None:
+    held = Program(net_of("fused"))._new_memory()
+    large = held.of(200, 3000, 3, 3)
+    small = held.of(64, 100, 2, 1)
+    assert small.room == 64 and small._replace(room=large.room) == large
+    assert held.of(208, 3000, 3, 3).room == 208
+
+
+@EACH
+@EACH_RELPOS
+def test_a_batch_without_tokens_has_results_for_its_frames(name: Backend, relpos: RelposConfig) -> None:
+    net = net_of(name, relpos)
+    for batch in (
+        SMALL[torch.tensor([], dtype=torch.int64)],
+        Scene([(0, 0, 0)] * 3, 0).batch,
+        Scene([(0, 0, 0)], 0, True).batch,
+    ):
+        check_without_tokens(net, relpos, batch)
+
+
+def check_without_tokens(net: RogueNet, relpos: RelposConfig, batch: ObsBatch) -> None:
+    result = net.act(batch, generator=frame_keys(batch))
+    assert torch.equal(result.values, net.value_head.project.bias.detach().expand(len(batch)))
+    assert len(result.log_probs[PICK]) == 0
+    if net.config.backend == "fused":
+        gradients = by_program(net, given_for(net_of("reference", relpos), batch, 0)).gradients
+        assert all(not each.any() for part, each in gradients.items() if part.startswith("transformer"))
+        return
+    values = network(net, batch, result.actions).outputs["value"]
+    assert torch.equal(values, result.values)
+    tokens = torch.zeros(0, 16, requires_grad=True)
+    net.zero_grad()
+    out = net.transformer(tokens, batch)
+    out.sum().backward()
+    assert out.shape == (0, 16)
+    for parameter in net.transformer.parameters():
+        assert parameter.grad is not None and not parameter.grad.any()

@@ -1,0 +1,362 @@
+"""The reference computes what it computes in float64, whatever the settings; a program takes its place where it can, and else a
+line says why not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from enn_ppo.training.learning.actor_critic import ActorCritic
+from enn_ppo.training.learning.learner import can_be_compiled
+from rogue_net import FrameKeys, ObsBatch, RogueNet, RogueNetConfig, keyed, transformer
+from rogue_net.batch.frames import Frames
+from rogue_net.config import RelposConfig
+from rogue_net.inputs.embedding import Embedding
+from rogue_net.kernels import select
+from tests.rogue_net.backends import (
+    ACTIONS,
+    ALL_OF_RELPOS,
+    SPACE,
+    Scene,
+    as_double,
+    assert_near,
+    assert_tensor_near,
+    away_from_edges,
+    blocks_of,
+    even_scene,
+    make_config,
+    make_net,
+    network,
+    plain_configs,
+    relative_configs,
+    scenes,
+    twin,
+)
+
+# --- The reference; `test_program.py` has the programs
+
+
+@settings(max_examples=25)
+@given(config=st.one_of(plain_configs(), relative_configs()), scene=scenes())
+def test_blocks_of_the_reference_and_their_gradients_are_those_of_float64(config: RogueNetConfig, scene: Scene) -> None:
+    batch = scene.batch
+    assume(away_from_edges(batch, config.relpos))
+    net = make_net(config, batch, scene.seed)
+    exact = blocks_of(twin(net, "reference", torch.float64), as_double(batch), scene.seed)
+    assert_near(blocks_of(twin(net, "reference"), batch, scene.seed), exact)
+
+
+@settings(max_examples=20)
+@given(config=st.one_of(plain_configs(), relative_configs()), scene=scenes(many=True))
+def test_a_network_of_the_reference_and_all_its_gradients_are_those_of_float64(
+    config: RogueNetConfig, scene: Scene
+) -> None:
+    batch = scene.batch
+    assume(away_from_edges(batch, config.relpos))
+    net = make_net(config, batch, scene.seed)
+    actions = net.act(batch, generator=torch.Generator().manual_seed(scene.seed)).actions
+    exact = network(twin(net, "reference", torch.float64), as_double(batch), actions)
+    assert_near(network(twin(net, "reference"), batch, actions), exact)
+
+
+@pytest.mark.parametrize("relpos", [RelposConfig(), RelposConfig(**ALL_OF_RELPOS)], ids=["plain", "relative"])
+def test_a_crowd_of_500_among_frames_of_5_is_computed_as_if_alone(relpos: RelposConfig) -> None:
+    batch = Scene([(2, 3, 0)] * 20 + [(200, 300, 0)] + [(2, 3, 0)] * 20, seed=2, hide=True).batch
+    net = make_net(make_config((16, 2), relpos=relpos, backend="reference"), batch)
+    tokens = net.transformer(net.embedding(batch), batch).detach()
+    offsets = batch.frames.offsets.tolist()
+    for frame in (0, 20, 40):
+        single = batch[torch.tensor([frame])]
+        alone = net.transformer(net.embedding(single), single).detach()
+        assert_tensor_near(tokens[offsets[frame] : offsets[frame + 1]], alone, f"frame {frame}", bound=1e-6)
+
+
+# --- What no program can compute
+
+BATCH = even_scene(3, 4).batch
+KEYS = FrameKeys(keyed(3, torch.arange(3)))
+NO_PROGRAM = {
+    "the width of a head, net.d_model=24 / net.n_head=2 = 12, is not a multiple of 8": {"d_model": 24},
+    "net.embedding_dropout=0.25 has no kernels on CPUs": {"embedding_dropout": 0.25},
+    "net.attention_dropout=0.25 has no kernels on CPUs": {"attention_dropout": 0.25},
+    "net.residual_dropout=0.25 has no kernels on CPUs": {"residual_dropout": 0.25},
+    "net.precision=bf16 has no kernels on CPUs": {"precision": "bf16"},
+}
+EACH_OF_NO_PROGRAM = pytest.mark.parametrize(("reason", "options"), NO_PROGRAM.items(), ids=str)
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    """What was said of backends, as if nothing had been said before."""
+    caplog.set_level(logging.INFO, logger="rogue_net")
+    select.say_once.cache_clear()
+    yield lambda: [record.getMessage() for record in caplog.records]
+    select.say_once.cache_clear()
+
+
+@pytest.fixture
+def has_bf16(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
+    """Make this CPU one that has instructions for bf16, or has none."""
+
+    def say(there: bool) -> None:
+        monkeypatch.setattr(select, "has_bf16", lambda: there)
+        select.why_not_precision.cache_clear()
+
+    yield say
+    select.why_not_precision.cache_clear()
+
+
+def acted(net: RogueNet, batch: ObsBatch = BATCH) -> dict[str, Tensor]:
+    """What a network does where a program acts if it can."""
+    result = net.act(batch, generator=KEYS)
+    actions = {f"actions of {name}": ragged.values for name, ragged in result.actions.items()}
+    return {"values": result.values, **actions, **result.log_probs}
+
+
+def forbid_modules(net: RogueNet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("modules computed it")
+
+    monkeypatch.setattr(Embedding, "forward", refuse)
+    for block in net.transformer.blocks:
+        monkeypatch.setattr(block, "forward", refuse)
+
+
+@EACH_OF_NO_PROGRAM
+def test_fused_refuses_by_name_what_has_no_kernels_and_else_modules_act_which_is_said_once(
+    reason: str, options: dict[str, Any], said: Callable[[], list[str]], has_bf16: Callable[[bool], None]
+) -> None:
+    has_bf16(True)
+    with pytest.raises(ValueError) as error:
+        select.check_backend(make_config(**options), "cpu")
+    assert str(error.value) == f"net.backend=fused cannot be: {reason}; allowed: reference, auto"
+    for name in ("auto", "reference"):
+        select.check_backend(make_config(**options, backend=name), "cpu")
+    select.check_backend(make_config(), "cpu")
+    net = make_net(make_config(**options, backend="auto"))
+    assert select.why_not("program", select.Case(net.config, net.value_head.project.weight)) == reason
+    for _ in range(3):
+        torch.testing.assert_close(acted(net), acted(twin(net, "reference")), rtol=0, atol=0)
+        assert not can_be_compiled(ActorCritic(net, None))
+    assert said() == [f"PyTorch's modules take the place of kernels, which is slower: {reason}"]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"pooling": "meanmax"}, {"relpos": RelposConfig(**ALL_OF_RELPOS)}, {"n_layer": 0}]
+)
+def test_a_program_acts_where_it_can_and_nothing_is_said(
+    options: dict[str, Any], said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nets = [make_net(make_config(**options, backend=name)) for name in ("auto", "fused")]
+    expected = [twin(net, "reference").act(BATCH, greedy=True).values for net in nets]
+    for net, values in zip(nets, expected, strict=True):
+        forbid_modules(net, monkeypatch)
+        torch.testing.assert_close(net.act(BATCH, greedy=True).values, values, atol=1e-5, rtol=1e-5)
+        acted(net)
+        assert can_be_compiled(ActorCritic(net, None))
+    assert said() == []
+
+
+def test_the_reference_is_modules_and_says_nothing(said: Callable[[], list[str]]) -> None:
+    net = make_net(make_config(backend="reference"))
+    assert net.program(BATCH) is None
+    assert not can_be_compiled(ActorCritic(net, None))
+    assert said() == []
+
+
+def test_modules_draw_what_a_program_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At other temperatures, from a generator, with logits, and of padded batches."""
+    net = make_net(make_config())
+    generator = torch.Generator().manual_seed(0)
+    ways: list[dict[str, Any]] = [
+        {"generator": generator},
+        {"generator": KEYS, "temperature": 2.0},
+        {"greedy": True, "logits": True},
+        {"generator": KEYS, "logits": True},
+    ]
+    for way in ways:
+        net.act(BATCH, **way)
+    assert net._program is None
+    assert net.program(BATCH) is not None
+    padded = replace(BATCH, padded=True)
+    assert net.program(padded) is None
+    forbid_modules(net, monkeypatch)
+    for way in ways:
+        with pytest.raises(AssertionError, match="modules computed it"):
+            net.act(BATCH, **way)
+
+
+def test_other_numbers_than_float32_are_left_to_modules(said: Callable[[], list[str]]) -> None:
+    net = make_net(make_config())
+    batch = as_double(BATCH)
+    exact = twin(net, "reference", torch.float64)
+    other = twin(net, "auto", torch.float64)
+    torch.testing.assert_close(acted(other, batch), acted(exact, batch), rtol=0, atol=0)
+    assert not can_be_compiled(ActorCritic(other, None))
+    with pytest.raises(ValueError, match="net.backend=fused cannot be: it computes in float32"):
+        twin(net, "fused", torch.float64).act(batch, greedy=True)
+    [line] = said()
+    assert line.endswith("it computes in float32, and the network in float64")
+
+
+def test_other_devices_are_left_to_modules() -> None:
+    elsewhere = torch.empty(3, 16, device="meta")
+    for name in ("fused", "auto"):
+        config = make_config(backend=name)
+        reason = select.why_not("program", select.Case(config, elsewhere))
+        assert reason == "it computes on the CPU, and the network is on meta"
+        assert select.select(config, elsewhere, drop=False) == select.Choice("none")
+
+
+def test_where_torch_makes_other_tensors_by_default_modules_act(said: Callable[[], list[str]]) -> None:
+    net = make_net(make_config(backend="auto"))
+    expected = acted(twin(net, "reference"))["values"]
+    lines = []
+
+    def check() -> None:
+        assert net.program(BATCH) is None
+        torch.testing.assert_close(net.act(BATCH, greedy=True).values, expected)
+        assert not can_be_compiled(ActorCritic(net, None))
+        lines.append(said()[-1].rpartition(" they are ")[2])
+
+    torch.set_default_dtype(torch.float64)
+    try:
+        check()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.device("meta"):
+        assert select.why_not("program", select.Case(net.config, net.value_head.project.weight)) is not None
+        assert not can_be_compiled(ActorCritic(net, None))
+        torch.testing.assert_close(net.value(BATCH), expected)
+    assert lines == ["torch.float64 on cpu"] and len(said()) == 2
+    assert said()[1].endswith("they are torch.float32 on meta")
+
+
+@pytest.mark.parametrize("name", ["embedding_dropout", "attention_dropout", "residual_dropout"])
+def test_dropout_is_active_while_learning_only(name: str) -> None:
+    net = make_net(make_config(backend="auto", **{name: 0.3}))
+    plain = make_net(make_config(backend="reference"))
+    plain.load_state_dict(net.state_dict())
+    expected, actions = plain.value(BATCH), plain.act(BATCH, generator=KEYS).actions
+    torch.testing.assert_close(acted(net.train())["values"], expected)
+    torch.testing.assert_close(net.eval().evaluate(BATCH, actions).values, expected)
+    dropped = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        dropped.append(network(net.train(), BATCH, actions).outputs)
+    torch.testing.assert_close(dropped[0], dropped[1], rtol=0, atol=0)
+    assert not torch.allclose(dropped[0]["value"], expected, atol=1e-3)
+
+
+# --- CUDA, as far as it can be told without
+
+
+@pytest.fixture
+def like_cuda(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+    """(3, 16) tokens on a device that counts as CUDA, on which the kernels have passed their checks."""
+    monkeypatch.setattr(select, "TRITON_DEVICES", {"meta"})
+    monkeypatch.setattr(select, "_passed", lambda device: True)
+    return torch.empty(3, 16, device="meta")
+
+
+def test_on_cuda_attention_is_tritons_and_of_long_frames_in_bf16_torchs(like_cuda: torch.Tensor) -> None:
+    for name in ("auto", "fused"):
+        choice = select.select(make_config(backend=name), like_cuda, drop=True)
+        assert choice == select.Choice("triton")
+    assert select.select(make_config(backend="reference"), like_cuda, drop=False) == select.Choice("none")
+    rough = make_config(precision="bf16", backend="auto")
+    offsets = torch.tensor([0, 3], device="meta")
+    long = torch.empty(1000, 16, device="meta")
+    assert select.select(rough, long, Frames(offsets), drop=False).kernels == "varlen"
+    assert select.select(rough, like_cuda, Frames(offsets), drop=False).kernels == "triton"
+    assert select.select(rough, long, Frames(offsets, padded=True), drop=False).kernels == "triton"
+    hides = Frames(offsets, visible=torch.ones(1000, dtype=torch.bool, device="meta"))
+    assert select.select(rough, long, hides, drop=False).kernels == "triton"
+    assert select.select(make_config(precision="tf32", backend="auto"), like_cuda, drop=False).products == "tf32"
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        ("net.pooling=mean has no kernels", {"pooling": "mean"}),
+        ("the width of a head, net.d_model / net.n_head = 160, is above 128", {"d_model": 160, "n_head": 1}),
+        ("net.attention_dropout=0.5 has no kernels", {"attention_dropout": 0.5}),
+    ],
+)
+def test_what_triton_cannot_do_is_refused_by_name_and_auto_falls_back(
+    message: str, options: dict[str, Any], like_cuda: torch.Tensor, said: Callable[[], list[str]]
+) -> None:
+    with pytest.raises(ValueError, match=f"net.backend=fused cannot be: .*{message}.*; allowed: reference, auto"):
+        select.select(make_config(**options), like_cuda, drop=True)
+    choice = select.select(make_config(backend="auto", precision="bf16", **options), like_cuda, drop=True)
+    assert choice == select.Choice("none", "bf16")
+    assert len(said()) == 1
+
+
+def test_modules_round_products_to_bf16_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = even_scene(10, 8).batch
+    net = make_net(make_config((32, 2), backend="reference"), batch)
+    exact = blocks_of(net, batch)
+    rounding = select.Choice("none", "bf16")
+    monkeypatch.setattr(transformer, "select", lambda *_, **__: rounding)
+    evaluation = net.evaluate(batch, net.act(batch).actions)
+    numbers = [evaluation.values, *evaluation.logits.values(), *evaluation.log_probs.values()]
+    assert all(each.dtype == torch.float32 for each in numbers)
+    rounded = blocks_of(net, batch)
+    assert_tensor_near(rounded.outputs["out"], exact.outputs["out"], "out", bound=0.01)
+    assert not torch.equal(rounded.outputs["out"], exact.outputs["out"])
+
+
+# --- bfloat16
+
+
+def test_a_cpu_without_instructions_for_bf16_refuses_it_by_name(has_bf16: Callable[[bool], None]) -> None:
+    has_bf16(False)
+    config = make_config(precision="bf16", backend="auto")
+    message = r"net.precision=bf16 cannot be: this CPU \(.+\) has no instructions for it; allowed: fp32"
+    with pytest.raises(ValueError, match=message):
+        make_net(config).act(BATCH)
+    with pytest.raises(ValueError, match=message):
+        select.check_backend(config, "cpu")
+
+
+def test_tf32_is_for_cuda() -> None:
+    message = "net.precision=tf32 cannot be: it is for device=cuda; allowed: fp32"
+    for config in (make_config(precision="tf32"), make_config(precision="tf32", backend="reference")):
+        with pytest.raises(ValueError, match=message):
+            make_net(config).act(BATCH, greedy=True)
+        with pytest.raises(ValueError, match=message):
+            select.check_backend(config, "cpu")
+    for precision in ("tf32", "bf16"):
+        select.check_backend(make_config(precision=precision, backend="reference"), "cuda")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"relpos": RelposConfig(**ALL_OF_RELPOS)}, {"pooling": "meanmax"}],
+    ids=["plain", "relative", "pooling"],
+)
+def test_bf16_rounds_products_and_nothing_else(options: dict[str, Any], has_bf16: Callable[[bool], None]) -> None:
+    has_bf16(True)
+    batch = even_scene(10, 8).batch
+    net = make_net(make_config((32, 2), backend="auto", **options), batch)
+    rough = RogueNet(replace(net.config, precision="bf16"), SPACE, ACTIONS, {"fuel": 2})
+    rough.load_state_dict(net.state_dict())
+    actions = net.act(batch).actions
+    evaluation = rough.evaluate(batch, actions)
+    numbers = [evaluation.values, *evaluation.logits.values(), *evaluation.log_probs.values()]
+    assert all(each.dtype == torch.float32 for each in numbers)
+    exact, rounded = blocks_of(net, batch), blocks_of(rough, batch)
+    assert_tensor_near(rounded.outputs["out"], exact.outputs["out"], "out", bound=0.01)
+    assert not torch.allclose(rounded.outputs["out"], exact.outputs["out"], rtol=1e-5, atol=1e-5)
+    of_all = [torch.cat([each.flatten() for each in results.gradients.values()]) for results in (rounded, exact)]
+    assert_tensor_near(*of_all, "gradients", bound=0.02)
+    assert all(each.dtype == torch.float32 for each in rounded.gradients.values())
