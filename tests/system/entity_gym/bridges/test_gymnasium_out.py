@@ -45,7 +45,7 @@ def out() -> Iterator[Made]:
 
 
 def test_stable_baselines3_learns_on_the_padded_form() -> None:
-    sb3 = pytest.importorskip("stable_baselines3", reason='pip install "enn-ppo[peers]"')
+    sb3 = pytest.importorskip("stable_baselines3", reason="pip install stable-baselines3")
     env = to_gymnasium(Coins, max_entities={"Coin": 3})
     model = sb3.PPO("MultiInputPolicy", env, n_steps=128, batch_size=64, learning_rate=3e-3, seed=1, device="cpu")
 
@@ -74,7 +74,7 @@ def test_stable_baselines3_learns_on_the_padded_form() -> None:
     ],
 )
 def test_stable_baselines3_takes_the_spaces(world: Any, options: dict[str, Any], out: Made) -> None:
-    sb3 = pytest.importorskip("stable_baselines3", reason='pip install "enn-ppo[peers]"')
+    sb3 = pytest.importorskip("stable_baselines3", reason="pip install stable-baselines3")
     from stable_baselines3.common.env_checker import check_env as check_for_sb3
 
     env = out(world, **options)
