@@ -202,7 +202,7 @@ def in_one_copy(joined: Joined) -> list[NDArray[Any]]:
     return arrays
 
 
-# --- The steps that touch memory of two places, which `scripts/bench_host.py` counts
+# --- The steps that touch memory of two places
 
 
 def _staging(size: int, device: torch.device) -> Tensor:

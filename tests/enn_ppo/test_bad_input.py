@@ -203,7 +203,7 @@ def test_a_clone_that_diverges_ends_with_an_error_and_saves_nothing(
     assert not list((tmp_path / "clone").glob("**/*.safetensors"))
 
 
-# --- Found by scripts/drills.py ---
+# --- Found by drills ---
 
 
 def test_an_argument_without_a_name_is_told_so(refused: Callable[..., str]) -> None:

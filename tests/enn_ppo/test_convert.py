@@ -1,4 +1,4 @@
-"""Checkpoints of enn-trainer, this project's ancestor, go on here; `scripts/record_enn_trainer.py` recorded them."""
+"""Checkpoints of enn-trainer, this project's ancestor, go on here."""
 
 from __future__ import annotations
 
