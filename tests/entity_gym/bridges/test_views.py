@@ -315,7 +315,7 @@ def test_views_are_found_by_name_and_in_files(tmp_path: Path) -> None:
 
 def test_a_key_that_a_file_has_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("entities:\n  Car: {columns: 3}\n  Car: {columns: 4}\n")
-    with pytest.raises(ValueError, match=r"mine\.yaml: a mapping has the key 'Car' twice"):
+    with pytest.raises(ValueError, match=r"mine\.yaml: not YAML: a mapping has the key 'Car' twice"):
         load_view(tmp_path / "mine.yaml")
 
 

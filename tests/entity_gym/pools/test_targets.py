@@ -127,7 +127,9 @@ def test_targets_are_those_of_the_frame_that_is_shown() -> None:
 
 def test_a_compiled_world_tells_the_fields_that_it_names() -> None:
     assert CompiledHidden.obs_space().targets == {"step": 1, "hidden": 1}
-    steps = [step["target:step"] for step in arrays_of(ListEnv(CompiledHidden, 2, compile=False), 4) if "target:step" in step]
+    steps = [
+        step["target:step"] for step in arrays_of(ListEnv(CompiledHidden, 2, compile=False), 4) if "target:step" in step
+    ]
     assert steps == [[[0.0]] * 2, [[1.0]] * 2, [[2.0]] * 2, [[0.0]] * 2]
     plain = CompiledHidden().as_environment().reset()
     assert plain.targets["step"] == [0.0]
@@ -167,7 +169,7 @@ def test_spaces_with_targets_are_saved_and_compared() -> None:
 
 def test_outside_of_this_project_nobody_sees_them() -> None:
     pytest.importorskip("gymnasium")
-    env = to_gymnasium(CompiledHidden)
+    env = to_gymnasium(CompiledHidden, compile=False)
     observation, info = env.reset(seed=1)
     assert not any("target" in name for name in [*observation, *info])
     env.close()
