@@ -8,7 +8,6 @@ import pytest
 
 from entity_gym import registry
 from entity_gym.actions.choices import random_actions
-from entity_gym.envs.cart_pole import CartPole
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
@@ -117,18 +116,6 @@ def test_what_is_no_environment_is_refused() -> None:
 
 
 # ---- options
-
-
-def test_the_pool_is_the_same_as_made_by_hand() -> None:
-    with (
-        make(
-            "MineSweeper", 5, seed=3, max_episode_steps=7, num_mines=2, final_observations="all", compile=False
-        ) as made,
-        ThreadedVecEnv(
-            MineSweeper(num_mines=2, max_steps=7), 5, seed=3, final_observations="all", compile=False
-        ) as by_hand,
-    ):
-        assert [content(obs) for obs in play_together(made, 20)] == [content(obs) for obs in play_together(by_hand, 20)]
 
 
 def test_episodes_are_truncated_after_max_episode_steps() -> None:
@@ -315,7 +302,3 @@ def test_max_num_players_is_the_room_for_rows_of_players() -> None:
 
 
 # ---- what is imported
-
-
-def test_the_compiled_classes_can_be_found_for_training() -> None:
-    assert look_up("CartPole-v1").load() is CartPole

@@ -1,21 +1,14 @@
-"""The example game: its rules, its screen without a screen, and that it can be learned."""
+"""The example game: its rules, and playing without a window."""
 
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from enn_ppo import train
-from enn_ppo.settings.config import EnvConfig, PPOConfig, TrainConfig
 from entity_gym.agents import random_agent
-from examples import snake
 from examples.snake import Food, Game, Head, Segment, Settings, Turn, play, run
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def game(size: int = 10) -> Game:
@@ -99,21 +92,6 @@ def test_what_cannot_be_played_is_a_mistake(options: list[str], why: str, capsys
     assert f"error: {why}" in capsys.readouterr().err
 
 
-def test_it_is_played_in_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    pygame = pytest.importorskip("pygame")
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    window = snake.Window(10, ticks_per_second=10_000)
-    new = game()
-    assert window.show(new)
-    surface = pygame.display.get_surface()
-    assert surface.get_at((0 * 32 + 16, 0 * 32 + 16))[:3] == (222, 84, 76)  # the food
-    assert surface.get_at((5 * 32 + 16, 5 * 32 + 16))[:3] == (176, 224, 128)  # the head
-    assert surface.get_at((5 * 32 + 16, 6 * 32 + 16))[:3] == (96, 168, 96)
-    pygame.event.post(pygame.event.Event(pygame.QUIT))
-    assert play(random_agent(0), None, Settings(screen=window), 0) == []  # closed in the first game
-    window.close()
-
-
 def test_a_missing_pygame_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,20 +103,3 @@ def test_a_missing_pygame_says_what_to_install(
 def test_an_agent_that_is_not_there_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["nowhere/at/all", "--headless"]) == 2
     assert "error: no checkpoint nowhere/at/all" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.learning
-def test_it_is_trained_and_then_played(tmp_path: Path) -> None:
-    config = TrainConfig(
-        env=EnvConfig(id="examples.snake:env"),
-        ppo=PPOConfig(gamma=0.97),
-        total_timesteps=32_768,
-        device="cpu",
-        run_dir=str(tmp_path / "run"),
-    )
-    train(config)
-    command = [sys.executable, "-m", "examples.snake", str(tmp_path / "run"), "--headless", "--games", "20"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout.split()[0]) >= 5, done.stdout

@@ -75,10 +75,6 @@ FEATURES = {
         garden(features={"Cat": [[0, 0, 0], [1, 1, 1]]}),
         "features of 'Cat' have shape (2, 3); expected (number of entities, 2)",
     ),
-    "one list of features": (
-        garden(features={"Cat": [0, 0]}),
-        "features of 'Cat' have shape (2,); expected (number of entities, 2)",
-    ),
     "a number in place of features": (
         garden(features={"Cat": 3}),
         "features of 'Cat' have shape (); expected (number of entities, 2)",
@@ -91,29 +87,13 @@ FEATURES = {
         garden(features={"Cat": [["left", "up"], ["right", "down"]]}),
         "features of 'Cat' are not rows of 2 numbers each",
     ),
-    "features that are the text of numbers": (
-        garden(features={"Cat": [["0", "1"], ["2", "3"]]}),
-        "features of 'Cat' are not rows of 2 numbers each: they are [['0', '1'], ['2', '3']]",
-    ),
     "one feature that is the text of a number": (
         garden(features={"Cat": [[0, 1], [2, "3"]]}),
         "features of 'Cat' are not rows of 2 numbers each: they are [[0, 1], [2, '3']]",
     ),
-    "a text among objects": (
-        garden(features={"Cat": np.array([[0, 1], [2, "3"]], object)}),
-        "features of 'Cat' are not rows of 2 numbers each: they are array([[0, 1],",
-    ),
     "complex features": (
         garden(features={"Cat": np.array([[0, 1], [2, 3j]])}),
         "features of 'Cat' are not rows of 2 numbers each: they are array([[0.+0.j,",
-    ),
-    "features that are dates": (
-        garden(features={"Cat": np.zeros((2, 2), "datetime64[s]")}),
-        "features of 'Cat' are not rows of 2 numbers each: they are array([['1970-01-01",
-    ),
-    "features by name": (
-        garden(features={"Cat": {"x": [0, 1], "y": [0, 1]}}),
-        "features of 'Cat' are not rows of 2 numbers each",
     ),
     "features of an unknown type": (
         garden(features={"Caat": [[0, 0]]}),
@@ -123,7 +103,6 @@ FEATURES = {
         garden(global_features=[0.0]),
         "1 global_features; the observation space declares 2: ['time', 'wind']",
     ),
-    "global features left out": (garden(global_features=()), "0 global_features; the observation space declares 2"),
     "a global feature that is NaN": (
         garden(global_features=[0.0, NAN]),
         "global feature 'wind' is nan; features must be finite numbers",
@@ -131,10 +110,6 @@ FEATURES = {
     "global features that are no numbers": (
         garden(global_features=["noon", "mild"]),
         "global_features are ['noon', 'mild']; expected one number for each of ['time', 'wind']",
-    ),
-    "global features that are the text of numbers": (
-        garden(global_features=["1", "2"]),
-        "global_features are ['1', '2']; expected one number for each of ['time', 'wind']",
     ),
     "complex global features": (
         garden(global_features=np.array([1, 2j])),
@@ -147,14 +122,6 @@ IDS = {
         "ids of unknown entity type 'dog'; allowed: 'Wall', 'Cat', 'Dog'",
     ),
     "too few ids": (garden(ids={"Cat": ["a"]}), "entity type 'Cat' has 1 ids for 2 entities"),
-    "ids of entities that are not there": (
-        garden(features={}, ids={"Cat": ["a"]}),
-        "entity type 'Cat' has 1 ids for 0 entities",
-    ),
-    "an id twice in a type": (
-        garden(ids={"Cat": ["a", "a"]}),
-        "id 'a' is given to two entities; ids must be unique across all types",
-    ),
     "an id twice across types": (
         garden(ids={"Cat": ["a", "d"], "Dog": ["d"]}),
         "id 'd' is given to two entities; ids must be unique across all types",
@@ -174,10 +141,6 @@ VISIBLE = {
         garden(visible={"Cat": [0, 1]}),
         "visible['Cat'] has shape (2,) and type int64; expected one bool for each of 2",
     ),
-    "visibility in ragged rows": (
-        garden(visible={"Cat": [[T], [T, F]]}),
-        "visible['Cat'] is [[True], [True, False]]; expected one bool for each of 2",
-    ),
 }
 ACTORS = {
     "an unknown action": (
@@ -188,11 +151,6 @@ ACTORS = {
         garden(actions={"walk": SelectEntityActionMask(actor_ids=["a"])}),
         "action 'walk': a SelectEntityActionMask was given; CategoricalActionSpace takes a CategoricalActionMask",
     ),
-    "a categorical mask for a global action": (
-        garden(actions={"weather": CategoricalActionMask()}),
-        "action 'weather': a CategoricalActionMask was given; "
-        "GlobalCategoricalActionSpace takes a GlobalCategoricalActionMask",
-    ),
     "an array in place of a mask": (
         garden(actions={"walk": np.ones((2, 3), np.bool_)}),
         "action 'walk': a ndarray was given; CategoricalActionSpace takes a CategoricalActionMask",
@@ -200,10 +158,6 @@ ACTORS = {
     "an actor that is not there": (
         garden(actions=walk("a", "c")),
         "action 'walk': actor_ids names 'c', which no entity has; allowed: 'a', 'b', 'd'",
-    ),
-    "an actor id that cannot be one": (
-        garden(actions=walk(["a"])),
-        "action 'walk': actor_ids names ['a'], which no entity has",
     ),
     "an actor twice": (
         garden(actions=walk("a", "b", "a")),
@@ -256,14 +210,6 @@ MASKS = {
         garden(actions=walk("a", "b", mask=[[T, F, T]])),
         "action 'walk': mask has shape (1, 3); expected (2, 3)",
     ),
-    "a mask of one row for one actor": (
-        garden(actions=walk("a", mask=[T, F, T])),
-        "action 'walk': mask has shape (3,); expected (1, 3)",
-    ),
-    "an empty mask for actors": (
-        garden(actions=walk("a", mask=[])),
-        "action 'walk': mask has shape (0,); expected (1, 3)",
-    ),
     "a mask in ragged rows": (
         garden(actions=walk("a", "b", mask=[[T, F, T], [T]])),
         "action 'walk': the mask's rows differ in length; expected (2, 3), one row an actor",
@@ -280,10 +226,6 @@ MASKS = {
         garden(actions=chase(mask=[[F, F]])),
         "action 'chase': every one of the 2 actees of actor 'd' is masked; leave one open, or leave the actor out",
     ),
-    "a pair mask with an actee too many": (
-        garden(actions=chase(mask=[[T, T, T]])),
-        "action 'chase': mask has shape (1, 3); expected (1, 2), one row an actor and one column for each of the actees",
-    ),
     "a global mask with a choice too many": (
         garden(actions=weather([T, T, T])),
         "action 'weather': mask has shape (3,); expected (1, 2)",
@@ -292,21 +234,13 @@ MASKS = {
         garden(actions=weather([F, F])),
         "action 'weather': every one of the 2 choices of actor '__global__' is masked",
     ),
-    "a global mask of numbers": (
-        garden(actions=weather(np.array([1.0, 0.0]))),
-        "action 'weather': mask is of type float64; expected bool, true where allowed",
-    ),
 }
 SCALARS = {
     "a reward that is NaN": (garden(reward=NAN), "reward is nan; it must be a finite number"),
-    "a reward that is infinite": (garden(reward=INF), "reward is inf; it must be a finite number"),
     "a reward that is None": (garden(reward=None), "reward is None; it must be a finite number"),
-    "a reward for every actor": (garden(reward=np.array([1.0])), "reward is array([1.]); it must be a finite number"),
     "a reward that is no number": (garden(reward="much"), "reward is 'much'; it must be a finite number"),
-    "a reward that is the text of a number": (garden(reward="1"), "reward is '1'; it must be a finite number"),
     "a complex reward": (garden(reward=1j), "reward is 1j; it must be a finite number"),
     "a metric that is the text of a number": (garden(metrics={"hp": "1"}), "metrics['hp'] is '1'; it must be a finite"),
-    "a metric that is no number": (garden(metrics={"hp": "low"}), "metrics['hp'] is 'low'; it must be a finite number"),
     "a metric beyond all floats": (garden(metrics={"hp": 10**400}), "metrics['hp'] is 10000000000"),
 }
 WRONG = {**FEATURES, **IDS, **VISIBLE, **ACTORS, **MASKS, **SCALARS}

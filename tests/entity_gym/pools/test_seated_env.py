@@ -176,17 +176,6 @@ def test_a_saved_pool_goes_on_in_the_same_way() -> None:
         )
 
 
-def test_a_copy_goes_on_in_the_same_way_and_shares_nothing() -> None:
-    with seat(snakes("one thread")) as env:
-        rng = np.random.default_rng(0)
-        play(env, env.reset(), 5, rng)
-        obs = env.act(random_actions(env.load_state(env.state()), rng, env.action_space()))
-        with env.clone() as twin:
-            expected = play(env, obs, 20, np.random.default_rng(7))
-            assert any(frame["info"] for step in expected for frame in step)
-            assert play(twin, obs, 20, np.random.default_rng(7)) == expected
-
-
 def test_rewards_of_some_of_the_players_only_are_refused() -> None:
     class One(Duel):
         def act(self, actions: Any) -> Observation:
@@ -209,7 +198,7 @@ def test_a_state_of_a_pool_without_seats_is_refused(threads: None) -> None:
                 seatless.load_state(env.state())
 
 
-@pytest.mark.parametrize("kind", ["list", "threads", "processes"])
+@pytest.mark.parametrize("kind", ["list", "processes"])
 def test_all_pools_show_the_learner_the_same(kind: str, threads: None) -> None:
     shown = []
     for pool in (snakes("one thread"), snakes(kind)):

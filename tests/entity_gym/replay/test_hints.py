@@ -100,7 +100,7 @@ def test_a_wrong_hint_is_refused_with_the_name_of_its_key(given: Any, key: str, 
 
 @pytest.mark.parametrize("world", {type(world): world for world in WORLDS}.values(), ids=repr)
 def test_hints_of_the_zoo_are_right_and_change_nothing(world: CompiledEnvironment) -> None:
-    pool = ListEnv(world, 2)
+    pool = ListEnv(world, 2, compile=False)
     pool.reset(seed=3)
     before = pool.state()
     hints = pool.draw([0, 1])
@@ -113,7 +113,7 @@ def test_hints_of_the_zoo_are_right_and_change_nothing(world: CompiledEnvironmen
 
 
 def test_bounds_hold_all_positions_of_an_episode_of_the_zoo() -> None:
-    pool = ListEnv(FloorIsLava(), 8)
+    pool = ListEnv(FloorIsLava(), 8, compile=False)
     obs = pool.reset(seed=1)
     for hints, tiles in zip(pool.draw(range(8)), obs.features["Player"], strict=True):
         left, top, right, bottom = hints["bounds"]  # type: ignore[index]

@@ -1,0 +1,40 @@
+"""The example game can be learned."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from enn_ppo import train
+from enn_ppo.settings.config import EnvConfig, PPOConfig, TrainConfig
+from examples.snake import Game
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def game(size: int = 10) -> Game:
+    """A snake in the middle that looks up, with food far away."""
+    new = Game(random.Random(0), size)
+    new.food = (0, 0)
+    return new
+
+
+@pytest.mark.slow
+@pytest.mark.learning
+def test_it_is_trained_and_then_played(tmp_path: Path) -> None:
+    config = TrainConfig(
+        env=EnvConfig(id="examples.snake:env"),
+        ppo=PPOConfig(gamma=0.97),
+        total_timesteps=32_768,
+        device="cpu",
+        run_dir=str(tmp_path / "run"),
+    )
+    train(config)
+    command = [sys.executable, "-m", "examples.snake", str(tmp_path / "run"), "--headless", "--games", "20"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split()[0]) >= 5, done.stdout
