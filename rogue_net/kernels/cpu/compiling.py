@@ -47,18 +47,19 @@ _DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__fi
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile for this CPU when first called, without the GIL, and keep the result on disk, where that can be written."""
-    return _kept(function, _compile(function, nogil=True))
+    return _kept(function, _compile(function, nogil=True), has_wrapper=True)
 
 
 def piece(function: Callable[..., Any]) -> Callable[..., Any]:
     """A kernel that other kernels call by its address, and Python does not: it compiles faster."""
-    return _kept(function, _compile(function, nogil=True, no_cpython_wrapper=True))
+    return _kept(function, _compile(function, nogil=True, no_cpython_wrapper=True), has_wrapper=False)
 
 
-def _kept(function: Callable[..., Any], compiled: Any) -> Callable[..., Any]:
+def _kept(function: Callable[..., Any], compiled: Any, has_wrapper: bool) -> Callable[..., Any]:
     """A kernel that is kept on disk."""
     try:
         compiled._cache = KernelCache(function)  # as `enable_caching` does
+        compiled._cache.has_wrapper = has_wrapper
     except RuntimeError:
         say_not_kept("Numba finds no folder that can be written")
     return compiled  # type: ignore[no-any-return]
@@ -66,6 +67,8 @@ def _kept(function: Callable[..., Any], compiled: Any) -> Callable[..., Any]:
 
 class KernelCache(KeptCode):
     """Numba's cache of a kernel. It does without a full disk, a folder that cannot be used, and files that are damaged."""
+
+    has_wrapper = True  # whether Python can call the code; code without wrapper would end the process
 
     def has(self, signature: Any, target_context: Any) -> bool:
         """Whether the kernel is on disk for these types of arguments."""
@@ -78,7 +81,7 @@ class KernelCache(KeptCode):
             return False
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        return (*super()._index_key(sig, codegen), _DIGEST)
+        return (*super()._index_key(sig, codegen), _DIGEST, self.has_wrapper)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
