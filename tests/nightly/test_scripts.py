@@ -34,7 +34,8 @@ def measured(tmp_path: Path, name: str, *arguments: object) -> list[dict[str, An
     """Run a benchmark, and return its measurements."""
     script("bench.py", name, *arguments, "--json", tmp_path / "out.json")
     found: list[dict[str, Any]] = json.loads((tmp_path / "out.json").read_text())
-    assert all(row["value"] > 0 for row in found if row["name"] != "second_core")
+    # compiled programs multiply matrices without torch, on one core
+    assert all(row["value"] > 0 for row in found if row["name"] not in ("second_core", "share_gemm"))
     return found
 
 

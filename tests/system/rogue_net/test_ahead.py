@@ -125,7 +125,7 @@ def test_a_terminal_shows_how_far_it_is(capsys: pytest.CaptureFixture[str], monk
 
 
 TRAINING = """
-import gc, torch
+import gc, sys
 from numba.core.dispatcher import Dispatcher
 from enn_ppo.training.learning.compiled import jobs_of_ppo
 from rogue_net.kernels.cpu.compiling import KernelCache, signature
@@ -142,6 +142,7 @@ train(
         optim=OptimConfig(batch_size=8, epochs=1),
         total_timesteps=16,
         num_threads=1,
+        run_dir=sys.argv[1],
     )
 )
 action_space = make("MineSweeper", num_envs=1).action_space()
@@ -149,22 +150,24 @@ ahead = {(id(compiled), signature(compiled, *consts)) for compiled, consts in jo
 for compiled in [each for each in gc.get_objects() if isinstance(each, Dispatcher)]:
     if isinstance(compiled._cache, KernelCache):
         late = [each for each in compiled.overloads if (id(compiled), each) not in ahead]
-        print(compiled.py_func.__name__, len(compiled.overloads), late)
+        print("kernel", compiled.py_func.__name__, len(compiled.overloads), late)
 """
 
 
 @pytest.mark.parametrize("settings", ["{}", "{'pooling': 'mean', 'd_model': 24, 'n_head': 1}"])
-def test_all_that_acts_and_learns_is_known_ahead(settings: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_acts_and_learns_is_known_ahead(
+    settings: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.undo()  # kernels of the usual cache
     root = Path(__file__).parents[3]
     done = subprocess.run(
-        [sys.executable, "-c", TRAINING.replace("{settings}", settings)],
+        [sys.executable, "-c", TRAINING.replace("{settings}", settings), str(tmp_path / "run")],
         capture_output=True,
         text=True,
         timeout=300,
         cwd=root,
     )
     assert done.returncode == 0, done.stderr
-    used = [line.split(" ", 2) for line in done.stdout.splitlines()]
+    used = [line.split(" ", 3)[1:] for line in done.stdout.splitlines() if line.startswith("kernel ")]
     assert sum(int(count) for _, count, _ in used) > 20
     assert [line for line in used if line[2] != "[]"] == []
