@@ -92,6 +92,10 @@ COMMANDS: dict[str, Callable[[Path], int]] = {
 }
 
 
+def _no_more(prompt: str) -> str:
+    raise EOFError
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("trained") / "run"
@@ -99,6 +103,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     evaluation = TrainEvalConfig(interval=32, episodes=2, num_envs=2, replay=1, video=1)
     pool = SelfPlayConfig(enabled=True, snapshot_interval=32)
     train(tiny_config(run, env=world, total_timesteps=64, eval=evaluation, self_play=pool))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("builtins.input", _no_more)
+        for name, command in COMMANDS.items():  # imports everything, which a user without rights could not
+            shutil.copytree(run, run.parent / name / "run", symlinks=True)
+            assert command(run.parent / name / "run") == 0
     return run
 
 
@@ -141,10 +150,6 @@ def at_most(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _no_more(prompt: str) -> str:
-    raise EOFError
 
 
 @pytest.mark.filterwarnings("ignore")
