@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -266,7 +267,9 @@ def _point(link: Path, folder: Path) -> None:
         if os.name == "nt":  # needs a privilege, and such a link cannot be replaced
             raise OSError
         os.symlink(folder.name, aside)  # relative, so that a run directory can be moved
-    except OSError:  # file systems such as FAT have no links
+    except OSError as error:  # file systems such as FAT have no links
+        if error.errno == errno.ENOSPC:
+            raise
         write_file(aside, folder.name.encode())
     _rename(aside, link)
 
