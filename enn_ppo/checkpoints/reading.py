@@ -129,7 +129,7 @@ def resolve_checkpoint(path: Path) -> Path:
         CheckpointError: there is no checkpoint; the message says what was looked for and what exists.
     """
     path = Path(path)
-    if not path.is_dir() and (target := link_target(path)) and target.is_dir():  # a file, where links are not possible
+    if path.is_file() and (target := link_target(path)) and target.is_dir():  # where links are not possible
         path = target
     if path.is_dir():
         if _STEP_FOLDER.fullmatch(path.resolve().name) or any((path / file).is_file() for file in (POLICY, TRAINER)):

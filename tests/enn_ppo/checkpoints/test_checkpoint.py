@@ -273,6 +273,30 @@ def test_a_step_folder_may_be_copied_and_renamed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "step"),
+    [
+        ("step_000000000100", 100),
+        ("step_000000000100\n", 100),
+        ("step_000000000900", 200),
+        ("../x", 200),
+        ("\0", 200),
+        ("", 200),
+    ],
+)
+def test_latest_may_be_a_file_that_holds_the_name_of_a_folder_beside_it(
+    tmp_path: Path, content: str, step: int, recwarn: pytest.WarningsRecorder
+) -> None:
+    for each in (100, 200):
+        save(tmp_path, each)
+    (tmp_path / "latest").unlink()
+    (tmp_path / "latest").write_text(content)
+    for path in (tmp_path, tmp_path / "latest"):
+        assert load_checkpoint(path).step == step
+    told = [str(warning.message) for warning in recwarn if "leads to no checkpoint beside it" in str(warning.message)]
+    assert bool(told) == (step == 200)
+
+
+@pytest.mark.parametrize(
     ("target", "state"), [("step_000000000900", "leads to no checkpoint beside it"), (None, "is missing")]
 )
 @pytest.mark.parametrize("given", ["", "checkpoints", "checkpoints/latest"])
