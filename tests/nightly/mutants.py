@@ -20,23 +20,30 @@ import fnmatch
 import functools
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+# Before the imports, which read them. With CI, Hypothesis draws the same examples each time.
+os.environ.update(OMP_WAIT_POLICY="PASSIVE", OMP_NUM_THREADS="1", CI="1")
+
+import coverage
+import numba
+import pytest
+import torch  # noqa: F401
+
+forks = multiprocessing.get_context("fork")
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "mutants"  # the map
 LIST = Path(__file__).with_suffix(".json")
@@ -201,7 +208,7 @@ def _name(call: Any) -> str:
 
 def files_of(package: str) -> list[str]:
     """Return the Python files of a package."""
-    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.py"))
+    return [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / package).rglob("*.py"))]
 
 
 def find(mutant: Mutant) -> tuple[str, Place] | None:
@@ -246,16 +253,14 @@ class Map:
     """The tests that run each line, and the seconds of each test that passes."""
 
     def __init__(self) -> None:
-        import coverage
-
         self._file = WORK / "map.json"
         self.seconds: dict[str, float] = json.loads(self._file.read_text())["seconds"]
         self._data = coverage.CoverageData(str(WORK / "map.coverage"))
         self._data.read()
         self._lines = functools.cache(self._data.contexts_by_lineno)
 
-    def tests(self, file: str, lines: range) -> list[str]:
-        """Return the tests that run lines of a file: by test file, the one with the shortest tests first."""
+    def tests(self, file: str, lines: range) -> dict[str, float]:
+        """Return the tests that run lines of a file, and their seconds: by test file, the one with the shortest tests first."""
         if (ROOT / file).stat().st_mtime > self._file.stat().st_mtime:
             sys.exit(f"{file} is newer than the map of tests. Delete {WORK}, and make the map again.")
         tests = {test for line in lines for test in self._lines(str(ROOT / file)).get(line, ()) if test in self.seconds}
@@ -268,27 +273,27 @@ class Map:
             of_file[test.split("::")[0]].append(self.seconds[test])
         means = {name: sum(seconds) / len(seconds) for name, seconds in of_file.items()}
         order = {test: number for number, test in enumerate(self.seconds)}
-        return sorted(tests, key=lambda test: (means[test.split("::")[0]], order[test]))
+        ordered = sorted(tests, key=lambda test: (means[test.split("::")[0]], order[test]))
+        return {test: self.seconds[test] for test in ordered}
+
+
+def make_shard(name: str, files: list[str], until: float) -> None:
+    """Run some files of tests under coverage, unless a map that was interrupted has them already."""
+    shard = WORK / "shards" / f"{name}.json"
+    if time.time() < until and not shard.exists():
+        options = ["-m", "not slow and not learning and not fuzz and not gpu", "--timeout", "60", *files]
+        run_pytest(ROOT, options, {"MUTANTS_MAP": str(shard.with_suffix(""))}, until - time.time(), lambda: False)
+    print(*files, "" if shard.exists() else "NOT FINISHED", flush=True)
 
 
 def make_map(jobs: int, minutes: float) -> None:
     """Run the in-process tests under coverage, six files at a time, and print the share of each package's lines that run."""
-    import coverage
-
     (WORK / "shards").mkdir(parents=True, exist_ok=True)
     files = [file for file in files_of("tests") if matches(file, ["test_*.py"]) and not matches(file, NOT_IN_PROCESS)]
     random.Random(0).shuffle(files)  # so that a map that is not finished knows all packages alike
     until = time.time() + 60 * minutes
-
-    def run(number: int) -> None:
-        shard, chosen, left = WORK / "shards" / f"{number}.json", files[number : number + 6], until - time.time()
-        if left > 0 and not shard.exists():
-            options = ["-m", "not slow and not learning and not fuzz and not gpu", "--timeout", "20", *chosen]
-            run_pytest(ROOT, options, {"MUTANTS_MAP": str(shard.with_suffix(""))}, left, lambda: False)
-        print(*chosen, "" if shard.exists() else "NOT FINISHED", flush=True)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(run, range(0, len(files), 6)))
+    with forks.Pool(jobs) as pool:
+        pool.starmap(make_shard, [(str(n), files[n : n + 6], until) for n in range(0, len(files), 6)], chunksize=1)
     shards = sorted((WORK / "shards").glob("*.json"), key=lambda path: int(path.stem))
     measured = coverage.Coverage(data_file=str(WORK / "map.coverage"), config_file=False)
     measured.combine([str(shard.with_suffix(".coverage")) for shard in shards], keep=True)
@@ -305,30 +310,32 @@ def make_map(jobs: int, minutes: float) -> None:
 def run_pytest(
     folder: Path, arguments: list[str], variables: dict[str, str], limit: float, hangs: Callable[[], bool]
 ) -> int | None:
-    """Run pytest in a checkout, with this file as a plugin. Return its exit status, or None if it is ended."""
-    quiet = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "CI": "1"}  # CI: the same examples of Hypothesis
-    environment = {**os.environ, **quiet, "PYTHONPATH": str(folder), **variables}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "tests.nightly.mutants",
-        *arguments,
-    ]
-    with (folder / "build" / "pytest.log").open("a") as out:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True)
-        end = time.time() + limit
-        while process.poll() is None and time.time() < end and not hangs():
-            time.sleep(0.2)
-        status = process.poll()
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # and the processes that its tests have left behind
-        process.wait()
-    return status
+    """Run pytest in a checkout, with this file as a plugin. Return its exit status, or None if it is ended.
+
+    It runs in a fork of this process, which has imported the libraries already; that takes longer than most mutants' tests.
+    """
+    child = os.fork()
+    if not child:
+        try:
+            os.setsid()
+            os.chdir(folder)
+            os.environ.update({"PYTHONPATH": str(folder), **variables})
+            sys.path[0], sys.dont_write_bytecode = str(folder), "PYTHONDONTWRITEBYTECODE" in variables
+            numba.core.config.reload_config()  # type: ignore[no-untyped-call]
+            out = os.open("build/pytest.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(out, 1), os.dup2(out, 2)
+            os._exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "tests.nightly.mutants", *arguments]))
+        finally:
+            os._exit(99)
+    end, ended, status = time.time() + limit, 0, 0
+    while not ended and time.time() < end and not hangs():
+        time.sleep(0.1)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # and the processes that its tests have left behind
+    if not ended:
+        os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) if ended else None
 
 
 # --- Running mutants
@@ -361,14 +368,13 @@ class Log:
             file.write(f"{word}\t{test}\t{time.time()}\n")
 
 
-def run_mutant(mutant: Mutant, folder: Path, known: Map, limit: float) -> Result:
-    """Change a copy of the checkout, run the tests of the changed lines until one fails, and change it back."""
+def run_mutant(mutant: Mutant, tests: dict[str, float], folder: Path, limit: float) -> Result:
+    """Change a copy of the checkout, run the tests in their order until one fails, and change the copy back."""
     found = find(mutant)
     if found is None:
         return Result(mutant.id, "gone")
-    file, place = found
-    tests, path, is_kernel = known.tests(file, place.lines), folder / file, matches(file, [KERNELS])
-    source, times, begun = path.read_bytes(), path.stat(), time.time()
+    path, is_kernel, begun = folder / found[0], matches(found[0], [KERNELS]), time.time()
+    source, times = path.read_bytes(), path.stat()
     limit *= 3 if is_kernel else 1
     end, log = begun + limit, Log(folder / "build" / "mutant.log")
     variables = {
@@ -382,16 +388,16 @@ def run_mutant(mutant: Mutant, folder: Path, known: Map, limit: float) -> Result
 
     def hangs() -> bool:
         running = log.of("start")[-1:]
-        longest = (limit if is_kernel else 30) + 10 * sum(known.seconds[test] for _, test, _ in running)
+        longest = (limit if is_kernel else 30) + 10 * sum(tests[test] for _, test, _ in running)
         return any(time.time() - float(since) > longest for _, _, since in running)
 
-    result, size = Result(mutant.id, "survived", "", len(tests)), 6
+    result, waiting, size = Result(mutant.id, "survived", "", len(tests)), list(tests), 6
     try:
-        path.write_bytes(place.changed(source, mutant.after))
-        while tests and result.result == "survived":
-            files = list(dict.fromkeys(test.split("::")[0] for test in tests))[:size]
-            chosen, size = [test for test in tests if test.split("::")[0] in files], 4 * size
-            tests = tests[len(chosen) :]
+        path.write_bytes(found[1].changed(source, mutant.after))
+        while waiting and result.result == "survived":
+            files = list(dict.fromkeys(test.split("::")[0] for test in waiting))[:size]  # importing all takes long
+            chosen, size = [test for test in waiting if test.split("::")[0] in files], 4 * size
+            waiting = waiting[len(chosen) :]
             (folder / "build" / "mutant.log").write_text("")
             (folder / "build" / "chosen.json").write_text(json.dumps(chosen))
             status = run_pytest(folder, ["-x", *files], variables, end + 60 - time.time(), hangs)
@@ -400,7 +406,7 @@ def run_mutant(mutant: Mutant, folder: Path, known: Map, limit: float) -> Result
                 failed = log.of("start")[-1:] or [["", "conftest.py", ""]]
             if failed:
                 result = replace(result, result="found", by=failed[0][1])
-            elif status is None or log.of("limit") or (tests and time.time() > end):
+            elif status is None or log.of("limit") or (waiting and time.time() > end):
                 result = replace(result, result="limit")
     finally:
         path.write_bytes(source)
@@ -411,24 +417,30 @@ def run_mutant(mutant: Mutant, folder: Path, known: Map, limit: float) -> Result
 def run_all(results: Path, jobs: int, only: list[str], limit: float) -> None:
     """Run the mutants of the list that have no result yet, each job in a copy of the checkout, and append the results."""
     done = set(read_results(results)) if results.exists() else set()
-    waiting = [each for each in read_list() if each.id not in done and (not only or each.id in only)]
-    known, lock = Map(), threading.Lock()
-    with tempfile.TemporaryDirectory(prefix="mutants") as temporary, ThreadPoolExecutor(jobs) as pool:
+    mutants = [each for each in read_list() if each.id not in done and (not only or each.id in only)]
+    known = Map()
+    with tempfile.TemporaryDirectory(prefix="mutants") as temporary, forks.Pool(jobs) as pool:
 
-        def work(job: int) -> None:
-            folder = Path(temporary) / str(job)
-            skipped = shutil.ignore_patterns(".git", ".venv", "build", ".pytest_cache", ".mypy_cache", ".hypothesis")
-            shutil.copytree(ROOT, folder, ignore=skipped)
-            (folder / "build").mkdir()
-            while waiting:
-                with lock:
-                    mutant = waiting.pop(0)
-                result = run_mutant(mutant, folder, known, limit)
-                with lock, results.open("a") as file:
-                    file.write(json.dumps(asdict(result)) + "\n")
-                    print(f"{result.result} in {result.seconds:.0f} s: {mutant}, {result.by}", flush=True)
+        def tasks() -> Iterator[tuple[Mutant, dict[str, float], Path, float]]:
+            for mutant in mutants:
+                file, place = find(mutant) or ("", None)
+                yield mutant, known.tests(file, place.lines) if place else {}, Path(temporary), limit
 
-        list(pool.map(work, range(jobs)))
+        for mutant, result in pool.imap_unordered(in_copy, tasks()):
+            with results.open("a") as out:
+                out.write(json.dumps(asdict(result)) + "\n")
+            print(f"{result.result} in {result.seconds:.0f} s: {mutant}, {result.by}", flush=True)
+
+
+def in_copy(task: tuple[Mutant, dict[str, float], Path, float]) -> tuple[Mutant, Result]:
+    """Run a mutant in this process' copy of the checkout."""
+    mutant, tests, temporary, limit = task
+    folder = temporary / str(os.getpid())
+    if not folder.exists():
+        skipped = shutil.ignore_patterns(".git", ".venv", "build", ".pytest_cache", ".mypy_cache", ".hypothesis")
+        shutil.copytree(ROOT, folder, ignore=skipped)
+        (folder / "build").mkdir()
+    return mutant, run_mutant(mutant, tests, folder, limit)
 
 
 def read_list() -> list[Mutant]:
@@ -487,8 +499,6 @@ class Mapper:
     """Measures which lines each test runs, and the seconds of those that pass. A test that starts Python is skipped there."""
 
     def __init__(self, shard: str) -> None:
-        import coverage
-
         self._shard, self._seconds, self._failed = shard, Counter[str](), set[str]()
         packages = [str(ROOT / package) for package in PACKAGES]
         self._coverage = coverage.Coverage(data_file=f"{shard}.coverage", source=packages, config_file=False)
@@ -497,8 +507,6 @@ class Mapper:
 
     def _skip_commands(self, event: str, details: tuple[Any, ...]) -> None:
         if event == "subprocess.Popen" and "python" in Path(os.fsdecode(details[0])).name:
-            import pytest
-
             pytest.skip("starts a command")
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
