@@ -77,7 +77,8 @@ GOING = """
     enn_ppo/serve/agent.py enn_ppo/sweep/*
 """.split()
 MESSAGES = {"debug", "info", "warning", "error", "exception", "warn", "print"}  # calls whose text is for people
-SYMMETRIC = {"max", "min", "maximum", "minimum", "logical_and", "logical_or", "isclose", "allclose"}
+# Calls whose first two arguments can be swapped without effect, or never.
+UNSWAPPED = {"max", "min", "maximum", "minimum", "logical_and", "logical_or", "isclose", "allclose", "isinstance"}
 NEGATED: dict[type, type] = {ast.Eq: ast.NotEq, ast.Lt: ast.GtE, ast.Gt: ast.LtE, ast.In: ast.NotIn, ast.Is: ast.IsNot}
 NEGATED |= {new: old for old, new in NEGATED.items()}
 SHIFTED: dict[type, type] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
@@ -177,15 +178,10 @@ def _changes(statement: ast.stmt) -> Iterator[tuple[str, Any, str]]:
             yield "constant", node, repr(not node.value)
         elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
             yield "constant", node, repr(node.value + 1 if node.value in (0, 1) else node.value * 2)
-        elif isinstance(node, ast.Call) and len(node.args) > 1 and _name(node) not in SYMMETRIC | MESSAGES:
+        elif isinstance(node, ast.Call) and len(node.args) > 1 and _name(node) not in UNSWAPPED | MESSAGES:
             first, second, *others = node.args
-            texts = ast.unparse(first), ast.unparse(second)
-            likes = ast.Name | ast.Attribute | ast.Subscript  # swapping a shape and a type would be found by anything
-            if (
-                isinstance(first, likes)
-                and isinstance(second, likes)
-                and not "".join(texts).startswith(("np.", "torch."))
-            ):
+            alike = all(isinstance(each, ast.Name | ast.Attribute | ast.Subscript) for each in (first, second))
+            if alike and not ast.unparse(second).startswith(("np.", "torch.")):  # types, which anything would find
                 yield "swapped", node, ast.unparse(ast.Call(node.func, [second, first, *others], node.keywords))
 
 
@@ -237,9 +233,8 @@ def draw(count: int, seed: int, is_run: Callable[[str, range], bool]) -> list[Mu
         wanted, kinds, kernels = count * (number + 1) // len(PACKAGES), Counter[str](), 0
         for (file, _), mutants in rng.sample(list(statements.items()), len(statements)):
             kernels += matches(file, [KERNELS])
-            if len(drawn) < wanted and not (
-                matches(file, [KERNELS]) and kernels > count // 12
-            ):  # they take minutes each
+            is_one_too_many = matches(file, [KERNELS]) and kernels > count // 12  # they take minutes each
+            if len(drawn) < wanted and not is_one_too_many:
                 rarest = min(sorted({each.kind for each in mutants}), key=lambda kind: kinds[kind])
                 drawn.append(rng.choice([each for each in mutants if each.kind == rarest]))
                 kinds[rarest] += 1
@@ -259,11 +254,19 @@ class Map:
         self._data.read()
         self._lines = functools.cache(self._data.contexts_by_lineno)
 
+    def is_run(self, file: str, lines: range) -> bool:
+        """Return whether any test runs lines of a file."""
+        return matches(file, COMPILED) or any(each in self.seconds for each in self._contexts(file, lines))
+
+    def _contexts(self, file: str, lines: range) -> Iterator[str]:
+        for line in lines:
+            yield from self._lines(str(ROOT / file)).get(line, ())
+
     def tests(self, file: str, lines: range) -> dict[str, float]:
         """Return the tests that run lines of a file, and their seconds: by test file, the one with the shortest tests first."""
         if (ROOT / file).stat().st_mtime > self._file.stat().st_mtime:
             sys.exit(f"{file} is newer than the map of tests. Delete {WORK}, and make the map again.")
-        tests = {test for line in lines for test in self._lines(str(ROOT / file)).get(line, ()) if test in self.seconds}
+        tests = {test for test in self._contexts(file, lines) if test in self.seconds}
         for pattern, names in COMPILED.items():
             if matches(file, [pattern]):
                 names = tuple(name.format(stem=Path(file).stem) for name in names)
@@ -352,20 +355,9 @@ class Result:
     seconds: float = 0.0
 
 
-class Log:
-    """What the plugin writes while it runs: lines of a word, a test and a time."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def of(self, word: str) -> list[list[str]]:
-        """Return the lines that begin with a word."""
-        return [line.split("\t") for line in self._path.read_text().splitlines() if line.split("\t")[0] == word]
-
-    def add(self, word: str, test: str = "") -> None:
-        """Append a line."""
-        with self._path.open("a") as file:
-            file.write(f"{word}\t{test}\t{time.time()}\n")
+def logged(path: Path, word: str) -> list[list[str]]:
+    """Return the lines of the plugin's log that begin with a word; a test and a time follow it."""
+    return [line.split("\t") for line in path.read_text().splitlines() if line.startswith(f"{word}\t")]
 
 
 def run_mutant(mutant: Mutant, tests: dict[str, float], folder: Path, limit: float) -> Result:
@@ -376,18 +368,14 @@ def run_mutant(mutant: Mutant, tests: dict[str, float], folder: Path, limit: flo
     path, is_kernel, begun = folder / found[0], matches(found[0], [KERNELS]), time.time()
     source, times = path.read_bytes(), path.stat()
     limit *= 3 if is_kernel else 1
-    end, log = begun + limit, Log(folder / "build" / "mutant.log")
-    variables = {
-        "MUTANTS_RUN": str(folder / "build" / "mutant.log"),
-        "MUTANTS_END": str(end),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    end, log, numba_cache = begun + limit, folder / "build" / "mutant.log", folder / "build" / "numba"
+    variables = {"MUTANTS_RUN": str(log), "MUTANTS_END": str(end), "PYTHONDONTWRITEBYTECODE": "1"}
     if is_kernel:  # its own cache, or the kernels that the other mutants use would be replaced
-        shutil.rmtree(folder / "build" / "numba", ignore_errors=True)
-        variables["NUMBA_CACHE_DIR"] = str(folder / "build" / "numba")
+        shutil.rmtree(numba_cache, ignore_errors=True)
+        variables["NUMBA_CACHE_DIR"] = str(numba_cache)
 
     def hangs() -> bool:
-        running = log.of("start")[-1:]
+        running = logged(log, "start")[-1:]
         longest = (limit if is_kernel else 30) + 10 * sum(tests[test] for _, test, _ in running)
         return any(time.time() - float(since) > longest for _, _, since in running)
 
@@ -398,15 +386,15 @@ def run_mutant(mutant: Mutant, tests: dict[str, float], folder: Path, limit: flo
             files = list(dict.fromkeys(test.split("::")[0] for test in waiting))[:size]  # importing all takes long
             chosen, size = [test for test in waiting if test.split("::")[0] in files], 4 * size
             waiting = waiting[len(chosen) :]
-            (folder / "build" / "mutant.log").write_text("")
-            (folder / "build" / "chosen.json").write_text(json.dumps(chosen))
+            log.write_text("")
+            log.with_name("chosen.json").write_text(json.dumps(chosen))
             status = run_pytest(folder, ["-x", *files], variables, end + 60 - time.time(), hangs)
-            failed = log.of("failed")
-            if not failed and (hangs() if status is None else status not in (0, 2, 5)):
-                failed = log.of("start")[-1:] or [["", "conftest.py", ""]]
+            failed, is_over = logged(log, "failed"), bool(logged(log, "limit"))
+            if not failed and not is_over and (hangs() if status is None else status not in (0, 5)):
+                failed = logged(log, "start")[-1:] or [["", "conftest.py"]]
             if failed:
                 result = replace(result, result="found", by=failed[0][1])
-            elif status is None or log.of("limit") or (waiting and time.time() > end):
+            elif status is None or is_over or (waiting and time.time() > end):
                 result = replace(result, result="limit")
     finally:
         path.write_bytes(source)
@@ -418,15 +406,11 @@ def run_all(results: Path, jobs: int, only: list[str], limit: float) -> None:
     """Run the mutants of the list that have no result yet, each job in a copy of the checkout, and append the results."""
     done = set(read_results(results)) if results.exists() else set()
     mutants = [each for each in read_list() if each.id not in done and (not only or each.id in only)]
-    known = Map()
+    known, places = Map(), {each: find(each) for each in mutants}
     with tempfile.TemporaryDirectory(prefix="mutants") as temporary, forks.Pool(jobs) as pool:
-
-        def tasks() -> Iterator[tuple[Mutant, dict[str, float], Path, float]]:
-            for mutant in mutants:
-                file, place = find(mutant) or ("", None)
-                yield mutant, known.tests(file, place.lines) if place else {}, Path(temporary), limit
-
-        for mutant, result in pool.imap_unordered(in_copy, tasks()):
+        tests = {each: known.tests(found[0], found[1].lines) if found else {} for each, found in places.items()}
+        tasks = [(each, tests[each], Path(temporary), limit) for each in mutants]
+        for mutant, result in pool.imap_unordered(in_copy, tasks):
             with results.open("a") as out:
                 out.write(json.dumps(asdict(result)) + "\n")
             print(f"{result.result} in {result.seconds:.0f} s: {mutant}, {result.by}", flush=True)
@@ -528,26 +512,25 @@ class Runner:
     """Runs the chosen tests in their order until the time is over, and logs which one begins and which one fails."""
 
     def __init__(self, log: Path) -> None:
-        self._log, chosen = Log(log), json.loads(log.with_name("chosen.json").read_text())
+        self._log, chosen = log.open("a", buffering=1), json.loads(log.with_name("chosen.json").read_text())
         self._order = {test: number for number, test in enumerate(chosen)}
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        items[:] = sorted(
-            (each for each in items if each.nodeid in self._order), key=lambda each: self._order[each.nodeid]
-        )
+        chosen = [each for each in items if each.nodeid in self._order]
+        items[:] = sorted(chosen, key=lambda each: self._order[each.nodeid])
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._log.add("start", nodeid)
+        self._log.write(f"start\t{nodeid}\t{time.time()}\n")
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
-            self._log.add("failed", report.nodeid)
+            self._log.write(f"failed\t{report.nodeid}\n")
 
     pytest_collectreport = pytest_runtest_logreport
 
     def pytest_runtest_teardown(self, item: Any, nextitem: Any) -> None:
         if nextitem is not None and time.time() > float(os.environ["MUTANTS_END"]):
-            self._log.add("limit")
+            self._log.write("limit\t\n")
             item.session.shouldstop = "the mutant's time is over"
 
 
@@ -569,8 +552,7 @@ def main() -> None:
     if options.command == "map":
         make_map(options.jobs, options.minutes)
     elif options.command == "list":
-        known = Map()
-        drawn = draw(options.count, options.seed, lambda file, lines: bool(known.tests(file, lines)))
+        drawn = draw(options.count, options.seed, Map().is_run)
         LIST.write_text(json.dumps([asdict(each) for each in drawn], indent=1) + "\n")
     elif options.command == "run":
         run_all(options.results, options.jobs, options.only, options.limit)
