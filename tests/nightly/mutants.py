@@ -376,7 +376,7 @@ def run_mutant(mutant: Mutant, tests: dict[str, float], folder: Path, limit: flo
 
     def hangs() -> bool:
         running = logged(log, "start")[-1:]
-        longest = (limit if is_kernel else 30) + 10 * sum(tests[test] for _, test, _ in running)
+        longest = (limit if is_kernel else 60) + 10 * sum(tests[test] for _, test, _ in running)
         return any(time.time() - float(since) > longest for _, _, since in running)
 
     result, waiting, size = Result(mutant.id, "survived", "", len(tests)), list(tests), 6
