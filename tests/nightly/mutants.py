@@ -30,6 +30,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -43,7 +44,7 @@ import numba
 import pytest
 import torch  # noqa: F401
 
-forks = multiprocessing.get_context("fork")
+forks = functools.partial(ProcessPoolExecutor, mp_context=multiprocessing.get_context("fork"))
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "mutants"  # the map
 LIST = Path(__file__).with_suffix(".json")
@@ -280,8 +281,9 @@ class Map:
         return {test: self.seconds[test] for test in ordered}
 
 
-def make_shard(name: str, files: list[str], until: float) -> None:
+def make_shard(task: tuple[str, list[str], float]) -> None:
     """Run some files of tests under coverage, unless a map that was interrupted has them already."""
+    name, files, until = task
     shard = WORK / "shards" / f"{name}.json"
     if time.time() < until and not shard.exists():
         options = ["-m", "not slow and not learning and not fuzz and not gpu", "--timeout", "60", *files]
@@ -295,8 +297,8 @@ def make_map(jobs: int, minutes: float) -> None:
     files = [file for file in files_of("tests") if matches(file, ["test_*.py"]) and not matches(file, NOT_IN_PROCESS)]
     random.Random(0).shuffle(files)  # so that a map that is not finished knows all packages alike
     until = time.time() + 60 * minutes
-    with forks.Pool(jobs) as pool:
-        pool.starmap(make_shard, [(str(n), files[n : n + 6], until) for n in range(0, len(files), 6)], chunksize=1)
+    with forks(jobs) as pool:
+        list(pool.map(make_shard, [(str(n), files[n : n + 6], until) for n in range(0, len(files), 6)]))
     shards = sorted((WORK / "shards").glob("*.json"), key=lambda path: int(path.stem))
     measured = coverage.Coverage(data_file=str(WORK / "map.coverage"), config_file=False)
     measured.combine([str(shard.with_suffix(".coverage")) for shard in shards], keep=True)
@@ -323,6 +325,7 @@ def run_pytest(
             os.setsid()
             os.chdir(folder)
             os.environ.update({"PYTHONPATH": str(folder), **variables})
+            del sys.modules["__main__"].__file__  # or worker processes would import it again
             sys.path[0], sys.dont_write_bytecode = str(folder), "PYTHONDONTWRITEBYTECODE" in variables
             numba.core.config.reload_config()  # type: ignore[no-untyped-call]
             out = os.open("build/pytest.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -407,10 +410,11 @@ def run_all(results: Path, jobs: int, only: list[str], limit: float) -> None:
     done = set(read_results(results)) if results.exists() else set()
     mutants = [each for each in read_list() if each.id not in done and (not only or each.id in only)]
     known, places = Map(), {each: find(each) for each in mutants}
-    with tempfile.TemporaryDirectory(prefix="mutants") as temporary, forks.Pool(jobs) as pool:
+    with tempfile.TemporaryDirectory(prefix="mutants") as temporary, forks(jobs) as pool:
         tests = {each: known.tests(found[0], found[1].lines) if found else {} for each, found in places.items()}
         tasks = [(each, tests[each], Path(temporary), limit) for each in mutants]
-        for mutant, result in pool.imap_unordered(in_copy, tasks):
+        for each in as_completed([pool.submit(in_copy, task) for task in tasks]):
+            mutant, result = each.result()
             with results.open("a") as out:
                 out.write(json.dumps(asdict(result)) + "\n")
             print(f"{result.result} in {result.seconds:.0f} s: {mutant}, {result.by}", flush=True)
