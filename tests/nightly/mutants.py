@@ -41,6 +41,7 @@ os.environ.update(OMP_WAIT_POLICY="PASSIVE", OMP_NUM_THREADS="1", CI="1")
 
 import coverage
 import numba
+import psutil
 import pytest
 import torch  # noqa: F401
 
@@ -62,6 +63,7 @@ NOT_IN_PROCESS = """
     test_relative_positions_training.py test_site.py test_sweep_processes.py test_tutorial.py test_watch_in_browser.py
 """.split()
 # Coverage does not see code that Numba compiles. These tests run for every mutant of such files, besides those of the map.
+HANGS = -99
 KERNELS = "rogue_net/kernels/cpu/*"
 COMPILED = {
     KERNELS: ("test_program.py", "test_relative_programs.py", "test_backend_parts.py", "test_gaussian.py"),
@@ -287,7 +289,7 @@ def make_shard(task: tuple[str, list[str], float]) -> None:
     shard = WORK / "shards" / f"{name}.json"
     if time.time() < until and not shard.exists():
         options = ["-m", "not slow and not learning and not fuzz and not gpu", "--timeout", "60", *files]
-        run_pytest(ROOT, options, {"MUTANTS_MAP": str(shard.with_suffix(""))}, until - time.time(), lambda: False)
+        run_pytest(ROOT, options, {"MUTANTS_MAP": str(shard.with_suffix(""))}, until - time.time())
     print(*files, "" if shard.exists() else "NOT FINISHED", flush=True)
 
 
@@ -312,17 +314,16 @@ def make_map(jobs: int, minutes: float) -> None:
     print(f"{len(seconds)} tests passed")
 
 
-def run_pytest(
-    folder: Path, arguments: list[str], variables: dict[str, str], limit: float, hangs: Callable[[], bool]
-) -> int | None:
-    """Run pytest in a checkout, with this file as a plugin. Return its exit status, or None if it is ended.
+def run_pytest(folder: Path, arguments: list[str], variables: dict[str, str], limit: float) -> int | None:
+    """Run pytest in a checkout, with this file as a plugin. Return its exit status, or None if the time limit ended it.
 
     It runs in a fork of this process, which has imported the libraries already; that takes longer than most mutants' tests.
+    If neither it nor any process that it has started does anything for two minutes, it is ended, and the status is HANGS.
     """
     child = os.fork()
     if not child:
         try:
-            os.setsid()
+            os.setpgrp()
             os.chdir(folder)
             os.environ.update({"PYTHONPATH": str(folder), **variables})
             del sys.modules["__main__"].__file__  # or worker processes would import it again
@@ -333,15 +334,20 @@ def run_pytest(
             os._exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "tests.nightly.mutants", *arguments]))
         finally:
             os._exit(99)
-    end, ended, status = time.time() + limit, 0, 0
-    while not ended and time.time() < end and not hangs():
+    process, begun, ended, status = psutil.Process(child), time.time(), 0, 0
+    busy = begun
+    while not ended and time.time() < begun + limit and time.time() < busy + 120:
         time.sleep(0.1)
+        with suppress(psutil.NoSuchProcess):
+            if any(each.status() != psutil.STATUS_SLEEPING for each in (process, *process.children(recursive=True))):
+                busy = time.time()
         ended, status = os.waitpid(child, os.WNOHANG)
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # and the processes that its tests have left behind
-    if not ended:
-        os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status) if ended else None
+    if ended:
+        return os.waitstatus_to_exitcode(status)
+    os.waitpid(child, 0)
+    return None if time.time() > begun + limit else HANGS
 
 
 # --- Running mutants
@@ -355,12 +361,7 @@ class Result:
     result: str
     by: str = ""  # the first test that failed, crashed or hung
     tests: int = 0  # that run its statement
-    seconds: float = 0.0
-
-
-def logged(path: Path, word: str) -> list[list[str]]:
-    """Return the lines of the plugin's log that begin with a word; a test and a time follow it."""
-    return [line.split("\t") for line in path.read_text().splitlines() if line.startswith(f"{word}\t")]
+    seconds: float = 0.0  # of CPU time
 
 
 def run_mutant(mutant: Mutant, tests: dict[str, float], folder: Path, limit: float) -> Result:
@@ -368,41 +369,35 @@ def run_mutant(mutant: Mutant, tests: dict[str, float], folder: Path, limit: flo
     found = find(mutant)
     if found is None:
         return Result(mutant.id, "gone")
-    path, is_kernel, begun = folder / found[0], matches(found[0], [KERNELS]), time.time()
-    source, times = path.read_bytes(), path.stat()
-    limit *= 3 if is_kernel else 1
-    end, log, numba_cache = begun + limit, folder / "build" / "mutant.log", folder / "build" / "numba"
-    variables = {"MUTANTS_RUN": str(log), "MUTANTS_END": str(end), "PYTHONDONTWRITEBYTECODE": "1"}
+    path, is_kernel = folder / found[0], matches(found[0], [KERNELS])
+    source, times, log = path.read_bytes(), path.stat(), folder / "build" / "mutant.log"
+    variables = {"MUTANTS_RUN": str(log), "PYTHONDONTWRITEBYTECODE": "1"}
     if is_kernel:  # its own cache, or the kernels that the other mutants use would be replaced
-        shutil.rmtree(numba_cache, ignore_errors=True)
-        variables["NUMBA_CACHE_DIR"] = str(numba_cache)
-
-    def hangs() -> bool:
-        running = logged(log, "start")[-1:]
-        longest = (limit if is_kernel else 60) + 10 * sum(tests[test] for _, test, _ in running)
-        return any(time.time() - float(since) > longest for _, _, since in running)
-
-    result, waiting, size = Result(mutant.id, "survived", "", len(tests)), list(tests), 6
+        limit, variables["NUMBA_CACHE_DIR"] = 3 * limit, str(folder / "build" / "numba")
+        shutil.rmtree(folder / "build" / "numba", ignore_errors=True)
+    hangs = limit if is_kernel else 60
+    result, waiting, size, spent = Result(mutant.id, "survived", "", len(tests)), list(tests), 6, 0.0
     try:
         path.write_bytes(found[1].changed(source, mutant.after))
         while waiting and result.result == "survived":
             files = list(dict.fromkeys(test.split("::")[0] for test in waiting))[:size]  # importing all takes long
-            chosen, size = [test for test in waiting if test.split("::")[0] in files], 4 * size
+            chosen, size = {test: tests[test] for test in waiting if test.split("::")[0] in files}, 4 * size
             waiting = waiting[len(chosen) :]
+            log.with_name("chosen.json").write_text(
+                json.dumps({"tests": chosen, "limit": limit - spent, "hangs": hangs})
+            )
             log.write_text("")
-            log.with_name("chosen.json").write_text(json.dumps(chosen))
-            status = run_pytest(folder, ["-x", *files], variables, end + 60 - time.time(), hangs)
-            failed, is_over = logged(log, "failed"), bool(logged(log, "limit"))
-            if not failed and not is_over and (hangs() if status is None else status not in (0, 5)):
-                failed = logged(log, "start")[-1:] or [["", "conftest.py"]]
-            if failed:
-                result = replace(result, result="found", by=failed[0][1])
-            elif status is None or is_over or (waiting and time.time() > end):
+            status = run_pytest(folder, ["-x", *files], variables, 20 * limit)
+            lines = [line.split("\t") for line in log.read_text().splitlines()] or [["begin", "conftest.py", "0"]]
+            spent += float(lines[-1][2])
+            if lines[-1][0] == "failed" or (lines[-1][0] != "limit" and status not in (0, 5, None)):
+                result = replace(result, result="found", by=lines[-1][1])
+            elif lines[-1][0] == "limit" or status is None or (waiting and spent > limit):
                 result = replace(result, result="limit")
     finally:
         path.write_bytes(source)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # what Python and Numba have cached stays valid
-    return replace(result, seconds=round(time.time() - begun, 1))
+    return replace(result, seconds=round(spent, 1))
 
 
 def run_all(results: Path, jobs: int, only: list[str], limit: float) -> None:
@@ -513,28 +508,37 @@ class Mapper:
 
 
 class Runner:
-    """Runs the chosen tests in their order until the time is over, and logs which one begins and which one fails."""
+    """Runs the chosen tests in their order until the limit of CPU seconds, and logs each that begins, and the first that fails.
+
+    A test hangs that takes far more CPU time than usual; a signal ends the process then.
+    """
 
     def __init__(self, log: Path) -> None:
-        self._log, chosen = log.open("a", buffering=1), json.loads(log.with_name("chosen.json").read_text())
-        self._order = {test: number for number, test in enumerate(chosen)}
+        self._log, chosen = log, json.loads(log.with_name("chosen.json").read_text())
+        self._seconds, self._limit, self._hangs = chosen["tests"], chosen["limit"], chosen["hangs"]
+        self._order = {test: number for number, test in enumerate(self._seconds)}
+
+    def _add(self, word: str, test: str) -> None:
+        with self._log.open("a") as log:
+            log.write(f"{word}\t{test}\t{time.process_time()}\n")
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         chosen = [each for each in items if each.nodeid in self._order]
         items[:] = sorted(chosen, key=lambda each: self._order[each.nodeid])
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._log.write(f"start\t{nodeid}\t{time.time()}\n")
+        self._add("begin", nodeid)
+        signal.setitimer(signal.ITIMER_PROF, self._hangs + 10 * self._seconds[nodeid])
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
-            self._log.write(f"failed\t{report.nodeid}\n")
+            self._add("failed", report.nodeid)
 
     pytest_collectreport = pytest_runtest_logreport
 
     def pytest_runtest_teardown(self, item: Any, nextitem: Any) -> None:
-        if nextitem is not None and time.time() > float(os.environ["MUTANTS_END"]):
-            self._log.write("limit\t\n")
+        if nextitem is not None and time.process_time() > self._limit:
+            self._add("limit", item.nodeid)
             item.session.shouldstop = "the mutant's time is over"
 
 
@@ -547,7 +551,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", nargs="*", default=[], metavar="ID", help="run: these mutants alone")
     parser.add_argument(
-        "--limit", type=float, default=90, help="run: seconds for a mutant, three times as many for a kernel's"
+        "--limit", type=float, default=90, help="run: CPU seconds for a mutant, thrice as many for a kernel's"
     )
     parser.add_argument("--minutes", type=float, default=25, help="map: the longest that it may take")
     parser.add_argument("--count", type=int, default=150, help="list: how many mutants")
