@@ -19,6 +19,7 @@ import copy
 import fnmatch
 import functools
 import hashlib
+import importlib
 import json
 import multiprocessing
 import os
@@ -40,10 +41,8 @@ from typing import Any
 os.environ.update(OMP_WAIT_POLICY="PASSIVE", OMP_NUM_THREADS="1", CI="1")
 
 import coverage
-import numba
 import psutil
 import pytest
-import torch  # noqa: F401
 
 forks = functools.partial(ProcessPoolExecutor, mp_context=multiprocessing.get_context("fork"))
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,8 +137,9 @@ def mutants_of(file: str) -> dict[Mutant, Place]:
     found: dict[Mutant, Place] = {}
     for function, statement in _statements(ast.parse((ROOT / file).read_bytes())):
         end = statement.body[0].lineno if hasattr(statement, "body") else (statement.end_lineno or 0) + 1
-        for kind, node, after in _changes(statement):
-            text = ast.unparse(statement).split("\n")[0]  # of a compound statement its head
+        changes = list(_changes(statement))
+        text = ast.unparse(statement).split("\n")[0] if changes else ""  # of a compound statement its head
+        for kind, node, after in changes:
             mutant = Mutant(file, function, text, kind, ast.unparse(node), after)
             while mutant in found:
                 mutant = replace(mutant, nth=mutant.nth + 1)
@@ -295,6 +295,7 @@ def make_shard(task: tuple[str, list[str], float]) -> None:
 
 def make_map(jobs: int, minutes: float) -> None:
     """Run the in-process tests under coverage, six files at a time, and print the share of each package's lines that run."""
+    import_libraries()
     (WORK / "shards").mkdir(parents=True, exist_ok=True)
     files = [file for file in files_of("tests") if matches(file, ["test_*.py"]) and not matches(file, NOT_IN_PROCESS)]
     random.Random(0).shuffle(files)  # so that a map that is not finished knows all packages alike
@@ -314,10 +315,15 @@ def make_map(jobs: int, minutes: float) -> None:
     print(f"{len(seconds)} tests passed")
 
 
+def import_libraries() -> None:
+    """Import once, before the forks, what takes longer to import than most mutants' tests."""
+    for name in ("numba", "torch"):
+        importlib.import_module(name)
+
+
 def run_pytest(folder: Path, arguments: list[str], variables: dict[str, str], limit: float) -> int | None:
     """Run pytest in a checkout, with this file as a plugin. Return its exit status, or None if the time limit ended it.
 
-    It runs in a fork of this process, which has imported the libraries already; that takes longer than most mutants' tests.
     If neither it nor any process that it has started does anything for two minutes, it is ended, and the status is HANGS.
     """
     child = os.fork()
@@ -328,7 +334,7 @@ def run_pytest(folder: Path, arguments: list[str], variables: dict[str, str], li
             os.environ.update({"PYTHONPATH": str(folder), **variables})
             del sys.modules["__main__"].__file__  # or worker processes would import it again
             sys.path[0], sys.dont_write_bytecode = str(folder), "PYTHONDONTWRITEBYTECODE" in variables
-            numba.core.config.reload_config()  # type: ignore[no-untyped-call]
+            sys.modules["numba"].core.config.reload_config()
             out = os.open("build/pytest.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(out, 1), os.dup2(out, 2)
             os._exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "tests.nightly.mutants", *arguments]))
@@ -402,6 +408,7 @@ def run_mutant(mutant: Mutant, tests: dict[str, float], folder: Path, limit: flo
 
 def run_all(results: Path, jobs: int, only: list[str], limit: float) -> None:
     """Run the mutants of the list that have no result yet, each job in a copy of the checkout, and append the results."""
+    import_libraries()
     done = set(read_results(results)) if results.exists() else set()
     mutants = [each for each in read_list() if each.id not in done and (not only or each.id in only)]
     known, places = Map(), {each: find(each) for each in mutants}
