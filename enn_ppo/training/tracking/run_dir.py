@@ -133,9 +133,13 @@ def _not_a_run_s(entry: Path) -> Iterator[str]:
         yield f"{entry.name} is no folder"
     elif leaves := _LEAVES.get(entry.name):
         for leaf in sorted(entry.iterdir()):
-            own = entry.name == CHECKPOINTS and leaf.name in ("latest", "best")
-            if re.fullmatch(leaves, leaf.name) and is_link(leaf) and not own:
+            if not re.fullmatch(leaves, leaf.name) or (entry.name == CHECKPOINTS and leaf.name in ("latest", "best")):
+                continue
+            is_right = leaf.is_dir() if entry.name == CHECKPOINTS else leaf.is_file()
+            if is_link(leaf):
                 yield f"{entry.name}/{leaf.name} is a link"
+            elif not is_right and not leaf.name.startswith("."):  # removing a pipe as a folder would wait for ever
+                yield f"{entry.name}/{leaf.name} is no {'folder' if entry.name == CHECKPOINTS else 'file'}"
 
 
 def _remove_unfinished(path: Path) -> None:
