@@ -36,8 +36,7 @@ def observations() -> list[Observation]:
     observations = []
     for state in GOLDEN["states"]:
         env = PythonMineSweeper(**GOLDEN["env_kwargs"], num_mines=1, num_robots=1)
-        env.load_state(state)
-        observations.append(env.observe())
+        observations.append(env.golden(state))
     return observations
 
 

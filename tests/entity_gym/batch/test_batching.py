@@ -60,8 +60,7 @@ def golden_batch() -> VecObs:
     observations = []
     for state in GOLDEN["states"]:
         env = PythonMineSweeper(num_mines=1, num_robots=1, **GOLDEN["env_kwargs"])
-        env.load_state(state)
-        observations.append(env.observe())
+        observations.append(env.golden(state))
     return batch_observations(observations, env.obs_space(), env.action_space(), "MineSweeper")
 
 

@@ -40,12 +40,6 @@ def test_counting_scores_one() -> None:
     assert episodic_rewards(started(Count), count, 100) == [1.0] * 100
 
 
-def test_a_masked_choice_is_refused() -> None:
-    env = started(Count, num_beans=3, is_open=only(2, 3))
-    with pytest.raises(ValueError, match="count"):
-        act(env, count="4")
-
-
 @pytest.mark.parametrize("masked_choices", [1, 2, 7, 10])
 def test_beans_and_open_choices_stay_below_masked_choices_and_the_right_one_is_open(masked_choices: int) -> None:
     seen = set()

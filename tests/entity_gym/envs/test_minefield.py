@@ -75,15 +75,6 @@ def test_with_translate_everything_is_relative_to_the_vehicle_and_so_is_the_vehi
     assert rows(obs, "Target") == [[-40, 20]]
 
 
-def test_translate_changes_what_is_seen_and_nothing_else() -> None:
-    plain, moved = seeded(3), seeded(3, translate=True)
-    for choice in (LEFT, FORWARD, FORWARD):
-        here, there = (env.act(move(choice)) for env in (plain, moved))
-        x, y = vehicle_of(here)[:2]
-        assert np.allclose(np.array(rows(here, "Mine")) - [x, y], rows(there, "Mine"), atol=1e-4)
-        assert (here.reward, here.done) == (there.reward, there.done)
-
-
 def test_the_vehicles_steps_are_counted_and_start_anew_with_every_episode() -> None:
     env = field((0, 0), 0.0)
     assert [vehicle_of(env.act(move(LEFT)))[3] for _ in range(3)] == [1, 2, 3]

@@ -83,10 +83,6 @@ def test_a_ball_of_a_second_colour_ends_the_episode_and_does_not_count() -> None
     assert picked(balls(5, 0, 5, 5), [0, 2, 1]) == [(0, False), (0, False), (pytest.approx(2 / 3), True)]
 
 
-def test_a_second_ball_of_another_colour_leaves_one_that_counts() -> None:
-    assert picked(balls(3, 2, 3, 3), [1, 0]) == [(0, False), (pytest.approx(1 / 3), True)]
-
-
 def test_all_balls_of_the_most_frequent_colour_and_any_other_score_one() -> None:
     assert picked(balls(1, 0, 1, 0, 1, 2), [0, 2, 4, 1]) == [(0, False), (0, False), (0, False), (1.0, True)]
 

@@ -267,12 +267,6 @@ def test_a_fighter_may_fire_at_enemies_in_reach_and_at_nobody_else(kind: int, re
     assert open_targets(env)[0] == [2]
 
 
-def test_a_masked_target_is_refused() -> None:
-    env = world([(MELEE, 0, 0)], [(MELEE, 0.9, 0), (MELEE, 1.1, 0)])
-    with pytest.raises(ValueError, match="Target"):
-        env.act(actions(env, targets={0: 2}))
-
-
 def test_no_unit_fires_through_an_obstacle() -> None:
     env = world([(RANGED, -2, 0)], [(RANGED, 2, 0)], [(0, 0, 1)])
     assert open_targets(env) == {}
@@ -429,10 +423,10 @@ def test_an_episode_is_worth_at_most_2() -> None:
 # --- The start
 
 
-@pytest.mark.parametrize("num_units", [1, 2, 5, 64])
+@pytest.mark.parametrize("num_units", [1, 5, 64])
 def test_both_armies_start_alike_and_out_of_sight(num_units: int) -> None:
     env = Skirmish(num_units=num_units, num_obstacles=8, width=30.0).as_environment()
-    for seed in range(8):
+    for seed in range(8 if num_units < 64 else 2):
         env.rng = np.random.default_rng(seed)
         env.reset()
         s, n = env.record, num_units
@@ -573,15 +567,15 @@ def fought(strengths: tuple[int, int], num_units: int, seed: int) -> float:
 
 def test_each_script_is_stronger_than_the_one_before() -> None:
     for weak, strong in ((RANDOM, RUSH), (RUSH, FOCUS)):
-        results = [fought((strong, weak), 6, seed) for seed in range(8)]
-        results += [1 - fought((weak, strong), 6, 100 + seed) for seed in range(8)]
+        results = [fought((strong, weak), 4, seed) for seed in range(8)]
+        results += [1 - fought((weak, strong), 4, 100 + seed) for seed in range(8)]
         assert np.mean(results) > 0.75, (weak, strong, results)
 
 
 # --- Whole episodes
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(
     num_units=st.integers(1, 6),
     opponent=st.integers(0, 3),

@@ -94,11 +94,6 @@ def test_who_wanders_for_ever_is_truncated() -> None:
     assert TreasureHunt.max_steps == 100
 
 
-def test_an_end_in_the_last_step_is_no_truncation() -> None:
-    obs = act(board((0, 0), [], [(1, 0)], max_steps=1), move="right")
-    assert obs.done and not obs.truncated
-
-
 def test_a_board_starts_with_the_player_in_the_middle_and_everything_else_on_squares_of_its_own() -> None:
     taken: Counter[Square] = Counter()
     for env in resets(TreasureHunt(num_traps=4, num_treasures=8), 500):
@@ -133,11 +128,6 @@ def test_a_number_out_of_range_is_refused(arguments: dict[str, int], message: st
         TreasureHunt(**arguments)
     with pytest.raises(ValueError, match=next(iter(arguments))):
         PythonTreasureHunt(**arguments)
-
-
-def test_the_fullest_board_can_be_made() -> None:
-    obs = started(TreasureHunt(num_traps=16, num_treasures=16)).observe()
-    assert len({*squares(obs, "Trap"), *squares(obs, "Treasure")}) == 32
 
 
 def test_the_drawing_shows_treasures_traps_and_the_player() -> None:
