@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Takes away what the packages must not need. Libraries are imported first: on Windows they have code of their own.
 TAKE_AWAY = """
 import asyncio, multiprocessing.connection, os, pathlib, select, shutil, signal, subprocess, sys, tempfile, warnings
-import filelock, hydra, matplotlib.pyplot, numba, numpy, omegaconf, PIL.Image, rich, safetensors.torch, torch, tqdm
+import filelock, hydra, matplotlib.pyplot, numba, numpy, omegaconf, PIL.Image, rich, safetensors.torch, torch
 import torch.distributed, torch._dynamo
 
 try:

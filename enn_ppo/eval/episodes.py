@@ -16,7 +16,6 @@ from types import TracebackType
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from enn_ppo.eval.policy import Policy
 from enn_ppo.eval.replay import Replay
@@ -125,14 +124,25 @@ class _Progress:
     """Shows how many episodes are done, and which environment the others wait for. A context manager."""
 
     def __init__(self, config: EpisodesConfig) -> None:
+        from rich.console import Console  # imported here: slow to import, and evaluations of a run show no progress
+        from rich.progress import MofNCompleteColumn, Progress, TextColumn
+
         self._config, self._due, self._steps = config, time.monotonic() + SHOWN_EVERY, 0
-        self._bar = tqdm(total=config.episodes, unit=" episodes", disable=None)
+        columns = (
+            *Progress.get_default_columns(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[waiting]}", markup=False),
+        )
+        self._is_bar = sys.stderr.isatty()
+        self._bar = Progress(
+            *columns, console=Console(stderr=True), redirect_stdout=sys.stdout.isatty(), disable=not self._is_bar
+        )
+        self._task = self._bar.add_task("episodes", total=config.episodes, waiting="")
 
     def step(self, num_done: int, num_stepped: int, lengths: NDArray[np.int64]) -> None:
         """Take in a step of `num_stepped` environments, whose episodes are `lengths` (N,) steps long so far."""
         self._steps += num_stepped
-        if num_done > self._bar.n:
-            self._bar.update(num_done - self._bar.n)
+        self._bar.update(self._task, completed=num_done)
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + SHOWN_EVERY
@@ -141,18 +151,19 @@ class _Progress:
             f"{self._steps:,} steps; the longest episode, of environment {longest}, has {lengths[longest]:,} of at most "
             f"{config._section}max_episode_steps={config.max_episode_steps}"
         )
-        if self._bar.disable:
-            print(f"{num_done} of {config.episodes} episodes, {waiting}", file=sys.stderr, flush=True)
+        if self._is_bar:
+            self._bar.update(self._task, waiting=waiting)
         else:
-            self._bar.set_postfix_str(waiting)
+            print(f"{num_done} of {config.episodes} episodes, {waiting}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> _Progress:
+        self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.close()
+        self._bar.stop()
 
 
 def _act_together(

@@ -38,7 +38,6 @@ __all__ = [
 
 WandbMode = Literal["disabled", "offline", "online"]
 Compile = Literal["auto", "off", "graphs"]
-ProgressStyle = Literal["auto", "line", "plain", "off"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +127,6 @@ class TrainConfig:
     """File of samples to record while training, for behavioural cloning; null: none."""
     record_logits: bool = False
     """Whether the logits of all choices are recorded too."""
-    progress: ProgressStyle = "auto"
-    """How the progress is shown: `auto`: in a terminal as a dashboard, otherwise as plain lines; `line`: in a terminal as one
-    line; `plain`: as plain lines; `off`: not at all, so that only messages are printed."""
     debug: bool = False
     """Whether the message about a mistake includes the traceback."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Scale = Literal["linear", "log", "integer", "power_of_two", "one_minus", "choice"]
 
-_FIXED = ("run_dir", "resume", "overwrite", "trust", "seed", "progress", "debug")  # the sweep sets them, trial by trial
+_FIXED = ("run_dir", "resume", "overwrite", "trust", "seed", "debug")  # the sweep sets them, trial by trial
 _OPEN = ("env.kwargs.", "env.info.", "eval.env_kwargs.")  # accept any name
 _EXAMPLES = "{scale: log, low: 1e-4, high: 1e-2} or a list of choices"
 

@@ -47,7 +47,7 @@ ENDED = ("complete", "pruned", "fail")
 ARGUMENTS, REASON, PROCESS, CONTINUES = "arguments", "reason", "process", "continues"
 SECONDS = "seconds"  # user attribute of the study: time used so far
 _MAY_CHANGE = ("trials", "minutes", "jobs", "sampler", "sampler_seed", "startup_trials", "pruner", "prune_after")
-_NOT_SETTINGS = ("run_dir", "resume", "overwrite", "trust", "progress", "debug")  # specific to one run
+_NOT_SETTINGS = ("run_dir", "resume", "overwrite", "trust", "debug")  # specific to one run
 _POLL_INTERVAL = 0.2  # seconds
 _READING = 0.05  # largest fraction of the time spent reading the metrics of one trial
 

@@ -193,7 +193,7 @@ class TrainState:
             nonlocal told
             now = time.monotonic()
             seconds = now - started
-            if now - told >= PLAIN_SECONDS and config.progress != "off":
+            if now - told >= PLAIN_SECONDS:
                 told = now
                 rate = played * config.rollout.steps * config.rollout.num_envs / seconds
                 left = clock_text(seconds / played - seconds)

@@ -258,7 +258,6 @@ def training(row: Row, method: str, seed: int, run_dir: Path) -> Any:
         run_dir=str(run_dir),
         num_threads=1,
         device="cpu",
-        progress="off",
     )
     wrappers = list(row.flat_wrappers if method == "flat" else ())
     return replace(config, env=replace(config.env, kwargs=dict(row.kwargs), wrappers=wrappers))

@@ -177,7 +177,7 @@ COMMANDS: dict[str, dict[str, Callable[[Path], int]]] = {
         "play": lambda run: play([str(run)]),
         "load_policy": loaded,
     },
-    "resume": {"resume": lambda run: run_train(train, [f"resume={run}", "total_timesteps=64", "progress=off"])},
+    "resume": {"resume": lambda run: run_train(train, [f"resume={run}", "total_timesteps=64"])},
     "watch": {"watch": lambda run: run_watch(watch, [str(run), "open=false", "episodes=1"])},
     "plot": {"plot": lambda run: plot([str(run), f"output={run.parent / 'plot.html'}"])},
     "serve": {"serve": served},

@@ -83,7 +83,7 @@ def _stopped_at_once(config: object) -> None:
 
 
 COMMANDS: dict[str, Callable[[Path], int]] = {
-    "resume": lambda run: run_train(train, [f"resume={run}", "total_timesteps=128", "progress=off"]),
+    "resume": lambda run: run_train(train, [f"resume={run}", "total_timesteps=128"]),
     "eval": lambda run: run_eval(evaluate, [f"checkpoint={run}", "episodes=2", "num_envs=2"]),
     "watch": lambda run: run_watch(watch, [str(run), "open=false", "episodes=1"]),
     "plot": lambda run: plot([str(run), f"output={run.parent / 'plot.html'}"]),

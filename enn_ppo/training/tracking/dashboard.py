@@ -1,28 +1,32 @@
-"""The dashboard of a run: its progress, speed, metrics with their history, and files, in a few lines of a terminal."""
+"""The dashboard of a run: its progress, speed, metrics with their history, and files, at the bottom of a terminal."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+import sys
+import time
 from itertools import pairwise
 from pathlib import Path
-from typing import TextIO
 
-from rich.console import Console, ConsoleDimensions
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.constrain import Constrain
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.status import Status, clock_text, number_text
 
-__all__ = ["Dashboard", "History"]
+__all__ = ["Dashboard", "History", "make_live"]
 
 _MAX_COLUMNS = 110
-_TWO_COLUMNS = 76  # from this width on, metrics stand in two columns
-_LABEL, _VALUE = 18, 8  # columns of a metric's name and value
+_LABEL, _VALUE, _GRAPH = 18, 8, 12  # columns of a metric's name, value and history
 _LEVELS = "▁▂▃▄▅▆▇█"
 
-# key of the row -> its name and format; where there is little room, the first are shown
+# key of the row -> its name and format
 _METRICS = {
     "episodic_reward": ("reward", ".3f"),
     "episode_length": ("length", ".1f"),
@@ -36,12 +40,15 @@ _METRICS = {
     "explained_variance": ("explained variance", ".3f"),
     "teacher_kl": ("teacher kl", ".4f"),
 }
-# key of the row -> its name, its character in the bar where there are no colours, and its colour
-_SHARES = {
-    "share_env": ("env", "█", "green"),
-    "share_act": ("act", "▒", "yellow"),
-    "share_update": ("update", "░", "blue"),
-}
+_SHARES = {"share_env": "env", "share_act": "act", "share_update": "update"}
+
+
+def make_live() -> Live | None:
+    """Return what redraws dashboards in this terminal; None where the standard streams go elsewhere, or cannot be redrawn."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not (sys.stdout.isatty() and sys.stderr.isatty()) or console.is_dumb_terminal or console.options.ascii_only:
+        return None
+    return Live(Group(), console=console, refresh_per_second=2)
 
 
 class History:
@@ -65,45 +72,40 @@ class History:
 
     def sparkline(self, columns: int) -> str:
         """Draw the history from its beginning with at most so many characters, between its minimum and its maximum."""
-        values = self._means or self._rest
+        values = list(self._means)  # the thread that draws is not the one that adds
         count = min(columns, len(values))
-        if count < 1:
-            return ""
-        ends = [i * len(values) // count for i in range(count + 1)]
+        ends = [i * len(values) // count for i in range(count + 1)] if values else []
         means = [sum(values[start:end]) / (end - start) for start, end in pairwise(ends)]
-        low, high = min(means), max(means)
+        low, high = min(means, default=0.0), max(means, default=0.0)
         scale = (len(_LEVELS) - 1) / (high - low) if high > low else 0.0
         return "".join(_LEVELS[round((mean - low) * scale)] for mean in means)
 
 
 class Dashboard:
-    """Lines with everything that one looks at while a policy trains.
+    """What one looks at while a policy trains, for `rich` to draw.
 
     Args:
-        stream: the terminal, for its colours.
         title: the name of what is trained.
         run_dir: the run's folder.
-        clock: returns seconds.
     """
 
-    def __init__(self, stream: TextIO, title: str, run_dir: str, clock: Callable[[], float]) -> None:
-        self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        self._title, self._run_dir, self._clock = _printable(title), _printable(run_dir), clock
-        self._started = clock()
-        self._status: Status | None = None
+    def __init__(self, title: str, run_dir: str) -> None:
+        self._title, self._run_dir = _printable(title), _printable(run_dir)
+        self._started = time.monotonic()
+        self._status = Status(step=0, total=0, rate=None, left=None, fraction=0.0)
         self._row: Row = {}
         self._known: Row = {}  # the last value of each metric
-        self._history: dict[str, History] = {}
+        self._history = {key: History() for key in _METRICS}
         self._saved: tuple[int, float] | None = None  # step of the last checkpoint, and when it was written
 
     def update(self, status: Status, row: Row) -> None:
         """Take over a row of metrics."""
         self._status, self._row = status, row
-        for key in _METRICS:
+        for key, history in self._history.items():
             value = row.get(key)
             if value is not None and math.isfinite(value):
                 self._known[key] = value
-                self._history.setdefault(key, History()).add(float(value))
+                history.add(float(value))
 
     def playing(self, status: Status) -> None:
         """Take over the status within a rollout."""
@@ -111,107 +113,51 @@ class Dashboard:
 
     def saved(self, step: int) -> None:
         """Note that the checkpoint of a step was written."""
-        self._saved = step, self._clock()
+        self._saved = step, time.monotonic()
 
-    def lines(self, columns: int, rows: int) -> list[str]:
-        """Draw at most `rows` lines of at most `columns` characters, the most important ones if there are more."""
-        if self._status is None:
-            return []
-        width = min(columns, _MAX_COLUMNS)
-        metrics = self._metric_lines(width)
-        # in the order of the screen, with their ranks: the largest are left out first
-        ranked = [
-            (4, self._head_line(width)),
-            (0, self._bar_line(self._status, width)),
-            (1, self._speed_line(self._status, width)),
-            (3, self._share_line(width)),
-            *((2 if i < 4 else 6, line) for i, line in enumerate(metrics)),
-            (5, self._checkpoint_line(width)),
-        ]
-        kept = sorted(sorted(range(len(ranked)), key=lambda i: ranked[i][0])[:rows])
-        text = Text("\n").join(ranked[i][1] for i in kept)
-        self._console.size = ConsoleDimensions(columns, rows)
-        with self._console.capture() as capture:
-            self._console.print(text, no_wrap=True, overflow="crop")
-        return capture.get().splitlines()
-
-    def _head_line(self, width: int) -> Text:
-        """The title, and the end of the run directory."""
-        room = width - len(self._title) - 2
-        folder = self._run_dir if len(self._run_dir) <= room else "…" + self._run_dir[len(self._run_dir) - room + 1 :]
-        line = Text().append(self._title, style="bold")
-        if room >= 8:
-            line.append(f"{folder:>{room + 2}}", style="dim")
-        return line
-
-    def _bar_line(self, status: Status, width: int) -> Text:
-        percent, steps = f"{status.fraction:4.0%} ", f" {status.step:,}/{status.total:,}"
-        room = max(0, width - len(percent) - len(steps))
-        done = round(status.fraction * room)
-        return Text.assemble((percent, "bold"), ("━" * done, "green"), ("━" * (room - done), "bright_black"), steps)
-
-    def _speed_line(self, status: Status, width: int) -> Text:
-        fields = [
+    def __rich__(self) -> RenderableType:
+        """Draw the lines."""
+        status = self._status
+        head = Table.grid(expand=True, padding=(0, 1))
+        head.add_column(no_wrap=True)
+        head.add_column(justify="right", overflow="fold")
+        head.add_row(Text(self._title, style="bold"), Text(self._run_dir, style="dim"))
+        bar = Table.grid(expand=True, padding=(0, 1))
+        bar.add_row(
+            Text(f"{status.fraction:4.0%}", style="bold"),
+            ProgressBar(total=1.0, completed=status.fraction),
+            f"{status.step:,}/{status.total:,}",
+        )
+        speed = [
             (number_text(status.rate, ",.0f"), "steps/s"),
             (clock_text(status.left), "left"),
-            (clock_text(self._clock() - self._started), "so far"),
+            (clock_text(time.monotonic() - self._started), "so far"),
         ]
         if status.played is not None:
-            fields.append((f"{status.played:.0%}", "of the rollout"))
+            speed.append((f"{status.played:.0%}", "of the rollout"))
         if (memory := _memory()) is not None:
-            fields.append((f"{memory / 2**20:,.0f} MB", "memory"))
-        return _fields_line(fields, width)
+            speed.append((f"{memory / 2**20:,.0f} MB", "memory"))
+        shares = [(name, number_text(self._row.get(key), ".0%")) for key, name in _SHARES.items()]
+        metrics = [self._metric(key) for key in _METRICS if key in self._row or key in self._known]
+        lines = [head, bar, _pairs(speed), _pairs(shares), Columns(metrics, column_first=True), self._checkpoint()]
+        return Constrain(Group(*lines), _MAX_COLUMNS)
 
-    def _share_line(self, width: int) -> Text:
-        line, bar = Text(), Text()
-        has_colours = self._console.color_system is not None and not self._console.no_color
-        shares = [
-            (name, "█" if has_colours else glyph, colour, self._row.get(key))
-            for key, (name, glyph, colour) in _SHARES.items()
-        ]
-        for name, _, colour, share in shares:
-            line.append(f"{name} ", style="dim").append(f"{number_text(share, '.0%')}  ", style=colour)
-        room = min(max(0, width - len(line)), _LABEL + _VALUE + 14)
-        for _, glyph, colour, share in shares:
-            bar.append(glyph * round((share or 0.0) * room), style=colour)
-        bar.truncate(room)
-        return line.append_text(bar)
+    def _metric(self, key: str) -> Text:
+        name, form = _METRICS[key]
+        value, graph = number_text(self._known.get(key), form), self._history[key].sparkline(_GRAPH)
+        columns = (f"{name:<{_LABEL}}", "dim"), (f"{value:>{_VALUE}}", "bold"), (f" {graph:<{_GRAPH}}", "cyan")
+        return Text.assemble(*columns, no_wrap=True, overflow="crop")
 
-    def _metric_lines(self, width: int) -> list[Text]:
-        """Metrics with their sparklines, row by row."""
-        shown = [key for key in _METRICS if key in self._row or key in self._known]
-        num_columns = 2 if width >= _TWO_COLUMNS else 1
-        num_rows = -(-len(shown) // num_columns)
-        label = max(0, min(_LABEL, width // num_columns - _VALUE))
-        room = max(0, width // num_columns - label - _VALUE - 1)
-        lines = [Text() for _ in range(num_rows)]
-        for i, key in enumerate(shown):
-            name, form = _METRICS[key]
-            value = number_text(self._known.get(key), form)
-            graph = self._history[key].sparkline(room - 1) if key in self._history else ""
-            lines[i % num_rows].append(f"{name[:label]:<{label}}", style="dim").append(
-                f"{value:>{_VALUE}}", style="bold"
-            )
-            lines[i % num_rows].append(f" {graph:<{room}}", style="cyan")
-        return lines
-
-    def _checkpoint_line(self, width: int) -> Text:
+    def _checkpoint(self) -> Text:
         if self._saved is None:
             return Text("no checkpoint since the run was resumed", style="dim")
         step, when = self._saved
-        return Text.assemble(
-            ("checkpoint of step ", "dim"), f"{step:,}", (f", {clock_text(self._clock() - when)} ago", "dim")
-        )
+        ago = clock_text(time.monotonic() - when)
+        return Text.assemble(("checkpoint of step ", "dim"), f"{step:,}", (f", {ago} ago", "dim"))
 
 
-def _fields_line(fields: Sequence[tuple[str, str]], width: int) -> Text:
-    """Numbers with their names, as many as there is room for."""
-    line = Text()
-    for number, name in fields:
-        if len(line) + len(number) + 1 + len(name) > width:
-            break
-        line.append(number, style="bold").append(f" {name}  ", style="dim")
-    return line
+def _pairs(pairs: list[tuple[str, str]]) -> Text:
+    return Text("  ").join(Text.assemble((first, "bold"), " ", (second, "dim")) for first, second in pairs)
 
 
 def _memory() -> int | None:
@@ -223,4 +169,5 @@ def _memory() -> int | None:
 
 
 def _printable(text: str) -> str:
+    """Names without sequences that would change the terminal."""
     return "".join(character if character.isprintable() else "?" for character in text)

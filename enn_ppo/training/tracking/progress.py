@@ -1,4 +1,4 @@
-"""Progress of a run: a dashboard or a line in a terminal, otherwise plain lines."""
+"""Progress of a run: a dashboard in a terminal, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
-from enn_ppo.training.tracking.live import Block, LiveLines, live_terminal
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.status import Status, clock_text, number_text
 
 if TYPE_CHECKING:
-    from enn_ppo.settings.config import ProgressStyle
+    from rich.live import Live
 
-__all__ = ["PLAIN_SECONDS", "Progress", "announce", "make_live_lines"]
+    from enn_ppo.training.tracking.dashboard import Dashboard
+
+__all__ = ["PLAIN_SECONDS", "Progress", "announce"]
 
 #: Seconds between two plain lines.
 PLAIN_SECONDS = 5.0
-_BAR = 12  # columns of the bar of the live line
 
 # key of the row -> its name and format on the line
 _SHOWN = {
@@ -41,17 +41,10 @@ def announce(text: str) -> None:
         print(text, flush=True)
 
 
-def make_live_lines(style: ProgressStyle) -> LiveLines | None:
-    """Return what draws progress in this terminal; None if `style` asks for none, or lines cannot be redrawn here."""
-    stream = live_terminal() if style in ("auto", "line") else None
-    return None if stream is None else LiveLines(stream)
-
-
 class Progress:
     """Shows the progress of the training of one policy.
 
-    With `live`, as `style` says: `auto` as a dashboard, `line` as one line. Otherwise as plain lines: the first, the last, and in
-    between at most one every `plain_interval` seconds. `off` shows only messages.
+    With `live` as a dashboard. Otherwise as plain lines: the first, the last, and in between at most one every `PLAIN_SECONDS`.
     """
 
     def __init__(
@@ -59,11 +52,8 @@ class Progress:
         total_steps: int,
         initial_step: int = 0,
         *,
-        style: ProgressStyle = "auto",
-        live: LiveLines | None = None,
-        stream: TextIO | None = None,
+        live: Live | None = None,
         max_seconds: float | None = None,
-        plain_interval: float = PLAIN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         prefix: str = "",
         title: str = "",
@@ -74,48 +64,38 @@ class Progress:
         Args:
             total_steps: environment steps when the training is done.
             initial_step: steps trained before the run was resumed; the rate does not count them.
-            style: as described above.
-            live: draws lines in the terminal, perhaps for several policies; None: plain lines.
-            stream: of plain lines; None: standard output.
+            live: redraws the dashboards of all policies in the terminal; None: plain lines.
             max_seconds: limit of training time; None: no limit.
-            plain_interval: seconds between plain lines.
             clock: returns seconds.
             prefix: beginning of every line, such as the name of a policy.
             title: name of the training, for the dashboard.
             run_dir: for the dashboard.
         """
         self._total, self._initial, self._max_seconds = total_steps, initial_step, max_seconds
-        self._interval, self._prefix, self._clock = plain_interval, prefix, clock
-        self._live, self._stream, self._is_off = live, stream or sys.stdout, style == "off"
+        self._prefix, self._clock, self._live = prefix, clock, live
         self._started = clock()
         self._due = -float("inf")  # when the next plain line may be printed
         self._held_back: str | None = None  # the latest plain line that was not printed yet
-        self._latest: tuple[Status, Row] | None = None
-        self._dashboard = None
+        self._dashboard: Dashboard | None = None
         if live is not None:
-            block: Block = self._line
-            if style == "auto":
-                # imported here: `--help` imports this module, and rich takes longer than the rest of it
-                from enn_ppo.training.tracking.dashboard import Dashboard
+            # imported here: `--help` imports this module, and rich takes longer than the rest of it
+            from rich.console import Group
 
-                self._dashboard = Dashboard(live.stream, prefix + title, run_dir, clock)
-                block = self._dashboard.lines
-            live.add(block)
+            from enn_ppo.training.tracking.dashboard import Dashboard
+
+            self._dashboard = Dashboard(prefix + title, run_dir)
+            live.update(Group(live.get_renderable(), self._dashboard))
 
     def update(self, row: Row) -> None:
         """Show a row of metrics; a value that is None or missing shows as "-"."""
-        if self._is_off:
-            return
         status = self._status(row)
-        if self._live is not None:
-            self._latest = status, row
-            if self._dashboard is not None:
-                self._dashboard.update(status, row)
-            self._live.refresh()
+        if self._dashboard is not None:
+            self._dashboard.update(status, row)
+            self._start_live()
             return
         self._held_back = "  ".join([self._head(status), *_fields(status, row)])
         if self._clock() >= self._due:
-            self._due = self._clock() + self._interval
+            self._due = self._clock() + PLAIN_SECONDS
             self._print_held_back()
 
     def playing(self, step: int, seconds: float, played: float) -> None:
@@ -126,17 +106,12 @@ class Progress:
             seconds: of training so far.
             played: part of the rollout that is played, in [0, 1].
         """
-        if self._is_off:
-            return
-        if self._live is not None:
-            status = self._status({"step": step, "seconds": seconds})._replace(played=played)
-            self._latest = status, {} if self._latest is None else self._latest[1]
-            if self._dashboard is not None:
-                self._dashboard.playing(status)
-            self._live.refresh()
+        status = self._status({"step": step, "seconds": seconds})._replace(played=played)
+        if self._dashboard is not None:
+            self._dashboard.playing(status)
+            self._start_live()
         elif self._clock() >= self._due:
-            self._due = self._clock() + self._interval
-            status = self._status({"step": step, "seconds": seconds})._replace(played=played)
+            self._due = self._clock() + PLAIN_SECONDS
             self._print_held_back()
             self.write("  ".join([self._head(status), *_speed(status)]))
 
@@ -146,17 +121,21 @@ class Progress:
             self._dashboard.saved(step)
 
     def write(self, text: str) -> None:
-        """Write a line of text, above the live lines."""
-        if self._live is not None:
-            self._live.write(text)
-        else:
-            print(text, file=self._stream, flush=True)
+        """Print a line of text, which appears above the dashboard as all that is printed."""
+        print(text, flush=True)
 
     def close(self) -> None:
-        """Print the last state. Safe to call twice."""
-        if self._live is not None:
-            self._live.close()
+        """Show the last state. Safe to call twice."""
+        if self._live is not None and self._live.is_started:
+            sys.stdout.flush()  # a line without its end, which rich holds back
+            sys.stderr.flush()
+            self._live.stop()
         self._print_held_back()
+
+    def _start_live(self) -> None:
+        if self._live is not None and not self._live.is_started:
+            self._live.start()
+            self._live.console.show_cursor()  # a process that is killed could not do it
 
     def _status(self, row: Row) -> Status:
         step = int(row["step"] or 0)
@@ -174,19 +153,6 @@ class Progress:
     def _head(self, status: Status) -> str:
         percent = 100 * status.step / status.total if status.total else 100
         return f"{self._prefix}{status.step:,}/{status.total:,} steps ({percent:.0f}%)"
-
-    def _line(self, columns: int, rows: int) -> list[str]:
-        """The live line: as many whole fields as there is room for."""
-        if self._latest is None:
-            return []
-        status, row = self._latest
-        bar = "█" * round(status.fraction * _BAR)
-        line = f"{self._prefix}{status.fraction:4.0%}|{bar:<{_BAR}}| {status.step:,}/{status.total:,}"
-        for field in _fields(status, row):
-            if len(line) + 2 + len(field) > columns:
-                break
-            line += f"  {field}"
-        return [line[:columns]]
 
     def _print_held_back(self) -> None:
         if self._held_back is not None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -13,11 +14,13 @@ from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.files import replace_file
 from enn_ppo.training.tracking.curve import plot_learning_curve
-from enn_ppo.training.tracking.live import LiveLines
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.progress import Progress
 from enn_ppo.training.tracking.run_dir import CONFIG, LEARNING_CURVE, METRICS
 from enn_ppo.training.tracking.trackers import make_logger
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 
 class RunOutput:
@@ -28,14 +31,14 @@ class RunOutput:
         config: written to `config.yaml`.
         step: step that a resumed run continues from; later rows of metrics are removed. None: a new run.
         name: the policy's name, with which lines begin; empty if there is only one policy.
-        live: draws the progress of all policies in the terminal; None: plain lines.
+        live: redraws the dashboards of all policies in the terminal; None: plain lines.
 
     Raises:
         ValueError: the directory cannot be written, or a tracker cannot start.
     """
 
     def __init__(
-        self, run_dir: Path, config: TrainConfig, step: int | None, name: str = "", live: LiveLines | None = None
+        self, run_dir: Path, config: TrainConfig, step: int | None, name: str = "", live: Live | None = None
     ) -> None:
         self.run_dir = run_dir
         self._prefix = f"{name}: " if name else ""
@@ -47,7 +50,6 @@ class RunOutput:
         self._progress = Progress(
             config.total_timesteps,
             step or 0,
-            style=config.progress,
             live=live,
             max_seconds=config.max_train_seconds,
             prefix=self._prefix,
@@ -85,7 +87,7 @@ class RunOutput:
         self._progress.saved(step)
 
     def say(self, text: str) -> None:
-        """Print a line above the live lines."""
+        """Print a line above the dashboard."""
         self._progress.write(self._prefix + text)
 
     def say_of_all(self, text: str) -> None:
