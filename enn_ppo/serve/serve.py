@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -40,7 +39,7 @@ def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Serv
     device = select_device(config.device)
     policies = ServedPolicies(load_checkpoint_or_agent(Path(config.checkpoint)), device, config)
     policies.warm_up()
-    _collect_rarely()
+    gc.freeze()  # a long message starts many collections, which need not look at what has been loaded so far
 
     def started(port: int) -> None:
         say(f"serving checkpoint {policies.path} on {device} at {config.host}:{port}; Ctrl-C ends it")
@@ -64,19 +63,6 @@ def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Serv
                 loop.add_signal_handler(number, end)
         return await PolicyServer(config, policies, say).run(stop, started)
 
-    # Threads that fit networks and read messages hold the interpreter for this long while the others wait: by default 5 ms,
-    # several times in each answer.
-    sys.setswitchinterval(0.0005)
     served = asyncio.run(serve_until_stopped())
     say(str(served))
     return served
-
-
-def _collect_rarely() -> None:
-    """Have garbage collected rarely: while it is, nobody is answered.
-
-    What has been loaded so far stays, and need not be looked at; and one long message alone, with its many lists, would start
-    dozens of collections.
-    """
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)

@@ -1,10 +1,10 @@
-"""Connections of the policy server. Requests are answered in batches; what a client does wrong ends its own connection alone.
+"""Connections of the policy server. Requests are answered in batches; a mistake of a client ends its own connection alone.
 
-One thread moves bytes for all clients. Three others do the work, and clients take turns at each of them (`turns.py`): one reads
-messages, one fits the policy to new spaces, one runs the policy. Requests that arrive during inference form the next batch.
+The event loop reads the clients' messages and puts their requests into one queue. One thread runs the policy: the requests that
+come during a forward pass are the next batch. Between two batches that thread does one piece of other work, if there is some: it
+reads a long message, or fits the policy to new spaces.
 
-Memory is bounded whatever clients send: a client's messages are read only while few of its requests are unanswered, messages are
-read only while few requests of all clients wait for the policy, and long messages are received a few at a time.
+Memory is bounded whatever clients send: while a client has many unanswered requests, or the queue is long, no more of it is read.
 """
 
 from __future__ import annotations
@@ -23,27 +23,22 @@ from typing import Literal, NamedTuple
 import torch
 
 from enn_ppo.serve.policy import Request, ServedPolicies, ServedPolicy
-from enn_ppo.serve.turns import FairQueue
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym.bridges.remote.messages import PROTOCOL, Message, MessageReader, ProtocolError, decode, encode
 from entity_gym.errors import check_parts
-from entity_gym.pools.processes.heap import return_memory, share_memory
 
-_CHUNK = 2**14  # bytes that are received at once, and that are read in one turn
+_CHUNK = 2**16  # bytes that are received at once; longer messages are read in the thread of the policy
 _MOST_UNANSWERED = 256  # requests of one client; reading pauses at this limit
-_MOST_LONG = 16  # messages above `_CHUNK` that are received at the same time
-# Times `max_entities`: while requests that cost more wait for the policy, clients with some among them pause.
-_MOST_QUEUED = 4
-# Lists and objects of a message, which take twenty times their text in memory: of each entity, and in any case.
-_BRACKETS_PER_ENTITY, _BRACKETS = 16, 2**15
-_MOST_UNREAD = 8  # times `max_message_bytes` that all clients together leave unread
+_MOST_QUEUED = (
+    4  # times `max_entities`: while requests that cost more are in the queue, clients with some among them pause
+)
+_MOST_UNREAD = 8  # times `max_message_bytes` that a client may leave unread
 _MOST_TOLD = 64  # connections above twice `max_clients` that may still be told why they are dropped
 _QUIET = 1.0  # seconds without data after which a dropped client's connection is closed
 _HASTE = 1.0  # seconds after which a client that has not greeted makes room for another one
-_RETURNING = 0.05  # seconds between two times that memory is returned to the system, after clients have left
 _MOST_WORDS = 2000  # characters of a reason
 
-Fault = Literal["refused", "slow", "broken"]
+Fault = Literal["refused", "slow", "broken", "ending"]
 
 
 class Served(NamedTuple):
@@ -64,19 +59,11 @@ class Served(NamedTuple):
 
 
 class _Dropped(Exception):  # noqa: N818 - reads as a sentence
-    """A client is dropped, with this reason.
-
-    One that is raised is never kept: its traceback leads to the frames that raised it, and these to the client's messages, which
-    would stay in memory until the garbage collector finds the cycle. `anew` is what to raise, or to keep.
-    """
+    """A client is dropped, with this reason."""
 
     def __init__(self, fault: Fault, reason: str) -> None:
         super().__init__(reason)
         self.fault = fault
-
-    def anew(self) -> _Dropped:
-        """Return the same without a traceback."""
-        return _Dropped(self.fault, str(self))
 
 
 @dataclass(eq=False)
@@ -87,33 +74,20 @@ class _Client:
     messages: MessageReader
     came: float  # on the clock of the event loop
     policy: ServedPolicy | None = None  # None until it has been greeted
-    has_sent_greeting: bool = False
+    is_greeting: bool = False  # its greeting has come
+    turn: float = 0.0  # of its last request
     unanswered: int = 0
     has_been_answered: asyncio.Event = field(default_factory=asyncio.Event)
     decisions: int = 0
     dropped: _Dropped | None = None  # set by another task that drops the client
-    timeout: asyncio.Timeout | None = None  # while the server waits for its data
-    has_long_message: bool = False  # it has one of `_long_messages`
 
 
-class _Reading(NamedTuple):
-    """Messages of a client that are to be read."""
+class _Question(NamedTuple):
+    """A request of a client that waits for the policy; the smallest is answered first."""
 
-    bodies: Sequence[bytes]
-    policy: ServedPolicy | None
-    read: asyncio.Future[list[Message | Request | _Dropped]]  # nothing follows a _Dropped
-
-
-class _Fitting(NamedTuple):
-    """Spaces of a client that the policy is to be fitted to."""
-
-    spaces: object
-    fitted: asyncio.Future[ServedPolicy | _Dropped]
-
-
-class _Deciding(NamedTuple):
-    """A request that is to be answered."""
-
+    turn: float
+    number: int  # of all questions so far: equal turns are answered in the order of their arrival
+    client: _Client
     policy: ServedPolicy
     request: Request
 
@@ -132,16 +106,17 @@ class PolicyServer:
         self._generator = torch.Generator(device=policies.device).manual_seed(config.seed)
         self._clients: dict[_Client, asyncio.Task[None]] = {}
         self._num_connections = 0  # with those of dropped clients that are told the reason
-        self._reading: FairQueue[_Client, _Reading] = FairQueue()  # cost: bytes
-        self._fitting: FairQueue[_Client, _Fitting] = FairQueue()  # cost: bytes
-        self._deciding: FairQueue[_Client, _Deciding] = FairQueue()  # cost: `Request.cost`
-        self._most_queued = _MOST_QUEUED * config.max_entities
-        self._long_messages = asyncio.Semaphore(_MOST_LONG)
+        # Self-clocked fair queueing (Golestani, 1994): a request's turn is that of its client's last one plus its cost, so a
+        # client that asks for little does not wait for those that ask for much.
+        self._questions: asyncio.PriorityQueue[_Question] = asyncio.PriorityQueue()
+        self._turn = 0.0  # of the question that was taken last
+        self._num_questions = 0
+        self._queued = 0.0  # cost of all questions in the queue
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="policy")
+        self._other_work = asyncio.Lock()  # of that thread: one piece between two batches
         self._faults: Counter[Fault] = Counter()
         self._decisions = self._batches = self._num_clients = 0
-        self._has_left = asyncio.Event()
         self._started = time.monotonic()
-        self._is_ending = False
 
     async def run(self, stop: asyncio.Event, started: Callable[[int], None]) -> Served:
         """Serve until `stop` is set; then answer the requests that have come, and end.
@@ -159,22 +134,17 @@ class PolicyServer:
         except OSError as error:
             reason = error.strerror or error
             raise ValueError(f"host={config.host} port={config.port} cannot be listened on: {reason}") from None
-        share_memory()
         started(listener.sockets[0].getsockname()[1])
-        with ThreadPoolExecutor(4, thread_name_prefix="serve") as threads:
-            forever = self._read_forever, self._fit_forever, self._decide_forever, self._return_memory_forever
-            work = [asyncio.create_task(each(threads)) for each in forever]
-            stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait([*work, stopping], return_when=asyncio.FIRST_COMPLETED)
+        with self._thread:
+            deciding, stopping = asyncio.create_task(self._decide_forever()), asyncio.create_task(stop.wait())
+            await asyncio.wait([deciding, stopping], return_when=asyncio.FIRST_COMPLETED)
             listener.close()
-            self._is_ending = True
+            clients = list(self._clients.values())
             for client in self._clients:
-                with suppress(RuntimeError):  # it has just expired
-                    if client.timeout is not None:
-                        client.timeout.reschedule(0)  # nothing more is received
-            if self._clients:
-                await asyncio.wait(self._clients.values(), timeout=config.read_seconds)
-            tasks = [stopping, *work, *self._clients.values()]
+                self._drop(client, _Dropped("ending", "the server is ending"))
+            if clients:
+                await asyncio.wait(clients, timeout=config.read_seconds)
+            tasks = [stopping, deciding, *clients]
             for task in tasks:
                 task.cancel()
             for result in await asyncio.gather(*tasks, return_exceptions=True):
@@ -193,28 +163,21 @@ class PolicyServer:
         host, port = (writer.get_extra_info("peername") or ("somewhere", 0))[:2]  # None if it has hung up already
         now = asyncio.get_running_loop().time()
         client = _Client(f"{host}:{port}", reader, writer, MessageReader(self._config.max_message_bytes), now)
-        writer.transport.set_write_buffer_limits(0)  # `drain` waits until everything is sent
+        writer.transport.set_write_buffer_limits(_CHUNK)
         try:
             if dropped := self._make_room() or await self._serve(client):
                 await self._hang_up(client, dropped)
             else:
                 self._say(f"client {client.name} left after {client.decisions:,} decisions")
-                if self._is_ending:
-                    self._send(client, encode({"type": "error", "message": "the server is ending"}))
-                with suppress(OSError, TimeoutError):
-                    await asyncio.wait_for(client.writer.drain(), self._config.read_seconds)
-                if self._is_ending:
-                    await self._await_close(client)
-        except asyncio.CancelledError:  # the server is ending
+                writer.transport.set_write_buffer_limits(0)  # `drain` waits until everything is sent
+                await asyncio.wait_for(writer.drain(), self._config.read_seconds)
+        except (OSError, TimeoutError, asyncio.CancelledError):  # it does not read its answers, or the server is ending
             pass
         finally:
             self._num_connections -= 1
-            self._has_left.set()
-            if error := client.reader.exception():  # which asyncio keeps, and raises again and again
-                error.__traceback__ = None
-            if client.writer.transport.get_write_buffer_size():
-                client.writer.transport.abort()  # `close` would wait until the client has read everything
-            client.writer.close()
+            if writer.transport.get_write_buffer_size():
+                writer.transport.abort()  # `close` would wait until the client has read everything
+            writer.close()
 
     def _make_room(self) -> _Dropped | None:
         """Make room for a new client. Returns why it is refused, if nobody can be dropped for it."""
@@ -222,7 +185,7 @@ class PolicyServer:
             return None
         before = asyncio.get_running_loop().time() - _HASTE
         for client in self._clients:
-            if not client.has_sent_greeting and not client.dropped and client.came < before:
+            if not client.is_greeting and not client.dropped and client.came < before:
                 self._drop(client, _Dropped("slow", "the server is full, and it has not greeted"))
                 return None
         return _Dropped("refused", f"the server is full: max_clients={self._config.max_clients}")
@@ -236,7 +199,7 @@ class PolicyServer:
         try:
             await self._talk(client)
         except _Dropped as dropped:
-            return dropped.anew()
+            return dropped
         except ValueError as error:
             return _Dropped("broken", str(error))
         except ConnectionError as error:
@@ -245,75 +208,72 @@ class PolicyServer:
             if client.dropped is None:
                 raise
             task.uncancel()
+            if client.dropped.fault == "ending":
+                await self._wait_for_answers(client)
             return client.dropped
         except Exception as error:  # a bug: the other clients are still served
             traceback.print_exception(error)
             return _Dropped("broken", f"the server failed: {type(error).__name__}: {error}")
         finally:
             del self._clients[client]  # stops answers to the client
-            self._reading.forget(client)
-            self._fitting.forget(client)
-            self._deciding.forget(client)
-            client.messages = MessageReader()  # a part of a long message would stay until the connection is closed
-            self._end_long_message(client)
+            client.policy = None  # a policy that no client uses any more is removed
         return None
 
     async def _talk(self, client: _Client) -> None:
         """Read a client's messages, and queue its requests, until it leaves and all of them are answered.
 
         Raises:
-            ProtocolError: the client breaks the protocol.
+            ValueError: the client sends an invalid message.
             _Dropped: the greeting is refused, or the client is too slow.
         """
-        is_open = True
-        while is_open and (bodies := await self._receive(client)):
-            is_open = await self._take(client, bodies)
-            bodies = []  # not to be kept while the client says nothing
-            # A client that waits for no answer goes on however many requests of others wait.
-            while client.unanswered >= _MOST_UNANSWERED or (
-                client.unanswered and self._deciding.cost > self._most_queued
-            ):
-                await self._wait_for_an_answer(client)
-            if client.writer.transport.get_write_buffer_size() > _CHUNK:
-                await self._wait_until_read(client)
-        while client.unanswered:  # it may have said everything and still read
-            await self._wait_for_an_answer(client)
-
-    async def _take(self, client: _Client, bodies: Sequence[bytes]) -> bool:
-        """Read messages of a client: queue the requests among them, and answer the others. Returns whether the client goes on.
-
-        Raises:
-            ProtocolError: the client breaks the protocol.
-            _Dropped: the greeting is refused.
-        """
-        read = asyncio.get_running_loop().create_future()
-        self._reading.put(client, _Reading(bodies, client.policy, read), _cost(bodies))
-        for message in await read:
-            if isinstance(message, _Dropped):
-                raise message.anew()
-            if isinstance(message, Request):
-                assert client.policy is not None
-                client.unanswered += 1
-                self._deciding.put(client, _Deciding(client.policy, message), message.cost)
-            elif not await self._answer_other(client, message, _cost(bodies)):
-                return False
-        self._end_long_message(client)
-        return True
-
-    async def _wait_for_an_answer(self, client: _Client) -> None:
-        client.has_been_answered.clear()
-        await client.has_been_answered.wait()
-
-    async def _wait_until_read(self, client: _Client) -> None:
-        """Wait until a client has read its answers."""
         seconds = self._config.read_seconds
-        try:
-            await asyncio.wait_for(client.writer.drain(), seconds)
-        except TimeoutError:
-            raise _Dropped("slow", f"it has not read its answers within read_seconds={seconds:g}") from None
+        while await self._take_next(client):
+            try:
+                async with asyncio.timeout(seconds):
+                    await client.writer.drain()
+            except TimeoutError:
+                raise _Dropped("slow", f"it has not read its answers within read_seconds={seconds:g}") from None
+            await asyncio.sleep(0)  # other clients have their turn before the next message that has come already
+        await self._wait_for_answers(client)  # it may have said everything and still read
 
-    async def _receive(self, client: _Client) -> list[bytes]:
-        """Wait for messages of a client. Returns those that have come, without headers; nothing if the client says no more.
+    async def _take_next(self, client: _Client) -> bool:
+        """Wait for the next message of a client; queue or answer it. Returns whether the client goes on. Errors as in `_talk`."""
+        body = await self._receive(client)
+        if body is None:
+            return False
+        if len(body) <= _CHUNK:
+            message = _read(body, client.policy)
+        else:
+            async with self._other_work:
+                loop = asyncio.get_running_loop()
+                message = await loop.run_in_executor(self._thread, _read, body, client.policy)
+        if isinstance(message, Request):
+            await self._ask(client, message)
+            return True
+        return await self._answer_other(client, message)
+
+    async def _ask(self, client: _Client, request: Request) -> None:
+        """Put a client's request into the queue, and wait while the client has too many there."""
+        assert client.policy is not None
+        client.turn = max(client.turn, self._turn) + request.cost
+        self._questions.put_nowait(_Question(client.turn, self._num_questions, client, client.policy, request))
+        self._num_questions += 1
+        self._queued += request.cost
+        client.unanswered += 1
+        # A client that waits for no answer goes on however many requests of others are in the queue.
+        while client.unanswered >= _MOST_UNANSWERED or (
+            client.unanswered and self._queued > _MOST_QUEUED * self._config.max_entities
+        ):
+            client.has_been_answered.clear()
+            await client.has_been_answered.wait()
+
+    async def _wait_for_answers(self, client: _Client) -> None:
+        while client.unanswered:
+            client.has_been_answered.clear()
+            await client.has_been_answered.wait()
+
+    async def _receive(self, client: _Client) -> bytes | None:
+        """Wait for the next message of a client, without its header. Returns None if the client says no more.
 
         Raises:
             ProtocolError: a message is too long, or ends in its middle.
@@ -322,16 +282,8 @@ class PolicyServer:
         clock = asyncio.get_running_loop().time
         seconds, idle_seconds = self._config.read_seconds, self._config.idle_seconds
         waits_since = clock()
-        while not (bodies := _complete(client)):
-            if self._is_ending:
-                return []
+        while (body := client.messages.next_body()) is None:
             is_in_message = client.messages.is_in_message
-            if is_in_message and not client.has_long_message and (client.messages.next_length() or 0) > _CHUNK:
-                asked = clock()
-                await self._long_messages.acquire()
-                client.has_long_message = True
-                waits_since = clock()
-                client.came += waits_since - asked
             if client.policy is None:
                 deadline, late = client.came + seconds, f"it has not greeted within read_seconds={seconds:g}"
             elif is_in_message:
@@ -340,30 +292,23 @@ class PolicyServer:
             else:
                 deadline, late = waits_since + idle_seconds, f"it has sent nothing for idle_seconds={idle_seconds:g}"
             try:
-                async with asyncio.timeout_at(deadline) as client.timeout:
+                async with asyncio.timeout_at(deadline):
                     data = await client.reader.read(_CHUNK)
             except TimeoutError:
-                if not self._is_ending and (is_in_message or not client.unanswered):
+                if is_in_message or not client.unanswered:
                     raise _Dropped("slow", late) from None
                 waits_since = clock()
                 continue
-            finally:
-                client.timeout = None
             if not data:
                 if is_in_message:
                     raise ProtocolError("it hung up in the middle of a message")
-                return []
+                return None
             if not is_in_message:
                 waits_since = clock()
             client.messages.feed(data)
-        return bodies
+        return body
 
-    def _end_long_message(self, client: _Client) -> None:
-        if client.has_long_message:
-            client.has_long_message = False
-            self._long_messages.release()
-
-    async def _answer_other(self, client: _Client, message: Message, cost: float) -> bool:
+    async def _answer_other(self, client: _Client, message: Message) -> bool:
         """Answer a message that is no request. Returns whether the client goes on.
 
         Raises:
@@ -381,12 +326,12 @@ class PolicyServer:
                 self._check_token(message)
             self._send(client, encode(self._health()))
         elif client.policy is None:
-            await self._greet(client, message, cost)
+            await self._greet(client, message)
         else:
             raise ProtocolError(f"a message of the type {kind!r:.200}; allowed: 'act', 'health', 'close', 'error'")
         return True
 
-    async def _greet(self, client: _Client, greeting: Message, cost: float) -> None:
+    async def _greet(self, client: _Client, greeting: Message) -> None:
         if greeting["type"] != "hello":
             raise ProtocolError(f"the first message is {greeting['type']!r:.200}; it must be 'hello' or 'health'")
         if type(greeting.get("protocol")) is not int or greeting["protocol"] != PROTOCOL:
@@ -394,16 +339,15 @@ class PolicyServer:
             raise _Dropped("refused", version)
         self._check_token(greeting)
         check_parts(greeting, ("type", "protocol", "token", "spaces"), "'hello'")
-        client.has_sent_greeting = True
-        if greeting.get("spaces") is None:
-            policy = self._policies.trained
-        else:
-            fitting = _Fitting(greeting["spaces"], asyncio.get_running_loop().create_future())
-            self._fitting.put(client, fitting, cost)
-            fitted = await fitting.fitted
-            if isinstance(fitted, _Dropped):
-                raise fitted.anew()
-            policy = fitted
+        client.is_greeting = True
+        policy = self._policies.trained
+        if (spaces := greeting.get("spaces")) is not None:
+            loop = asyncio.get_running_loop()
+            try:
+                async with self._other_work:
+                    policy = await loop.run_in_executor(self._thread, self._policies.policy, spaces)
+            except ValueError as error:
+                raise _Dropped("refused", str(error)) from None
         client.policy = policy
         told = {"checkpoint": str(self._policies.path), "spaces": policy.spaces, "news": policy.news}
         limits = {"max_message_bytes": self._config.max_message_bytes, "max_entities": self._config.max_entities}
@@ -425,20 +369,19 @@ class PolicyServer:
         return {"type": "health", **about, **now, **served}
 
     async def _hang_up(self, client: _Client, dropped: _Dropped) -> None:
-        """Send a client the reason, and close the connection."""
-        self._faults[dropped.fault] += 1
-        reason = f"{dropped}"[:_MOST_WORDS]
-        self._say(f"{'refused' if dropped.fault == 'refused' else 'dropped'} client {client.name}: {reason}")
-        self._send(client, encode({"type": "error", "message": reason}))
-        if client.writer.is_closing() or self._num_connections > 2 * self._config.max_clients + _MOST_TOLD:
-            return
-        await self._await_close(client)
-
-    async def _await_close(self, client: _Client) -> None:
-        """Read what still comes until the client closes or is silent.
+        """Send a client the reason, and read what still comes until the client closes or is silent.
 
         Closing with unread data would reset the connection, and the client might not receive what was sent last.
         """
+        reason = f"{dropped}"[:_MOST_WORDS]
+        if dropped.fault == "ending":
+            self._say(f"client {client.name} left after {client.decisions:,} decisions")
+        else:
+            self._faults[dropped.fault] += 1
+            self._say(f"{'refused' if dropped.fault == 'refused' else 'dropped'} client {client.name}: {reason}")
+        self._send(client, encode({"type": "error", "message": reason}))
+        if client.writer.is_closing() or self._num_connections > 2 * self._config.max_clients + _MOST_TOLD:
+            return
         with suppress(OSError, TimeoutError, RuntimeError):
             client.writer.write_eof()
             async with asyncio.timeout(self._config.read_seconds):
@@ -446,127 +389,78 @@ class PolicyServer:
                     pass
 
     def _send(self, client: _Client, message: bytes) -> None:
-        """Send a message. If clients leave too much unread, the one that has left the most is dropped."""
+        """Send a message; a client that leaves too much unread is dropped."""
         if client.writer.is_closing():
             return
         client.writer.write(message)
-        if client.writer.transport.get_write_buffer_size() <= _CHUNK:
-            return
-        unread = {each: each.writer.transport.get_write_buffer_size() for each in self._clients}
-        if sum(unread.values()) > _MOST_UNREAD * self._config.max_message_bytes:
-            most = max(unread, key=lambda each: unread[each])
-            self._drop(most, _Dropped("slow", "it does not read its answers"))
-            most.writer.transport.abort()  # `close` would wait until the client has read everything
+        if client.writer.transport.get_write_buffer_size() > _MOST_UNREAD * self._config.max_message_bytes:
+            self._drop(client, _Dropped("slow", "it does not read its answers"))
+            client.writer.transport.abort()  # `close` would wait until the client has read everything
 
     def _drop(self, client: _Client, dropped: _Dropped) -> None:
-        """Let the client's own task disconnect it, without answering its requests."""
+        """Let the client's own task disconnect it."""
         if client in self._clients and client.dropped is None:
             client.dropped = dropped
             self._clients[client].cancel()
 
-    # ---- work of all clients
+    # ---- the policy
 
-    async def _read_forever(self, threads: ThreadPoolExecutor) -> None:
+    async def _decide_forever(self) -> None:
         while True:
-            turns = await self._reading.take(_MOST_UNANSWERED, _CHUNK)
-            jobs = [job for _, job in turns]
-            results = await asyncio.get_running_loop().run_in_executor(threads, self._read, jobs)
-            for job, messages in zip(jobs, results, strict=True):
-                if not job.read.done():  # the client is still there
-                    job.read.set_result(messages)
-            del turns, jobs, results, job, messages  # or they would stay until somebody sends more
+            await self._decide_batch(await self._next_batch())
 
-    def _read(self, jobs: Sequence[_Reading]) -> list[list[Message | Request | _Dropped]]:
-        """Decode the messages of each job, and check the requests among them. Runs in a thread."""
-        return [self._read_one(job) for job in jobs]
-
-    def _read_one(self, job: _Reading) -> list[Message | Request | _Dropped]:
-        read: list[Message | Request | _Dropped] = []
-        for body in job.bodies:
-            try:
-                brackets = body.count(b"[") + body.count(b"{")
-                if brackets > (most := max(_BRACKETS, _BRACKETS_PER_ENTITY * self._config.max_entities)):
-                    raise ProtocolError(f"a message of {brackets:,} lists and objects; at most {most:,} are taken")
-                message = decode(body)
-                is_request = job.policy is not None and message["type"] == "act"
-                read.append(job.policy.read(message) if job.policy and is_request else message)
-            except ValueError as error:  # whose text alone is kept: it holds the message, which may be long
-                read.append(_Dropped("broken", str(error)))
+    async def _next_batch(self) -> list[_Question]:
+        """Wait for a question, and return it with those that have come after it."""
+        batch: list[_Question] = []
+        cost = 0.0
+        while not batch or (len(batch) < self._config.max_batch and cost < self._config.max_entities):
+            if batch and self._questions.empty():
                 break
-            except Exception as error:  # a bug, or full memory
-                traceback.print_exception(error)
-                read.append(_Dropped("broken", f"the server failed: {type(error).__name__}: {error}"))
-                break
-        return read
+            question = await self._questions.get()
+            self._turn = max(self._turn, question.turn)
+            self._queued -= question.request.cost
+            cost += question.request.cost
+            batch.append(question)
+        return batch
 
-    async def _fit_forever(self, threads: ThreadPoolExecutor) -> None:
-        while True:
-            ((_, job),) = await self._fitting.take(1, 0)
-            fitted = await asyncio.get_running_loop().run_in_executor(threads, self._fit, job.spaces)
-            if not job.fitted.done():  # the client is still there
-                job.fitted.set_result(fitted)
-            del job, fitted  # a policy that no client uses any more is removed
-
-    def _fit(self, spaces: object) -> ServedPolicy | _Dropped:
-        """Return the policy for a client's spaces, or why there is none. Runs in a thread."""
-        try:
-            return self._policies.policy(spaces)
-        except ValueError as error:
-            return _Dropped("refused", str(error))
-        except Exception as error:  # a bug, or full memory
-            traceback.print_exception(error)
-            return _Dropped("broken", f"the server failed: {type(error).__name__}: {error}")
-
-    async def _return_memory_forever(self, threads: ThreadPoolExecutor) -> None:
-        while True:
-            await self._has_left.wait()
-            self._has_left.clear()
-            await asyncio.get_running_loop().run_in_executor(threads, return_memory)
-            await asyncio.sleep(_RETURNING)
-
-    async def _decide_forever(self, threads: ThreadPoolExecutor) -> None:
-        config = self._config
-        while True:
-            turns = await self._deciding.take(
-                config.max_batch, config.max_entities, lambda job: (id(job.policy), job.request.greedy)
-            )
-            jobs = [job for _, job in turns]
-            answers = await asyncio.get_running_loop().run_in_executor(threads, self._decide, jobs)
+    async def _decide_batch(self, batch: Sequence[_Question]) -> None:
+        """Answer questions with one forward pass for each policy, greedy or not."""
+        alike: dict[tuple[int, bool], list[_Question]] = {}
+        for question in batch:
+            if question.client in self._clients:
+                alike.setdefault((id(question.policy), question.request.greedy), []).append(question)
+        for questions in alike.values():
+            answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._decide, questions)
             self._batches += 1
-            for (client, _), answer in zip(turns, answers, strict=True):
-                client.unanswered -= 1
-                client.has_been_answered.set()
-                if client not in self._clients or client.dropped:
-                    continue
-                if isinstance(answer, _Dropped):
-                    self._drop(client, answer)
-                else:
-                    self._send(client, answer)
-                    client.decisions += 1
-                    self._decisions += 1
-            del turns, jobs, answers, client, answer
+            for question, answer in zip(questions, answers, strict=True):
+                self._answer(question.client, answer)
 
-    def _decide(self, jobs: Sequence[_Deciding]) -> list[bytes | _Dropped]:
-        """Return the answer to each request, or why it alone cannot be answered. Runs in a thread."""
+    def _answer(self, client: _Client, answer: bytes | _Dropped) -> None:
+        client.unanswered -= 1
+        client.has_been_answered.set()
+        if client not in self._clients:
+            return
+        if isinstance(answer, _Dropped):
+            self._drop(client, answer)
+        else:
+            self._send(client, answer)
+            client.decisions += 1
+            self._decisions += 1
+
+    def _decide(self, questions: Sequence[_Question]) -> list[bytes | _Dropped]:
+        """Return the answer to each question, or why it alone cannot be answered. Runs in the thread of the policy."""
         try:
             # one by one, since an answer with probabilities takes ten times as much memory before it is encoded
-            return [encode(answer) for answer in jobs[0].policy.decide([job.request for job in jobs], self._generator)]
+            requests = [question.request for question in questions]
+            return [encode(answer) for answer in questions[0].policy.decide(requests, self._generator)]
         except Exception as error:  # such as full memory
-            if len(jobs) > 1:  # one by one, so that only the client whose request fails is dropped
-                return [answer for job in jobs for answer in self._decide([job])]
+            if len(questions) > 1:  # one by one, so that only the client whose request fails is dropped
+                return [answer for question in questions for answer in self._decide([question])]
             traceback.print_exception(error)
             return [_Dropped("broken", f"the server could not decide: {type(error).__name__}: {error}")]
 
 
-def _cost(bodies: Sequence[bytes]) -> float:
-    return sum(len(body) + 1 for body in bodies)
-
-
-def _complete(client: _Client) -> list[bytes]:
-    """Return messages of a client that have come in whole, without headers: the first, and more as long as they are short."""
-    bodies: list[bytes] = []
-    while _cost(bodies) < _CHUNK and (body := client.messages.next_body()) is not None:
-        bodies.append(body)
-        if client.policy is None:  # the greeting decides how the next messages are read
-            break
-    return bodies
+def _read(body: bytes, policy: ServedPolicy | None) -> Message | Request:
+    """Decode a message, and check it if it is a request of a client that has been greeted."""
+    message = decode(body)
+    return policy.read(message) if policy is not None and message["type"] == "act" else message

@@ -103,6 +103,7 @@ class Client:
 
     def __init__(self, port: int, greeting: dict[str, Any] | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.name = f"client 127.0.0.1:{self.socket.getsockname()[1]}"  # in what the server says
         self._reader = MessageReader()
         if greeting is not None:
             self.send({"type": "hello", "protocol": 1, **greeting})
@@ -175,5 +176,5 @@ def one_dropped(server: Running, why: str) -> Iterator[Client]:
     assert told["type"] == "error"
     assert why in told["message"]
     assert client.receive() == {"type": "hung up"}
-    assert server.has_said(f"dropped client 127.0.0.1:{client.socket.getsockname()[1]}: {told['message']}")
+    assert server.has_said(f"dropped {client.name}: {told['message']}")
     assert other.ask(garden())["type"] == "actions"

@@ -554,7 +554,7 @@ def commands(drills: Drills, tally: Tally) -> None:
 
 def clients(drills: Drills, tally: Tally) -> None:
     """Let clients misbehave towards a server beside a good client."""
-    found = drill_server.drill(str(drills.whole_run()), drills.sizes.clients, drills.sizes.seconds)
+    found = drill_server.drill(str(drills.whole_run()), drills.folder, drills.sizes.clients, drills.sizes.seconds)
     tally.tried = drills.sizes.clients
     tally.note = (
         f"for {found['seconds']:.0f} s; the good client got {found['answered']:,} of {found['asked']:,} answers, the slowest in "

@@ -130,7 +130,7 @@ def test_a_client_that_has_said_all_still_gets_its_answers(server: Running) -> N
         client.send({"type": "act", "id": k, "observation": garden()})
     client.socket.shutdown(socket.SHUT_WR)
     assert [client.receive().get("id") for _ in range(11)] == [*range(10), None]
-    assert server.has_said(f"client 127.0.0.1:{client.socket.getsockname()[1]} left after 10 decisions")
+    assert server.has_said(f"{client.name} left after 10 decisions")
 
 
 def test_features_that_the_policy_does_not_know_are_ignored_and_told(server: Running) -> None:
@@ -240,8 +240,8 @@ def test_with_a_token_only_clients_that_know_it_are_answered(checkpoint: Checkpo
     assert TOKEN not in repr(ServeConfig(checkpoint="x", token=TOKEN))
 
 
-def test_a_server_that_other_machines_reach_needs_a_token(
-    checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
+def test_a_server_that_other_machines_reach_needs_a_token_which_can_come_from_the_environment(
+    checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = [f"checkpoint={checkpoint.path}", "port=0"]
     for host in ("0.0.0.0", "::", "192.168.0.1", "example.org"):
@@ -249,14 +249,10 @@ def test_a_server_that_other_machines_reach_needs_a_token(
         assert f"host={host} lets other machines connect, so a token is needed" in capsys.readouterr().err
     for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
         assert ServeConfig(checkpoint="x", host=host).token is None
-    assert ServeConfig(checkpoint="x", host="0.0.0.0", token=TOKEN).host == "0.0.0.0"
-
-
-def test_a_token_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", TOKEN)
-    taken: list[str | None] = []
-    assert run_serve(lambda config: taken.append(config.token), ["checkpoint=x", "token=${oc.env:MY_TOKEN}"]) == 0
-    assert taken == [TOKEN]
+    taken: list[ServeConfig] = []
+    assert run_serve(taken.append, ["checkpoint=x", "host='0.0.0.0'", "token=${oc.env:MY_TOKEN}"]) == 0
+    assert (taken[0].host, taken[0].token) == ("0.0.0.0", TOKEN)
 
 
 def test_health_tells_what_the_server_has_done_before_and_after_the_greeting(checkpoint: Checkpoint) -> None:
@@ -285,22 +281,19 @@ def test_health_tells_what_the_server_has_done_before_and_after_the_greeting(che
         assert asking.receive()["decisions"] == 1
 
 
-def test_requests_that_have_come_are_answered_before_the_server_ends(checkpoint: Checkpoint) -> None:
+def test_when_the_server_ends_requests_that_have_come_are_answered_and_all_clients_are_told(
+    checkpoint: Checkpoint,
+) -> None:
     with Running(checkpoint, max_batch=1) as server:
         client = server.client()
         for k in range(100):
             client.send({"type": "act", "id": k, "observation": garden()})
+        silent = server.client()
         assert client.receive()["id"] == 0
+    assert silent.receive() == {"type": "error", "message": "the server is ending"}
     received = [client.receive() for _ in range(server.served.decisions + 1)] if server.served else []
     assert [each.get("id") for each in received[:-2]] == list(range(1, len(received) - 1))
     assert received[-2:] == [{"type": "error", "message": "the server is ending"}, {"type": "hung up"}]
-
-
-def test_clients_are_told_that_the_server_ends(checkpoint: Checkpoint) -> None:
-    with Running(checkpoint) as server:
-        client = server.client()
-    assert client.receive() == {"type": "error", "message": "the server is ending"}
-    assert client.receive() == {"type": "hung up"}
 
 
 def test_a_port_that_is_taken_is_a_mistake_of_the_user(
