@@ -53,10 +53,10 @@ PACKAGES = ("entity_gym", "rogue_net", "enn_ppo")
 # Folders and files of tests that are not in the map: they start commands, Ray, torchrun or browsers, or learn to a threshold, so
 # they take most of the suite's time and execute few lines in pytest's own process.
 NOT_IN_PROCESS = """
-    ddp distributed cuda examples nightly system test_*_page.py test_architecture.py test_backend_learning.py
+    ddp distributed examples nightly system test_*_page.py test_architecture.py test_backend_learning.py
     test_bench_*.py test_bridged_worlds.py test_browser.py test_cli.py test_cli_options.py test_command_line*.py
     test_convert.py test_cuda*.py test_dashboard_in_terminal.py test_disk_faults.py test_drills.py test_exact_resume.py
-    test_first_pages.py test_fork.py test_fuzz.py test_gallery.py test_gpu_checks.py test_graphs.py
+    test_first_pages.py test_fork.py test_fuzz.py test_gallery.py
     test_hanging_worlds.py test_install.py test_javascript_client.py test_job_process.py test_learn_zoo.py
     test_learning.py test_multirun.py test_options_effect.py test_package.py test_pettingzoo_training.py test_readme.py
     test_relative_positions_training.py test_site.py test_sweep_processes.py test_tutorial.py test_watch_in_browser.py
@@ -71,7 +71,7 @@ COMPILED = {
 }
 # Files without mutants, because they are going to be removed.
 GOING = """
-    rogue_net/kernels/cuda/* enn_ppo/convert/* enn_ppo/training/learning/graphs/* entity_gym/pools/batch_env.py
+    enn_ppo/convert/* entity_gym/pools/batch_env.py
     entity_gym/pools/episodes.py entity_gym/pools/processes/env.py entity_gym/play/keyboard.py
     entity_gym/play/screen.py entity_gym/agents/schema.py entity_gym/bridges/gymnasium/tuple_agents.py
     enn_ppo/training/tracking/live.py enn_ppo/training/tracking/dashboard.py enn_ppo/plot/page.py enn_ppo/eval/video.py
