@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -144,8 +144,6 @@ class Samples(Frames):
 
     advantages: Tensor  # (B,) float32
     returns: Tensor  # (B,) float32, regression targets of the values
-    #: (B,) bool, false for padding frames, which CUDA graphs need (`rogue_net/batch/padding.py`); None: no padding.
-    real: Tensor | None = None
 
     @staticmethod
     def of(rollout: Rollout, advantages: Advantages) -> Samples:
@@ -153,12 +151,6 @@ class Samples(Frames):
         columns = {field.name: getattr(rollout.frames, field.name) for field in fields(rollout.frames)}
         columns |= {"logits": None, "advantages": advantages.advantages.flatten()}
         return Samples(**columns, returns=advantages.returns.flatten())
-
-    @property
-    def num_actors(self) -> Tensor:
-        """(B,) int64, number of actors of all actions in each frame; 0 in padding frames."""
-        counts = super().num_actors
-        return counts if self.real is None else counts * self.real
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +166,7 @@ class Minibatch(Samples):
     def of_samples(samples: Samples, settings: PPOSettings, totals: Totals | None = None) -> Minibatch:
         """The minibatch of these samples; arguments as in `weigh`."""
         columns = {field.name: getattr(samples, field.name) for field in fields(samples)}
-        weighed = weigh(samples.advantages, samples.num_actors, settings, totals, samples.real)
+        weighed = weigh(samples.advantages, samples.num_actors, settings, totals)
         return Minibatch(**(columns | weighed))
 
 
@@ -218,7 +210,6 @@ def weigh(
     num_actors: Tensor,
     settings: PPOSettings,
     totals: Totals | None = None,
-    real: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Normalize advantages, and compute the weights of frames.
 
@@ -227,7 +218,6 @@ def weigh(
         num_actors: (B,) int64, actors in each frame.
         settings: units and weighting.
         totals: of the whole minibatch; None: it is all here.
-        real: (B,) bool, see `Samples`.
 
     Returns:
         The columns `advantages`, `weights` and `frame_weights` of `Minibatch`.
@@ -237,7 +227,7 @@ def weigh(
         of_all = totals.actors if settings.weighting == "actor" else totals.advantages.number
     weights = unit_weights(num_actors, ratio=settings.ratio, weighting=settings.weighting, total=of_all)
     count = len(advantages) if totals is None else totals.frames
-    frame_weights = torch.full_like(weights, 1 / count) if real is None else real / real.sum()
+    frame_weights = torch.full_like(weights, 1 / count)
     if settings.normalize_advantages:
         # Only over frames with actors, since others have no policy gradient; each counts once, whatever `weighting` is.
         moments = moments_of_some(advantages, num_actors > 0) if totals is None else totals.advantages
@@ -310,9 +300,6 @@ def policy_loss(new: Evaluation, batch: Minibatch, settings: PPOSettings) -> tup
     log_probs, entropies = torch.cat(list(new.log_probs.values())), torch.cat(list(new.entropies.values()))
     old_log_probs = torch.cat([ragged.values for ragged in batch.log_probs.values()])
     frames = batch.frames_of_actors
-    if batch.real is not None:  # infinite log-probs of frames that only fill up would be NaN even with a weight of 0
-        is_real = batch.real.index_select(0, frames)
-        log_probs, entropies = torch.where(is_real, log_probs, old_log_probs), torch.where(is_real, entropies, 0.0)
     return policy_terms(
         log_probs,
         old_log_probs,
@@ -333,7 +320,7 @@ def policy_terms(
     advantages: Tensor,
     weights: Tensor,
     *,
-    clip: float | Tensor,
+    clip: float,
     ratio: Ratio,
 ) -> tuple[Tensor, Stats]:
     """Clipped surrogate loss, entropy, approximate KL divergence and clip fraction.
@@ -353,7 +340,7 @@ def policy_terms(
         frames: (A,) int64, the frame of each actor.
         advantages: (B,) one per frame.
         weights: (B,) from `unit_weights` of the whole minibatch.
-        clip: ε, greater than 0; a tensor () for CUDA graphs.
+        clip: ε, greater than 0.
         ratio: the unit of the objective, as for `unit_weights`.
 
     Returns:
@@ -366,7 +353,7 @@ def policy_terms(
     else:
         advantages, weights = advantages.index_select(0, frames), weights.index_select(0, frames)
     ratios = log_ratio.exp()
-    surrogate = torch.minimum(ratios * advantages, _clamp(ratios, 1 - clip, 1 + clip) * advantages)
+    surrogate = torch.minimum(ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages)
     with torch.no_grad():
         change = ratios - 1
         approx_kl = weights.dot(change - log_ratio)
@@ -375,9 +362,7 @@ def policy_terms(
     return -weights.dot(surrogate), stats
 
 
-def value_loss(
-    values: Tensor, old_values: Tensor, returns: Tensor, weights: Tensor, *, clip: float | Tensor | None
-) -> Tensor:
+def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, weights: Tensor, *, clip: float | None) -> Tensor:
     """Half the weighted squared error of the values.
 
         sum_b w_b 0.5 (V - R)²,    or with clipping    sum_b w_b 0.5 max((V - R)², (V_old + clip(V - V_old, -ε, ε) - R)²)
@@ -393,14 +378,9 @@ def value_loss(
     """
     errors = (values - returns).square()
     if clip is not None:
-        clipped = old_values + _clamp(values - old_values, -clip, clip)
+        clipped = old_values + (values - old_values).clamp(-clip, clip)
         errors = torch.maximum(errors, (clipped - returns).square())
     return 0.5 * weights.dot(errors)
-
-
-def _clamp(numbers: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
-    bounds: Any = (low, high)  # torch's types allow two numbers or two tensors only
-    return torch.clamp(numbers, *bounds)
 
 
 # ---- The update

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from enn_ppo.training.frames import Frames, cat_columns
 from enn_ppo.training.learning.actor_critic import Actor
-from enn_ppo.training.learning.graphs.acting import ActGraph
 from enn_ppo.training.players import Cast
 from enn_ppo.training.watchdog import Watchdog
 from entity_gym.batch.vec_obs import TARGET, Metric, VecAction, VecObs
@@ -121,8 +120,7 @@ class EnvBlock:
         seed: of the sampling noise.
         first_env: number of the block's first environment in the run.
         cast: the players that each policy plays; None: one policy plays all.
-        graphs: whether acting uses CUDA graphs.
-        logits: whether rollouts keep the logits of all choices, for recordings. Acting then uses no CUDA graph.
+        logits: whether rollouts keep the logits of all choices, for recordings.
         watchdog: watches the environments while they take a step; None: nobody does.
     """
 
@@ -135,14 +133,12 @@ class EnvBlock:
         first_env: int = 0,
         *,
         cast: Cast | None = None,
-        graphs: bool = False,
         logits: bool = False,
         watchdog: Watchdog | None = None,
     ) -> None:
         self.vec_env, self.device = vec_env, device
         self._watchdog = watchdog
         self._nets, self._cast, self._logits = nets, cast, logits
-        self._graphs = {name: ActGraph(net, device) for name, net in nets.items()} if graphs and not logits else {}
         self.seed_noise(seed)
         self.env_id: NDArray[np.int64] = first_env + np.arange(len(vec_env))  # numbers of the environments in the run
         self.tracker = (
@@ -170,9 +166,8 @@ class EnvBlock:
         states = self._states or [None] * len(seats)
         self._trajectories: dict[str, list[Trajectory]] = {}  # in the order of `_show`
         for (name, own_keys, env_id), view, state in zip(seats, views, states, strict=True):
-            graph = self._graphs.get(name)
             trajectory = Trajectory(
-                self._nets[name], self.device, own_keys, view, env_id, logits=self._logits, graph=graph, state=state
+                self._nets[name], self.device, own_keys, view, env_id, logits=self._logits, state=state
             )
             self._trajectories.setdefault(name, []).append(trajectory)
 
@@ -251,7 +246,6 @@ class Trajectory:
         obs: the first N frames.
         env_id: (N,) int64, the rollout's numbers of the environments.
         logits: whether the logits of all choices are kept.
-        graph: CUDA graph that replaces `net.act`, without logits.
         state: of the policy, after the step before.
 
     Attributes:
@@ -267,11 +261,10 @@ class Trajectory:
         env_id: NDArray[np.int64],
         *,
         logits: bool = False,
-        graph: ActGraph | None = None,
         state: object = None,
     ) -> None:
         self.state = state
-        self._net, self._device, self._keys, self._logits, self._graph = net, device, keys, logits, graph
+        self._net, self._device, self._keys, self._logits = net, device, keys, logits
         self._env_id = torch.from_numpy(env_id)
         self._seen = [obs]  # T + 1 observations in the end
         self._batches: list[ObsBatch] = []
@@ -280,12 +273,9 @@ class Trajectory:
     def act(self) -> dict[str, VecAction]:
         """Sample actions in the last N frames."""
         obs, keys = self._seen[-1], self._keys[len(self._results)]
-        if self._graph is not None:
-            batch, result = self._graph(obs, keys)
-        else:
-            batch = ObsBatch.from_vec_obs(obs, self._device)
-            result = self._net.act(batch, self.state, generator=FrameKeys(keys), logits=self._logits)
-            self.state = result.state
+        batch = ObsBatch.from_vec_obs(obs, self._device)
+        result = self._net.act(batch, self.state, generator=FrameKeys(keys), logits=self._logits)
+        self.state = result.state
         offsets = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}
         actions = fetch_actions(self._net, batch, result, offsets)  # synchronises: the environments need the actions
         self._batches.append(batch)

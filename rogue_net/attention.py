@@ -1,4 +1,4 @@
-"""Attention among the entities of a frame: one signature, several backends.
+"""Attention among the entities of a frame.
 
 Shapes: E tokens of all frames, B frames, R rows of L packed tokens, H heads, K width of a head.
 """
@@ -11,20 +11,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from rogue_net.batch.frames import Frames
-from rogue_net.config import Kernels
-from rogue_net.kernels.cuda.launching import Precision
 from rogue_net.relative.relative_positions import Relative, relative_logits, relative_outputs
 
 
-def ragged_attention(
-    qkv: Tensor,
-    frames: Frames,
-    relative: Relative | None = None,
-    *,
-    dropout: float = 0.0,
-    kernels: Kernels = "none",
-    precision: Precision = "fp32",
-) -> Tensor:
+def ragged_attention(qkv: Tensor, frames: Frames, relative: Relative | None = None, *, dropout: float = 0.0) -> Tensor:
     """Softmax attention of every token to those of its frame that it may see.
 
         out_i = sum_j p_ij v_j,   p_ij = softmax_j(q_i · k_j / sqrt(K))
@@ -32,40 +22,17 @@ def ragged_attention(
     over all tokens j of i's frame if i is hidden, else over its visible ones. `rogue_net/relative/relative_positions.py` has what
     relative positions add to both. Source: Vaswani et al. 2017 (arXiv 1706.03762), equation 1.
 
+    It is computed on rows of a rectangle that hold several frames each, with a mask that keeps them apart. A weight of 0 keeps no
+    NaN out, as 0 * NaN is NaN. So tokens that are not finite take part as zeros, and whoever may attend to one gets NaN.
+
     Args:
         qkv: (E, 3, H, K) queries, keys and values.
         frames: which tokens are a frame, and which are hidden.
         relative: relative positions, if any.
-        dropout: share of the p that is set to 0, the rest being scaled up; only the reference has it.
-        kernels: `none`, the reference, in torch on any device; `triton`, for CUDA; or `varlen`, torch's own for CUDA and 16 bits,
-            without hidden entities and relative positions.
-        precision: how `triton` multiplies float32 numbers; the others multiply them as they are.
+        dropout: share of the p that is set to 0, the rest being scaled up.
 
     Returns:
         (E, H, K).
-
-    Raises:
-        ValueError: `triton` or `varlen` cannot compute this.
-    """
-    assert dropout == 0 or kernels == "none"
-    if kernels == "triton":
-        from rogue_net.kernels.cuda.attention import triton_attention
-
-        return triton_attention(qkv, frames, relative, precision=precision)
-    if kernels == "varlen":
-        from rogue_net.kernels.cuda.varlen import varlen_attention
-
-        if relative is not None:
-            raise ValueError("torch's varlen attention has no relative positions; allowed: packed, triton")
-        return varlen_attention(qkv, frames)
-    return packed_attention(qkv, frames, relative, dropout)
-
-
-def packed_attention(qkv: Tensor, frames: Frames, relative: Relative | None, dropout: float) -> Tensor:
-    """`ragged_attention` on rows of a rectangle that hold several frames each, with a mask that keeps them apart.
-
-    A weight of 0 keeps no NaN out, as 0 * NaN is NaN. So tokens that are not finite take part as zeros, and whoever may attend
-    to one gets NaN.
     """
     rows = frames.rows
     gate = None if relative is None else relative.gate
@@ -74,11 +41,13 @@ def packed_attention(qkv: Tensor, frames: Frames, relative: Relative | None, dro
         broken |= ~gate.detach().isfinite().all(1)
     clean = qkv.masked_fill(broken[:, None, None, None], 0)
     sees_broken = (rows.allowed & broken[rows.index][:, None, None]).any(-1, keepdim=True)  # (R, 1, L, 1)
-    weights = functional.dropout(packed_weights(clean, frames, relative, sees_broken), dropout)
-    packed = weights @ clean[:, 2][rows.index].transpose(1, 2)
-    if relative is not None:
+    if relative is None:
+        q, k, v = (clean[:, part][rows.index].transpose(1, 2) for part in range(3))  # (R, H, L, K)
+        packed = functional.scaled_dot_product_attention(q, k, v, rows.allowed, dropout)
+    else:  # relative values need the weights
+        weights = functional.dropout(packed_weights(clean, frames, relative, sees_broken), dropout)
         relative = relative if gate is None else relative._replace(gate=gate.masked_fill(broken[:, None], 0))
-        packed = packed + relative_outputs(weights, relative, rows.index)
+        packed = weights @ clean[:, 2][rows.index].transpose(1, 2) + relative_outputs(weights, relative, rows.index)
     packed = packed.masked_fill(sees_broken, float("nan"))
     return packed.transpose(1, 2).flatten(0, 1)[rows.inverse_index]
 
@@ -91,7 +60,7 @@ def packed_weights(
     Args:
         qkv: (E, 3, H, K) queries, keys and values.
         frames: which tokens are a frame, and which are hidden.
-        relative: relative positions with packed keys, if any.
+        relative: relative positions, if any.
         uniform: (R, 1, L, 1) bool, places that attend equally to all that they may; None: none does.
     """
     rows = frames.rows

@@ -18,7 +18,6 @@ from rogue_net.checks import (
 
 Backend = Literal["auto", "reference", "fused"]
 Precision = Literal["fp32", "tf32", "bf16"]
-Kernels = Literal["program", "triton", "varlen", "none"]  # see `rogue_net.kernels.select`
 Pooling = Literal["none", "mean", "max", "meanmax"]
 RelposKind = Literal["none", "grid", "radial", "distance", "polar"]
 ValueGate = Literal["none", "linear", "relu", "gelu", "sigmoid"]
@@ -168,9 +167,8 @@ class RogueNetConfig:
     translation: TranslationConfig = field(default_factory=TranslationConfig)
     """Positions relative to one entity."""
     backend: Backend = "auto"
-    """How the network is computed: by PyTorch's modules on any device (`reference`), by a compiled program on a CPU or kernels on
-    CUDA (`fused`), or by these where they can and, on CUDA, `scripts/gpu_checks.sh` has passed on this GPU, else by PyTorch
-    (`auto`). Both have the same weights and, but for rounding, results."""
+    """How the network is computed: by PyTorch's modules on any device (`reference`), by a compiled program on a CPU (`fused`), or
+    by the program where it can and else by the modules (`auto`). Both have the same weights and, but for rounding, results."""
     precision: Precision = "fp32"
     """Numbers in the transformer's matrix products: `fp32`; `bf16` on CUDA, and on CPUs that have instructions for it; or on CUDA
     `tf32`, which while training is that of all matrix products. Logits, losses and everything else stay in fp32."""

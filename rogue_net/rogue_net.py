@@ -18,7 +18,7 @@ from entity_gym.actions import ActionSpace
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.spaces import ObsSpace
-from rogue_net.batch.crossing import Joined, to_host
+from rogue_net.batch.crossing import to_host
 from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.batch.ragged import RaggedTensor
 from rogue_net.checks import check_float, check_int
@@ -30,7 +30,7 @@ from rogue_net.heads.readout import Readout
 from rogue_net.inputs.embedding import Embedding
 from rogue_net.inputs.global_features import GlobalFeatures
 from rogue_net.inputs.translation import Translation
-from rogue_net.kernels.select import select
+from rogue_net.kernels.select import uses_program
 from rogue_net.size import check_fits
 from rogue_net.transformer import Transformer
 
@@ -50,8 +50,6 @@ class ActResult(NamedTuple):
     logits: dict[str, RaggedTensor] | None = None
     #: State of the policy for the next step of these environments; None: it has none.
     state: object = None
-    #: All tensors of `tensors()` in one buffer, where they lie so; None: each has its own memory.
-    joined: Joined | None = None
 
     def tensors(self) -> list[Tensor]:
         """The values, log-probs, and numbers of the actions."""
@@ -74,7 +72,7 @@ class ActResult(NamedTuple):
             found = to_host([*tensors, *(ragged.offsets for ragged in self.actions.values())])
             offsets = dict(zip(self.actions, found[len(tensors) :], strict=True))
         else:
-            found = to_host(tensors, self.joined)
+            found = to_host(tensors)
         buffers: dict[str, VecAction] = {
             name: (RaggedBufferF32 if values.dtype == np.float32 else RaggedBufferI64).from_offsets(
                 values, offsets[name]
@@ -295,9 +293,7 @@ class RogueNet(nn.Module):
         Raises:
             ValueError: `fused` was asked for, and cannot be.
         """
-        if batch.device.type != "cpu" or batch.padded:
-            return None
-        if select(self.config, self.value_head.project.weight).kernels != "program":
+        if not uses_program(self.config, self.value_head.project.weight):
             return None
         if self._program is None or not self._program.is_current():
             from rogue_net.kernels.cpu.program import Program  # the compiler is needed by those who use it

@@ -19,8 +19,7 @@ from rogue_net.batch.frames import Frames
 from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.batch.ragged import segment_mean, segment_sum
 from rogue_net.config import Pooling, Precision, RogueNetConfig
-from rogue_net.kernels.cuda.relative_attention import with_pairs
-from rogue_net.kernels.select import REFERENCE, Choice, select
+from rogue_net.kernels.select import check_precision
 from rogue_net.relative.relative_positions import Relative, RelativePositions
 
 
@@ -53,7 +52,6 @@ class Block(nn.Module):
         positions: RelativePositions | None = None,
         *,
         drop: bool = False,
-        choice: Choice = REFERENCE,
     ) -> Tensor:
         """(E, D) to (E, D).
 
@@ -63,21 +61,13 @@ class Block(nn.Module):
             relative: relative positions of the batch, if there are any; `positions` makes their gate.
             positions: see `relative`.
             drop: whether dropout is active.
-            choice: what computes attention, and in which numbers.
         """
         x = self.attention_norm(tokens)
         if self.pool is not None:
             mixed = self.pool(x, frames)
         else:
             qkv, relative = self.attention_inputs(x, relative, positions)
-            attended = ragged_attention(
-                qkv,
-                frames,
-                relative,
-                dropout=self.attention_dropout if drop else 0.0,
-                kernels=choice.kernels,
-                precision=choice.products,
-            )
+            attended = ragged_attention(qkv, frames, relative, dropout=self.attention_dropout if drop else 0.0)
             mixed = self.project(attended.flatten(1))
         tokens = tokens + functional.dropout(mixed, self.residual_dropout, drop)
         return tokens + functional.dropout(self.mlp(tokens), self.residual_dropout, drop)
@@ -168,22 +158,19 @@ class Transformer(nn.Module):
             drop: whether dropout is active.
 
         Raises:
-            ValueError: the backend or precision asked for cannot be.
+            ValueError: the device does not support the precision.
         """
         if drop:
             tokens = functional.dropout(tokens, self.config.embedding_dropout)
         if len(self.blocks) == 0:
             return tokens
         frames = batch.frames
-        choice = select(self.config, tokens, frames, drop=drop, modules=True)
-        positions, relative = self.relative_positions, None
-        if positions is not None:
-            relative = positions(batch, frames.rows.index if choice.kernels == "none" else None)
-            if choice.kernels == "triton":
-                relative = with_pairs(relative, frames, len(tokens))
-        with _products_in(choice.products, tokens.device):
+        check_precision(self.config, tokens.device.type)
+        positions = self.relative_positions
+        relative = None if positions is None else positions(batch, frames.rows.index)
+        with _products_in(self.config.precision, tokens.device):
             for block in self.blocks:
-                tokens = block(tokens, frames, relative, positions, drop=drop, choice=choice)
+                tokens = block(tokens, frames, relative, positions, drop=drop)
         return tokens
 
 
@@ -191,5 +178,4 @@ def _products_in(precision: Precision, device: torch.device) -> AbstractContextM
     """Matrix products of modules in bf16, or as they are: tf32 is a setting of torch that holds everywhere."""
     if precision != "bf16":
         return nullcontext()
-    # weights are rounded anew in every forward: what was kept of them would be old in a graph that is replayed
-    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+    return torch.autocast(device.type, torch.bfloat16)

@@ -1,113 +1,139 @@
-"""Runs all checks and benchmarks that need a GPU, and writes one JSON file. `scripts/gpu_checks.sh` calls it.
+"""Checks on a machine with a GPU: the network against the CPU, and a training run with its speed and its peak memory.
 
-python scripts/gpu_checks.py --output gpu_checks
-python scripts/gpu_checks.py --device cpu --tiny    # smoke test with the smallest sizes
-
-Each section is a separate process, so that a crash, full memory or a timeout affects only that section. Time that a section does
-not use is left to later ones. docs/benchmarks.md describes the sections.
+python scripts/gpu_checks.py                       # some minutes; exits 1 if a difference is too large, 2 without a GPU
+python scripts/gpu_checks.py --precision tf32
+python scripts/gpu_checks.py --device cpu --timesteps 2048 --num-envs 16    # whether the script works, without a GPU
 """
 
 from __future__ import annotations
 
-import importlib
-import os
+import argparse
+import statistics
 import sys
-import time
-from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple
 
-#: Sections in order of importance: share of the time, and module.
-SECTIONS = {
-    "tests": (14.0, "gpu.suite"),
-    "machine": (1.0, "gpu.machine"),
-    "parity": (1.5, "gpu.parity"),
-    "headline": (9.0, "gpu.headline"),
-    "policy": (4.0, "gpu.policy"),
-    "steps": (2.0, "gpu.steps"),
-    "attention": (3.0, "gpu.attention"),
-    "glue": (3.0, "gpu.glue"),
-    "memory": (1.5, "gpu.memory"),
-}
-GRACE = 15.0  # seconds over its time after which a section's process is killed
-LEAST = 5.0  # least seconds left for starting a section
+import numpy as np
+from policy_cases import Frames, minesweeper_frames, ragged_frames  # before torch: sets OpenMP's environment variables
+
+from enn_ppo import EnvConfig, OptimConfig, RolloutConfig, TrainConfig, train
+from enn_ppo.training.tracking.logger import read_metrics
+from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, keyed
+from rogue_net.config import RelposConfig
+
+import torch  # isort: skip
+
+#: The largest error that passes, by precision: the norm of the difference to the CPU's numbers, over their own norm.
+LIMITS = {"fp32": 1e-4, "tf32": 2e-2, "bf16": 5e-2}
+#: As many frames are played in 1,000 as may draw another action than on the CPU: where two choices are equally likely.
+MOST_OTHER_ACTIONS = {"fp32": 1, "tf32": 20, "bf16": 50}
+WARM_UP = 2  # updates whose speed is not counted
+
+
+class Numbers(NamedTuple):
+    """What a network computes of some frames, on the CPU."""
+
+    actions: dict[str, RaggedTensor]  # drawn by keyed noise
+    outputs: torch.Tensor  # log-probs, entropies and values of the CPU's actions
+    gradient: torch.Tensor  # of all parameters
+
+
+def compute(frames: Frames, config: RogueNetConfig, device: torch.device, given: Numbers | None = None) -> Numbers:
+    """Act, and evaluate the actions of `given`, or the own ones, with a gradient."""
+    torch.manual_seed(0)
+    net = RogueNet(config, frames.obs_space, frames.action_space)
+    with torch.no_grad():  # a new network has values of 0 and nearly equal logits
+        for parameter in net.parameters():
+            scale = 0.5 / parameter.shape[1] ** 0.5 if parameter.dim() == 2 else 0.1
+            parameter.add_(scale * torch.randn(parameter.shape))
+    net.update_normalization(ObsBatch.from_vec_obs(frames.obs))
+    net.to(device)
+    batch = ObsBatch.from_vec_obs(frames.obs, device)
+    keys = keyed(keyed(7, torch.arange(len(batch))), torch.tensor(0)).to(device)
+    drawn = net.act(batch, generator=FrameKeys(keys)).actions
+    judged = {name: each.map(lambda x: x.to(device)) for name, each in (given.actions if given else drawn).items()}
+    evaluation = net.evaluate(batch, judged)
+    outputs = [*evaluation.log_probs.values(), *evaluation.entropies.values(), evaluation.values]
+    torch.stack([each.mean() for each in outputs]).sum().backward()
+    gradients = [each.grad.flatten() for each in net.parameters() if each.grad is not None]
+    return Numbers(
+        {name: each.map(lambda x: x.cpu()) for name, each in drawn.items()},
+        torch.cat(outputs).detach().cpu(),
+        torch.cat(gradients).cpu(),
+    )
+
+
+def check_parity(device: torch.device, precision: str) -> bool:
+    """Print differences between the device's numbers and the CPU's, and return whether all are within their limits."""
+    ragged = ragged_frames("1 to 39 entities", np.random.default_rng(0).integers(1, 40, 128).tolist(), select=True)
+    cases = {
+        "MineSweeper": (minesweeper_frames(256), RelposConfig()),
+        "1 to 39 entities, select-entity": (ragged, RelposConfig()),
+        "the same with relative positions": (ragged, ragged.relpos()),
+    }
+    passed = True
+    for name, (frames, relpos) in cases.items():
+        config = RogueNetConfig(relpos=relpos, backend="reference")
+        here = compute(frames, config, torch.device("cpu"))
+        there = compute(frames, replace(config, precision=precision), device, here)
+        errors = {
+            "outputs": float((there.outputs - here.outputs).norm() / here.outputs.norm()),
+            "gradient": float((there.gradient - here.gradient).norm() / here.gradient.norm()),
+        }
+        pairs = [(there.actions[action].values, each.values) for action, each in here.actions.items()]
+        other = 1000 * float(torch.cat([(ours != theirs).any(1) for ours, theirs in pairs]).float().mean())
+        is_near = (
+            all(error <= LIMITS[precision] for error in errors.values()) and other <= MOST_OTHER_ACTIONS[precision]
+        )
+        passed &= is_near
+        shown = ", ".join(f"{what} {error:.1e}" for what, error in errors.items())
+        print(f"{'ok  ' if is_near else 'FAIL'}  {name}: {shown}, {other:.1f} of 1,000 actions differ")
+    return passed
+
+
+def measure_training(given: argparse.Namespace, device: torch.device) -> None:
+    """Train MineSweeper, and print the speed, the score and the peak memory."""
+    net = RogueNetConfig(backend="reference", precision=given.precision)
+    with tempfile.TemporaryDirectory() as folder:
+        done = train(
+            TrainConfig(
+                env=EnvConfig(id="MineSweeper"),
+                rollout=RolloutConfig(num_envs=given.num_envs, steps=16),
+                optim=OptimConfig(batch_size=given.num_envs * 4),
+                net=net,
+                total_timesteps=given.timesteps,
+                device=given.device,
+                run_dir=str(Path(folder) / "run"),
+            )
+        )
+        rows = read_metrics(Path(folder) / "run" / "metrics.jsonl")
+    speeds = [float(row["steps_per_second"]) for row in rows if row.get("steps_per_second") is not None]
+    print(f"training: {statistics.median(speeds[WARM_UP:] or speeds):,.0f} steps/s, median of {len(speeds)} updates")
+    print(f"training: {done.step:,} steps; the last update's episodic reward: {rows[-1].get('episodic_reward')}")
+    if device.type == "cuda":
+        print(f"training: peak memory of the GPU {torch.cuda.max_memory_allocated(device) / 2**20:,.0f} MiB")
 
 
 def main() -> int:
-    given = _arguments()
-    if given.only:
-        return run_section(given)
-    given.output.mkdir(parents=True, exist_ok=True)
-    path = given.output / "results.json"
-    path.unlink(missing_ok=True)
-    deadline = time.monotonic() + given.budget
-    ended: list[str] = []
-    log = (given.output / "log.txt").open("w")
-    for number, name in enumerate(given.sections):
-        left = deadline - time.monotonic()
-        weights = [SECTIONS[each][0] for each in given.sections[number:]]
-        ended.append(in_process(given, name, left * weights[0] / sum(weights), log))
-        print(
-            f"{name}: {ended[-1]}, {given.budget - (deadline - time.monotonic()):.0f} s of {given.budget:.0f}",
-            flush=True,
-        )
-    log.close()
-    print(f"results: {path}")
-    return int(any(status != "done" for status in ended) or failed_tests(path))
-
-
-def failed_tests(path: Path) -> bool:
-    """Whether the results have failed tests."""
-    from gpu.results import Results
-
-    return bool(Results(path).known("tests").get("failed"))
-
-
-def in_process(given: Namespace, name: str, seconds: float, log: TextIO) -> str:
-    """Run one section in a separate process, with its output in the log. Returns how it ended."""
-    from gpu.processes import run_for
-    from gpu.results import Results
-
-    ended: str | None = f"was not begun, with {seconds:.0f} s left"
-    if seconds >= LEAST:
-        command = [sys.executable, str(Path(__file__).resolve()), "--only", name, "--until", str(time.time() + seconds)]
-        command += ["--device", given.device, "--output", str(given.output), *(["--tiny"] if given.tiny else [])]
-        code = run_for(command, seconds + GRACE, stdout=log, stderr=log)
-        ended = {0: None, None: f"did not end within {seconds + GRACE:.0f} s"}.get(code, f"ended with exit code {code}")
-    results = Results(given.output / "results.json")
-    found = results.section(name)
-    if ended is not None:
-        found["status"] = ended
-        results.write()
-    return str(found.get("status"))
-
-
-def run_section(given: Namespace) -> int:
-    """Run one section in this process."""
-    import torch
-    from gpu.results import Results, Section
-
-    results = Results(given.output / "results.json")
-    results.content["settings"] |= {"device": given.device, "tiny": given.tiny}
-    seconds = given.until - time.time()  # the time of the imports counts
-    section = Section(given.only, results, torch.device(given.device), tiny=given.tiny, seconds=seconds)
-    # imported inside the section, which records errors: a library may be missing
-    section.run(lambda section: importlib.import_module(SECTIONS[given.only][1]).measure(section))
-    return 0
-
-
-def _arguments(arguments: Sequence[str] | None = None) -> Namespace:
-    parser = ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--output", type=Path, default=Path(os.environ.get("OUT") or "gpu_checks"), help="folder")
-    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--budget", type=float, default=480.0, help="seconds for all sections together")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="smoke test with the smallest sizes")
-    parser.add_argument("--only", choices=SECTIONS, help="run this section in this process, and nothing else")
-    parser.add_argument("--until", type=float, default=time.time() + 480, help="with --only: end at this Unix time")
-    return parser.parse_args(arguments)
+    """Returns the exit code."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    arguments.add_argument("--precision", choices=tuple(LIMITS), default="fp32")
+    arguments.add_argument("--timesteps", type=int, default=2_000_000)
+    arguments.add_argument("--num-envs", type=int, default=2048)
+    given = arguments.parse_args()
+    if given.device == "cuda" and not torch.cuda.is_available():
+        print("there is no GPU: torch finds no CUDA device. Nothing was checked.", file=sys.stderr)
+        return 2
+    device = torch.device(given.device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    print(f"{name}, torch {torch.__version__}, net.precision={given.precision}")
+    passed = check_parity(device, given.precision)
+    measure_training(given, device)
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -22,10 +22,6 @@ from hypothesis import settings
 TESTS = Path(__file__).parent
 torch.set_num_threads(1)
 
-# Without a GPU, kernels in Triton run in its interpreter, which has to be asked for before triton is imported.
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-
 # The first example of a test pays for imports and caches, so a deadline would only find slow machines.
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)

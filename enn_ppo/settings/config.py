@@ -37,7 +37,6 @@ __all__ = [
 ]
 
 WandbMode = Literal["disabled", "offline", "online"]
-Compile = Literal["auto", "off", "graphs"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +95,6 @@ class TrainConfig:
     ends, and schedules reach their end, at this limit or at `total_timesteps`, whichever is first. null: no limit."""
     device: Device = "auto"
     """`cpu`, `cuda`, or `auto`: cuda where there is one."""
-    compile: Compile = "auto"
-    """Whether acting and learning are recorded as CUDA graphs, each replayed with one launch: `graphs`, `off`, or `auto`: if
-    possible. Batches are then padded to a fixed size, which grows when a batch exceeds it."""
     num_threads: NumWorkers | None = None
     """Number of threads with which networks act and learn on a CPU. Each thread sums the gradient of its own frames, so that
     another number of threads rounds the sums differently and gives other weights; the same number gives the same weights.

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from enn_ppo.settings.schedule import LearningRate, Schedule, Scheduled, ScheduleRange, parse_schedule
 from rogue_net.checks import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, check_fields
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Ratio = Literal["per_actor", "joint"]
 Weighting = Literal["actor", "frame"]
@@ -125,20 +122,17 @@ class PPOConfig:
 
 @dataclass(frozen=True)
 class PPOSettings:
-    """The settings of one update: `PPOConfig` with a number in place of every schedule.
-
-    `clip` and coefficients may be tensors (), for CUDA graphs that read them.
-    """
+    """The settings of one update: `PPOConfig` with a number in place of every schedule."""
 
     gamma: float
     gae_lambda: float
     n_steps: int | None  # None: generalized advantage estimation
-    clip: float | Tensor
+    clip: float
     clip_value: bool
-    ent_coef: float | Tensor
-    vf_coef: float | Tensor
+    ent_coef: float
+    vf_coef: float
     teacher_kl: float
-    target_coef: float | Tensor
+    target_coef: float
     target_kl: float | None
     normalize_advantages: bool
     ratio: Ratio

@@ -1,7 +1,7 @@
 """Frames as a table: each column holds one value per frame.
 
 A subclass of `Columns` is a frozen dataclass whose fields are the columns. A new column is one more field, with the default None
-for frames that do not have it, and the line that fills it: gathering, splitting, concatenating, padding and moving to a device go
+for frames that do not have it, and the line that fills it: gathering, splitting, concatenating and moving to a device go
 through all fields.
 
 Shapes: B frames, ordered by step and then by environment unless said otherwise; A actors of an action in all of them.

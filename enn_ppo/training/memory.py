@@ -54,9 +54,8 @@ def explained_if_full(config: TrainConfig) -> Iterator[None]:
 def _message(config: TrainConfig, error: torch.OutOfMemoryError) -> str:
     rollout, optim = config.rollout, config.optim
     micro_batch = max(1, (optim.micro_batch_size or optim.batch_size) // 2)
-    without_graphs = " and compile=auto" if config.compile == "graphs" else ""
     remedies = [
-        f"optim.micro_batch_size={micro_batch}{without_graphs} (accumulates gradients, with the same result)",
+        f"optim.micro_batch_size={micro_batch} (accumulates gradients, with the same result)",
         f"rollout.num_envs or rollout.steps below {rollout.num_envs} and {rollout.steps} (rollouts are on the device)",
         f"optim.batch_size below {optim.batch_size}",
     ]

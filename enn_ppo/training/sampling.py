@@ -96,7 +96,6 @@ class LocalSampler:
         first_env: number of this rank's first environment in the run.
         cast: the players that each policy plays; None: one policy plays all.
         pipeline: number of blocks that are played in turns; divides the number of blocks.
-        graphs: whether acting uses CUDA graphs.
         logits: whether rollouts keep all logits.
         watchdog: watches the environments while they take a step; belongs to this sampler from now on. None: nobody does.
     """
@@ -111,7 +110,6 @@ class LocalSampler:
         *,
         cast: Cast | None = None,
         pipeline: int = 1,
-        graphs: bool = False,
         logits: bool = False,
         ranks: Ranks = ALONE,
         watchdog: Watchdog | None = None,
@@ -119,9 +117,7 @@ class LocalSampler:
         assert len(pools) % pipeline == 0
         self.blocks: list[EnvBlock] = []
         for pool in pools:
-            block = EnvBlock(
-                pool, nets, device, seed, first_env, cast=cast, graphs=graphs, logits=logits, watchdog=watchdog
-            )
+            block = EnvBlock(pool, nets, device, seed, first_env, cast=cast, logits=logits, watchdog=watchdog)
             self.blocks.append(block)
             first_env += len(pool)
         self._seed, self._cast, self._pipeline, self._ranks = seed, cast, pipeline, ranks

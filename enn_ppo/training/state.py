@@ -121,7 +121,6 @@ class TrainState:
             first_env,
             cast=cast,
             pipeline=config.rollout.pipeline,
-            graphs=cast is None and learners[""].uses_graphs,
             logits=config.record is not None and config.record_logits,
             ranks=ranks,
             watchdog=Watchdog(config.env.timeout),

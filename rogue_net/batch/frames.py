@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,14 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from entity_gym.batch.packing import pack
+from rogue_net.batch.crossing import to_device
 from rogue_net.batch.ragged import RaggedTensor, sequence_of_item
-
-
-class Bounds(NamedTuple):
-    """The tokens of its frame for every token: `first:last`. Neither ever falls from one token to the next."""
-
-    first: Tensor  # (E,) int32
-    last: Tensor  # (E,) int32
 
 
 class Frames:
@@ -33,9 +26,6 @@ class Frames:
         offsets: (B + 1,) int64, frame b's tokens are offsets[b]:offsets[b + 1].
         visible: (E,) bool, false for tokens that visible ones must not see; None: all are visible.
         num_tokens: E; None: looked up when it is needed, which synchronises.
-        padded: whether the last frame is padding: see `rogue_net/batch/padding.py`.
-        num_pairs: as many pairs as there are, or more, of tokens of one frame, each token with itself among them; None: looked
-            up when it is needed, which synchronises.
         positions: entity type -> (entities of the type,) int64, their tokens.
     """
 
@@ -44,17 +34,12 @@ class Frames:
         offsets: Tensor,
         visible: Tensor | None = None,
         num_tokens: int | None = None,
-        padded: bool = False,
-        num_pairs: int | None = None,
         positions: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.offsets = offsets
         self.visible = visible
-        self.padded = padded
         self.positions: Mapping[str, Tensor] = positions or {}
-        self._num_pairs = num_pairs
         self._num_tokens = num_tokens
-        self._bounds: Bounds | None = None
 
     @staticmethod
     def of_types(
@@ -62,9 +47,6 @@ class Frames:
         visible: Mapping[str, RaggedTensor],
         num_frames: int,
         device: torch.device,
-        *,
-        padded: bool = False,
-        num_pairs: int | None = None,
     ) -> Frames:
         """The frames of entities that are listed type by type. Asks the device for nothing.
 
@@ -73,12 +55,10 @@ class Frames:
             visible: types that hide something -> B sequences of (n, 1) bool.
             num_frames: B.
             device: of the tensors.
-            padded: see `Frames`.
-            num_pairs: see `Frames`.
         """
         counts = [len(ragged.values) for ragged in features.values()]
         if not features:
-            return Frames(torch.zeros(num_frames + 1, dtype=torch.int64, device=device), None, 0, padded, num_pairs)
+            return Frames(torch.zeros(num_frames + 1, dtype=torch.int64, device=device), num_tokens=0)
         offsets, order = _order([ragged.offsets for ragged in features.values()], counts)
         positions = dict(zip(features, torch.split(order, counts), strict=True))
         flags = None
@@ -86,7 +66,7 @@ class Frames:
             flags = torch.ones(sum(counts), dtype=torch.bool, device=device)
             for name, ragged in visible.items():
                 flags[positions[name]] = ragged.values[:, 0]
-        return Frames(offsets, flags, sum(counts), padded, num_pairs, positions)
+        return Frames(offsets, flags, sum(counts), positions)
 
     @property
     def num_tokens(self) -> int:
@@ -125,62 +105,23 @@ class Frames:
         """Tokens of the longest frame; 0 without frames. Synchronises with the device."""
         return int(np.diff(self.host_offsets).max(initial=0))
 
-    @property
-    def num_pairs(self) -> int:
-        """Pairs of tokens of one frame, or an upper limit; see the argument."""
-        if self._num_pairs is None:
-            self._num_pairs = int(np.square(np.diff(self.host_offsets)).sum())
-        return self._num_pairs
+    def pairs(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """The tokens of the pairs numbered `start` to `stop`: (pairs,) int64 first and second of each.
 
-    def bounds(self, num_tokens: int) -> Bounds:
-        """The bounds of the frame of each token. Never synchronises: the caller knows the number of tokens.
-
-        Args:
-            num_tokens: E. Tokens behind the last frame are allowed, and padding counts as such; their frame is empty.
+        Pairs are of a token with each of its frame, token by token.
         """
-        if self._bounds is None or len(self._bounds.first) != num_tokens:
-            offsets = self.real_offsets
-            tokens = torch.arange(num_tokens, device=offsets.device)
-            frames = torch.searchsorted(offsets[1:].contiguous(), tokens, right=True)  # B behind the last frame
-            limits = offsets.to(torch.int32)
-            self._bounds = Bounds(limits[frames], torch.cat([limits[1:], limits[-1:]])[frames])
-        return self._bounds
-
-    def pairs(self, start: int, stop: int, num_tokens: int) -> tuple[Tensor, Tensor]:
-        """The tokens of the pairs numbered `start` to `stop`: (pairs,) int64 first and second of each. Never synchronises.
-
-        Pairs are of a token with each of its frame, token by token. Numbers behind the last pair are allowed, and stand for any
-        two tokens.
-
-        Args:
-            start: number of the first pair.
-            stop: number behind the last.
-            num_tokens: E, at least 1, tokens behind the last frame included.
-        """
-        first = self.first_pairs(num_tokens)
-        bounds = self.bounds(num_tokens)
+        counts = self.lengths.index_select(0, self.of_token)  # (E,) pairs of each token
+        first_pairs = counts.cumsum(0) - counts
         numbers = torch.arange(start, stop, device=self.offsets.device)
-        i = torch.searchsorted(first, numbers, right=True) - 1
-        return i, (bounds.first[i] + numbers - first[i]).clamp(max=num_tokens - 1)
-
-    def first_pairs(self, num_tokens: int) -> Tensor:
-        """(E,) int64, the number of the first pair of each token."""
-        bounds = self.bounds(num_tokens)
-        counts = bounds.last - bounds.first
-        return counts.cumsum(0) - counts
-
-    @property
-    def real_offsets(self) -> Tensor:
-        """The offsets without those of padding."""
-        return self.offsets[:-1] if self.padded else self.offsets
+        first = torch.searchsorted(first_pairs, numbers, right=True) - 1
+        second = self.offsets.index_select(0, self.of_token[first]) + numbers - first_pairs[first]
+        return first, second
 
     def means(self, tokens: Tensor) -> Tensor:
-        """(B, D) mean of each frame's (E, D) tokens, hidden ones included; 0 for a frame without any, and for padding."""
-        offsets = self.real_offsets
+        """(B, D) mean of each frame's (E, D) tokens, hidden ones included; 0 for a frame without any."""
         # the sums of a frame are in the order of its tokens, on any device
-        sums = torch.segment_reduce(tokens, "sum", offsets=offsets, axis=0, unsafe=True)
-        means = sums / offsets.diff().clamp(min=1).unsqueeze(1)
-        return torch.cat([means, means.new_zeros(1, means.shape[1])]) if self.padded else means
+        sums = torch.segment_reduce(tokens, "sum", offsets=self.offsets, axis=0, unsafe=True)
+        return sums / self.lengths.clamp(min=1).unsqueeze(1)
 
     @cached_property
     def rows(self) -> PackedRows:
@@ -219,9 +160,9 @@ class PackedRows:
     def __init__(self, frames: Frames) -> None:
         packing = pack(np.diff(frames.host_offsets))  # rows are chosen on the host
         device = frames.offsets.device
-        self.index = torch.from_numpy(packing.index).to(device)
-        self.inverse_index = torch.from_numpy(packing.inverse_index).to(device)
-        numbers = torch.from_numpy(packing.batch).to(device)  # NaN where there is no token, and NaN equals nothing
+        chosen = [torch.from_numpy(each) for each in (packing.index, packing.inverse_index, packing.batch)]
+        # the numbers of frames are NaN where there is no token, and NaN equals nothing
+        self.index, self.inverse_index, numbers = to_device(chosen, device)
         allowed = numbers.unsqueeze(2) == numbers.unsqueeze(1)
         if frames.visible is not None:
             visible = frames.visible[self.index]

@@ -28,9 +28,7 @@ class ActionMask:
     #: actor by actor. None: everything is open.
     mask: RaggedTensor | None = None
     #: Pairs of actors and actees in all frames, where the host knows; None: looked up when they are needed, which synchronises.
-    #: In a padded batch it may be more than there are, and the rest belongs to the last actor; see `rogue_net/batch/padding.py`.
     num_pairs: int | None = None
-    padded: bool = False  # whether the last actor is padding; see `ObsBatch.padded`
 
     def gather(self, gather: Gather) -> ActionMask:
         """The masks of some frames."""

@@ -17,11 +17,10 @@ from torch import Tensor
 
 from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
-from rogue_net.batch import crossing
-from rogue_net.batch.crossing import Cut, Packing, cut, is_on, to_device
+from rogue_net.batch.crossing import is_on, to_device
 from rogue_net.batch.frames import Frames
 from rogue_net.batch.masks import ActionMask, Change, cat_masks
-from rogue_net.batch.ragged import Cat, Cuts, Gather, RaggedTensor, offsets_of
+from rogue_net.batch.ragged import Cat, Cuts, Gather, RaggedTensor
 
 Buffer = RaggedBufferF32 | RaggedBufferI64 | RaggedBufferBool
 
@@ -43,41 +42,14 @@ class ObsBatch:
     visible: dict[str, RaggedTensor] = field(
         default_factory=dict
     )  # types that hide something: B sequences of (n, 1) bool
-    #: Whether the last frame is none: it holds what fills up tensors of a fixed size; see `rogue_net/batch/padding.py`.
-    padded: bool = False
-    #: Pairs of entities of one frame that there are, or in a padded batch room for; None: the host does not know.
-    num_token_pairs: int | None = None
 
     @staticmethod
     def from_vec_obs(obs: VecObs, device: torch.device | str = "cpu") -> ObsBatch:
         """A step of N environments on `device`; its frames are the N environments in order.
 
-        On the CPU it shares their memory; elsewhere all of it is one copy, for which nobody waits.
+        On the CPU it shares their memory. Nobody waits for copies to another device.
         """
-        device = torch.device(device)
-        if not crossing.is_host(device):
-            arrays = _arrays_of(obs)
-            packing = Packing(arrays)
-            places = dict(zip(map(id, arrays), packing.cuts, strict=True))
-            return ObsBatch.lying_in(packing.to_device(device), obs, places)
-        return ObsBatch.sharing(obs)
-
-    @staticmethod
-    def sharing(obs: VecObs) -> ObsBatch:
-        """A step of N environments on the CPU, whose memory it shares."""
-        return _batch_of(obs, _Sharing())
-
-    @staticmethod
-    def lying_in(memory: Tensor, obs: VecObs, places: Mapping[int, Cut]) -> ObsBatch:
-        """A step of N environments whose arrays have been copied to a buffer, which the batch shares.
-
-        Args:
-            memory: uint8, the buffer.
-            obs: the step.
-            places: where its arrays lie in the buffer, by their ids.
-        """
-        found = dict(zip(places, cut(memory, places.values()), strict=True))
-        return _batch_of(obs, lambda array: found[id(array)])
+        return _batch_of(obs, _Sharing()).to(torch.device(device))
 
     @staticmethod
     def cat(batches: Sequence[ObsBatch], cat: Cat | None = None) -> ObsBatch:
@@ -143,7 +115,7 @@ class ObsBatch:
         return self.map(lambda _: next(others))
 
     def to(self, device: torch.device) -> ObsBatch:
-        """The batch on a device: itself if it is there. From the CPU all of it is one copy, for which nobody waits."""
+        """The batch on a device: itself if it is there. Nobody waits for copies from the CPU."""
         if is_on(self.device, device):
             return self
         if self.device.type == "cpu":
@@ -155,30 +127,19 @@ class ObsBatch:
         """Offsets of everything ragged, which `split` needs in its `Cuts`."""
         ragged = [*self.features.values(), *self.visible.values()]
         of_masks = [each for mask in self.action_masks.values() for each in mask.offsets]
-        return [*(each.offsets for each in ragged), *of_masks, self.token_pair_offsets]
-
-    @cached_property
-    def token_pair_offsets(self) -> Tensor:
-        """(B + 1,) int64: how many pairs of entities of one frame there are before each frame."""
-        lengths = [ragged.lengths for ragged in self.features.values()]
-        of_frames = (
-            torch.stack(lengths).sum(0) if lengths else torch.zeros(len(self), dtype=torch.int64, device=self.device)
-        )
-        return offsets_of(of_frames.square())
+        return [*(each.offsets for each in ragged), *of_masks]
 
     def split(self, cuts: Cuts) -> list[ObsBatch]:
         """Consecutive parts of `cuts.sizes` frames each, without copying them."""
         features = {name: cuts(each) for name, each in self.features.items()}
         masks = {name: mask.split(cuts) for name, mask in self.action_masks.items()}
         visible = {name: cuts(each) for name, each in self.visible.items()}
-        token_pairs = cuts.counts(self.token_pair_offsets)
         return [
             ObsBatch(
                 num_frames=size,
                 features={name: parts[i] for name, parts in features.items()},
                 action_masks={name: parts[i] for name, parts in masks.items()},
                 visible={name: parts[i] for name, parts in visible.items()},
-                num_token_pairs=token_pairs[i],
             )
             for i, size in enumerate(cuts.sizes)
         ]
@@ -197,14 +158,7 @@ class ObsBatch:
     @cached_property
     def frames(self) -> Frames:
         """The frames of the batch: its tokens, and which of them are hidden."""
-        return Frames.of_types(
-            self.features,
-            self.visible,
-            self.num_frames,
-            self.device,
-            padded=self.padded,
-            num_pairs=self.num_token_pairs,
-        )
+        return Frames.of_types(self.features, self.visible, self.num_frames, self.device)
 
     @cached_property
     def action_tokens(self) -> dict[str, ActionTokens]:
@@ -254,23 +208,6 @@ def _batch_of(obs: VecObs, tensor_of: Callable[[NDArray[Any]], Tensor]) -> ObsBa
         action_masks=masks,
         visible={name: ragged(buffer) for name, buffer in obs.visible.items()},
     )
-
-
-def _arrays_of(obs: VecObs) -> list[NDArray[Any]]:
-    """The arrays that `_batch_of` asks for, each once."""
-    buffers: list[Buffer] = [*obs.features.values(), *obs.visible.values()]
-    found: list[NDArray[Any]] = []
-    for mask in obs.action_masks.values():
-        buffers.append(mask.actors)
-        if mask.actees is not None:
-            buffers.append(mask.actees)
-        if mask.mask is not None and mask.actees is not None:
-            buffers.append(mask.mask)
-        elif mask.mask is not None:
-            found.append(mask.mask.values)
-    for buffer in buffers:
-        found += (buffer.values, buffer.offsets)
-    return list({id(array): array for array in found}.values())
 
 
 class _Sharing:

@@ -36,17 +36,12 @@ def pairs_of(mask: ActionMask, nobody: bool) -> Pairs:
     frame_of_actor = mask.actors.sequences
     choices = mask.actees.lengths.index_select(0, frame_of_actor) + nobody  # (A,)
     ends = choices.cumsum(0)
-    if mask.padded and num_pairs is not None:
-        choices[-1:] += num_pairs - ends[-1:]  # the last actor is none, and takes what is left
-        ends = choices.cumsum(0)
     # from the number of a pair to that of its actee
     shift = mask.actees.offsets.index_select(0, frame_of_actor) - (ends - choices)
     numbers = torch.arange(num_actors, device=choices.device)
     actors = torch.repeat_interleave(numbers, choices, output_size=num_pairs)
     actees = shift.index_select(0, actors)
     actees += torch.arange(len(actors), device=actors.device)
-    if mask.padded:
-        actees.clamp_(max=num_actees - 1)
     is_open = None if mask.mask is None else mask.mask.values[:, 0]
     if nobody:
         actees.index_fill_(0, ends - 1, num_actees)

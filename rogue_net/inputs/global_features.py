@@ -76,7 +76,6 @@ class GlobalFeatures:
             for name, ragged in batch.features.items()
             if name != GLOBAL_ENTITY
         }
-        # `num_token_pairs` may be more than there are
         visible = {name: ragged for name, ragged in batch.visible.items() if name != GLOBAL_ENTITY}
         return replace(batch, features=features, visible=visible)
 

@@ -129,7 +129,7 @@ def _first_visible(batch: ObsBatch, name: str) -> Tensor:
     if name in batch.visible:
         rows = rows.masked_fill(~batch.visible[name].values[:, 0], len(values))
     if values.device.type == "cpu":
-        shown = torch.bincount(frames[rows < len(values)], minlength=len(batch))[: len(batch) - batch.padded]
+        shown = torch.bincount(frames[rows < len(values)], minlength=len(batch))
         if bool((shown > 1).any()):
             frame = int(shown.argmax())
             raise ValueError(

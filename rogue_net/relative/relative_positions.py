@@ -38,7 +38,6 @@ from torch.nn import functional
 
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
-from rogue_net.batch.frames import Frames
 from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.config import RelposConfig
 from rogue_net.inputs.normalization import RunningNorm
@@ -54,9 +53,6 @@ ROUNDING_OF_ANGLES = 2.0**-23
 
 # Pairs looked at together by `update_normalization`.
 PAIRS_AT_ONCE = 2**18
-
-# Pairs whose terms are made together by `pairs`, with some hundred bytes for each: on a GPU, which is slow at small things.
-PAIRS_OF_TERMS_AT_ONCE = 2**21
 
 GATES = {
     "linear": lambda x: x,
@@ -90,25 +86,11 @@ class Table(NamedTuple):
 
 
 class Relative(NamedTuple):
-    """All that attention needs to know of one batch and layer."""
+    """The relative keys and values of a batch on packed rows, and the gate of a layer."""
 
-    positions: RelativePositions
-    geometry: Geometry
-    keys: Table
-    values: Table
-    gate: Tensor | None  # (E, K), of the layer; None: the values are not gated
-    packed_keys: Tensor | None = None  # (R, L, L, K) of packed rows, query by key; only the reference has them
-    packed_values: Tensor | None = None  # the same, not gated
-    pairs: PairTerms | None = None  # of all frames; only kernels on GPUs have them
-
-
-class PairTerms(NamedTuple):
-    """The terms of the P pairs of all frames, of each query with the keys of its frame, in order."""
-
-    first: Tensor  # (E,) int64, the first pair of each token
-    types: Tensor  # (E,) int32, of tokens as keys; 0 for excluded ones
-    rows: Tensor  # (bucket terms, P) int32, those of `Terms`; the projections' are the same for all pairs
-    coefficients: Tensor  # (M, P) float32
+    keys: Tensor  # (R, L, L, K) of packed rows, query by key
+    values: Tensor  # the same, not gated
+    gate: Tensor | None = None  # (E, K), of the layer; None: the values are not gated
 
 
 class RelativePositions(nn.Module):
@@ -169,22 +151,16 @@ class RelativePositions(nn.Module):
         """Whether there is a projection."""
         return self.config.key_projection or self.config.value_projection
 
-    def forward(self, batch: ObsBatch, index: Tensor | None = None) -> Relative:
+    def forward(self, batch: ObsBatch, index: Tensor) -> Relative:
         """The relative positions of a batch without the gate, which every layer adds: `relative._replace(gate=self.gate(x))`.
 
         Args:
             batch: as the transformer's embedding sees it.
-            index: (R, L) int64, the token at each place of the packed rows of the reference, which gets the relative keys
-                and values of all pairs.
+            index: (R, L) int64, the token at each place of the packed rows.
         """
-        geometry = self.geometry(batch)
-        relative = Relative(self, geometry, *self.tables(), gate=None)
-        if index is None:
-            return relative
-        terms, types = self._packed_terms(geometry, index)
-        return relative._replace(
-            packed_keys=_sum_terms(relative.keys, terms, types), packed_values=_sum_terms(relative.values, terms, types)
-        )
+        terms, types = self._packed_terms(self.geometry(batch), index)
+        keys, values = (_sum_terms(table, terms, types) for table in self.tables())
+        return Relative(keys, values)
 
     def gate(self, x: Tensor) -> Tensor | None:
         """(E, D) normalized tokens of a block to the (E, K) gate of their relative values; None: they are not gated."""
@@ -232,7 +208,7 @@ class RelativePositions(nn.Module):
         geometry, frames = self.geometry(batch), batch.frames
         total = int(np.square(np.diff(frames.host_offsets)).sum())  # synchronises, on the side of training
         for start in range(0, total, PAIRS_AT_ONCE):
-            i, j = frames.pairs(start, min(start + PAIRS_AT_ONCE, total), frames.num_tokens)
+            i, j = frames.pairs(start, min(start + PAIRS_AT_ONCE, total))
             used = (geometry.types[i] >= 0) & (geometry.types[j] >= 0)
             if frames.visible is not None:
                 used &= frames.visible[j] | ~frames.visible[i]
@@ -285,35 +261,6 @@ class RelativePositions(nn.Module):
             coefficients += [weight * component for component in self.norm(components).unbind(-1)] + [weight]
         return Terms(torch.stack(rows, dim=-1).long(), torch.stack(coefficients, dim=-1))
 
-    @torch.no_grad()
-    def pairs(self, geometry: Geometry, frames: Frames, num_tokens: int) -> PairTerms:
-        """The terms of all pairs, as memory that is linear in them. Synchronises only for `frames.num_pairs`.
-
-        Args:
-            geometry: of the batch.
-            frames: which tokens are a frame.
-            num_tokens: E, those behind the last frame included.
-        """
-        parts = []
-        for start in range(0, max(1, frames.num_pairs), PAIRS_OF_TERMS_AT_ONCE):
-            # there may be numbers of more pairs than there are, and what they get is not used
-            stop = min(start + PAIRS_OF_TERMS_AT_ONCE, frames.num_pairs)
-            terms = self._terms_of(geometry, *frames.pairs(start, stop, num_tokens))
-            rows = terms.rows[:, : self.num_bucket_terms]
-            parts.append((rows.t().to(torch.int32), terms.coefficients.t().float()))
-        rows, coefficients = (torch.cat(each, dim=1) for each in zip(*parts, strict=True))
-        return PairTerms(
-            frames.first_pairs(num_tokens), geometry.types.clamp(min=0).to(torch.int32), rows, coefficients
-        )
-
-    def _terms_of(self, geometry: Geometry, i: Tensor, j: Tensor) -> Terms:
-        """The terms of the pairs of queries i and keys j."""
-        dtype = self.keys.dtype
-        facing = None if geometry.facing is None else geometry.facing[i].to(dtype)
-        difference = seen_from(geometry.positions[i].to(dtype) - geometry.positions[j].to(dtype), facing)
-        counts = (geometry.types[i] >= 0) & (geometry.types[j] >= 0)
-        return self.terms(difference, geometry.at_zero[i].to(dtype), counts.to(dtype))
-
     @property
     def rounding(self) -> float:
         """Number that is added to a position on an axis before it is rounded down: to the nearest of a grid, halves up."""
@@ -358,13 +305,12 @@ def relative_logits(q: Tensor, relative: Relative) -> Tensor:
 
     Args:
         q: (R, H, L, K) packed queries.
-        relative: with packed keys.
+        relative: relative positions of the rows.
 
     Returns:
         (R, H, L, L).
     """
-    assert relative.packed_keys is not None
-    products = q.transpose(1, 2) @ relative.packed_keys.transpose(2, 3)  # (R, L, H, L)
+    products = q.transpose(1, 2) @ relative.keys.transpose(2, 3)  # (R, L, H, L)
     return products.transpose(1, 2) / math.sqrt(q.shape[-1])
 
 
@@ -375,14 +321,13 @@ def relative_outputs(weights: Tensor, relative: Relative, index: Tensor) -> Tens
 
     Args:
         weights: (R, H, L, L) attention weights.
-        relative: with packed values.
+        relative: relative positions of the rows.
         index: (R, L) int64, the token at each place of a row.
 
     Returns:
         (R, H, L, K).
     """
-    assert relative.packed_values is not None
-    values = relative.packed_values
+    values = relative.values
     if relative.gate is not None:
         values = values * relative.gate[index].unsqueeze(1)
     return (weights.transpose(1, 2) @ values).transpose(1, 2)

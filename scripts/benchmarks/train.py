@@ -34,9 +34,8 @@ from benchmarks import Measurement, parser, report
 
 NATURAL = dict(os.environ)  # environment for the ancestor, before the next import sets OpenMP variables
 
-from policy_cases import Policy, world_frames  # noqa: E402  # before torch: sets OpenMP's environment variables
+from policy_cases import Policy, seconds_per_call, world_frames  # noqa: E402  # before torch: sets OpenMP's environment variables
 
-from gpu.timing import seconds_per_call  # isort: skip  # noqa: E402
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, train  # noqa: E402
 from enn_ppo.checkpoints.policy import select_device  # noqa: E402
 from enn_ppo.training.learning.learner import Learned, Learner  # noqa: E402
@@ -185,8 +184,13 @@ def fixed_costs(given: Namespace, seconds: float = 0.3, rounds: int = 5) -> dict
     torch.set_num_threads(1)
 
     def milliseconds(function: Callable[[], None]) -> float:
-        function()  # compiles
-        return 1e3 * statistics.median(seconds_per_call(function, device, seconds) for _ in range(rounds))
+        def complete() -> None:
+            function()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+
+        complete()  # compiles
+        return 1e3 * statistics.median(seconds_per_call(complete, seconds) for _ in range(rounds))
 
     found = {"fixed_act": milliseconds(policy.act), "fixed_step": milliseconds(policy.update)}
     torch.set_num_threads(threads)

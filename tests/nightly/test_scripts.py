@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from enn_ppo import EnvConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
@@ -63,6 +64,13 @@ def test_bench_policy_compares_compiled_programs_with_modules(tmp_path: Path) ->
         *((f"default_{kind}", side) for kind in ("act", "update") for side in ("compiled", "modules")),
         *((f"default_{kind}_gain", "compiled") for kind in ("act", "update")),
     }
+
+
+def test_gpu_checks_compare_and_train_on_the_cpu_and_say_that_there_is_no_gpu() -> None:
+    said = script("gpu_checks.py", "--device", "cpu", "--timesteps", 512, "--num-envs", 8)
+    assert said.count("ok  ") == 3 and "steps/s, median" in said
+    if not torch.cuda.is_available():
+        assert "there is no GPU" in script("gpu_checks.py", fails=True)
 
 
 def test_bench_distributed_measures_the_sides_that_are_asked_for(tmp_path: Path) -> None:

@@ -85,17 +85,16 @@ def test_frames_that_fit_side_by_side_take_one_row() -> None:
     assert rows.index.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_every_token_knows_where_its_frame_is_and_padding_that_it_has_none() -> None:
-    frames = Frames(torch.tensor([0, 0, 2, 2, 3]))
-    assert [each.tolist() for each in frames.bounds(5)] == [[0, 0, 2, 3, 3], [2, 2, 3, 3, 3]]
-    assert frames.bounds(5) is frames.bounds(5)
-    assert [each.tolist() for each in frames.bounds(3)] == [[0, 0, 2], [2, 2, 3]]
-    assert [len(each) for each in Frames(torch.zeros(1, dtype=torch.int64)).bounds(0)] == [0, 0]
-
-
 @given(flags=frames_of_flags)
-def test_pairs_are_counted(flags: list[list[bool]]) -> None:
-    assert batch_of(flags).frames.num_pairs == sum(len(frame) ** 2 for frame in flags)
+def test_pairs_are_of_each_token_with_all_of_its_frame(flags: list[list[bool]]) -> None:
+    frames, expected, start = batch_of(flags).frames, [], 0
+    for frame in flags:
+        tokens = range(start, start + len(frame))
+        expected += [(i, j) for i in tokens for j in tokens]
+        start += len(frame)
+    for first, last in [(0, len(expected)), (len(expected) // 3, len(expected) - 1)]:
+        i, j = frames.pairs(first, last)
+        assert list(zip(i.tolist(), j.tolist(), strict=True)) == expected[first:last]
 
 
 def test_without_frames_nothing_attends() -> None:

@@ -1,11 +1,10 @@
-"""What a policy asks of a device: nothing, but for the actions.
+"""What a policy asks of a device: where frames begin, and the actions.
 
 torch's `meta` device has no memory: whatever would have to wait for a device's numbers fails there, as does what mixes devices.
 A watcher counts the copies between it and the host.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,18 +22,17 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.registry import make
-from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed, transformer
+from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed
 from rogue_net.batch import crossing
-from rogue_net.batch.crossing import cut, in_one_copy, is_on, join, to_device, to_host, views
+from rogue_net.batch.crossing import is_on, to_device, to_host
 from rogue_net.batch.frames import Frames
-from rogue_net.batch.padding import Capacity, padded, token_pairs_in
 from rogue_net.batch.ragged import Cuts, Gather
 from rogue_net.config import RelposConfig, TranslationConfig
-from rogue_net.kernels import select
 from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, SPACE, Scene, make_config
 from tests.rogue_net.worlds import GLOBAL, MODE, MOVE, PICK, make_net, to_batch
 
 META = torch.device("meta")
+TO_DEVICE = "aten._to_copy.default"
 
 
 class Crossings(TorchDispatchMode):
@@ -52,20 +50,9 @@ class Crossings(TorchDispatchMode):
         return result
 
 
-@pytest.fixture(autouse=True)
-def device_like_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Kernels are thought to run on `meta`, where attention is anything with the right gradients' shapes."""
-
-    def attention(qkv: Tensor, frames: Frames, relative: Any = None, **_: Any) -> Tensor:
-        frames.bounds(len(qkv))
-        if relative is None:
-            return qkv.sum(1)
-        gate = 0.0 if relative.gate is None else relative.gate.sum()
-        return qkv.sum(1) + relative.keys.rows.sum() + relative.values.rows.sum() + gate
-
-    monkeypatch.setattr(select, "TRITON_DEVICES", {"meta"})
-    monkeypatch.setattr(transformer, "ragged_attention", attention)
-    yield
+def with_known_offsets(monkeypatch: pytest.MonkeyPatch, batch: ObsBatch) -> None:
+    """The only numbers that networks ask a device for are the frames' offsets, once per batch: frames are packed on the host."""
+    monkeypatch.setattr(Frames, "host_offsets", batch.frames.host_offsets)
 
 
 def scene() -> ObsBatch:
@@ -74,15 +61,15 @@ def scene() -> ObsBatch:
 
 
 NETS: dict[str, Callable[[], RogueNet]] = {
-    "plain": lambda: RogueNet(make_config(backend="fused"), SPACE, ACTIONS),
+    "plain": lambda: RogueNet(make_config(backend="auto"), SPACE, ACTIONS),
     "nobody": lambda: RogueNet(
-        make_config(backend="fused"), SPACE, {**ACTIONS, "pick": SelectEntityActionSpace(nobody=True)}
+        make_config(backend="auto"), SPACE, {**ACTIONS, "pick": SelectEntityActionSpace(nobody=True)}
     ),
     "pooling": lambda: RogueNet(make_config(backend="auto", pooling="meanmax"), SPACE, ACTIONS),
-    "relative": lambda: RogueNet(make_config(backend="fused", relpos=RelposConfig(**ALL_OF_RELPOS)), SPACE, ACTIONS),
+    "relative": lambda: RogueNet(make_config(backend="auto", relpos=RelposConfig(**ALL_OF_RELPOS)), SPACE, ACTIONS),
     "translated": lambda: RogueNet(
         make_config(
-            backend="fused",
+            backend="auto",
             translation=TranslationConfig(
                 reference_entity="Ship",
                 position_features=["x", "y"],
@@ -105,17 +92,13 @@ def learn(net: RogueNet, batch: ObsBatch, actions: dict[str, RaggedTensor]) -> N
 
 
 @pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("full", [False, True], ids=["ragged", "padded"])
-def test_acting_evaluating_and_their_gradients_ask_nothing_of_the_device(name: str, full: bool) -> None:
+def test_acting_evaluating_and_their_gradients_ask_for_offsets_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     net, batch = NETS[name](), scene()
     actions = net.act(batch).actions
-    if full:
-        capacity = Capacity.of(batch, token_pairs=True)
-        actions = {n: a for n, a in net.act(padded(batch, capacity)).actions.items()}
-        batch = padded(batch, capacity)
+    with_known_offsets(monkeypatch, batch)
     net.to(META)
-    # of relative positions alone, and where nothing is filled up, the host has to know how many pairs there are
-    batch = batch if full else replace(batch, num_token_pairs=token_pairs_in(batch))
     there = batch.to(META)
     actions = {n: a.map(lambda tensor: tensor.to(META)) for n, a in actions.items()}
     keys = keyed(7, torch.arange(len(batch), device=META))
@@ -125,11 +108,11 @@ def test_acting_evaluating_and_their_gradients_ask_nothing_of_the_device(name: s
         learn(net, there, actions)
         if name != "relative":  # which looks at all pairs, some at a time
             net.update_normalization(there)
-    assert crossings.names == []
+    assert set(crossings.names) <= {TO_DEVICE}  # frames packed on the host; meta refuses copies in the other direction
     assert all(parameter.grad is not None for parameter in net.parameters())
 
 
-def test_global_features_and_actions_cross_with_the_rest_and_ask_nothing() -> None:
+def test_global_features_and_actions_cross_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = Observation(
         features={
             "unit.scout": np.ones((2, 2), np.float32),
@@ -145,28 +128,31 @@ def test_global_features_and_actions_cross_with_the_rest_and_ask_nothing() -> No
         global_features=np.ones(2, np.float32),
     )
     net, batch = make_net(GLOBAL).to(META), to_batch([frame] * 3, GLOBAL)
+    with_known_offsets(monkeypatch, batch)
     with Crossings() as crossings:
         there = batch.to(META)
+        assert crossings.names == [TO_DEVICE] * 3
         result = net.act(there, generator=FrameKeys(keyed(7, torch.arange(3, device=META))))
         learn(net, there, result.actions)
-    assert len(crossings.names) == 1
+    assert set(crossings.names) == {TO_DEVICE}
 
 
-def test_observations_cross_as_one_copy() -> None:
-    batch = scene()
+def test_observations_cross_as_one_copy_for_each_type_of_numbers() -> None:
+    with make("MineSweeper", num_envs=5, seed=1, orbital_cannon=True) as pool:
+        obs = pool.reset(1)
+    batch = ObsBatch.from_vec_obs(obs)
+    types = {tensor.dtype for tensor in batch.tensors()}
     with Crossings() as crossings:
-        there = batch.to(META)
-        padded(batch, Capacity.of(batch)).to(META)
-    assert crossings.names == ["aten.copy_.default"] * 2
-    assert [tensor.shape for tensor in there.tensors()] == [tensor.shape for tensor in batch.tensors()]
+        there = ObsBatch.from_vec_obs(obs, META)
+    assert crossings.names == [TO_DEVICE] * len(types)
+    sizes = [[(tensor.shape, tensor.dtype) for tensor in each.tensors()] for each in (there, batch)]
+    assert sizes[0] == sizes[1]
 
 
-def test_gathering_all_frames_and_filling_up_ask_nothing_of_the_device() -> None:
+def test_gathering_all_frames_asks_nothing_of_the_device() -> None:
     there = scene().to(META)
-    order = torch.arange(3, device=META)
     with Crossings() as crossings:
-        there.gather(Gather(order, all_of_them=True))
-        padded(there, Capacity.of(there))
+        there.gather(Gather(torch.arange(3, device=META), all_of_them=True))
     assert crossings.names == []
 
 
@@ -190,17 +176,6 @@ def test_splitting_asks_once() -> None:
         int(part.action_masks["pick"].pair_offsets[-1])
         for part in parts  # type: ignore[union-attr]
     ]
-
-
-def test_parts_know_their_pairs_of_entities_so_that_a_capacity_asks_nothing_of_the_device() -> None:
-    batch = scene()
-    parts = batch.split(Cuts([1, 2], batch.offsets))
-    assert [part.num_token_pairs for part in parts] == [5 * 5, 7 * 7]
-    capacity = Capacity.of(batch, token_pairs=True)
-    with Crossings() as crossings:
-        assert all(capacity.fits(part.to(META)) for part in parts)
-        assert not replace(capacity, token_pairs=49).fits(parts[1].to(META))
-    assert crossings.names == ["aten.copy_.default"] * 3  # those of the test
 
 
 @pytest.mark.parametrize(
@@ -232,38 +207,24 @@ def test_a_batch_of_one_gpu_moves_to_another(monkeypatch: pytest.MonkeyPatch) ->
     assert set(moves) == {torch.device("cuda:0")}
 
 
-def test_a_step_is_packed_as_one_copy_and_is_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    with make("MineSweeper", num_envs=5, seed=1, orbital_cannon=True) as pool:
-        obs = pool.reset(1)
-    expected = ObsBatch.from_vec_obs(obs)
-    copies: list[int] = []
-    enqueue = crossing._enqueue
-    monkeypatch.setattr(crossing, "_enqueue", lambda there, host: [copies.append(len(host)), enqueue(there, host)])
-    monkeypatch.setattr(crossing, "is_host", lambda device: False)  # the CPU takes the way of a GPU
-    packed = ObsBatch.from_vec_obs(obs)
-    assert len(copies) == 1
-    pairs = list(zip(packed.tensors(), expected.tensors(), strict=True))
-    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in pairs)
-    starts = [a.data_ptr() - pairs[0][0].untyped_storage().data_ptr() for a, _ in pairs if a.numel()]
-    assert all(start % 16 == 0 for start in starts)  # as kernels like it
-    assert len({a.untyped_storage().data_ptr() for a, _ in pairs}) == 1
-
-
-def test_what_crosses_is_what_was_there() -> None:
+def test_what_is_joined_to_cross_is_what_was_there() -> None:
     tensors = [torch.arange(5), torch.rand(3, 2), torch.tensor([True, False, True]), torch.zeros(0, 4)]
-    tensors += [torch.rand(2, 3, 4), torch.tensor(3.0), torch.rand(2, 3).double()]
+    tensors += [
+        torch.rand(2, 3, 4),
+        torch.tensor(3.0),
+        torch.rand(2, 3).double(),
+        torch.rand(4, 3).t(),
+        torch.tensor(7),
+    ]
+    copied: list[Tensor] = []
+
+    def copy(joined: Tensor) -> Tensor:
+        copied.append(joined)
+        return joined.clone()
+
+    there = crossing._joined_by_type(tensors, copy)
+    assert len(copied) == len({tensor.dtype for tensor in tensors})
+    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(there, tensors, strict=True))
     cpu = torch.device("cpu")
-    for memory in (None, torch.empty(sum(tensor.nbytes + 16 for tensor in tensors), dtype=torch.uint8)):
-        there = to_device(tensors, cpu, memory)
-        assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(tensors, there, strict=True))
-        assert len({tensor.untyped_storage().data_ptr() for tensor in there if tensor.numel()}) == 1
-    assert memory is not None
-    again = views(memory.clone(), tensors)
-    assert all(torch.equal(a, b) for a, b in zip(tensors, again, strict=True))
+    assert all(a is b for a, b in zip(to_device(tensors, cpu), tensors, strict=True))
     assert all((a == b.numpy()).all() for a, b in zip(to_host(tensors), tensors, strict=True))
-    mixed = [*tensors, torch.tensor(7), torch.rand(4, 3).t(), torch.tensor([True])]
-    joined = join(mixed)
-    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(cut(*joined), mixed, strict=True))
-    for array, tensor in zip(in_one_copy(joined), mixed, strict=True):
-        assert array.dtype == tensor.numpy().dtype and array.shape == tensor.shape and (array == tensor.numpy()).all()
-        assert array.flags.aligned

@@ -52,7 +52,7 @@ def dense_weights(net: RogueNet, batch: ObsBatch) -> Tensor:
         for i in range(count):
             for j in range(count):
                 if visible[j] or not visible[i]:
-                    key = k[j] if relative is None else k[j] + relative.packed_keys[0, i, j]
+                    key = k[j] if relative is None else k[j] + relative.keys[0, i, j]
                     scores[:, i, j] = (q[i] * key).sum(1) / math.sqrt(q.shape[-1])
         found.append(scores.softmax(-1))
         tokens = block(tokens, batch.frames, relative, positions)

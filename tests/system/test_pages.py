@@ -377,7 +377,7 @@ def coefficients(settings: str, *, interpolate: bool) -> dict[int, float]:
     batch = ObsBatch.from_vec_obs(batch_observations([frame], obs_space, actions))
     with torch.no_grad():
         positions.keys.copy_(torch.eye(*positions.keys.shape))  # so that a relative key lists its coefficients
-        keys = positions(batch, index=torch.tensor([[0, 1]])).packed_keys
+        keys = positions(batch, index=torch.tensor([[0, 1]])).keys
     assert keys is not None
     return {row: share for row, share in enumerate(keys[0, 0, 1].tolist()) if share > 1e-6}
 

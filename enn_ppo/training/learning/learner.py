@@ -22,10 +22,8 @@ from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.auxiliary import TargetLoss
-from enn_ppo.training.learning.graphs.learning import MinibatchGraph
-from enn_ppo.training.learning.graphs.support import uses_graphs
 from enn_ppo.training.learning.moments import update_normalization
-from enn_ppo.training.learning.optimizer import make_optimizer, plain_state, set_learning_rates
+from enn_ppo.training.learning.optimizer import make_optimizer, set_learning_rates
 from enn_ppo.training.learning.return_scale import ReturnScale, RewardScale
 from enn_ppo.training.learning.teacher import TeacherLoss, load_teacher
 from enn_ppo.training.learning.vtrace import n_step, recompute_log_probs, vtrace
@@ -38,7 +36,7 @@ from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.pool import EnvSource
 from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch, RogueNet
-from rogue_net.kernels.select import Case, check_backend, say_once, why_not
+from rogue_net.kernels.select import say_once, uses_program, why_no_program
 
 if TYPE_CHECKING:
     from enn_ppo.training.learning.compiled import CompiledPPO
@@ -119,10 +117,9 @@ class Learner:
     Attributes:
         model: policy and value function.
         loss: `ppo_loss` with the additional terms of the settings.
-        uses_graphs: whether training uses CUDA graphs, and acting should, too.
 
     Raises:
-        ValueError: the device does not support the precision, or `compile=graphs`.
+        ValueError: the device does not support the precision.
     """
 
     def __init__(
@@ -136,10 +133,8 @@ class Learner:
     ) -> None:
         self.config, self.device, self.ranks = config, device, ranks
         set_products(config, device)
-        self.uses_graphs = uses_graphs(config, device, ranks)
-        self._learn_minibatch = MinibatchGraph() if self.uses_graphs else None
         self.model = make_model(config, obs_space, action_space).to(device)
-        self.optimizer = make_optimizer(self.model, config, device if self.uses_graphs else None)
+        self.optimizer = make_optimizer(self.model, config)
         self._num_players = num_players
         num_columns = config.rollout.num_envs // ranks.size * num_players
         self.reward_scale = RewardScale(num_columns, ranks) if config.ppo.normalize == "rewards" else None
@@ -149,7 +144,7 @@ class Learner:
         self.loss: Loss = partial(ppo_loss, terms=terms)
         self._ppo_loss = self.loss  # that of the compiled step
         self._compiled: CompiledPPO | None = None
-        if not self.uses_graphs and can_be_compiled(self.model, terms):
+        if can_be_compiled(self.model, terms):
             from enn_ppo.training.learning.compiled import CompiledPPO  # the compiler is needed by those who use it
 
             teachers = [term for term in terms if isinstance(term, TeacherLoss)]
@@ -186,7 +181,7 @@ class Learner:
                 learn = self._compiled.learn
                 stats = update(self.model, self.optimizer, frames_of, *learning, learn=learn, **options)
         else:
-            stats = update(self.model, self.optimizer, samples, *learning, learn=self._learn_minibatch, **options)
+            stats = update(self.model, self.optimizer, samples, *learning, **options)
         self._check_stats(stats, largest)
         limit = self.config.rollout.freeze_normalization_after
         if limit is None or settings.step < limit:
@@ -282,7 +277,7 @@ class Learner:
         return LearnerState(
             policy=self.model.policy.state_dict(),
             value_net=value_net.state_dict() if value_net else None,
-            optimizer=plain_state(self.optimizer),
+            optimizer=self.optimizer.state_dict(),
             scale=scale.state() if scale else None,
         )
 
@@ -393,7 +388,7 @@ def can_be_compiled(model: ActorCritic, terms: Sequence[Term] = ()) -> bool:
     nets = [model.policy] if model.value_net is None else [model.policy, model.value_net]
     if any(net.config.backend == "reference" for net in nets):
         return False
-    reasons = [why_not("program", Case(net.config, next(net.parameters()))) for net in nets]
+    reasons = [why_no_program(net.config, next(net.parameters())) for net in nets]
     reasons += [f"{type(term).__name__} has no kernel" for term in terms if not isinstance(term, TeacherLoss)]
     if not all(parameter.requires_grad for parameter in model.parameters()):
         reasons.append("some parameters are frozen")
@@ -408,7 +403,7 @@ def compiling_networks(config: TrainConfig, env: EnvSource, device: torch.device
     """Let another process compile the kernels of the networks while this one compiles the world, if it is a compiled one."""
     networks = [net for net in (config.net, config.value_net) if net is not None]
     weights = torch.empty(0, device=device)
-    no_program = [net for net in networks if net.backend == "reference" or why_not("program", Case(net, weights))]
+    no_program = [net for net in networks if net.backend == "reference" or why_no_program(net, weights)]
     if not isinstance(env, CompiledEnvironment) or no_program:
         yield
         return
@@ -430,14 +425,14 @@ def make_model(config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[s
 
 
 def set_products(config: TrainConfig, device: torch.device) -> None:
-    """Check that the device supports the networks' `precision`, and set torch's precision of matrix products.
+    """Check that the device supports the networks' `backend` and `precision`, and set torch's precision of matrix products.
 
     Raises:
-        ValueError: see `rogue_net.kernels.select.check_backend`.
+        ValueError: see `rogue_net.kernels.select.uses_program`.
     """
     networks = [net for net in (config.net, config.value_net) if net is not None]
     for net in networks:
-        check_backend(net, device.type)
+        uses_program(net, torch.empty(0, device=device))
     if device.type == "cuda":
         rounded = any(net.precision == "tf32" for net in networks)
         torch.set_float32_matmul_precision("high" if rounded else "highest")

@@ -46,17 +46,10 @@ def _undecorated(method: Any) -> Any:
     return getattr(method, "__wrapped__", method)
 
 
-def make_optimizer(
-    model: ActorCritic, config: TrainConfig, recorded_on: torch.device | None = None
-) -> torch.optim.Optimizer:
+def make_optimizer(model: ActorCritic, config: TrainConfig) -> torch.optim.Optimizer:
     """Make AdamW for the policy, with a second parameter group for a separate value network.
 
     The learning rates are 0 until `set_learning_rates`.
-
-    Args:
-        model: with the parameters.
-        config: of the run.
-        recorded_on: device of the CUDA graph that contains the steps and reads the learning rates from tensors; None: no graph.
     """
     optim, own = config.optim, config.value_optim
     groups: list[dict[str, Any]] = [
@@ -74,29 +67,13 @@ def make_optimizer(
                 "max_grad_norm": own.max_grad_norm or optim.max_grad_norm,
             }
         )
-    if recorded_on is None:
-        return AdamW(groups, lr=0.0, eps=1e-5, fused=True)
-    for group in groups:
-        group["lr"] = torch.zeros((), device=recorded_on)
-    return AdamW(groups, lr=0.0, eps=1e-5, fused=True, capturable=recorded_on.type == "cuda")
+    return AdamW(groups, lr=0.0, eps=1e-5, fused=True)
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, rates: Iterable[float]) -> None:
     """Set the learning rates of the parameter groups, in order; extra rates are ignored."""
     for group, rate in zip(optimizer.param_groups, rates, strict=False):
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)  # in place, where a graph reads it
-        else:
-            group["lr"] = rate
-
-
-def plain_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """`state_dict()` with learning rates as numbers, so that runs with and without CUDA graphs can load it."""
-    state = optimizer.state_dict()
-    for group in state["param_groups"]:
-        group["lr"] = float(group["lr"])
-        group["capturable"] = False
-    return state
+        group["lr"] = rate
 
 
 @torch.no_grad()

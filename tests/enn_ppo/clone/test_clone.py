@@ -344,20 +344,6 @@ def test_ctrl_c_saves_the_clone_after_the_pass_under_way(
     assert load_checkpoint(tmp_path / "run").step == 0
 
 
-@pytest.mark.gpu
-def test_a_gpu_records_and_clones_as_the_cpu_does(lessons: Path, tmp_path: Path) -> None:
-    train(
-        replace(tiny_config(tmp_path / "expert", env=EnvConfig()), device="cuda", record=str(tmp_path / "a.arrow")),
-        env=Copycat,
-    )
-    assert len(read_all(tmp_path / "a.arrow")) == 160
-    clones = [
-        clone(replace(clone_config(tmp_path / device, lessons, loss="kl"), device=device), env=Copycat)  # type: ignore[arg-type]
-        for device in ("cpu", "cuda")
-    ]
-    assert clones[0].metrics["holdout_loss"] == pytest.approx(clones[1].metrics["holdout_loss"], abs=0.01)
-
-
 # --- Mistakes ---
 
 

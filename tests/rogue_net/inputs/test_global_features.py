@@ -14,9 +14,7 @@ from torch import Tensor
 from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.spaces import Angle, Flag
 from rogue_net import FrameKeys, ObsBatch, RogueNet, RogueNetConfig
-from rogue_net.batch.padding import Capacity
 from rogue_net.config import Backend
-from tests.rogue_net.batch.test_padding import check_same_evaluation
 from tests.rogue_net.worlds import ENTITIES, GLOBAL, LOCAL_ACTIONS, World, batches, to_batch
 
 GLOBALS = ("time", Angle("wind"), Flag("hp"))  # one has the name of an entity's feature
@@ -74,12 +72,6 @@ def test_the_answers_are_those_to_entities_that_have_the_features_themselves(
     evaluated = [each.evaluate(own, given_.actions) for each, own in ((net, batch), (other, by_hand))]
     torch.testing.assert_close(*([each.log_probs, each.entropies, each.values] for each in evaluated))
     torch.testing.assert_close(net.value(batch), other.value(by_hand))
-
-
-@given(frames)
-def test_what_fills_up_a_batch_changes_nothing(drawn: list[Observation]) -> None:
-    batch = to_batch(drawn, WORLD)
-    check_same_evaluation(make_net(WORLD, "reference"), batch, Capacity.of(batch, token_pairs=True))
 
 
 def statistics(net: RogueNet) -> list[Tensor]:

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.learner import can_be_compiled
-from rogue_net import FrameKeys, ObsBatch, RogueNet, RogueNetConfig, keyed, transformer
-from rogue_net.batch.frames import Frames
+from rogue_net import FrameKeys, ObsBatch, RogueNet, RogueNetConfig, keyed
 from rogue_net.config import RelposConfig
 from rogue_net.inputs.embedding import Embedding
 from rogue_net.kernels import select
@@ -82,6 +81,7 @@ def test_a_crowd_of_500_among_frames_of_5_is_computed_as_if_alone(relpos: Relpos
 # --- What no program can compute
 
 BATCH = even_scene(3, 4).batch
+WEIGHT = torch.empty(0)
 KEYS = FrameKeys(keyed(3, torch.arange(3)))
 NO_PROGRAM = {
     "the width of a head, net.d_model=24 / net.n_head=2 = 12, is not a multiple of 8": {"d_model": 24},
@@ -136,17 +136,16 @@ def test_fused_refuses_by_name_what_has_no_kernels_and_else_modules_act_which_is
 ) -> None:
     has_bf16(True)
     with pytest.raises(ValueError) as error:
-        select.check_backend(make_config(**options), "cpu")
+        select.uses_program(make_config(**options), WEIGHT)
     assert str(error.value) == f"net.backend=fused cannot be: {reason}; allowed: reference, auto"
-    for name in ("auto", "reference"):
-        select.check_backend(make_config(**options, backend=name), "cpu")
-    select.check_backend(make_config(), "cpu")
+    assert not select.uses_program(make_config(**options, backend="reference"), WEIGHT)
+    assert select.uses_program(make_config(), WEIGHT)
     net = make_net(make_config(**options, backend="auto"))
-    assert select.why_not("program", select.Case(net.config, net.value_head.project.weight)) == reason
+    assert select.why_no_program(net.config, net.value_head.project.weight) == reason
     for _ in range(3):
         torch.testing.assert_close(acted(net), acted(twin(net, "reference")), rtol=0, atol=0)
         assert not can_be_compiled(ActorCritic(net, None))
-    assert said() == [f"PyTorch's modules take the place of kernels, which is slower: {reason}"]
+    assert said() == [f"PyTorch's modules take the place of the compiled program, which is slower: {reason}"]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +172,7 @@ def test_the_reference_is_modules_and_says_nothing(said: Callable[[], list[str]]
 
 
 def test_modules_draw_what_a_program_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At other temperatures, from a generator, with logits, and of padded batches."""
+    """At other temperatures, from a generator, and with logits."""
     net = make_net(make_config())
     generator = torch.Generator().manual_seed(0)
     ways: list[dict[str, Any]] = [
@@ -186,8 +185,6 @@ def test_modules_draw_what_a_program_does_not(monkeypatch: pytest.MonkeyPatch) -
         net.act(BATCH, **way)
     assert net._program is None
     assert net.program(BATCH) is not None
-    padded = replace(BATCH, padded=True)
-    assert net.program(padded) is None
     forbid_modules(net, monkeypatch)
     for way in ways:
         with pytest.raises(AssertionError, match="modules computed it"):
@@ -207,13 +204,15 @@ def test_other_numbers_than_float32_are_left_to_modules(said: Callable[[], list[
     assert line.endswith("it computes in float32, and the network in float64")
 
 
-def test_other_devices_are_left_to_modules() -> None:
+def test_other_devices_are_left_to_modules(said: Callable[[], list[str]]) -> None:
     elsewhere = torch.empty(3, 16, device="meta")
-    for name in ("fused", "auto"):
-        config = make_config(backend=name)
-        reason = select.why_not("program", select.Case(config, elsewhere))
-        assert reason == "it computes on the CPU, and the network is on meta"
-        assert select.select(config, elsewhere, drop=False) == select.Choice("none")
+    assert not select.uses_program(make_config(backend="auto"), elsewhere)
+    message = (
+        "net.backend=fused cannot be: it computes on the CPU, and the network is on meta; allowed: reference, auto"
+    )
+    with pytest.raises(ValueError, match=message):
+        select.uses_program(make_config(backend="fused"), elsewhere)
+    assert said() == []
 
 
 def test_where_torch_makes_other_tensors_by_default_modules_act(said: Callable[[], list[str]]) -> None:
@@ -233,7 +232,7 @@ def test_where_torch_makes_other_tensors_by_default_modules_act(said: Callable[[
     finally:
         torch.set_default_dtype(torch.float32)
     with torch.device("meta"):
-        assert select.why_not("program", select.Case(net.config, net.value_head.project.weight)) is not None
+        assert select.why_no_program(net.config, net.value_head.project.weight) is not None
         assert not can_be_compiled(ActorCritic(net, None))
         torch.testing.assert_close(net.value(BATCH), expected)
     assert lines == ["torch.float64 on cpu"] and len(said()) == 2
@@ -256,65 +255,6 @@ def test_dropout_is_active_while_learning_only(name: str) -> None:
     assert not torch.allclose(dropped[0]["value"], expected, atol=1e-3)
 
 
-# --- CUDA, as far as it can be told without
-
-
-@pytest.fixture
-def like_cuda(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
-    """(3, 16) tokens on a device that counts as CUDA, on which the kernels have passed their checks."""
-    monkeypatch.setattr(select, "TRITON_DEVICES", {"meta"})
-    monkeypatch.setattr(select, "_passed", lambda device: True)
-    return torch.empty(3, 16, device="meta")
-
-
-def test_on_cuda_attention_is_tritons_and_of_long_frames_in_bf16_torchs(like_cuda: torch.Tensor) -> None:
-    for name in ("auto", "fused"):
-        choice = select.select(make_config(backend=name), like_cuda, drop=True)
-        assert choice == select.Choice("triton")
-    assert select.select(make_config(backend="reference"), like_cuda, drop=False) == select.Choice("none")
-    rough = make_config(precision="bf16", backend="auto")
-    offsets = torch.tensor([0, 3], device="meta")
-    long = torch.empty(1000, 16, device="meta")
-    assert select.select(rough, long, Frames(offsets), drop=False).kernels == "varlen"
-    assert select.select(rough, like_cuda, Frames(offsets), drop=False).kernels == "triton"
-    assert select.select(rough, long, Frames(offsets, padded=True), drop=False).kernels == "triton"
-    hides = Frames(offsets, visible=torch.ones(1000, dtype=torch.bool, device="meta"))
-    assert select.select(rough, long, hides, drop=False).kernels == "triton"
-    assert select.select(make_config(precision="tf32", backend="auto"), like_cuda, drop=False).products == "tf32"
-
-
-@pytest.mark.parametrize(
-    ("message", "options"),
-    [
-        ("net.pooling=mean has no kernels", {"pooling": "mean"}),
-        ("the width of a head, net.d_model / net.n_head = 160, is above 128", {"d_model": 160, "n_head": 1}),
-        ("net.attention_dropout=0.5 has no kernels", {"attention_dropout": 0.5}),
-    ],
-)
-def test_what_triton_cannot_do_is_refused_by_name_and_auto_falls_back(
-    message: str, options: dict[str, Any], like_cuda: torch.Tensor, said: Callable[[], list[str]]
-) -> None:
-    with pytest.raises(ValueError, match=f"net.backend=fused cannot be: .*{message}.*; allowed: reference, auto"):
-        select.select(make_config(**options), like_cuda, drop=True)
-    choice = select.select(make_config(backend="auto", precision="bf16", **options), like_cuda, drop=True)
-    assert choice == select.Choice("none", "bf16")
-    assert len(said()) == 1
-
-
-def test_modules_round_products_to_bf16_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = even_scene(10, 8).batch
-    net = make_net(make_config((32, 2), backend="reference"), batch)
-    exact = blocks_of(net, batch)
-    rounding = select.Choice("none", "bf16")
-    monkeypatch.setattr(transformer, "select", lambda *_, **__: rounding)
-    evaluation = net.evaluate(batch, net.act(batch).actions)
-    numbers = [evaluation.values, *evaluation.logits.values(), *evaluation.log_probs.values()]
-    assert all(each.dtype == torch.float32 for each in numbers)
-    rounded = blocks_of(net, batch)
-    assert_tensor_near(rounded.outputs["out"], exact.outputs["out"], "out", bound=0.01)
-    assert not torch.equal(rounded.outputs["out"], exact.outputs["out"])
-
-
 # --- bfloat16
 
 
@@ -325,7 +265,7 @@ def test_a_cpu_without_instructions_for_bf16_refuses_it_by_name(has_bf16: Callab
     with pytest.raises(ValueError, match=message):
         make_net(config).act(BATCH)
     with pytest.raises(ValueError, match=message):
-        select.check_backend(config, "cpu")
+        select.uses_program(config, WEIGHT)
 
 
 def test_tf32_is_for_cuda() -> None:
@@ -334,9 +274,9 @@ def test_tf32_is_for_cuda() -> None:
         with pytest.raises(ValueError, match=message):
             make_net(config).act(BATCH, greedy=True)
         with pytest.raises(ValueError, match=message):
-            select.check_backend(config, "cpu")
+            select.uses_program(config, WEIGHT)
     for precision in ("tf32", "bf16"):
-        select.check_backend(make_config(precision=precision, backend="reference"), "cuda")
+        select.check_precision(make_config(precision=precision), "cuda")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from entity_gym import (
 )
 from entity_gym.batch.batching import batch_observations
 from rogue_net import ObsBatch, RogueNet, RogueNetConfig
-from rogue_net.attention import packed_attention, ragged_attention
+from rogue_net.attention import ragged_attention
 from rogue_net.config import RelposConfig, TranslationConfig
 from rogue_net.relative.relative_positions import RelativePositions
 from tests.rogue_net.relative_cases import make_case
@@ -65,8 +65,7 @@ def shares(config: RelposConfig, space: ObsSpace, frame: dict[str, Points]) -> T
     with torch.no_grad():
         module.keys.copy_(torch.eye(num_buckets))
     batch = batch_of(space, frame)
-    keys = module(batch, batch.frames.rows.index).packed_keys
-    assert keys is not None
+    keys = module(batch, batch.frames.rows.index).keys
     return keys[0].detach()
 
 
@@ -376,8 +375,7 @@ FRAME: dict[str, Points] = {"A": [[0.0, 0.0], [2.0, 1.0]], "B": [[3.0, -1.0, 9.0
 def packed(module: RelativePositions, batch: ObsBatch) -> tuple[Tensor, Tensor]:
     """(T, T, K) relative keys and values of the only row."""
     relative = module(batch, batch.frames.rows.index)
-    assert relative.packed_keys is not None and relative.packed_values is not None
-    return relative.packed_keys[0].detach(), relative.packed_values[0].detach()
+    return relative.keys[0].detach(), relative.values[0].detach()
 
 
 def grid(**settings: Any) -> RelposConfig:
@@ -393,7 +391,7 @@ def test_attention_adds_relative_keys_to_keys_and_gated_relative_values_to_value
     relative = module(batch, frames.rows.index)._replace(gate=module.gate(x))
     keys, values = packed(module, batch)
     gates = torch.relu(x @ module.gate_projection.weight.T + module.gate_projection.bias)
-    out = packed_attention(torch.stack([q, k, v], 1), frames, relative, dropout=0.0)
+    out = ragged_attention(torch.stack([q, k, v], 1), frames, relative)
     for i in range(3):
         for head in range(2):
             weights = ((k[:, head] + keys[i]) @ q[i, head] / math.sqrt(4)).softmax(0)
@@ -480,7 +478,7 @@ def test_a_hidden_entity_does_not_reach_visible_ones_and_sees_them() -> None:
         batch = batch_of(BOTH, {**FRAME, "B": [place]}, visible={"B": [False]})
         frames = batch.frames
         relative = module(batch, frames.rows.index)._replace(gate=torch.ones(3, 4))
-        outs.append(packed_attention(torch.stack([q, k, v], 1), frames, relative, dropout=0.0))
+        outs.append(ragged_attention(torch.stack([q, k, v], 1), frames, relative))
     assert torch.equal(outs[0][:2], outs[1][:2])
     assert not torch.allclose(outs[0][2], outs[1][2])
 

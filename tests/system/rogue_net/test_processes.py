@@ -46,13 +46,13 @@ def test_a_program_acts_by_threads_in_a_process_that_was_forked_after_threads_we
 def test_without_a_compiler_fused_refuses_and_auto_works() -> None:
     program = """
 import torch
-from rogue_net.kernels.select import check_backend
+from rogue_net.kernels.select import uses_program
 from tests.rogue_net.backends import even_scene, make_config, make_net
 batch = even_scene(2, 3).batch
 net = make_net(make_config(backend="auto"))
 net.evaluate(batch, net.act(batch, greedy=True).actions).values.sum().backward()
 try:
-    check_backend(make_config(), "cpu")
+    uses_program(make_config(), torch.empty(0))
 except ValueError as error:
     print(error)
 """

@@ -313,16 +313,3 @@ def test_numbers_leave_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "tolist", tolist)
     assert row(on("meta")).keys() == row(rollout()).keys()
     assert [tensor.device.type for tensor in asked] == ["meta", "cpu"]
-
-
-@pytest.mark.gpu
-def test_counting_on_a_gpu_gives_the_same_and_synchronises_once() -> None:
-    played = on("cuda")
-    assert row(played) == pytest.approx(row(rollout()))
-    with pytest.warns(UserWarning) as warned:
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            summarize(played, SPACES)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    assert sum("synchroniz" in str(warning.message) for warning in warned) == 1

@@ -1,1 +1,0 @@
-"""Acting and learning as CUDA graphs, which are recorded once and replayed on new inputs (`compile=graphs`)."""
