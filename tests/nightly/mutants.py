@@ -63,7 +63,7 @@ COMPILED = {
 }
 # Files without mutants, because they are going to be removed.
 GOING = """
-    rogue_net/kernels/cuda/* enn_ppo/convert/* enn_ppo/training/learning/graphs/* entity_gym/pools/batch_env.py
+    rogue_net/kernels/cuda/* enn_ppo/convert/* enn_ppo/training/learning/graphs/*
     entity_gym/pools/episodes.py entity_gym/pools/processes/env.py entity_gym/play/keyboard.py
     entity_gym/play/screen.py entity_gym/agents/schema.py entity_gym/bridges/gymnasium/tuple_agents.py
     enn_ppo/plot/page.py enn_ppo/eval/video.py
