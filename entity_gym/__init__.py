@@ -1,7 +1,7 @@
 """Worlds with a variable number of things: what a world declares and shows, and pools that step many of them.
 
 To write a world: `Environment` (a Python object), `CompiledEnvironment` (three functions over one record) or
-`BatchEnvironment` (rules over arrays), with the spaces below. To step worlds: `make`, or a pool. To see a batch: `VecObs`.
+`EnvSlots` (rules over arrays), with the spaces below. To step worlds: `make`, or a pool. To see a batch: `VecObs`.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from entity_gym.batch.ragged import RaggedBuffer
     from entity_gym.batch.vec_obs import VecActionMask, VecObs
     from entity_gym.compiled import CompiledEnvironment
-    from entity_gym.pools.batch_env import BatchEnvironment
     from entity_gym.pools.episodes import EpisodeVecEnv
     from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
     from entity_gym.pools.processes.env import ProcessVecEnv
+    from entity_gym.pools.slots import EnvSlots
     from entity_gym.pools.vec_env import VecEnv
     from entity_gym.registry import list_envs, make, make_spec, register
 
 #: Names that are imported when they are used first: the compiler alone takes longer to import than all the rest.
 _LATER = {
-    "BatchEnvironment": "pools.batch_env",
     "CompiledEnvironment": "compiled",
+    "EnvSlots": "pools.slots",
     "EpisodeVecEnv": "pools.episodes",
     "ListEnv": "pools.pool",
     "ProcessVecEnv": "pools.processes.env",
@@ -67,7 +67,6 @@ __all__ = [
     "ActionMask",
     "ActionSpace",
     "Angle",
-    "BatchEnvironment",
     "CategoricalAction",
     "CategoricalActionMask",
     "CategoricalActionSpace",
@@ -79,6 +78,7 @@ __all__ = [
     "Entity",
     "EntityID",
     "Environment",
+    "EnvSlots",
     "EpisodeVecEnv",
     "Flag",
     "GlobalCategoricalAction",

@@ -20,9 +20,9 @@ import numpy as np
 
 from entity_gym.environment import Environment
 from entity_gym.errors import nearest
-from entity_gym.pools.batch_env import BatchEnvironment, BatchSlots
 from entity_gym.pools.pool import EnvSource, ListEnv, SlotVecEnv, ThreadedVecEnv, is_compiled, make_slots
 from entity_gym.pools.python_slots import PythonSlots
+from entity_gym.pools.slots import EnvSlots
 from entity_gym.pools.spec import OPTIONS, EnvConfig, EnvSpec, describe_spaces
 from entity_gym.pools.vec_env import VecEnv
 
@@ -175,7 +175,7 @@ def make(env: EnvSource | str, num_envs: int = 1, **options: Any) -> Any:
 
     Args:
         env: one of `list_envs()`, "package.module:Class", or what pools are made from: a compiled environment (class, or
-            instance with parameters), a class or function that makes a Python one, a `BatchEnvironment` class.
+            instance with parameters), a class or function that makes a Python one, a class of `EnvSlots`.
         num_envs: number of environments.
         options: those of `EnvConfig`, and the environment's parameters.
 
@@ -325,7 +325,7 @@ def draws(prepared: Prepared, pool: SlotVecEnv) -> bool:
         return prepared.source.render is not None
     if isinstance(pool.slots, PythonSlots):
         return type(pool.slots.envs[0]).render is not Environment.render
-    return not isinstance(pool.slots, BatchSlots) or type(pool.slots.env).render is not BatchEnvironment.render
+    return type(pool.slots).render is not EnvSlots.render
 
 
 def spec_of(prepared: Prepared, pool: VecEnv | None = None) -> EnvSpec:

@@ -13,8 +13,7 @@ from entity_gym.agents import TrainEnv
 from entity_gym.bridges.incoming import check_arguments
 from entity_gym.bridges.views import included_views, view_mapping
 from entity_gym.compiled import CompiledEnvironment
-from entity_gym.pools.batch_env import BatchEnvironment
-from entity_gym.pools.pool import EnvSource, ThreadedVecEnv, is_compiled
+from entity_gym.pools.pool import EnvSource, ThreadedVecEnv, is_compiled, is_slots
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.slots import SlotsFactory
 from entity_gym.pools.vec_env import VecEnv
@@ -53,7 +52,7 @@ class BoundEnvironment(NamedTuple):
         source: Any = self.source
         if isinstance(source, CompiledEnvironment):
             return source.as_environment()
-        if _is_vectorised(source):
+        if is_slots(source):
             raise ValueError(f"{self.config.id} is vectorised by hand and has no form that can be drawn one by one")
         made: Environment = source()
         return made
@@ -82,10 +81,6 @@ class BoundEnvironment(NamedTuple):
             first_env=first_env,
             background=background,
         )
-
-
-def _is_vectorised(source: object) -> bool:
-    return isinstance(source, type) and issubclass(source, BatchEnvironment)
 
 
 def bind_environment(config: EnvConfig, env: EnvFactory | None = None) -> BoundEnvironment:
@@ -130,11 +125,9 @@ def _bind(factory: Any, name: str, kwargs: Mapping[str, Any]) -> EnvSource:
     if is_compiled(factory):
         compiled: CompiledEnvironment = with_parameters(factory, kwargs)
         return compiled
-    if _is_vectorised(factory):
-        if kwargs:
-            raise ValueError(f"env.kwargs {kwargs} cannot be given to {name}, which is vectorised by hand: subclass it")
-        vectorised: type[BatchEnvironment] = factory
-        return vectorised
+    if is_slots(factory):
+        slots: EnvSource = with_parameters(factory, kwargs)
+        return slots
     if isinstance(factory, TrainEnv):
         return factory.configured(kwargs)
     if isinstance(factory, SlotsFactory):

@@ -10,17 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions.kind import ActionSpace, one_of, with_value
-from entity_gym.actions.reading import (
-    BatchActors,
-    BatchEntities,
-    EntityID,
-    Flags,
-    FrameEntities,
-    Offer,
-    as_indices,
-    as_mask,
-    keep_frames,
-)
+from entity_gym.actions.reading import EntityID, Flags, FrameEntities, Offer
 from entity_gym.batch.vec_obs import VecActionMask
 from entity_gym.errors import nearest
 from entity_gym.spaces import check_names
@@ -87,14 +77,6 @@ class CategoricalActionSpace(ActionSpace):
         is_open = entities.mask(mask.mask, actors, len(self.choices), "choices", name)
         entities.require_open(is_open, actors, "choices", name)
         return Offer(actors, mask=is_open)
-
-    def read_batch(self, name: str, given: BatchActors, entities: BatchEntities) -> VecActionMask:
-        actors, offered = entities.find(given.actors, "actor", name), entities.offered(given, name)
-        mask = entities.mask(given.mask, (len(self.choices),), actors.counts, name)
-        if mask is not None:
-            entities.require_open(np.asarray(mask.values.any(axis=1)), actors, offered, name)
-            mask = keep_frames(mask, offered)
-        return VecActionMask(as_indices(keep_frames(actors, offered)), mask=as_mask(mask))
 
     def allowed(self, values: NDArray[np.int64], offered: VecActionMask) -> NDArray[np.bool_]:
         return choice_allowed(values[:, 0], offered, len(self.choices))

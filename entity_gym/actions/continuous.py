@@ -10,15 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions.kind import ActionSpace, Choice, one_of, with_value
-from entity_gym.actions.reading import (
-    BatchActors,
-    BatchEntities,
-    EntityID,
-    FrameEntities,
-    Offer,
-    as_indices,
-    keep_frames,
-)
+from entity_gym.actions.reading import EntityID, FrameEntities, Offer
 from entity_gym.batch.decimals import to_decimals
 from entity_gym.batch.vec_obs import VecActionMask
 from entity_gym.errors import nearest
@@ -141,12 +133,6 @@ class ContinuousActionSpace(ActionSpace):
 
     def read(self, name: str, mask: ContinuousActionMask, entities: FrameEntities) -> Offer:
         return Offer(entities.find(mask.actor_ids, mask.actor_types, "actor", name))
-
-    def read_batch(self, name: str, given: BatchActors, entities: BatchEntities) -> VecActionMask:
-        if given.mask is not None:
-            raise ValueError(f"{entities.name}: action {name!r} is continuous, and was given a mask; it has none")
-        actors = keep_frames(entities.find(given.actors, "actor", name), entities.offered(given, name))
-        return VecActionMask(as_indices(actors))
 
     def allowed(self, values: NDArray[np.float32], offered: VecActionMask) -> NDArray[np.bool_]:
         return np.asarray(~self._wrong(values).any(axis=1))

@@ -17,18 +17,7 @@ from entity_gym.actions.categorical import (
     sample_choices,
 )
 from entity_gym.actions.kind import ActionSpace
-from entity_gym.actions.reading import (
-    BatchActors,
-    BatchEntities,
-    EntityID,
-    Flags,
-    FrameEntities,
-    Offer,
-    Rows,
-    as_indices,
-    as_mask,
-    keep_frames,
-)
+from entity_gym.actions.reading import EntityID, Flags, FrameEntities, Offer
 from entity_gym.batch.vec_obs import VecActionMask
 
 
@@ -85,17 +74,6 @@ class GlobalCategoricalActionSpace(ActionSpace):
         is_open = entities.mask(mask.mask, actors, len(self.choices), "choices", name)
         entities.require_open(is_open, actors, "choices", name)
         return Offer(actors, mask=is_open)
-
-    def read_batch(self, name: str, given: BatchActors, entities: BatchEntities) -> VecActionMask:
-        actors, offered = Rows(entities.total, np.ones(len(entities.total), np.int64)), entities.offered(given, name)
-        rows = given.mask
-        if rows is not None and not isinstance(rows, Rows):
-            rows = np.asarray(rows)[:, None]
-        mask = entities.mask(rows, (len(self.choices),), actors.counts, name)
-        if mask is not None:
-            entities.require_open(np.asarray(mask.values.any(axis=1)), actors, offered, name)
-            mask = keep_frames(mask, offered)
-        return VecActionMask(as_indices(keep_frames(actors, offered)), mask=as_mask(mask))
 
     def allowed(self, values: NDArray[np.int64], offered: VecActionMask) -> NDArray[np.bool_]:
         return choice_allowed(values[:, 0], offered, len(self.choices))

@@ -4,7 +4,7 @@ A kind is one module of this package with three dataclasses, the space that a wo
 observation offers the action, and the action that a world receives. Everything that happens to an action on its way is a
 method of the space, in the order of the way:
 
-    read, read_batch     the offer of an observation, checked, with ids turned into entity indices
+    read                 the offer of an observation, checked, with ids turned into entity indices
     allowed, refusal     a choice checked against the offer
     for_world            a choice in the world's own ids
     sample               a random choice
@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.reading import BatchActors, BatchEntities, EntityID, FrameEntities, Offer
+from entity_gym.actions.reading import EntityID, FrameEntities, Offer
 from entity_gym.batch.vec_obs import VecActionMask
 from entity_gym.errors import check_parts
 from entity_gym.spaces import ObsSpace
@@ -98,14 +98,6 @@ class ActionSpace(ABC):
 
         Raises:
             ValueError: the mask does not fit the frame or the space.
-        """
-
-    @abstractmethod
-    def read_batch(self, name: str, given: BatchActors, entities: BatchEntities) -> VecActionMask:
-        """Read how many frames of a world over arrays offer the action.
-
-        Raises:
-            ValueError: the actors, actees or masks do not fit the frames or the space.
         """
 
     @abstractmethod

@@ -13,20 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions.kind import ActionSpace, Choice, one_of, with_value
-from entity_gym.actions.reading import (
-    NO_INDICES,
-    BatchActors,
-    BatchEntities,
-    EntityID,
-    Flags,
-    FrameEntities,
-    Offer,
-    Rows,
-    as_indices,
-    as_mask,
-    keep_frames,
-)
-from entity_gym.batch.ragged import offsets_of
+from entity_gym.actions.reading import NO_INDICES, EntityID, Flags, FrameEntities, Offer
 from entity_gym.batch.vec_obs import VecActionMask
 
 NOBODY = -1
@@ -121,22 +108,6 @@ class SelectEntityActionSpace(ActionSpace):
             if not others.all():
                 pairs = others if pairs is None else pairs & others
         return Offer(actors, actees, pairs)
-
-    def read_batch(self, name: str, given: BatchActors, entities: BatchEntities) -> VecActionMask:
-        actors, actees = entities.find(given.actors, "actor", name), entities.find(given.actees, "actee", name)
-        offered = entities.offered(given, name)
-        pairs = entities.mask(given.mask, (), actors.counts * actees.counts, name)
-        if pairs is not None and not self.can_close:
-            is_open = _any_of_each(pairs.values, np.repeat(actees.counts, actors.counts))
-            entities.require_open(is_open, actors, offered, name)
-        if self.exclude_self:
-            pairs = _without_self(pairs, actors, actees)
-        acting = keep_frames(actors, offered)
-        return VecActionMask(
-            as_indices(acting),
-            as_indices(keep_frames(actees, offered & (acting.counts > 0))),
-            as_mask(None if pairs is None else keep_frames(pairs, offered)),
-        )
 
     def allowed(self, values: NDArray[np.int64], offered: VecActionMask) -> NDArray[np.bool_]:
         """Return (A,) true where the entity is offered and open, or nobody is allowed. Loops over frames with actors."""
@@ -258,22 +229,3 @@ class SelectEntityActionSpace(ActionSpace):
         )
         chosen = [columns.get(value, NOBODY) for value in decisions["chosen"]]
         return {**decisions, "actees": actees.tolist(), "chosen": chosen}
-
-
-def _without_self(pairs: Rows | None, actors: Rows, actees: Rows) -> Rows | None:
-    """Close the pairs of an actor with itself; None if nothing is closed."""
-    per_actor = np.repeat(actees.counts, actors.counts)  # (A,) pairs of each actor
-    first = np.repeat(offsets_of(actees.counts)[:-1], actors.counts)  # (A,) its first actee
-    within = np.arange(int(per_actor.sum())) - np.repeat(np.cumsum(per_actor) - per_actor, per_actor)
-    others = np.repeat(actors.values, per_actor) != actees.values[np.repeat(first, per_actor) + within]
-    if pairs is not None:
-        return Rows(pairs.values & others, pairs.counts)
-    return None if others.all() else Rows(others, actors.counts * actees.counts)
-
-
-def _any_of_each(flags: NDArray[np.bool_], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return true for each run of flags of these lengths in which one is set, or that is empty."""
-    ends = np.cumsum(lengths)
-    opened = np.concatenate([[0], np.cumsum(flags)])
-    result: NDArray[np.bool_] = (opened[ends] > opened[ends - lengths]) | (lengths == 0)
-    return result

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import entity_gym
 import entity_gym.bridges
 from entity_gym.environment import Environment
-from entity_gym.pools.batch_env import BatchEnvironment
-from entity_gym.pools.pool import EnvSource, is_compiled
+from entity_gym.pools.pool import EnvSource, is_compiled, is_slots
 from entity_gym.registry import look_up, with_parameters
 
 # --- Loading
@@ -40,8 +39,8 @@ def load_environment(name: str, parameters: Mapping[str, Any], view: str | None 
         view: what of the observations of another library's environment is an entity.
 
     Raises:
-        ValueError: there is no such environment, it has no such parameter, or it is a `BatchEnvironment`. Exceptions of the
-            module's own code pass through.
+        ValueError: there is no such environment, it has no such parameter, or it is a class of `EnvSlots`. Exceptions of
+            the module's own code pass through.
     """
     library, colon, rest = name.partition(":")
     if colon and library in LIBRARIES:
@@ -62,11 +61,10 @@ def load_environment(name: str, parameters: Mapping[str, Any], view: str | None 
 
 
 def refuse_batches(source: Any, name: str) -> None:
-    """Raise a ValueError for a `BatchEnvironment`."""
-    if isinstance(source, type) and issubclass(source, BatchEnvironment):
+    """Raise a ValueError for a class of `EnvSlots`."""
+    if is_slots(source):
         raise ValueError(
-            f"{name} is a BatchEnvironment, which is many environments at once; give an Environment or a "
-            "CompiledEnvironment"
+            f"{name} is a class of EnvSlots, which is many environments at once; give an Environment or a CompiledEnvironment"
         )
 
 

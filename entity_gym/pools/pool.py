@@ -22,9 +22,16 @@ from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment
-from entity_gym.pools.batch_env import BatchEnvironment, BatchSlots, CreateBatch
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations, SlotsFactory, check_num_envs, run_serially
+from entity_gym.pools.slots import (
+    EnvIds,
+    EnvSlots,
+    FinalObservations,
+    SlotsFactory,
+    check_final_observations,
+    check_num_envs,
+    run_serially,
+)
 from entity_gym.pools.vec_env import (
     EnvIdLike,
     EnvInfo,
@@ -52,10 +59,10 @@ if TYPE_CHECKING:  # it imports the compiler, which other environments need not 
     from entity_gym.compiled import CompiledEnvironment
 
 #: All that pools are made from: a compiled environment (class, or instance with its parameters), the class of a Python
-#: environment or a function that makes one, a `BatchEnvironment` class (with parameters as a `functools.partial`), or a
+#: environment or a function that makes one, a class of `EnvSlots` (with parameters as a `functools.partial`), or a
 #: `SlotsFactory`.
 EnvSource: TypeAlias = (
-    "CompiledEnvironment | type[CompiledEnvironment] | Callable[[], Environment] | type[BatchEnvironment]"
+    "CompiledEnvironment | type[CompiledEnvironment] | Callable[[], Environment] | type[EnvSlots]"
     " | functools.partial[Any]"
 )
 
@@ -98,8 +105,11 @@ def make_slots(
             num_envs, num_workers=num_workers, compile=compile, boundscheck=boundscheck, **common
         )
         return slots
-    if is_batch(given):
-        return BatchSlots(given, num_envs, **common)
+    if is_slots(given):
+        check_num_envs(num_envs)
+        check_final_observations(final_observations)
+        own: EnvSlots = given(num_envs, **common)
+        return own
     if isinstance(given, SlotsFactory):
         return given.make_slots(num_envs, **common)
     if isinstance(given, Environment):
@@ -115,10 +125,10 @@ def is_compiled(env: object) -> bool:
     return hasattr(env, "as_environment")  # asked in this way, the compiler need not be imported
 
 
-def is_batch(env: object) -> bool:
-    """True for a `BatchEnvironment` class, alone or as a `functools.partial` with its parameters."""
+def is_slots(env: object) -> bool:
+    """True for a class of `EnvSlots`, alone or as a `functools.partial` with its parameters."""
     cls = env.func if isinstance(env, functools.partial) else env
-    return isinstance(cls, type) and issubclass(cls, BatchEnvironment)
+    return isinstance(cls, type) and issubclass(cls, EnvSlots)
 
 
 class SlotVecEnv(VecEnv):
@@ -424,35 +434,6 @@ class ListEnv(SlotVecEnv):
         if not isinstance(self.slots, PythonSlots):
             raise AttributeError(f"environments of {type(self.slots).__name__} are no Python objects")
         return self.slots.envs
-
-
-class BatchVecEnv(SlotVecEnv):
-    """Steps a `BatchEnvironment` in the calling thread.
-
-    The other pools take the class of a `BatchEnvironment`, too; this one also takes a function.
-
-    Args:
-        create_env: makes one of `num_envs` environments: its class, or a function of that number.
-        num_envs, seed, final_observations, batch_size, first_env: as in `ListEnv`.
-    """
-
-    def __init__(
-        self,
-        create_env: CreateBatch,
-        num_envs: int,
-        seed: int = 0,
-        final_observations: FinalObservations = "truncated",
-        batch_size: int | None = None,
-        first_env: int = 0,
-    ) -> None:
-        slots = BatchSlots(create_env, num_envs, first_env=first_env, final_observations=final_observations)
-        super().__init__(slots, batch_size=batch_size, seed=seed)
-
-    @property
-    def env(self) -> BatchEnvironment:
-        """The world."""
-        assert isinstance(self.slots, BatchSlots)
-        return self.slots.env
 
 
 class ThreadedVecEnv(SlotVecEnv):

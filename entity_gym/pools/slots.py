@@ -40,10 +40,23 @@ def run_serially(fn: Callable[[int], None], n: int) -> None:
 class EnvSlots(ABC):
     """N environments of one kind, each with what it last showed.
 
+    Pools take a subclass wherever they take what makes an environment, as long as its constructor takes `num_envs`, and by
+    name `first_env`, `autoreset`, `final_observations` and `entity_ids`; further parameters are the world's own. So a world
+    over NumPy arrays is stepped as a whole, as `examples/walks.py` shows. It keeps arrays with a row for each environment,
+    makes `_reader`, a `FrameReader` of its spaces and its name, and reads and writes only the rows that it is asked for.
+    `ids` are (n,) int64 and below N, each at most once. Actions are n sequences of (A, 1) int64 or (A, F) float32, for the A
+    actors that the last observation of the environment offered. An observation is a `VecObs` of n frames; in one that ends
+    an episode nobody acts.
+
     Who calls what, and when: `reset` and `step` run in several threads at once, with different `worker`s and for environments
     that are not the same. `check`, `collect` and `render` are called by the thread of worker 0, possibly while *other*
     environments are being stepped by workers 1, 2, ... Everything else is called while nothing is under way.
     What an environment raises keeps its type and message and gets a note with `where(i)`.
+
+    Args:
+        num_envs: N, at least 1.
+        first_env: the number of environment 0 in seeds and messages, where this is a part of a larger pool.
+        entity_ids: fill in `VecObs.ids`, with -1 for entities without an id.
 
     Attributes:
         autoreset: after the last step of an episode the slot shows the first observation of the next one, with the finished
@@ -92,7 +105,6 @@ class EnvSlots(ABC):
             ValueError: if `seed` is negative.
         """
 
-    @abstractmethod
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
         """Set parameters for the coming episodes, one mapping for each of `ids`; the running ones go on with theirs.
 
@@ -102,6 +114,7 @@ class EnvSlots(ABC):
             ValueError: if the environment takes none; for a compiled one also for a parameter that it does not have, or a
                 value that it does not allow, which others say when the episode begins.
         """
+        raise ValueError(f"{self._reader.environment} does not implement configure(), so it takes no env_info")
 
     @abstractmethod
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
@@ -142,9 +155,9 @@ class EnvSlots(ABC):
             ValueError: for an observation that does not fit the spaces.
         """
 
-    @abstractmethod
     def render(self, i: int) -> NDArray[np.uint8]:
         """Draw environment `i` as a (height, width, 3) image."""
+        raise NotImplementedError(f"{self._reader.environment} does not implement render()")
 
     def draw(self, i: int) -> Mapping[str, Any] | None:
         """Return how environment `i` wants its running episode to be drawn, as the world says it; None: it does not say."""
@@ -158,36 +171,37 @@ class EnvSlots(ABC):
         return None
 
     @property
-    @abstractmethod
     def can_save(self) -> bool:
         """True if `state`, `load_state` and `clone` work for these environments."""
+        return False
 
-    @abstractmethod
     def state(self) -> dict[str, Any]:
         """Return a state from which `load_state` continues exactly, with observations and random numbers.
 
-        Also works before the first reset. The values are arrays, numbers, strings, None, and lists, tuples and dictionaries of
-        these. Last observations (`VecObs.final`) belong to a step and are not kept.
+        Also works before the first reset. It holds `num_envs`, or a list `environments`, and besides only lists and arrays
+        with an entry for each environment, and dictionaries of these: pools of processes join and cut them. Entries are
+        numbers, strings, None, arrays, and lists, tuples and dictionaries of these. Last observations (`VecObs.final`) belong
+        to a step and are not kept.
         """
+        raise NotImplementedError(f"{self._reader.environment} does not implement state()")
 
-    @abstractmethod
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned.
 
         Raises:
             ValueError: if it is of another number of environments.
         """
+        raise NotImplementedError(f"{self._reader.environment} does not implement load_state()")
 
-    @abstractmethod
     def clone(self) -> Self:
         """An independent copy that continues in the same way, last observations included.
 
         Raises:
             ValueError: if the environments cannot be saved, saying why.
         """
+        raise ValueError(f"a copy needs environments that can be saved; {self._reader.environment} cannot be")
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release the environments. May be called twice."""
 
 

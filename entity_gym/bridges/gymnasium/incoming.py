@@ -36,9 +36,11 @@ from entity_gym.actions import (
     SelectEntityAction,
     SelectEntityActionMask,
 )
-from entity_gym.actions.reading import Rows
+from entity_gym.actions.choices import check_actions
+from entity_gym.batch.batching import check_features
 from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.vec_obs import VecAction
+from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64, offsets_of
+from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from entity_gym.bridges.gymnasium.actions import GymActions, Masks, warn_of_masks
 from entity_gym.bridges.gymnasium.observations import (
     AGENT,
@@ -60,22 +62,23 @@ from entity_gym.bridges.incoming import (
 )
 from entity_gym.bridges.installed import packages_using, registered_ids
 from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment
-from entity_gym.bridges.views.reading import FLAT, Numbers, Seen, ViewReader
+from entity_gym.bridges.views.reading import FLAT, Numbers, ViewReader
 from entity_gym.bridges.views.view import View, load_view
 from entity_gym.bridges.wrappers import Wrapper, load_wrappers, wrapped
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, warn_caller
-from entity_gym.pools.batch_env import (
-    BatchActors,
-    BatchEnvironment,
-    BatchObservation,
-    BatchRandom,
-    BatchSlots,
-    BatchStep,
-)
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations, check_distinct, check_num_envs
+from entity_gym.pools.slots import (
+    EnvIds,
+    EnvSlots,
+    FinalObservations,
+    Run,
+    check_distinct,
+    check_final_observations,
+    check_num_envs,
+    check_seed,
+)
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_module, own_values
 from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace
@@ -672,116 +675,120 @@ def _both(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDA
 # ---- many environments
 
 
-class GymBatch(BatchEnvironment):
-    """N environments with the same spaces, stepped one after the other; each writes its observation to shared arrays.
+class GymSlots(EnvSlots):
+    """N Gymnasium environments with the same spaces, stepped one after the other; each writes into arrays of all.
+
+    In every frame one entity acts. `close` closes the environments; environment i is seeded with `seed + first_env + i`.
 
     Raises:
         ValueError: if the spaces differ.
     """
 
-    def __init__(self, worlds: Sequence[GymWorld]) -> None:
-        super().__init__(len(worlds))
+    one_by_one = True
+
+    def __init__(
+        self,
+        worlds: Sequence[GymWorld],
+        *,
+        first_env: int = 0,
+        autoreset: bool = True,
+        final_observations: FinalObservations = "truncated",
+        entity_ids: bool = False,
+    ) -> None:
+        check_final_observations(final_observations)
         self.worlds = list(worlds)
+        self.first_env, self.autoreset, self.final_observations = first_env, autoreset, final_observations
+        self.entity_ids = entity_ids
         first = self.worlds[0]
         self._observations, self._actions, self._view = first.observations, first.actions, first.view
+        self._reader = FrameReader(self._observations.obs_space, first.action_space, first.name, first_env)
         for i, world in enumerate(self.worlds):
             _check_same(first, world, i)
+            world.where = self.where(i)
+            world.warns = i == 0  # one warning for all
+            world.seeks_masks = first_env + i == 0
         self._empty = self._observations.empty()
         fixed = [name for name, count in self._observations.counts.items() if count is not None]
         # Entity type of which there is always one, or FLAT -> (N, F).
-        self._fixed = {name: np.zeros((len(worlds), *self._empty[name].shape), np.float32) for name in fixed}
+        self._fixed = {name: np.zeros((len(self), *self._empty[name].shape), np.float32) for name in fixed}
         # The arrays of each environment: views of `_fixed`, and arrays of its own for types with a varying number of entities.
         self._shown = [
-            {**self._empty, **{name: all_[i] for name, all_ in self._fixed.items()}} for i in range(len(worlds))
+            {**self._empty, **{name: all_[i] for name, all_ in self._fixed.items()}} for i in range(len(self))
         ]
         self._masks: dict[str, NDArray[np.bool_]] = {}  # action -> (N, C), once a choice was closed
+        self._reward = np.zeros(len(self), np.float32)
+        self._done, self._truncated = np.zeros(len(self), np.bool_), np.zeros(len(self), np.bool_)
+        self._elapsed = np.zeros(len(self), np.int64)
+        self._infos: dict[
+            int, Mapping[str, Any]
+        ] = {}  # environment -> report on the episode that ended with the last step
+        self._finals: dict[int, tuple[VecObs, int]] = {}  # environment -> last observations, and its row there
+        self._collected: tuple[EnvIds, dict[str, VecActionMask]] | None = None
 
-    def obs_space(self) -> ObsSpace:
-        return self._observations.obs_space
+    def __len__(self) -> int:
+        return len(self.worlds)
 
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return self.worlds[0].action_space
+    def seed(self, seed: int) -> None:
+        check_seed(seed)
+        for i, world in enumerate(self.worlds):
+            world.reseed(seed + self.first_env + i)
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
+        for i in ids.tolist():
+            self.worlds[i].configure({})  # raises if the environment takes none, before any is changed
         for i, info in zip(ids.tolist(), env_info, strict=True):
             self.worlds[i].configure(info)
 
-    def reset(self, ids: EnvIds, rng: BatchRandom) -> None:
-        for i in ids.tolist():
-            try:
-                self._close_choices(i, self.worlds[i].reset(self._shown[i]))
-            except Exception as error:
-                error.add_note(f"raised by {self.worlds[i].where} in reset()")
-                raise
+    def reset(self, ids: EnvIds, worker: int = 0) -> None:
+        self._collected = None
+        self._begin(ids)
+        self._reward[ids], self._done[ids], self._truncated[ids] = 0, False, False
+        self._forget(ids)
 
-    def step(self, ids: EnvIds, actions: Mapping[str, VecAction], rng: BatchRandom) -> BatchStep:
-        chosen: dict[str, NDArray[Any]] = {
-            name: actions[name].values if isinstance(space, ContinuousActionSpace) else actions[name].values[:, 0]
-            for name, space in self._actions.action_space.items()
-        }
+    def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
+        collected = self._collected  # a worker that steps other environments may forget it meanwhile
+        masks = collected[1] if collected is not None and np.array_equal(collected[0], ids) else self._read(ids)[1]
+        check_actions(actions, masks, self._reader.action_space, lambda k: self.where(int(ids[k])))
+
+    def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
+        self._collected = None
+        mine = ids[lo:hi]
+        chosen: dict[str, NDArray[Any]] = {}
+        for name, space in self._actions.action_space.items():
+            values = actions[name][lo:hi].values
+            chosen[name] = values if isinstance(space, ContinuousActionSpace) else values[:, 0]
         if self._view is not None and self._view.view.select:
-            seen = self._view.read(self._fixed[FLAT][ids])
+            seen = self._view.read(self._fixed[FLAT][mine])
             for name, entity_type in self._view.view.select.items():
                 chosen[name] = self._view.rows_of(entity_type, seen, chosen[name])
-        rewards, infos = [], []
-        terminated, truncated = np.zeros(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
-        numbers = ids.tolist()
-        for k, (i, action) in enumerate(zip(numbers, self._actions.decode(chosen, len(ids)), strict=True)):
+        rewards, terminated, truncated, ended = [], [], [], {}
+        for i, action in zip(mine.tolist(), self._actions.decode(chosen, len(mine)), strict=True):
             try:
-                reward, ended, cut, info, masks = self.worlds[i].step(action, self._shown[i])
+                reward, over, cut, info, masks = self.worlds[i].step(action, self._shown[i])
             except Exception as error:
                 error.add_note(f"raised by {self.worlds[i].where} in step()")
                 raise
             if masks or self._masks:
                 self._close_choices(i, masks)
             rewards.append(reward)
-            infos.append(info)
-            if ended or cut:
-                terminated[k], truncated[k] = ended, cut
-                infos[k] = self.worlds[i].results(info)
-        return BatchStep(np.array(rewards), terminated, truncated, infos)
+            terminated.append(over)
+            truncated.append(cut)
+            if over or cut:
+                ended[i] = self.worlds[i].results(info)
+        self._forget(mine)
+        self._elapsed[mine] += 1
+        self._reward[mine] = rewards
+        self._truncated[mine] = truncated
+        self._done[mine] = np.array(terminated, np.bool_) | truncated
+        self._infos.update(ended)
+        if self.autoreset and ended:
+            self._start_again(np.array(list(ended), np.int64))
 
-    def observe(self, ids: EnvIds) -> BatchObservation:
-        if self._view is not None:
-            return self._observe_entities(self._view, ids)
-        features: dict[str, Any] = {}
-        for name, count in self._observations.counts.items():
-            if count is None:
-                parts = [self._shown[i][name] for i in ids.tolist()]
-                values = np.concatenate([self._empty[name], *parts])
-                features[name] = Rows(values, np.array([len(part) for part in parts], np.int64))
-            else:
-                rows = self._fixed[name][ids]
-                features[name] = rows if name == GLOBAL_ENTITY else rows[:, None]
-        everywhere = features.pop(GLOBAL_ENTITY, None)
-        masks = dict(self._masks)
-        actions = {
-            name: BatchActors(actors=AGENT, mask=masks[name][ids][:, None] if name in masks else None)
-            for name in self._actions.action_space
-        }
-        return BatchObservation(features=features, actions=actions, global_features=everywhere)
-
-    def _observe_entities(self, view: ViewReader, ids: EnvIds) -> BatchObservation:
-        rows = self._fixed[FLAT][ids]
-        seen = view.read(rows)
-        masks, opened = dict(self._masks), view.open_choices(rows)
-        actions = {}
-        for name in self._actions.action_space:
-            mask = _both(masks[name][ids] if name in masks else None, opened)
-            entity_type = view.view.select.get(name)
-            if entity_type is None:
-                actions[name] = BatchActors(actors=view.actor, mask=None if mask is None else mask[:, None])
-            else:
-                pairs = None if mask is None else _of_entities(mask, seen[entity_type])
-                actions[name] = BatchActors(actors=view.actor, actees=entity_type, mask=pairs)
-        return BatchObservation(
-            features={
-                name: each.values if each.present is None else Rows(each.packed(), each.counts())
-                for name, each in seen.items()
-            },
-            actions=actions,
-            global_features=view.global_features(rows),
-        )
+    def collect(self, ids: EnvIds, run: Run) -> VecObs:
+        obs = self._pack(ids)
+        obs.final = self._final(ids)
+        self._collected = ids.copy(), obs.action_masks
+        return obs
 
     def render(self, i: int) -> NDArray[np.uint8]:
         return self.worlds[i].render()
@@ -796,65 +803,131 @@ class GymBatch(BatchEnvironment):
         if errors:
             raise errors[0]
 
+    def _begin(self, ids: EnvIds) -> None:
+        """Start episodes."""
+        for i in ids.tolist():
+            try:
+                self._close_choices(i, self.worlds[i].reset(self._shown[i]))
+            except Exception as error:
+                error.add_note(f"raised by {self.worlds[i].where} in reset()")
+                raise
+        self._elapsed[ids] = 0
+
+    def _start_again(self, ended: EnvIds) -> None:
+        """Keep what is wanted of the episodes that ended, and start the next ones."""
+        keep = {"all": ended, "truncated": ended[self._truncated[ended]], "none": ended[:0]}[self.final_observations]
+        if len(keep):
+            last = self._pack(keep, last=True)
+            self._finals.update({i: (last, row) for row, i in enumerate(keep.tolist())})
+        self._begin(ended)
+
+    def _forget(self, ids: EnvIds) -> None:
+        """Drop what is reported once: infos and last observations."""
+        for i in ids.tolist():
+            self._infos.pop(i, None)
+            self._finals.pop(i, None)
+
+    def _final(self, ids: EnvIds) -> VecObs | None:
+        kept = [self._finals[i] for i in ids.tolist() if i in self._finals]
+        parts = []
+        while kept:
+            batch = kept[0][0]  # those of one step were packed together
+            together = next((k for k, (other, _) in enumerate(kept) if other is not batch), len(kept))
+            parts.append(batch.gather(np.array([row for _, row in kept[:together]])))
+            kept = kept[together:]
+        return VecObs.cat(parts) if parts else None
+
+    def _pack(self, ids: EnvIds, *, last: bool = False) -> VecObs:
+        """Return what the environments show; `last`: the last observations of their episodes, in which nobody acts."""
+        features, masks = self._read(ids, last=last)
+        unknown = {
+            name: RaggedBufferI64.from_offsets(
+                np.full((features[name].items(), 1), -1, np.int64), features[name].offsets
+            )
+            for name in (self._reader.widths if self.entity_ids else ())
+        }
+        return VecObs(
+            features=features,
+            action_masks=masks,
+            reward=self._reward[ids],
+            done=self._done[ids],
+            truncated=self._truncated[ids],
+            env_id=ids.copy(),
+            elapsed_step=self._elapsed[ids],
+            ids=unknown,
+            end_of_episode_info={i: self._infos[i] for i in ids.tolist() if self._infos.get(i)},
+        )
+
+    def _read(self, ids: EnvIds, *, last: bool = False) -> tuple[dict[str, RaggedBufferF32], dict[str, VecActionMask]]:
+        """Return the features by type, and the offers by action, of n environments."""
+        n, view = len(ids), self._view
+        shown: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]] = {}  # type -> (entities, F), and (n,) how many
+        present: dict[str, NDArray[np.bool_] | None] = {}  # type of a view -> (n, I) which rows are entities
+        opened = None
+        if view is None:
+            for name, count in self._observations.counts.items():
+                if count is None:
+                    parts = [self._shown[i][name] for i in ids.tolist()]
+                    counts = np.array([len(part) for part in parts], np.int64)
+                    shown[name] = np.concatenate([self._empty[name], *parts]), counts
+                else:
+                    shown[name] = self._fixed[name][ids], np.ones(n, np.int64)
+        else:
+            rows = self._fixed[FLAT][ids]
+            for name, seen in view.read(rows).items():
+                shown[name], present[name] = (seen.packed(), seen.counts()), seen.present
+            everywhere, opened = view.global_features(rows), view.open_choices(rows)
+            if everywhere is not None:
+                shown[GLOBAL_ENTITY] = everywhere, np.ones(n, np.int64)
+        features = {}
+        for name in (*self._reader.widths, *((GLOBAL_ENTITY,) if self._reader.has_global else ())):
+            values, counts = shown[name]
+            features[name] = RaggedBufferF32.from_offsets(np.ascontiguousarray(values, np.float32), offsets_of(counts))
+            check_features(name, features[name], ids, self._reader)
+
+        firsts, total = {}, np.zeros(n, np.int64)  # (n,) entity index of the first of each type
+        for name in self._reader.widths:
+            firsts[name], total = total, total + shown[name][1]
+        acts = np.full(n, not last) if self.autoreset else ~self._done[ids]
+        actors = RaggedBufferI64.from_offsets(
+            firsts[AGENT if view is None else view.actor][acts][:, None], offsets_of(acts.astype(np.int64))
+        )
+        closed, masks = dict(self._masks), {}  # other workers may add to it meanwhile
+        for name in self._reader.action_space:
+            mask = _both(closed[name][ids] if name in closed else None, opened)
+            selected = None if view is None else view.view.select.get(name)
+            if selected is None:
+                self._require_open(name, mask, acts, ids)
+                choices = None if mask is None else RaggedBufferBool.from_offsets(mask[acts], actors.offsets)
+                masks[name] = VecActionMask(actors, mask=choices)
+                continue
+            counts = np.where(acts, shown[selected][1], 0)
+            offsets = offsets_of(counts)
+            indices = np.arange(offsets[-1]) + np.repeat(firsts[selected] - offsets[:-1], counts)
+            pairs = None
+            if mask is not None:
+                rows_there = present[selected]
+                there = np.ones_like(mask) if rows_there is None else rows_there
+                self._require_open(name, (mask & there) | ~there.any(axis=1, keepdims=True), acts, ids)
+                pairs = RaggedBufferBool.from_offsets(mask[there & acts[:, None]][:, None], offsets)
+            masks[name] = VecActionMask(actors, RaggedBufferI64.from_offsets(indices[:, None], offsets), pairs)
+        return features, masks
+
+    def _require_open(self, action: str, mask: NDArray[np.bool_] | None, acts: NDArray[np.bool_], ids: EnvIds) -> None:
+        """Raise a ValueError if everything is closed, in `mask` (n, C), to one of the actors."""
+        if mask is None or not (closed := acts & ~mask.any(axis=1)).any():
+            return
+        raise ValueError(
+            f"{self.where(int(ids[closed.argmax()]))}: action {action!r}: everything is masked; leave something open"
+        )
+
     def _close_choices(self, i: int, masks: Masks) -> None:
         """Set the masks of environment `i`; everything else is open to it."""
         for name in masks.keys() - self._masks.keys():
-            every = np.ones((self.num_envs, len(masks[name])), np.bool_)
+            every = np.ones((len(self), len(masks[name])), np.bool_)
             self._masks.setdefault(name, every)  # atomic: other threads step other environments
         for name, every in list(self._masks.items()):
             every[i] = masks.get(name, True)
-
-
-def _of_entities(mask: NDArray[np.bool_], seen: Seen) -> Rows:
-    """Return the mask (n, I) of rows as one of entities."""
-    return Rows(mask.reshape(-1) if seen.present is None else mask[seen.present], seen.counts())
-
-
-class GymSlots(BatchSlots):
-    """Slots of Gymnasium environments. `close` closes these; environment i is seeded with `seed + first_env + i`."""
-
-    one_by_one = True
-
-    def __init__(
-        self,
-        worlds: Sequence[GymWorld],
-        *,
-        first_env: int = 0,
-        autoreset: bool = True,
-        final_observations: FinalObservations = "truncated",
-        entity_ids: bool = False,
-    ) -> None:
-        self._worlds = list(worlds)
-        super().__init__(
-            lambda num_envs: GymBatch(self._worlds),
-            len(self._worlds),
-            first_env=first_env,
-            autoreset=autoreset,
-            final_observations=final_observations,
-            entity_ids=entity_ids,
-        )
-        first = self._worlds[0]
-        self._reader = FrameReader(self.env.obs_space(), self.env.action_space(), first.name, first_env)
-        for i, world in enumerate(self._worlds):
-            world.where = self.where(i)
-            world.warns = i == 0  # one warning for all
-            world.seeks_masks = first_env + i == 0
-
-    def seed(self, seed: int) -> None:
-        super().seed(seed)
-        for i, world in enumerate(self._worlds):
-            world.reseed(seed + self.first_env + i)
-
-    def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
-        for i in ids.tolist():
-            self._worlds[i].configure({})  # raises now if the environment takes none
-        super().configure(ids, env_info)
-
-    def clone(self) -> GymSlots:
-        raise ValueError(f"a copy needs environments that can be saved; {self._reader.environment} cannot be")
-
-    def _call(self, ids: EnvIds, method: Any, *args: Any) -> Any:
-        return method(*args)  # which names the environment itself
 
 
 def _check_same(first: GymWorld, world: GymWorld, i: int) -> None:

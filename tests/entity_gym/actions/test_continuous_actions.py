@@ -25,9 +25,9 @@ from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
 from entity_gym.compiled import Continuous
-from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.registry import make, make_spec
-from tests.entity_gym.pools.harbour import A_TENTH, Armada, Harbour, Tug
+from tests.entity_gym.pools.harbour import A_TENTH, Harbour, Tug
 from tests.worlds import Script, making
 
 STEER = ContinuousActionSpace([-1, 0], [1, np.inf], ["turn", "thrust"])
@@ -186,34 +186,6 @@ def test_random_numbers_are_always_allowed(pairs: list[tuple[float, float]], see
     env = ListEnv(making(Script([sea(3, steer=ContinuousActionMask())], SEA, {"steer": space})), 1)
     obs = env.reset()
     env.act(random_actions(obs, np.random.default_rng(seed), env.action_space()))
-
-
-# --- Worlds over arrays
-
-
-def test_a_world_over_arrays_takes_numbers() -> None:
-    env = BatchVecEnv(Armada, 4)
-    obs = env.reset()
-    assert obs.action_masks["steer"].actors.to_list() == [[[1]], [[1], [2], [3]], [], [[1], [2]]]
-    actions = random_actions(obs, np.random.default_rng(0), env.action_space())
-    actions["steer"] = RaggedBufferF32.from_flattened([[0.5], [0.25], [0.25], [1], [-1], [-0.5]], [1, 3, 0, 2])
-    assert env.act(actions).reward.tolist() == [0.5, 1.5, 0, -1.5]
-    some = {name: buffer[np.array([3, 1])] for name, buffer in actions.items()}
-    assert env.act(some, [3, 1]).reward.tolist() == [-1.5, 1.5]
-    some["steer"].values[0] = 2
-    with pytest.raises(ValueError, match=r"Armada \(environment 3\): action 'steer' of entity 1: value 0 is 2.0"):
-        env.act(some, [3, 1])
-
-
-def test_a_continuous_action_over_arrays_has_no_mask() -> None:
-    class Masked(Armada):
-        def observe(self, ids: np.ndarray) -> Any:
-            obs = super().observe(ids)
-            obs.actions["steer"].mask = np.ones((len(ids), 1, 1), np.bool_)
-            return obs
-
-    with pytest.raises(ValueError, match="Masked: action 'steer' is continuous, and was given a mask"):
-        BatchVecEnv(Masked, 2).reset()
 
 
 # --- Compiled environments

@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from entity_gym import (
     Entity,
@@ -22,9 +20,9 @@ from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.compiled import SelectEntity
-from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.registry import make, make_spec
-from tests.entity_gym.pools.harbour import Armada, Harbour
+from tests.entity_gym.pools.harbour import Harbour
 from tests.worlds import Script, choose, making
 
 YARD = ObsSpace({"Wall": Entity([]), "Cat": Entity([])})
@@ -195,45 +193,6 @@ def test_random_selections_without_masks_draw_nobody_too() -> None:
     rng = np.random.default_rng(0)
     drawn = [random_actions(obs, rng, {"groom": FREE})["groom"].values[:, 0].tolist() for _ in range(100)]
     assert {tuple(values) for values in drawn} == {(0, 0), (0, -1), (-1, 0), (-1, -1)}
-
-
-# --- Worlds over arrays
-
-
-@given(st.data())
-def test_a_world_over_arrays_offers_what_single_observations_offer(data: st.DataObject) -> None:
-    counts = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
-    given_ = data.draw(st.none() | st.lists(st.booleans(), min_size=(n := sum(k * k for k in counts)), max_size=n))
-
-    class World(Armada):
-        pass
-
-    World.counts = tuple(counts)
-    World.pairs = None if given_ is None else np.array(given_, np.bool_)
-    obs = BatchVecEnv(World, len(counts)).reset()
-
-    frames, rest = [], given_
-    for k in counts:
-        mask = None
-        if rest is not None:
-            mask, rest = np.array(rest[: k * k], np.bool_).reshape(k, k), rest[k * k :]
-        frames.append(yard(k, mask=mask))
-    mask = offered(OTHERS, *frames)
-    found = obs.action_masks["tow"]
-    assert found.actees is not None
-    assert (found.actors, found.actees) == (mask.actors, mask.actees)
-    open_ = [[T] * (k * k) for k in counts]
-    assert (pairs(found) or open_) == (pairs(mask) or open_)
-
-
-def test_a_world_over_arrays_may_close_everything_only_where_nobody_is_a_choice() -> None:
-    class World(Armada):
-        pairs = np.zeros(sum(k * k for k in Armada.counts), np.bool_)
-
-    BatchVecEnv(World, 4).reset()
-    World.spaces = {**Armada.spaces, "tow": PLAIN}
-    with pytest.raises(ValueError, match="everything is masked for actor 0"):
-        BatchVecEnv(World, 4).reset()
 
 
 # --- Compiled environments

@@ -31,9 +31,8 @@ from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_
 from entity_gym.check import check_environment
 from entity_gym.check.report import Status
 from entity_gym.check.subject import Effort
-from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep, Rows
 from entity_gym.pools.episodes import EpisodeVecEnv
-from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.registry import make_spec
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
@@ -242,37 +241,6 @@ class Deck(Environment):
         return obs
 
 
-class Decks(BatchEnvironment):
-    """The same over arrays: in environment 2 the card that comes with the first step has `held` 2."""
-
-    def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs)
-        self.held = np.ones(num_envs)
-
-    def obs_space(self) -> ObsSpace:
-        return SPACE
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return ACTIONS
-
-    def reset(self, ids: np.ndarray, rng: BatchRandom) -> None:
-        self.held[ids] = 1
-
-    def step(self, ids: np.ndarray, actions: Mapping[str, Any], rng: BatchRandom) -> BatchStep:
-        self.held[ids] += ids == 2
-        never = np.zeros(len(ids), np.bool_)
-        return BatchStep(np.zeros(len(ids)), never, never)
-
-    def observe(self, ids: np.ndarray) -> BatchObservation:
-        cards = np.tile(GOOD_CARD, (3 * len(ids), 1))
-        cards[1::3, 3] = self.held[ids]
-        return BatchObservation(
-            features={"Card": Rows(cards, np.full(len(ids), 3))},
-            global_features=np.tile(GOOD_WORLD, (len(ids), 1)),
-            actions={"next": BatchActors()},
-        )
-
-
 def the_third_shows_it(pool: Any) -> None:
     pool.reset(env_info=[{"step": 1 if i == 2 else 100} for i in range(4)])
 
@@ -281,7 +249,6 @@ POOLS: dict[str, Callable[[], Any]] = {
     "list": lambda: ListEnv(Deck, 4),
     "threads": lambda: ThreadedVecEnv(Deck, 4, num_threads=2),
     "processes": lambda: ProcessVecEnv(Deck, 4, num_processes=2),
-    "arrays": lambda: BatchVecEnv(Decks, 4),
 }
 ON = {"next": RaggedBufferI64.from_array(np.zeros((4, 1, 1), np.int64))}
 
@@ -289,12 +256,11 @@ ON = {"next": RaggedBufferI64.from_array(np.zeros((4, 1, 1), np.int64))}
 @pytest.mark.parametrize("kind", POOLS)
 def test_every_pool_refuses_it_in_the_same_words(kind: str, threads: None) -> None:
     with POOLS[kind]() as pool:
-        pool.reset() if kind == "arrays" else the_third_shows_it(pool)
+        the_third_shows_it(pool)
         with pytest.raises(ValueError) as caught:
             pool.act(ON)
-    name = "Decks" if kind == "arrays" else "Deck"
     place = "feature 'held' of entity 1 of type 'Card'"
-    assert str(caught.value) == f"{name} (environment 2): {place} is 2; a flag must be 0 or 1"
+    assert str(caught.value) == f"Deck (environment 2): {place} is 2; a flag must be 0 or 1"
 
 
 def test_whole_episodes_refuse_it_too() -> None:

@@ -17,7 +17,7 @@ from entity_gym.check.loading import parse_settings
 from entity_gym.check.report import Report, Result, Status
 from entity_gym.check.subject import Effort
 from entity_gym.check.trajectory import equal
-from entity_gym.pools.batch_env import BatchEnvironment
+from entity_gym.pools.slots import EnvSlots
 from tests.entity_gym.check import broken, broken_compiled
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -101,8 +101,8 @@ def test_something_that_makes_no_environment_is_refused() -> None:
         check_environment(broken.Walk())
     with pytest.raises(ValueError, match="'Walk'; give what makes one"):
         check_environment("Walk")
-    with pytest.raises(ValueError, match="Many is a BatchEnvironment, which is many environments at once"):
-        check_environment(type("Many", (BatchEnvironment,), {}))
+    with pytest.raises(ValueError, match="Many is a class of EnvSlots, which is many environments at once"):
+        check_environment(type("Many", (EnvSlots,), {}))
 
 
 # --- What is wrong. (environment, check, reason): that check fails first, for that reason

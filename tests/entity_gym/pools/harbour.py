@@ -1,14 +1,11 @@
-"""A small world, compiled and over arrays, in which ships pick numbers, and other ships to tow."""
+"""A small compiled world in which ships pick numbers, and other ships to tow."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from entity_gym import ActionSpace, ContinuousActionSpace, Entity, ObsSpace, SelectEntityActionSpace, compiled
-from entity_gym.batch.vec_obs import VecAction
+from entity_gym import compiled
 from entity_gym.compiled import Categorical, CompiledEnvironment, Continuous, SelectEntity, rand_float, rand_int
-from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep, Rows
 
 MAX_SHIPS, MAX_BUOYS = 3, 2
 A_TENTH = 0.1  # float32 has one that is a little more
@@ -82,45 +79,3 @@ class Tug(CompiledEnvironment):
     def observe(s: Any, obs: Any) -> None:
         obs.n.Ship = 1
         obs.Ship[0, 0] = s.x
-
-
-class Armada(BatchEnvironment):
-    """As many ships in environment i as `counts[i]`, which steer, and tow those that are open to them."""
-
-    counts = (1, 3, 0, 2)
-    pairs: np.ndarray | None = None  # (I,) the mask of all environments
-    spaces: Mapping[str, ActionSpace] = {
-        "steer": ContinuousActionSpace([-1.0], [1.0]),
-        "tow": SelectEntityActionSpace(exclude_self=True),
-    }
-
-    def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs)
-        self.x = np.zeros((num_envs, MAX_SHIPS))
-        self.told: list[Mapping[str, VecAction]] = []
-
-    def obs_space(self) -> ObsSpace:
-        return ObsSpace({"Buoy": Entity(["x"]), "Ship": Entity(["x"])})
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return self.spaces
-
-    def reset(self, ids: np.ndarray, rng: BatchRandom) -> None:
-        self.x[ids] = 0.0
-
-    def step(self, ids: np.ndarray, actions: Mapping[str, VecAction], rng: BatchRandom) -> BatchStep:
-        self.told.append(actions)
-        no = np.zeros(len(ids), np.bool_)
-        return BatchStep(np.array([row.sum() for row in actions["steer"]]), no, no)
-
-    def observe(self, ids: np.ndarray) -> BatchObservation:
-        counts = np.array(self.counts)[ids]
-        ships = Rows(np.concatenate([self.x[i, :k, None] for i, k in zip(ids, counts, strict=True)]), counts)
-        mask = None
-        if self.pairs is not None:
-            starts = np.concatenate([[0], np.cumsum(np.square(self.counts))])
-            mask = Rows(np.concatenate([self.pairs[starts[i] : starts[i + 1]] for i in ids]), np.square(counts))
-        return BatchObservation(
-            features={"Buoy": np.zeros((len(ids), 1, 1)), "Ship": ships},
-            actions={"steer": BatchActors(actors="Ship"), "tow": BatchActors(actors="Ship", actees="Ship", mask=mask)},
-        )

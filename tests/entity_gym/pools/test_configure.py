@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from entity_gym import (
     Action,
@@ -20,14 +19,12 @@ from entity_gym import (
     Observation,
     ObsSpace,
 )
-from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import Categorical, CompiledEnvironment
 from entity_gym.compiled import Entity as CompiledEntity
-from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep
 from entity_gym.pools.episodes import EpisodeVecEnv
-from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.slots import EnvIds
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import Zoo, choose
@@ -101,46 +98,10 @@ class PythonLaps(Environment):
         self.round, self.laps, self.weight = state["round"], state["laps"], state["weight"]
 
 
-class BatchLaps(BatchEnvironment):
-    """The same over arrays."""
-
-    def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs)
-        self.rows = np.tile(np.array([0.0, 2.0, 0.5]), (num_envs, 1))
-
-    def obs_space(self) -> ObsSpace:
-        return PythonLaps().obs_space()
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return PythonLaps().action_space()
-
-    def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
-        for i, info in zip(ids.tolist(), env_info, strict=True):
-            for name, value in info.items():
-                self.rows[i, ("round", "laps", "weight").index(name)] = value
-
-    def reset(self, ids: EnvIds, rng: BatchRandom) -> None:
-        self.rows[ids, 0] = 0
-
-    def step(self, ids: EnvIds, actions: Mapping[str, VecAction], rng: BatchRandom) -> BatchStep:
-        self.rows[ids, 0] += 1
-        never = np.zeros(len(ids), np.bool_)
-        return BatchStep(self.rows[ids, 2], self.rows[ids, 0] == self.rows[ids, 1], never)
-
-    def observe(self, ids: EnvIds) -> BatchObservation:
-        return BatchObservation(
-            features={"Runner": self.rows[ids][:, None, :]}, actions={"run": BatchActors(actors="Runner")}
-        )
-
-    def arrays(self) -> Mapping[str, NDArray[Any]]:
-        return {"rows": self.rows}
-
-
 POOLS: dict[str, Callable[[int], VecEnv]] = {
     "list": lambda n: ListEnv(PythonLaps, n),
     "compiled threads": lambda n: ThreadedVecEnv(Laps, n, 2),
     "ordinary Python": lambda n: ThreadedVecEnv(Laps, n, compile=False),
-    "arrays": lambda n: BatchVecEnv(BatchLaps, n),
     "processes": lambda n: ProcessVecEnv(PythonLaps, n, 2),
 }
 
@@ -249,16 +210,11 @@ class Fixed(PythonLaps):
     configure = Environment.configure
 
 
-class FixedBatch(BatchLaps):
-    configure = BatchEnvironment.configure
-
-
 @pytest.mark.parametrize(
     "make_fixed",
     [
         lambda: ListEnv(Fixed, 2),
         lambda: ProcessVecEnv(Fixed, 2, 2),
-        lambda: BatchVecEnv(FixedBatch, 2),
     ],
 )
 def test_an_environment_that_takes_no_parameters_says_so_at_once(

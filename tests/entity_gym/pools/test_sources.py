@@ -12,21 +12,12 @@ import pytest
 
 from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, Environment, Observation, ObsSpace
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.batch_env import (
-    BatchActors,
-    BatchEnvironment,
-    BatchObservation,
-    BatchRandom,
-    BatchSlots,
-    BatchStep,
-)
 from entity_gym.pools.episodes import EpisodeVecEnv
-from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv, merge_states
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
+from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import make
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
-from tests.entity_gym.pools.test_batch_env import Orchard, play, walk
 from tests.worlds import choose
 
 POOLS: dict[str, Callable[..., VecEnv]] = {
@@ -43,22 +34,6 @@ def pool(request: pytest.FixtureRequest) -> Callable[..., VecEnv]:
 
 
 # --- Every pool takes every kind of environment
-
-
-def test_a_world_over_arrays_is_made_once(pool: Callable[..., VecEnv]) -> None:
-    with pool(Orchard, 4) as env, BatchVecEnv(Orchard, 4) as expected:
-        assert play(env) == play(expected)
-
-
-def test_a_world_over_arrays_may_have_parameters() -> None:
-    class Small(Orchard):
-        def __init__(self, num_envs: int, size: int = 1) -> None:
-            super().__init__(num_envs)
-            self.size = size
-
-    for env in (ListEnv(functools.partial(Small, size=3), 2), make(Small, 2, size=3)):
-        assert isinstance(env.slots, BatchSlots) and isinstance(env.slots.env, Small) and env.slots.env.size == 3
-        assert len(env.reset()) == 2
 
 
 def test_gymnasium_objects_are_stepped_once_each(pool: Callable[..., VecEnv]) -> None:
@@ -98,35 +73,6 @@ def test_a_copy_shows_its_own_environments() -> None:
     original.reset()
     twin = original.clone()
     assert all(mine is not its for mine, its in zip(original.envs, twin.envs, strict=True))
-    batch = BatchVecEnv(Orchard, 2)
-    batch.reset()
-    assert batch.clone().env is not batch.env
-
-
-# --- States of batch worlds have one entry for each environment
-
-
-class Rare(Orchard):
-    """Reports a metric of its first environment only."""
-
-    def step(self, ids: np.ndarray, actions: Any, rng: Any) -> BatchStep:
-        step = super().step(ids, actions, rng)
-        if 0 in ids:
-            return step._replace(metrics={**step.metrics, "rare": np.where(ids == 0, 7.0, np.nan)})
-        return step
-
-
-def test_states_of_parts_of_a_batch_world_can_be_joined_whatever_they_report() -> None:
-    pools = [BatchVecEnv(world, 2, seed=1) for world in (Orchard, Rare, Orchard)]
-    for env in pools:
-        env.reset()
-        env.act(walk(1, 1))
-    joined = merge_states([env.state() for env in pools])
-    other = BatchVecEnv(Orchard, 6)
-    shown = other.load_state(joined)
-    assert (shown.metrics["rare"].count, shown.metrics["rare"].sum) == (1, 7)
-    infos = {2 * k + i: info for k, env in enumerate(pools) for i, info in env.slots._infos.items()}  # type: ignore[attr-defined]
-    assert other.slots._infos == infos  # type: ignore[attr-defined]
 
 
 # --- A last observation in which everything is closed
@@ -163,42 +109,14 @@ class Walker(Environment):
         pass
 
 
-class BatchWalker(BatchEnvironment):
-    """The same over arrays."""
-
-    def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs)
-        self.over = np.zeros(num_envs, np.bool_)
-
-    def obs_space(self) -> ObsSpace:
-        return Walker().obs_space()
-
-    def action_space(self) -> Mapping[str, Any]:
-        return Walker().action_space()
-
-    def reset(self, ids: np.ndarray, rng: BatchRandom) -> None:
-        self.over[ids] = False
-
-    def step(self, ids: np.ndarray, actions: Any, rng: BatchRandom) -> BatchStep:
-        self.over[ids] = True
-        ended = np.ones(len(ids), np.bool_)
-        return BatchStep(np.ones(len(ids)), ~ended, ended)
-
-    def observe(self, ids: np.ndarray) -> BatchObservation:
-        open_ = np.repeat(~self.over[ids], 2).reshape(-1, 1, 2)
-        walks = BatchActors(actors="Walker", mask=open_)
-        return BatchObservation(features={"Walker": np.ones((len(ids), 1, 1))}, actions={"walk": walks})
-
-
-@pytest.mark.parametrize("world", [Walker, BatchWalker])
-def test_nobody_acts_in_a_last_observation_so_its_masks_are_not_checked(world: Any) -> None:
-    env = ListEnv(world, 2, final_observations="all")
+def test_nobody_acts_in_a_last_observation_so_its_masks_are_not_checked() -> None:
+    env = ListEnv(Walker, 2, final_observations="all")
     env.reset()
     obs = env.act(choose("walk", [[0], [1]]))
     assert obs.done.all()
     if obs.final is not None:
         assert obs.final.action_masks["walk"].actors.items() == 0
-    episodes = EpisodeVecEnv(world, 2)
+    episodes = EpisodeVecEnv(Walker, 2)
     episodes.reset()
     (_, was), (_, running) = episodes.step(choose("walk", [[0], [1]]))
     assert (was.tolist(), running.tolist()) == ([0, 1], [])

@@ -4,26 +4,21 @@ import dataclasses
 import functools
 import gc
 import os
-import pickle
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from math import nan
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from entity_gym import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
-from entity_gym.batch.ragged import RaggedBufferI64
-from entity_gym.batch.vec_obs import Metric
+from entity_gym import ActionSpace, CategoricalActionSpace
 from entity_gym.bridges.gymnasium.incoming import gymnasium_worlds
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes import pickling as process_pickling
 from entity_gym.pools.processes.env import ProcessVecEnv
+from examples.walks import Walks
 from tests.entity_gym.pools.fragile import BrokenWorldError, Fragile, NeverMade, do, steps
 from tests.entity_gym.pools.kinds_of_pools import Counter, add, content, contents, play_together, totals
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
@@ -116,63 +111,12 @@ def test_what_cannot_be_saved_says_so() -> None:
         assert steps(env.act(do("live", "live"))) == [1, 1]
 
 
-class Reporter(BatchEnvironment):
-    """Vectorised by hand. Reports a number at the end of an episode, and with every step a metric that few ever have."""
-
-    def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs)
-        self.number = np.zeros(num_envs, np.int64)
-        self.rare = np.full(num_envs, np.nan)
-
-    def obs_space(self) -> ObsSpace:
-        return ObsSpace({"It": Entity(["number"])})
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return {"end": CategoricalActionSpace(["no", "yes"])}
-
-    def configure(self, ids: np.ndarray, env_info: Sequence[Mapping[str, Any]]) -> None:
-        self.number[ids] = [info["number"] for info in env_info]
-        self.rare[ids] = [info["rare"] for info in env_info]
-
-    def reset(self, ids: np.ndarray, rng: BatchRandom) -> None:
-        pass
-
-    def step(self, ids: np.ndarray, actions: Mapping[str, RaggedBufferI64], rng: BatchRandom) -> BatchStep:
-        ended = actions["end"].values[:, 0] == 1
-        metrics = {"number": self.number[ids]}
-        if not np.isnan(self.rare[ids]).all():
-            metrics["rare"] = self.rare[ids]
-        return BatchStep(np.ones(len(ids)), ended, np.zeros(len(ids), np.bool_), {"number": self.number[ids]}, metrics)
-
-    def observe(self, ids: np.ndarray) -> BatchObservation:
-        return BatchObservation(
-            features={"It": self.number[ids][:, None, None]}, actions={"end": BatchActors(actors="It")}
-        )
-
-    def arrays(self) -> Mapping[str, np.ndarray]:
-        return {"number": self.number, "rare": self.rare}
-
-
-@in_threads
-@pytest.mark.parametrize("rare", [[7, nan, nan, nan], [nan, nan, 7, nan]], ids=["first worker", "second worker"])
-def test_reports_of_vectorised_worlds_are_saved_with_their_environments(rare: list[float]) -> None:
-    with ProcessVecEnv(Reporter, 4, 2) as env, ProcessVecEnv(Reporter, 4, 3) as other:
-        env.reset(env_info={"number": [10, 20, 30, 40], "rare": rare})
-        obs = env.act({"end": RaggedBufferI64.from_array(np.array([0, 1, 0, 1]).reshape(4, 1, 1))})
-        assert obs.end_of_episode_info == {1: {"number": 20}, 3: {"number": 40}}
-        assert obs.metrics == {"number": Metric(4, 100.0, 10.0, 40.0), "rare": Metric(1, 7.0, 7.0, 7.0)}
-        state = pickle.loads(pickle.dumps(env.state()))
-        for pool in (env, other, ThreadedVecEnv(Reporter, 4)):
-            assert content(pool.load_state(state)) == content(obs)
-            assert content(pool.state()) == content(state)
-
-
 FACTORIES = {
     "a Python world's class": Zoo,
     "a function": big_zoo,
     "a compiled world's class": MineSweeper,
     "a compiled world with parameters": MineSweeper(max_steps=6),
-    "a world that is vectorised by hand": Reporter,
+    "a world over arrays": Walks,
     "Gymnasium's": gymnasium_worlds("CartPole-v1"),
 }
 

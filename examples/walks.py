@@ -1,0 +1,156 @@
+"""A world over NumPy arrays: walkers on a line go to their goals, all environments in one line of arithmetic.
+
+    pool = entity_gym.ThreadedVecEnv(Walks, 64)
+    python -m enn_ppo.train env.id=examples.walks:Walks env.kwargs.length=8
+
+It implements `EnvSlots`, so every pool steps it, and it is trained like any other world.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from entity_gym import CategoricalActionSpace, Entity, EnvSlots, ObsSpace
+from entity_gym.actions.choices import check_actions
+from entity_gym.batch.frame import FrameReader
+from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64, offsets_of
+from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
+from entity_gym.pools.slots import EnvIds, FinalObservations, Run
+
+MAX_STEPS = 20
+
+
+class Walks(EnvSlots):
+    """A step to the left or to the right; 1 for the goal, which ends the episode.
+
+    Args:
+        num_envs, first_env, autoreset, final_observations: see `EnvSlots`.
+        entity_ids: this world has none to give.
+        length: the goal is 1 to `length` steps away.
+    """
+
+    one_by_one = False  # a step takes microseconds: each thread gets a part of the environments
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        first_env: int = 0,
+        autoreset: bool = True,
+        final_observations: FinalObservations = "truncated",
+        entity_ids: bool = False,
+        length: int = 4,
+    ) -> None:
+        self.first_env, self.autoreset, self.final_observations = first_env, autoreset, final_observations
+        self.length = length
+        space = ObsSpace({"Walker": Entity(["x"]), "Goal": Entity(["x"])})
+        self._reader = FrameReader(space, {"walk": CategoricalActionSpace(["left", "right"])}, "Walks", first_env)
+        self.walker, self.goal, self.reward = np.zeros((3, num_envs), np.float32)
+        self.done, self.truncated = np.zeros((2, num_envs), np.bool_)
+        self.elapsed = np.zeros(num_envs, np.int64)
+        self.final: dict[int, VecObs] = {}
+        self.seed(0)
+
+    def __len__(self) -> int:
+        return len(self.walker)
+
+    def seed(self, seed: int) -> None:
+        numbers = range(self.first_env, self.first_env + len(self))
+        self.rngs = [np.random.default_rng(np.random.SeedSequence((seed, number))) for number in numbers]
+
+    def reset(self, ids: EnvIds, worker: int = 0) -> None:
+        self._begin(ids)
+        self.reward[ids], self.done[ids], self.truncated[ids] = 0, False, False
+        self._forget(ids)
+
+    def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
+        check_actions(actions, self._offers(ids), self.action_space, lambda k: self.where(int(ids[k])))
+
+    def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
+        mine = ids[lo:hi]
+        self._forget(mine)
+        self.walker[mine] += 2 * actions["walk"][lo:hi].values[:, 0] - 1
+        self.elapsed[mine] += 1
+        there = self.walker[mine] == self.goal[mine]
+        self.reward[mine] = there
+        self.truncated[mine] = ~there & (self.elapsed[mine] == MAX_STEPS)
+        self.done[mine] = there | self.truncated[mine]
+        ended = mine[self.done[mine]]
+        if self.autoreset and len(ended):
+            if self.final_observations != "none":
+                for i in (ended if self.final_observations == "all" else ended[self.truncated[ended]]).tolist():
+                    self.final[i] = self._show(np.array([i]), last=True)
+            self._begin(ended)
+
+    def collect(self, ids: EnvIds, run: Run) -> VecObs:
+        obs = self._show(ids)
+        finals = [self.final[i] for i in ids.tolist() if i in self.final]
+        obs.final = VecObs.cat(finals) if finals else None
+        return obs
+
+    # ---- saving, which a world may leave out
+
+    can_save = True
+
+    def state(self) -> dict[str, Any]:
+        arrays = {name: getattr(self, name).copy() for name in ARRAYS}
+        return {"num_envs": len(self), **arrays, "random": [rng.bit_generator.state for rng in self.rngs]}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        if state["num_envs"] != len(self):
+            raise ValueError(f"the saved state has {state['num_envs']} environments; there are {len(self)}")
+        for name in ARRAYS:
+            getattr(self, name)[:] = state[name]
+        for rng, saved in zip(self.rngs, state["random"], strict=True):
+            rng.bit_generator.state = saved
+        self.final.clear()
+
+    def clone(self) -> "Walks":
+        twin = Walks(
+            len(self),
+            first_env=self.first_env,
+            autoreset=self.autoreset,
+            final_observations=self.final_observations,
+            length=self.length,
+        )
+        twin.load_state(self.state())
+        twin.final = dict(self.final)
+        return twin
+
+    # ---- how it is done
+
+    def _begin(self, ids: EnvIds) -> None:
+        self.walker[ids], self.elapsed[ids] = 0, 0
+        for i in ids.tolist():
+            self.goal[i] = self.rngs[i].choice([-1, 1]) * self.rngs[i].integers(1, self.length + 1)
+
+    def _forget(self, ids: EnvIds) -> None:
+        """Drop last observations: they are reported once."""
+        for i in ids.tolist():
+            self.final.pop(i, None)
+
+    def _offers(self, ids: EnvIds, *, last: bool = False) -> dict[str, VecActionMask]:
+        """The walker, entity 0, acts in every frame but those of episodes that are over."""
+        over = np.full(len(ids), last) if self.autoreset else self.done[ids]
+        actors = np.zeros((int((~over).sum()), 1), np.int64)
+        return {"walk": VecActionMask(RaggedBufferI64.from_offsets(actors, offsets_of((~over).astype(np.int64))))}
+
+    def _show(self, ids: EnvIds, *, last: bool = False) -> VecObs:
+        one_each = np.arange(len(ids) + 1)  # offsets: one entity of each type in every frame
+        return VecObs(
+            features={
+                "Walker": RaggedBufferF32.from_offsets(self.walker[ids][:, None], one_each),
+                "Goal": RaggedBufferF32.from_offsets(self.goal[ids][:, None], one_each),
+            },
+            action_masks=self._offers(ids, last=last),
+            reward=self.reward[ids],
+            done=self.done[ids],
+            truncated=self.truncated[ids],
+            env_id=ids.copy(),
+            elapsed_step=self.elapsed[ids],
+        )
+
+
+#: Names of the arrays that change.
+ARRAYS = ("walker", "goal", "reward", "done", "truncated", "elapsed")
