@@ -27,6 +27,7 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
@@ -212,9 +213,9 @@ class CheckingZoo(Zoo):
 def test_whatever_is_open_in_the_batch_is_open_to_the_environment(seed: int, num_envs: int) -> None:
     vec_env = ListEnv(CheckingZoo, num_envs, seed=seed)
     obs = vec_env.reset()
-    rngs = [np.random.default_rng((seed, i)) for i in range(num_envs)]
+    rng = np.random.default_rng(seed)
     for _ in range(6):
-        obs = vec_env.act(actions_of_each(obs, vec_env.action_space(), rngs))
+        obs = vec_env.act(random_actions(obs, rng, vec_env.action_space()))
 
 
 @given(seed=st.integers(0, 2**32))
