@@ -96,9 +96,9 @@ def batch(kind: str, *frames: Observation) -> VecObs:
 
 
 def pool(kind: str) -> tuple[ListEnv, VecObs, list[Script]]:
-    """Two environments: one that offers the action, and one that does not."""
+    """Two environments: one that does not offer the action, and one that does."""
     space, _, offer, _ = KINDS[kind]
-    envs = [Script([obs, Observation()], YARD, {"do": space}) for obs in (yard(offer), yard())]
+    envs = [Script([obs, Observation()], YARD, {"do": space}) for obs in (yard(), yard(offer))]
     made = ListEnv(making(*envs), 2)
     return made, made.reset(), envs
 
@@ -162,7 +162,7 @@ def test_an_observation_is_saved_with_its_offer(kind: str) -> None:
 @every_kind
 def test_random_actions_are_allowed_and_the_environment_is_told_in_its_own_ids(kind: str) -> None:
     space = KINDS[kind][0]
-    env, obs, (offering, silent) = pool(kind)
+    env, obs, (silent, offering) = pool(kind)
     actions = random_actions(obs, np.random.default_rng(0), {"do": space})
     assert actions["do"].values.dtype == np.dtype(np.float32 if not space.discrete else np.int64)
     again = actions["do"].clone()
@@ -179,7 +179,7 @@ def test_random_actions_are_allowed_and_the_environment_is_told_in_its_own_ids(k
 def test_choices_that_random_play_rarely_takes_are_allowed(kind: str) -> None:
     env, obs, _ = pool(kind)
     for _, values in KINDS[kind][0].rare_choices(obs.action_masks["do"]):
-        env.slots.check({"do": type(random_of(obs, kind)).from_flattened(values, [len(values), 0])}, np.arange(2))
+        env.slots.check({"do": type(random_of(obs, kind)).from_flattened(values, [0, len(values)])}, np.arange(2))
 
 
 def random_of(obs: VecObs, kind: str) -> RaggedBuffer[Any]:
@@ -193,7 +193,7 @@ def test_every_mistake_is_refused_and_nobody_steps(kind: str) -> None:
     found = list(KINDS[kind][0].mistakes(good.values, obs.action_masks["do"]))
     assert found
     for what, values in found:
-        with pytest.raises(ValueError, match=r"Script \(environment 0\): action 'do' of entity \d"):
+        with pytest.raises(ValueError, match=r"Script \(environment 1\): action 'do' of entity \d"):
             env.act({"do": type(good).from_flattened(values, good.size1())})
             pytest.fail(what)
     num, kind_of = len(good.values), type(good)
@@ -201,8 +201,8 @@ def test_every_mistake_is_refused_and_nobody_steps(kind: str) -> None:
         ({}, "action 'do' is missing"),
         ({"do": good, "od": good}, "unknown action 'od'; .*did you mean 'do'"),
         ({"do": good[:1]}, "action 'do' has 1 sequences for 2 environments"),
-        ({"do": kind_of.from_flattened(good.values[:-1], [num - 1, 0])}, rf"has {num - 1} values for {num} actors"),
-        ({"do": kind_of.from_flattened(good.values, [num - 1, 1])}, rf"environment 0\): .* has {num - 1} values for"),
+        ({"do": kind_of.from_flattened(good.values[:-1], [0, num - 1])}, rf"has {num - 1} values for {num} actors"),
+        ({"do": kind_of.from_flattened(good.values, [1, num - 1])}, r"environment 0\): .* has 1 values for 0 actors"),
         ({"do": good.values}, "(?s)action 'do' is .*; expected a Ragged"),
         (
             {"do": RaggedBufferBool.from_flattened(good.values > 0, good.size1())},

@@ -142,6 +142,7 @@ def allowed(space: SelectEntityActionSpace, obs: Observation) -> list[list[int]]
         (FREE, yard(1, mask=np.array([[F]])), [[-1]]),
         (OTHERS, yard(2, actees=[]), [[-1], [-1]]),
         (FREE, yard(2, actees=[]), [[-1], [-1]]),
+        (PLAIN, yard(2, actees=[]), [[-1], [-1]]),
     ],
 )
 def test_a_pool_takes_what_is_open_and_nothing_else(

@@ -83,13 +83,6 @@ def test_the_golden_states_give_the_golden_batch() -> None:
     assert (obs.visible, obs.final, obs.env_id.tolist()) == ({}, None, [0, 1, 2])
 
 
-def test_the_golden_batch_counts_and_packs_its_entities() -> None:
-    obs = golden_batch()
-    lengths = sum(buffer.size1() for buffer in obs.features.values())
-    assert lengths.tolist() == GOLDEN["packing"]["lengths"]
-    assert (len(obs), obs.num_entities) == (3, 14)
-
-
 def test_a_batch_has_the_types_that_the_trainer_relies_on() -> None:
     obs = golden_batch()
     assert {buffer.values.dtype for buffer in obs.features.values()} == {np.dtype(np.float32)}
@@ -169,12 +162,6 @@ def test_an_id_may_be_anything_hashable() -> None:
 # --- What only some environments show
 
 
-def test_a_type_that_only_some_environments_show_is_empty_in_the_others() -> None:
-    obs = batch(Observation(), players("a", Lava=[[3.0]]), players())
-    assert obs.features["Lava"].to_list() == [[], [[3.0]], []]
-    assert obs.features["HighGround"].to_list() == [[], [], []]
-
-
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_a_mask_in_one_environment_leaves_the_others_open(late: int) -> None:
     # the ancestor filled earlier environments with masks of length 0, and later ones not at all
@@ -184,18 +171,6 @@ def test_a_mask_in_one_environment_leaves_the_others_open(late: int) -> None:
     open_ = [[T, T, T], [T, T, T]]
     assert jump.mask.to_list() == [masks[late] if i == late else open_ for i in range(3)]
     assert jump.mask.size1().tolist() == jump.actors.size1().tolist()
-
-
-def test_a_mask_stays_aligned_where_other_environments_have_no_actors() -> None:
-    jump = batch(Observation(), jumps("a", mask=[[T, F, F]]), jumps(), jumps("b")).action_masks["jump"]
-    assert jump.actors.size1().tolist() == [0, 1, 0, 1]
-    assert jump.mask.to_list() == [[], [[T, F, F]], [], [[T, T, T]]]
-
-
-def test_an_action_that_some_leave_out_has_no_actors_there() -> None:
-    jump = batch(players("a"), jumps("a", "b"), players("c")).action_masks["jump"]
-    assert jump.actors.to_list() == [[], [[0], [1]], []]
-    assert jump.mask is None
 
 
 def test_a_visibility_list_in_some_environments_leaves_the_others_visible() -> None:
@@ -222,12 +197,6 @@ def test_pair_masks_are_honoured_and_open_where_a_frame_has_none() -> None:
     ).action_masks["point"]
     flat = [F, T, F, T, F, T, T, T, F]  # actor by actor
     assert point.mask.to_list() == [[[T], [T]], [[value] for value in flat], []]
-
-
-def test_an_actor_may_have_nobody_to_select_from() -> None:
-    mask = SelectEntityActionMask(actor_ids=["a"], actee_ids=[], mask=[[]])
-    point = batch(players("a", actions={"point": mask})).action_masks["point"]
-    assert (point.actors.to_list(), point.actees.to_list()) == ([[[0]]], [[]])
 
 
 # --- The whole frame

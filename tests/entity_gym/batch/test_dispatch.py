@@ -27,7 +27,8 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.actions.choices import random_actions
+from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.worlds import Script, Zoo, actions_of_each, choose, making, open_choices
@@ -128,13 +129,6 @@ def test_a_selection_is_the_entity_index_inside_the_frame() -> None:
     assert told(vec_env, envs, choose("chase", [[5, 4]])) == [{"chase": (["dog0", "dog1"], ["cat1", "cat0"])}]
 
 
-def test_a_position_among_the_actees_is_refused_where_it_is_no_actee() -> None:
-    offer = SelectEntityActionMask(actor_types=["Dog"], actee_types=["Cat"])
-    vec_env, envs = pool(yard(walls=2, dogs=2, cats=3, chase=offer))
-    with pytest.raises(ValueError, match="action 'chase' of entity 2 is 1; expected the index of an entity"):
-        told(vec_env, envs, choose("chase", [[1, 4]]))
-
-
 def test_actees_given_by_id_in_another_order_are_still_named_by_entity_index() -> None:
     # cat2 is entity 4, cat0 entity 2, dog1 entity 1
     offer = SelectEntityActionMask(actor_ids=["cat1"], actee_ids=["cat2", "cat0", "dog1"])
@@ -151,34 +145,6 @@ def test_the_same_index_means_another_entity_in_another_frame() -> None:
         {"chase": (["dog0"], ["cat2"])},
         {"chase": (["dog0"], ["cat0"])},
     ]
-
-
-def test_minus_one_is_nobody_where_no_actees_are_offered_and_none_for_the_world() -> None:
-    nobody = SelectEntityActionMask(actor_types=["Dog"], actee_types=["Cat"])
-    vec_env, envs = pool(yard(dogs=2, chase=nobody), yard(dogs=1, cats=1, chase=nobody))
-    assert told(vec_env, envs, choose("chase", [[-1, -1], [1]])) == [
-        {"chase": (["dog0", "dog1"], [None, None])},
-        {"chase": (["dog0"], ["cat0"])},
-    ]
-
-
-@pytest.mark.parametrize(("cats", "given"), [(1, -1), (0, 0), (0, 1)])
-def test_nobody_is_selected_exactly_where_nobody_is_offered(cats: int, given: int) -> None:
-    offer = SelectEntityActionMask(actor_types=["Dog"], actee_types=["Cat"])
-    vec_env, envs = pool(yard(dogs=1, cats=cats, chase=offer))
-    with pytest.raises(ValueError, match=rf"action 'chase' of entity 0 is {given}; .* -1 where it may select none"):
-        told(vec_env, envs, choose("chase", [[given]]))
-
-
-def test_a_masked_pair_cannot_be_selected() -> None:
-    offer = SelectEntityActionMask(actor_types=["Dog"], actee_types=["Cat"], mask=[[T, F], [F, T]])
-    observation = yard(dogs=2, cats=2, chase=offer)
-    vec_env, envs = pool(observation)
-    assert told(vec_env, envs, choose("chase", [[2, 3]])) == [{"chase": (["dog0", "dog1"], ["cat0", "cat1"])}]
-    for wrong, actor in (([3, 3], 0), ([2, 2], 1)):
-        vec_env, envs = pool(observation)
-        with pytest.raises(ValueError, match=f"action 'chase' of entity {actor} is {wrong[actor]}"):
-            told(vec_env, envs, choose("chase", [wrong]))
 
 
 # --- Categorical and global actions
@@ -203,65 +169,9 @@ def test_a_global_choice_arrives_with_its_label() -> None:
     assert isinstance(envs[0].received[-1]["weather"], GlobalCategoricalAction)
 
 
-def test_an_environment_receives_only_the_actions_that_it_offered() -> None:
-    vec_env, envs = pool(
-        yard(),
-        yard(dogs=1, walk=CategoricalActionMask(actor_ids=["dog0"])),
-        yard(weather=GlobalCategoricalActionMask()),
-    )
-    actions = {**choose("walk", [[], [1], []]), **choose("weather", [[], [], [1]])}
-    assert told(vec_env, envs, actions) == [{}, {"walk": (["dog0"], [1])}, {"weather": (1, "rain")}]
-
-
 def test_an_action_offered_to_nobody_arrives_empty() -> None:
     vec_env, envs = pool(yard(walk=CategoricalActionMask(actor_types=["Dog"])))
     assert told(vec_env, envs, {}) == [{"walk": ([], [])}]
-
-
-# --- Wrong actions: the pool's user is told, before any environment steps
-
-
-WALK = CategoricalActionMask(actor_types=["Dog"], mask=[[T, F, T], [T, T, T]])
-CHASE = SelectEntityActionMask(actor_ids=["dog0"], actee_types=["Cat"])
-RIGHT = {**choose("walk", [[], [0, 1]]), **choose("chase", [[], [2]]), **choose("weather", [[], [1]])}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"wlak": RIGHT["walk"]}, r"unknown action 'wlak'; allowed: .*did you mean 'walk'\?"),
-        ({"walk": None}, r"action 'walk' is missing; give one sequence for each environment"),
-        (choose("walk", [[0, 1]]), r"action 'walk' has 1 sequences for 2 environments"),
-        (choose("walk", [[], [0, 1], []]), r"action 'walk' has 3 sequences for 2 environments"),
-        (choose("walk", [[], [0, 1, 2]]), r"Script \(environment 1\): action 'walk' has 3 values for 2 actors"),
-        (choose("walk", [[], [0]]), r"Script \(environment 1\): action 'walk' has 1 values for 2 actors"),
-        (choose("walk", [[0], [0]]), r"Script \(environment 0\): action 'walk' has 1 values for 0 actors"),
-        (choose("walk", [[], [0, 3]]), r"Script \(environment 1\): action 'walk' of entity 1 is 3; .*below 3"),
-        (choose("walk", [[], [-1, 0]]), r"Script \(environment 1\): action 'walk' of entity 0 is -1; .*below 3"),
-        (choose("walk", [[], [1, 0]]), r"Script \(environment 1\): action 'walk' of entity 0 is 1; .*not masked"),
-        (choose("chase", [[], [1]]), r"Script \(environment 1\): action 'chase' of entity 0 is 1; .*may select"),
-        (choose("weather", [[], [2]]), r"Script \(environment 1\): action 'weather' of entity 3 is 2; .*below 2"),
-        (choose("weather", [[], []]), r"Script \(environment 1\): action 'weather' has 0 values for 1 actors"),
-        (
-            {"walk": RaggedBufferF32.from_array(np.zeros((0, 1, 1)))},
-            r"action 'walk' is RaggedBufferF32.*; expected a RaggedBufferI64",
-        ),
-        (
-            {"walk": RaggedBufferI64.from_array(np.zeros((0, 1, 2), np.int64))},
-            r"action 'walk' is RaggedBufferI64.*; expected a RaggedBufferI64 with one feature",
-        ),
-        ({"walk": [[], [0, 1]]}, r"action 'walk' is \[\[\], \[0, 1\]\]; expected a RaggedBufferI64"),
-    ],
-)
-def test_a_wrong_action_is_named_and_nobody_steps(wrong: dict[str, Any], message: str) -> None:
-    offered = yard(dogs=2, cats=1, walk=WALK, chase=CHASE, weather=GlobalCategoricalActionMask())
-    vec_env, envs = pool(yard(), offered)
-    given = {name: action for name, action in {**RIGHT, **wrong}.items() if action is not None}
-    with pytest.raises(ValueError, match=message):
-        vec_env.act(given)
-    assert [env.received for env in envs] == [[], []]
-    vec_env.act(RIGHT)  # and the pool goes on
-    assert [len(env.received) for env in envs] == [1, 1]
 
 
 # --- Properties
@@ -303,9 +213,9 @@ class CheckingZoo(Zoo):
 def test_whatever_is_open_in_the_batch_is_open_to_the_environment(seed: int, num_envs: int) -> None:
     vec_env = ListEnv(CheckingZoo, num_envs, seed=seed)
     obs = vec_env.reset()
-    rngs = [np.random.default_rng((seed, i)) for i in range(num_envs)]
+    rng = np.random.default_rng(seed)
     for _ in range(6):
-        obs = vec_env.act(actions_of_each(obs, vec_env.action_space(), rngs))
+        obs = vec_env.act(random_actions(obs, rng, vec_env.action_space()))
 
 
 @given(seed=st.integers(0, 2**32))

@@ -49,40 +49,10 @@ def test_the_result_has_names_and_the_types_that_torch_indexes_with() -> None:
     assert [part.dtype.name for part in packing] == ["int64", "float32", "int64"]
 
 
-def test_a_sequence_that_fits_stands_behind_another_one() -> None:
-    packing = pack([4, 1, 2, 1])
-    assert packing.index.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert packing.batch.tolist() == [[0, 0, 0, 0], [1, 2, 2, 3]]
-
-
-def test_the_row_with_the_most_free_cells_is_taken() -> None:
-    assert rows([5, 3, 4, 1]) == [[0], [1, 3], [2]]  # free before the last: 0, 2, 1
-
-
-def test_of_equally_free_rows_the_lowest_is_taken() -> None:
-    assert rows([5, 3, 3, 1]) == [[0], [1, 3], [2]]
-
-
-def test_a_sequence_that_does_not_fit_the_emptiest_row_opens_a_row() -> None:
-    assert rows([4, 2, 3, 1]) == [[0], [1, 3], [2]]
-
-
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0, 0]])
 def test_nothing_packs_into_an_empty_rectangle(lengths: list[int]) -> None:
     packing = pack(lengths)
     assert (packing.index.shape, packing.batch.shape, packing.inverse_index.shape) == ((0, 0), (0, 0), (0,))
-
-
-def test_sequences_without_items_take_no_room_but_keep_their_number() -> None:
-    packing = pack([0, 3, 0, 1])
-    assert packing.index.tolist() == [[0, 1, 2], [3, 0, 0]]
-    np.testing.assert_array_equal(packing.batch, np.array([[1, 1, 1], [3, NAN, NAN]], dtype=np.float32))
-
-
-def test_equal_lengths_pack_into_one_row_each_without_padding() -> None:
-    packing = pack([2, 2, 2])
-    assert packing.index.tolist() == [[0, 1], [2, 3], [4, 5]]
-    assert packing.batch.tolist() == [[0, 0], [1, 1], [2, 2]]
 
 
 @given(LENGTHS)

@@ -4,8 +4,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from entity_gym import (
     ActionMask,
@@ -22,9 +20,8 @@ from entity_gym import (
 )
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
-from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.pools.pool import ListEnv
-from tests.worlds import Zoo, open_choices
+from tests.worlds import Zoo
 
 SPACE = ObsSpace({"Wall": Entity([]), "Cat": Entity([])})
 ACTIONS: dict[str, ActionSpace] = {
@@ -94,36 +91,11 @@ def test_entities_are_drawn_by_pair_where_pairs_are_masked() -> None:
     assert drawn("chase", *frames) == [[{-1}, {-1}], [{2, 1}, {0}], [{1, 2}]]
 
 
-def test_nobody_is_selected_where_nobody_is_offered() -> None:
-    nobody = SelectEntityActionMask(actor_ids=[0, 1], actee_ids=[])
-    assert drawn("chase", yard(2, chase=nobody)) == [[{-1}, {-1}]]
-
-
-@given(seed=st.integers(0, 2**32))
-def test_whatever_is_offered_the_actions_are_ones_that_may_be_taken(seed: int) -> None:
-    env = ListEnv(Zoo, 4, seed=seed)
-    rng = np.random.default_rng(seed)
-    obs = env.reset()
-    for _ in range(5):
-        actions = random_actions(obs, rng, env.action_space())
-        for name, space in env.action_space().items():
-            allowed = open_choices(obs, name, space)
-            values = [[value for (value,) in frame] for frame in actions[name].to_list()]
-            for frame, choices in zip(values, allowed, strict=True):
-                assert all(value in choice for value, choice in zip(frame, choices, strict=True))
-        obs = env.act(actions)
-
-
 def test_the_same_generator_gives_the_same_actions() -> None:
     obs = ListEnv(Zoo, 20, seed=1).reset()
     first, again, other = (random_actions(obs, np.random.default_rng(seed), Zoo().action_space()) for seed in (1, 1, 2))
     assert first == again
     assert first != other
-
-
-def test_a_batch_without_frames_needs_no_actions() -> None:
-    empty = {name: RaggedBufferI64.from_flattened(np.zeros((0, 1), np.int64), []) for name in ACTIONS}
-    assert random_actions(batch_observations([], SPACE, ACTIONS), np.random.default_rng(0), ACTIONS) == empty
 
 
 def test_an_actor_without_an_open_choice_is_refused() -> None:

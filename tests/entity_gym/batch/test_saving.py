@@ -81,11 +81,6 @@ def test_spaces_come_back_from_json_as_they_were() -> None:
     assert list(action_space) == ["walk", "chase", "weather"]
 
 
-def test_equal_spaces_do_not_differ() -> None:
-    saved = spaces_to_dict(OBS_SPACE, ACTION_SPACE)
-    assert spaces_difference(json.loads(json.dumps(saved)), saved) is None
-
-
 @pytest.mark.parametrize(
     ("obs_space", "action_space", "message"),
     [

@@ -28,9 +28,6 @@ from entity_gym import (
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
-from entity_gym.check import check_environment
-from entity_gym.check.report import Status
-from entity_gym.check.subject import Effort
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
@@ -55,10 +52,6 @@ def test_an_entity_has_the_names_of_all_features_and_the_kinds_of_those_that_are
     )
 
 
-def test_plain_numbers_have_no_kind() -> None:
-    assert dict(Entity(["x", "y"]).kinds) == {} and dict(ObsSpace({}, ["time"]).global_kinds) == {}
-
-
 def test_entities_are_equal_when_their_features_are_of_the_same_kinds() -> None:
     suit = Entity([Category("suit", 4)])
     assert suit == Entity([Category("suit", 4)]) and hash(suit) == hash(Entity([Category("suit", 4)]))
@@ -79,11 +72,6 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("space", [CARD, SPACE, Entity([]), ObsSpace()])
 def test_kinds_are_kept_by_whatever_copies_a_space(space: Any, way: str) -> None:
     assert COPIES[way](space) == space
-
-
-def test_kinds_may_stand_beside_mere_names() -> None:
-    assert Entity(CARD.features, CARD.kinds) == CARD
-    assert ObsSpace(SPACE.entities, SPACE.global_features, SPACE.global_kinds) == SPACE
 
 
 @pytest.mark.parametrize(
@@ -280,26 +268,6 @@ def test_the_last_observation_of_an_episode_is_checked_as_well() -> None:
         pool.reset()
         with pytest.raises(ValueError, match="feature 'held' of entity 1 of type 'Card' is 2; a flag must be 0 or 1"):
             pool.act(ON)
-
-
-def test_the_test_kit_reports_it() -> None:
-    little = Effort(steps=5, seconds=None, longest_episode=20, timed_seconds=0.01)
-    report = check_environment(Deck, effort=little)
-    (failed,) = [result for result in report.results if result.status is Status.FAILED]
-    assert failed.name == "observations"
-    assert "feature 'held' of entity 1 of type 'Card' is 2; a flag must be 0 or 1" in failed.text
-
-
-def test_the_test_kit_sees_a_kind_that_changes() -> None:
-    class Moody(Deck):
-        sizes = iter(range(4, 100))
-
-        def obs_space(self) -> ObsSpace:
-            return ObsSpace({"Card": Entity([Category("suit", next(self.sizes))])})
-
-    report = check_environment(Moody, effort=Effort(steps=5, seconds=None))
-    spaces = next(result for result in report.results if result.name == "spaces")
-    assert spaces.status is Status.FAILED and "the spaces change" in spaces.text and "'num': 5" in spaces.text
 
 
 # --- Saving

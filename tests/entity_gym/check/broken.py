@@ -297,21 +297,6 @@ class OverwritesArrays(Walk):
         return obs
 
 
-class OverwritesTargets(Walk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.told = np.zeros(1)
-
-    def obs_space(self) -> ObsSpace:
-        return ObsSpace(super().obs_space().entities, targets={"x": 1})
-
-    def observe(self) -> Observation:
-        obs = super().observe()
-        self.told[:] = self.x
-        obs.targets = {"x": self.told}
-        return obs
-
-
 class ForgetsToSave(Walk):
     def state(self) -> dict[str, Any]:
         return {"x": self.x, "steps": 0}
@@ -341,11 +326,6 @@ class DrawsAndMoves(Walk):
 class HintsOfNothing(Walk):
     def draw(self) -> dict[str, Any]:
         return {"types": {"Wlaker": {}}}
-
-
-class HintsAndMoves(Walk):
-    def draw(self) -> None:
-        self.steps += 1
 
 
 class CannotBeClosedTwice(Walk):

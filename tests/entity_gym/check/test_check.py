@@ -79,13 +79,6 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
     assert text["wrong actions"] == f"refused: {refused}, an entity out of range, an unknown action"
 
 
-def test_parameters_are_the_environments_own() -> None:
-    report = check_environment(broken.Walk, {"size": 3, "max_steps": 7}, effort=LITTLE)
-    assert report.ok
-    assert report.environment == "Walk(size=3, max_steps=7)"
-    assert {result.name: result.text for result in report.results}["rendering"] == "4 x 12 pixels"
-
-
 def test_global_random_numbers_go_on_as_if_nothing_had_been_checked() -> None:
     random.seed(3)
     np.random.seed(3)
@@ -140,7 +133,6 @@ MISTAKES = [
         "an environment alone is not what it is beside others.*Environments share something",
     ),
     (broken.OverwritesArrays, "own arrays", r"step \d overwrites features\['Walker'\] of the observation before it"),
-    (broken.OverwritesTargets, "own arrays", r"step \d overwrites targets\['x'\] of the observation before it"),
     (broken.ForgetsToSave, "saving", r"^saved after \d+ steps and loaded into a new environment: step \d+: done is"),
     (broken.SavesAnObject, "saving", r"^state\(\)\['seen'\] is \{1, 2\} of type set; values are arrays"),
     (broken.SavesOnly, "saving", r"^state\(\) is there alone: saving takes both"),
@@ -151,7 +143,6 @@ MISTAKES = [
         "drawing",
         r"draw\(\)\['types'\] has the key 'Wlaker'; .*did you mean 'Walker'\?",
     ),
-    (broken.HintsAndMoves, "drawing", r"draw\(\) changes the episode: "),
     (broken.CannotBeClosedTwice, "closing", rf"IndexError: pop from empty list \({HERE}, in close: "),
 ]
 
@@ -266,11 +257,6 @@ def test_the_generated_source_of_a_compiled_world_is_printed(capsys) -> None:
     assert "Climb" in source
 
 
-def test_a_python_world_has_no_generated_source(capsys) -> None:
-    assert main(["tests.entity_gym.check.broken:Walk", "--source"]) == 2
-    assert "Walk is a Python environment: no code is generated for it" in capsys.readouterr().err
-
-
 def test_a_module_that_cannot_be_imported_says_where(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "typo_world.py").write_text("import os\nsize = = 3\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -301,7 +287,7 @@ def test_what_is_not_there_is_a_usage_error(arguments: list[str], message: str, 
     assert captured.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [["Xor", "--steps", "0"], ["Xor", "--steps", "many"], ["Xor", "--fast"], []])
+@pytest.mark.parametrize("arguments", [["Xor", "--steps", "0"], ["Xor", "--fast"]])
 def test_an_option_that_cannot_be_is_a_usage_error(arguments: list[str], capsys) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(arguments)

@@ -264,14 +264,6 @@ class ObserveWritesThroughHelper(Sound):
         obs.global_features[0] = s.steps
 
 
-class ObserveWritesArray(Sound):
-    def observe(s: Any, obs: Any) -> None:
-        s.grid[0] += 1
-        obs.n.Foot_Soldier = 1
-        obs.Foot_Soldier[0, 0] = s.pos
-        obs.global_features[0] = s.steps
-
-
 class ObserveDraws(Sound):
     def observe(s: Any, obs: Any) -> None:
         obs.n.Foot_Soldier = 1
@@ -284,11 +276,6 @@ class ParameterChangedByHelper(Sound):
         if s.steps == 9:
             write_width(s)
         return 1.0, False, False
-
-
-class ParameterChangedByReset(Sound):
-    def reset(s: Any) -> None:
-        write_width(s)
 
 
 class HalfShown(Sound):

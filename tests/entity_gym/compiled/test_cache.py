@@ -265,16 +265,6 @@ def test_code_is_kept_where_nobody_else_can_put_any(spoil: Any, project: Path, m
         assert build(imported(), compile=False).folder is None
 
 
-def test_where_the_system_has_no_owners_code_is_kept(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "geteuid", raising=False)
-    assert build(imported(), compile=False).folder is not None
-
-
-def test_a_cache_that_can_be_written_is_no_reason_to_warn(project: Path, recwarn: pytest.WarningsRecorder) -> None:
-    CompiledSlots(imported(), 1, compile=False)
-    assert [str(warning.message) for warning in recwarn] == []
-
-
 def test_a_half_written_file_of_a_process_that_died_is_no_hindrance(project: Path) -> None:
     world = imported()
     folder = build(world, compile=False).folder
@@ -282,10 +272,3 @@ def test_a_half_written_file_of_a_process_that_died_is_no_hindrance(project: Pat
     (folder / "loops.py").unlink()
     (folder / "leftover.tmp").write_text("def wor")
     assert first_reward(imported(), compile=False) == FIRST_REWARD
-
-
-# --- Damaged files
-
-
-def doubled(x: int) -> int:
-    return 2 * x

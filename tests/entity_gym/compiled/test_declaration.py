@@ -8,8 +8,6 @@ import pytest
 
 from entity_gym import actions, spaces
 from entity_gym.compiled import Array, Categorical, CompiledEnvironment, Entity, GlobalCategorical, SelectEntity
-from entity_gym.compiled.build import cache_dir
-from entity_gym.envs import minesweeper
 from tests.entity_gym.compiled.comparing import Playing, ordinary
 from tests.entity_gym.compiled.worlds import Everything, Watching
 
@@ -45,13 +43,6 @@ def test_the_spaces_are_the_declarations_without_capacities() -> None:
         "Throw Rock": actions.SelectEntityActionSpace(),
         "Weather": actions.GlobalCategoricalActionSpace(["sun", "rain", "snow"]),
     }
-
-
-def test_describing_compiles_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setenv("ENTITY_GYM_CACHE_DIR", str(tmp_path))
-    assert cache_dir() == tmp_path
-    Everything(num_dogs=1).obs_space()
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -94,23 +85,6 @@ def test_parameters_become_the_type_of_their_default(given: dict[str, Any], valu
 def test_a_parameter_that_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Everything(**given)
-
-
-def test_a_check_of_parameters_sees_all_of_them() -> None:
-    seen = []
-    world = declared(
-        parameters={"a": 1, "b": 0.5, "c": False},
-        max_steps=3,
-        check_parameters=staticmethod(lambda p: seen.append(vars(p))),
-    )
-    world(b=2)
-    assert seen[-1] == {"max_steps": 3, "a": 1, "b": 2.0, "c": False}
-
-
-def test_zoo_classes_describe_themselves() -> None:
-    env = minesweeper.MineSweeper(width=8)
-    assert env.values["width"] == 8 and env.values["max_steps"] == 100
-    assert env.action_space()["Move"] == actions.CategoricalActionSpace(list(minesweeper.CHOICES))
 
 
 # --- Declarations that cannot be

@@ -53,11 +53,6 @@ def test_a_step_limit_truncates_in_exactly_that_step() -> None:
     assert [obs.reward.tolist() for obs in seen] == [[0.5, 0.5]] * 7
 
 
-def test_without_a_limit_nothing_is_cut() -> None:
-    playing = Playing(ordinary(Watching, 1))
-    assert not any(playing.step().done.any() for _ in range(200))
-
-
 class Ending(Watching):
     """Ends by itself in its third step."""
 

@@ -9,7 +9,7 @@ from entity_gym.actions import CategoricalAction
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import Categorical, CompiledEnvironment, CompileError, Entity, new_id
 from entity_gym.compiled.build import build
-from entity_gym.pools.pool import ThreadedVecEnv, make_slots
+from entity_gym.pools.pool import make_slots
 from tests.entity_gym.compiled.comparing import Playing
 
 
@@ -52,15 +52,6 @@ def test_batches_have_the_ids_that_observe_has_written_and_they_begin_anew_with_
     assert [ids_of(obs, "Customer")[0] for obs in seen] == [[1, 2, 3], [2, 3, 4], [3, 4, 5], [0, 1, 2]]
     assert seen[-1].final is not None and ids_of(seen[-1].final, "Customer")[0] == [4, 5, 6]
     assert seen[0].ids["Customer"].values.dtype == np.int64
-
-
-def test_pools_that_were_not_asked_for_ids_have_none() -> None:
-    with (
-        ThreadedVecEnv(Queue, 2, entity_ids=True, compile=False) as pool,
-        ThreadedVecEnv(Queue, 2, compile=False) as plain,
-    ):
-        assert ids_of(pool.reset(), "Customer") == [[0, 1, 2]] * 2
-        assert plain.reset().ids == {}
 
 
 def test_a_plain_observation_names_entities_by_their_ids() -> None:

@@ -70,22 +70,6 @@ def test_normal_numbers_are_those_of_box_and_muller(seed: int) -> None:
     assert int(s.rng) == (seed + 2 * 0x9E3779B97F4A7C15) % 2**64  # two draws
 
 
-def test_numbers_are_spread_as_they_should_be() -> None:
-    s = state(7)
-    dice = np.bincount([int(rand_int(s, 6)) for _ in range(12_000)], minlength=6)
-    assert len(dice) == 6 and ((dice - 2000) ** 2 / 2000).sum() < 20.5  # chi-square with 5 degrees, p = 0.001
-    floats = np.array([rand_float(s) for _ in range(10_000)])
-    assert abs(floats.mean() - 0.5) < 0.01 and abs(floats.var() - 1 / 12) < 0.003
-    normal = np.array([rand_normal(s) for _ in range(10_000)])
-    assert abs(normal.mean()) < 0.04 and abs(normal.std() - 1) < 0.03
-    assert 0.93 < np.mean(np.abs(normal) < 1.96) < 0.97
-
-
-def test_types_are_those_of_compiled_arithmetic() -> None:
-    s = state(1)
-    assert type(rand_int(s, 3)) is np.int64 and isinstance(rand_float(s), float) and isinstance(rand_normal(s), float)
-
-
 def test_environment_i_draws_from_the_seed_sequence_of_its_number() -> None:
     states = first_random_states(5, num_envs=3, first_env=2)
     expected = [np.random.SeedSequence((5, i)).generate_state(1, np.uint64)[0] for i in (2, 3, 4)]

@@ -65,14 +65,6 @@ def test_a_state_shows_again_what_was_shown_when_it_was_saved() -> None:
     assert exactly(again) == exactly(shown)
 
 
-def test_a_pool_can_be_saved_before_its_first_episode() -> None:
-    slots = ordinary(Everything(gravity=0.75), 2)
-    slots.seed(5)
-    other = ordinary(Everything, 2)
-    other.load_state(slots.state())
-    assert exactly(Playing(other).step()) == exactly(Playing(slots).step())
-
-
 def test_a_copy_continues_in_the_same_way_and_on_its_own() -> None:
     playing = advanced(0)
     while playing.obs.final is None:
@@ -137,15 +129,6 @@ def test_parameters_are_set_for_each_environment() -> None:
     assert playing.show(playing.ids).features["Guard Dog"].size1().tolist() == [1, 3, 1, 0]
 
 
-def test_parameters_stay_over_the_episodes_of_an_environment() -> None:
-    slots = ordinary(Everything, 1)
-    slots.configure(np.array([0]), [{"num_dogs": 3}])
-    playing = Playing(slots)
-    seen = [playing.step() for _ in range(40)]
-    assert sum(obs.done.sum() for obs in seen) > 3
-    assert all(obs.features["Guard Dog"].size1().tolist() == [3] for obs in seen)
-
-
 def test_a_pool_takes_env_info_at_reset() -> None:
     with ThreadedVecEnv(Everything, 3, compile=False) as pool:
         obs = pool.reset(env_info=[{"num_dogs": k} for k in (0, 3, 1)])
@@ -176,9 +159,3 @@ def test_a_parameter_that_cannot_be_is_refused_with_its_environment(info: dict[s
         slots.configure(np.array([0, 2]), [{"num_dogs": 1}, info])
     assert "Everything (environment 12)" in "".join(caught.value.__notes__)
     assert exactly(slots.state()) == before  # not even the first was set
-
-
-def test_other_parameters_are_the_same_compiled_code() -> None:
-    one = ordinary(Everything, 1)
-    other = ordinary(Everything(gravity=3.0, windy=False, max_steps=None), 1)
-    assert one.program is other.program

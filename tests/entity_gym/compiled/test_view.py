@@ -1,6 +1,5 @@
 """A compiled environment as a plain one: the same rules, ids instead of indices, and a record that can be written to."""
 
-import pickle
 from typing import Any
 
 import numpy as np
@@ -84,10 +83,6 @@ def test_a_pool_of_the_same_seed_draws_the_same_numbers() -> None:
     first = env.reset()
     assert np.array_equal(first.features["Cat"], obs.features["Cat"].values)
     assert np.array_equal(first.features["Guard Dog"], obs.features["Guard Dog"].values)
-
-
-def test_two_environments_that_nobody_seeded_differ() -> None:
-    assert exactly(Everything().as_environment().reset()) != exactly(Everything().as_environment().reset())
 
 
 # --- Ids
@@ -228,17 +223,3 @@ def test_it_continues_from_a_saved_state_here_and_elsewhere() -> None:
     for other in (env, started(99)):
         other.load_state(state)
         assert exactly(other.act(random_choices(other.show(), np.random.default_rng(1)))) == expected
-
-
-def test_the_same_generator_does_not_seed_again_after_a_state_was_loaded() -> None:
-    env = started(3)
-    state = env.state()
-    expected = exactly(env.reset())
-    env.load_state(state)
-    assert exactly(env.reset()) == expected
-
-
-def test_what_makes_it_can_be_sent_to_another_process() -> None:
-    make = pickle.loads(pickle.dumps(Everything(num_dogs=3).as_environment))
-    assert len(make().reset().features["Guard Dog"]) == 3
-    assert pickle.loads(pickle.dumps(Everything(num_dogs=3))).values == Everything(num_dogs=3).values

@@ -84,20 +84,6 @@ def test_a_pool_shows_what_a_list_of_plain_environments_shows(final_observations
         assert meaning(one) == meaning(other), f"step {step}"
 
 
-@pytest.mark.parametrize("world", [OddNames, Bare, Watching])
-def test_other_worlds_show_what_a_list_of_them_shows(world: type[CompiledEnvironment]) -> None:
-    listed = play_together(ListEnv(world(max_steps=7).as_environment, 3, seed=5), 40)
-    compiled = play_pool(world(max_steps=7), 3, 40, seed=5)
-    assert [meaning(obs) for obs in compiled] == [meaning(obs) for obs in listed]
-
-
-@pytest.mark.parametrize("num_threads", [3])
-def test_trajectories_do_not_depend_on_the_number_of_threads(num_threads: int) -> None:
-    alone = play_pool(Everything, 7, 60, seed=6, final_observations="all")
-    shared = play_pool(Everything, 7, 60, seed=6, final_observations="all", num_threads=num_threads)
-    assert [exactly(obs) for obs in shared] == [exactly(obs) for obs in alone]
-
-
 # --- Any environments, in any order
 
 
@@ -155,11 +141,6 @@ def play_together_from(env: Any, first_env: int, num_envs: int) -> list[VecObs]:
         return seen
 
 
-def test_environments_of_one_pool_differ() -> None:
-    obs = play_pool(Everything, steps=0)[0]
-    assert len({repr(of_environment(obs, i)["features"]) for i in range(6)}) == 6
-
-
 # --- Episodes
 
 
@@ -215,15 +196,6 @@ def test_info_is_given_with_the_end_in_python_types_under_its_names() -> None:
     assert kinds == {always, (*always, ("last noise", float))}  # where it is NaN there is nothing to report
 
 
-def test_the_score_that_is_reported_is_the_sum_of_the_rewards() -> None:
-    scores = np.zeros(6)
-    for obs in play_pool(Everything, steps=80)[1:]:
-        scores += obs.reward
-        for i, info in obs.end_of_episode_info.items():
-            assert info["score"] == pytest.approx(scores[i])
-            scores[i] = 0
-
-
 def test_metrics_count_every_step_except_where_they_are_nan() -> None:
     first, *seen = play_pool(Everything, steps=80)
     assert first.metrics == {}
@@ -231,12 +203,6 @@ def test_metrics_count_every_step_except_where_they_are_nan() -> None:
     noise = [obs.metrics["noise"] for obs in seen if "noise" in obs.metrics]
     assert 250 < sum(metric.count for metric in noise) < 420  # 480 steps, a quarter of them NaN
     assert all(0 <= metric.min <= metric.sum / metric.count <= metric.max <= 3 for metric in noise)
-
-
-def test_a_reset_reports_no_metrics() -> None:
-    with ThreadedVecEnv(Everything, 3) as pool:
-        play_together(pool, 5)
-        assert pool.reset().metrics == {}
 
 
 # --- Shapes and types
@@ -301,14 +267,3 @@ def test_a_world_without_entities_has_only_the_global_one() -> None:
     assert {name: buffer.values.shape for name, buffer in obs.features.items()} == {"__global__": (3, 0)}
     assert obs.action_masks["bet"].actors.values.tolist() == [[0], [0], [0]]
     assert set(obs.reward.tolist()) <= {0.0, 1.0}
-
-
-def test_an_environment_is_drawn() -> None:
-    with ThreadedVecEnv(Everything, 2) as pool:
-        obs = pool.reset()
-        images = pool.render([1, 0])
-    for image, cats in zip(images, reversed(obs.features["Cat"].size1().tolist()), strict=True):
-        assert image.shape == (4, 8, 3) and image.dtype == np.uint8 and image[..., 0].sum() == 255 * cats
-    with ThreadedVecEnv(Bare, 1) as pool, pytest.raises(NotImplementedError, match=r"Bare does not implement render"):
-        pool.reset()
-        pool.render([0])
