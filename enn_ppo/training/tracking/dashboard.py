@@ -139,7 +139,14 @@ class Dashboard:
             speed.append((f"{memory / 2**20:,.0f} MB", "memory"))
         shares = [(name, number_text(self._row.get(key), ".0%")) for key, name in _SHARES.items()]
         metrics = [self._metric(key) for key in _METRICS if key in self._row or key in self._known]
-        lines = [head, bar, _pairs(speed), _pairs(shares), Columns(metrics, column_first=True), self._checkpoint()]
+        lines: list[RenderableType] = [
+            head,
+            bar,
+            _pairs(speed),
+            _pairs(shares),
+            Columns(metrics, column_first=True),
+            self._checkpoint(),
+        ]
         return Constrain(Group(*lines), _MAX_COLUMNS)
 
     def _metric(self, key: str) -> Text:
