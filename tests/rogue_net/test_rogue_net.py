@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from entity_gym import (
     CategoricalActionMask,
     CategoricalActionSpace,
-    Entity,
     GlobalCategoricalActionMask,
     GlobalCategoricalActionSpace,
     Observation,
@@ -31,7 +29,6 @@ from tests.rogue_net.worlds import (
     PICK,
     World,
     batches,
-    frames,
     make_net,
     net_of,
     to_batch,
@@ -140,14 +137,6 @@ def test_a_global_action_is_taken_once_by_the_frames_that_offer_it() -> None:
     assert evaluation.entropies[MODE][1] == evaluation.log_probs[MODE][1] == 0
 
 
-def test_a_global_action_without_global_features_is_decided_by_a_learned_token() -> None:
-    world = World(ObsSpace({"unit": Entity(["x"])}), {MODE: GlobalCategoricalActionSpace(["go", "stop"])})
-    batch = to_batch([Observation(actions={MODE: GlobalCategoricalActionMask()})], world)
-    result = make_net(world).act(batch)
-    assert batch.num_tokens == 1
-    assert result.actions[MODE].values.shape == (1, 1)
-
-
 # --- Acting
 
 
@@ -202,37 +191,6 @@ def test_gradients_are_finite_where_masks_leave_one_choice_or_one_actee() -> Non
         assert torch.isfinite(parameter.grad).all(), name
 
 
-# --- Visibility
-
-
-@FEW
-@given(data=st.data(), world=worlds)
-def test_whatever_is_hidden_changes_no_decision_of_the_visible(data: st.DataObject, world: World) -> None:
-    observation = data.draw(frames(world))
-    flags = {
-        name: np.array(observation.visible.get(name, [True] * len(rows)), dtype=bool)
-        for name, rows in observation.features.items()
-    }
-    visible_ids = [
-        id_ for name, ids in observation.ids.items() for id_, seen in zip(ids, flags[name], strict=True) if seen
-    ]
-    actions = dict(observation.actions)
-    actions[MOVE] = CategoricalActionMask(actor_ids=visible_ids)
-    actions[PICK] = SelectEntityActionMask(actor_ids=visible_ids, actee_ids=visible_ids)
-    observation = replace(observation, actions=actions)
-    perturbed = {
-        name: np.where(flags[name][:, None], rows, np.asarray(rows) * -2 + 1)
-        for name, rows in observation.features.items()
-    }
-    net = net_of(world)
-    first, second = (to_batch([o], world) for o in (observation, replace(observation, features=perturbed)))
-    decided = net.act(first, greedy=True).actions
-    with torch.no_grad():
-        before, after = net.evaluate(first, decided), net.evaluate(second, decided)
-    torch.testing.assert_close(after.logits, before.logits, atol=1e-6, rtol=0)
-    torch.testing.assert_close(after.log_probs, before.log_probs, atol=1e-6, rtol=0)
-
-
 # --- Values, global features, layers
 
 
@@ -252,24 +210,6 @@ def test_a_value_is_that_of_the_mean_token() -> None:
     torch.testing.assert_close(net.value(batch), expected[:, 0])
 
 
-@pytest.mark.parametrize("feature", [0, 1])
-def test_global_features_join_every_entity(feature: int) -> None:
-    net = make_net(GLOBAL, n_layer=0)  # without attention only the entity's own embedding can carry them
-    observation = scouts(global_features=[0.0, 0.0])
-    changed = scouts(global_features=[float(feature == 0), float(feature == 1)])
-    before, after = (net.embedding(to_batch([o], GLOBAL)) for o in (observation, changed))
-    assert len(before) == 5  # four entities and `__global__`
-    assert ((before - after).abs().amax(dim=1) > 1e-4).all()
-
-
-def test_global_features_of_one_frame_do_not_reach_another() -> None:
-    net = make_net(GLOBAL)
-    quiet, loud = scouts(global_features=[0.0, 0.0]), scouts(global_features=[5.0, -5.0])
-    tokens = net.embedding(to_batch([Observation(global_features=[1.0, 1.0]), quiet, loud], GLOBAL))
-    torch.testing.assert_close(tokens[1:6], net.embedding(to_batch([quiet], GLOBAL)))
-    torch.testing.assert_close(tokens[6:], net.embedding(to_batch([loud], GLOBAL)))
-
-
 def test_without_layers_an_entity_sees_only_itself() -> None:
     net = make_net(n_layer=0)
     crowd = to_batch([scouts(actions={MOVE: CategoricalActionMask(actor_ids=["b"])})])
@@ -278,13 +218,6 @@ def test_without_layers_an_entity_sees_only_itself() -> None:
     )
     logits = [net.evaluate(b, net.act(b).actions).logits[MOVE] for b in (crowd, to_batch([alone]))]
     torch.testing.assert_close(*logits)
-
-
-def test_an_entity_without_features_is_the_same_learned_vector_everywhere() -> None:
-    net = make_net()
-    tokens = net.embedding(to_batch([Observation(features={"flag": [[], []]}), Observation(features={"flag": [[]]})]))
-    vector = net.embedding.entities[list(LOCAL.obs_space.entities).index("flag")].vector
-    assert torch.equal(tokens, vector.expand(3, -1))
 
 
 # --- Statistics of the inputs
@@ -301,19 +234,6 @@ def test_acting_and_learning_leave_the_statistics_alone_and_updating_takes_every
     net.update_normalization(batch)
     assert int(norm.count) == 50 + 6
     assert not torch.equal(norm.mean, before)
-
-
-def test_global_features_have_statistics_of_their_own_and_in_every_type() -> None:
-    torch.manual_seed(0)
-    net = RogueNet(RogueNetConfig(d_model=4), GLOBAL.obs_space, GLOBAL.action_space)
-    net.update_normalization(
-        to_batch([scouts(global_features=[6.0, 0.0]), Observation(global_features=[2.0, 4.0])], GLOBAL)
-    )
-    scout, _, flag, world = (entity.norm for entity in net.embedding.entities)
-    assert scout.mean[2:].tolist() == [6.0, 0.0]  # the frame with scouts
-    assert int(flag.count) == 0
-    assert world.mean.tolist() == [4.0, 2.0]
-    assert int(world.count) == 2
 
 
 # --- Construction

@@ -45,12 +45,9 @@ def relpos(kind: str, extent: list[int], **settings: object) -> dict[str, object
 CONFIGS: dict[str, dict[str, object]] = {
     "attention": {},
     "no layers": {"n_layer": 0},
-    "mean": {"pooling": "mean"},
-    "max": {"pooling": "max"},
     "meanmax": {"pooling": "meanmax"},
-    "grid": relpos("grid", [2, 2]),
+    "grid": relpos("grid", [2, 2], per_entity_values=True, value_gate="sigmoid"),
     "polar": relpos("polar", [4, 3], interpolate=True, key_projection=True, value_projection=True),
-    "distance": relpos("distance", [4], per_entity_values=True, value_gate="sigmoid"),
     "translation": {
         "translation": TranslationConfig(reference_entity="Base", position_features=["x", "y"], add_distance=True)
     },

@@ -40,10 +40,8 @@ def interval(low: float, high: float) -> Kind:
 
 KINDS = {
     "plain": Kind(-INF, INF, lambda u: u, lambda u: np.zeros_like(u)),
-    "unit": interval(-1, 1),
-    "shifted": interval(2, 10),
+    "interval": interval(2, 10),
     "small": interval(0, 0.25),
-    "from 0": Kind(0, INF, lambda u: np.logaddexp(0, u), lambda u: -np.logaddexp(0, -u)),
     "from -3": Kind(-3, INF, lambda u: -3 + np.logaddexp(0, u), lambda u: -np.logaddexp(0, -u)),
     "to 5": Kind(-INF, 5, lambda u: 5 - np.logaddexp(0, -u), lambda u: -np.logaddexp(0, u)),
 }
@@ -84,14 +82,6 @@ def test_a_log_prob_is_the_gaussians_less_the_log_of_the_slope(kind: Kind) -> No
         torch.testing.assert_close(log_probs.double(), torch.from_numpy(expected), atol=2e-4, rtol=0)  # float32 actions
 
 
-@EACH
-def test_the_density_integrates_to_1_over_the_bounds(kind: Kind) -> None:
-    edges = kind.f(np.linspace(-9.0, 9.0, 200_001) * 0.8 + 0.3)  # nine standard deviations around the mean
-    middles = torch.from_numpy((edges[1:] + edges[:-1]) / 2).float().unsqueeze(1)
-    density = gaussian(kind, [0.3] * len(middles), 0.8).log_prob(middles).exp().double().numpy()
-    assert (density * np.diff(edges)).sum() == pytest.approx(1, abs=1e-3)
-
-
 def test_numbers_are_independent() -> None:
     count = len(KINDS)
     mean, std = torch.linspace(-0.5, 0.5, 2 * count).view(2, count), torch.linspace(0.5, 1.5, count)
@@ -106,17 +96,6 @@ def test_numbers_are_independent() -> None:
     )
     torch.testing.assert_close(joint.entropy(), sum(single.entropy() for single in singles))
     torch.testing.assert_close(joint.mode(), torch.cat([single.mode() for single in singles], dim=1))
-
-
-def test_an_actor_has_the_same_log_prob_alone_as_among_others() -> None:
-    mean = torch.randn(500, len(KINDS), generator=torch.Generator().manual_seed(1)) * 2
-    log_std, bounds = torch.linspace(-2, 1, len(KINDS)), Bounds(SPACE)
-    together = BoundedGaussian(mean, log_std, bounds)
-    actions = together.sample(torch.Generator().manual_seed(2))
-    log_probs = together.log_prob(actions)
-    for actor in range(0, 500, 50):
-        alone = BoundedGaussian(mean[actor : actor + 1], log_std, bounds).log_prob(actions[actor : actor + 1])
-        assert float(alone) == pytest.approx(float(log_probs[actor]), abs=1e-5)
 
 
 # --- At the bounds
@@ -178,15 +157,6 @@ def test_the_entropy_is_the_gaussians_and_the_mean_log_slope(kind: Kind) -> None
 
 
 @EACH
-def test_the_entropy_is_minus_the_mean_log_prob_of_samples(kind: Kind) -> None:
-    count = 200_000
-    distribution = gaussian(kind, [0.4] * count, 0.9)
-    log_probs = distribution.log_prob(distribution.sample(torch.Generator().manual_seed(0)))
-    four_sigma = 4 * float(log_probs.std()) / math.sqrt(count)
-    assert abs(float(-log_probs.mean()) - float(distribution.entropy()[0])) < four_sigma
-
-
-@EACH
 def test_the_entropys_gradient_is_that_of_the_integral(kind: Kind) -> None:
     for mean, std in ((0.0, 1.0), (1.5, 0.5), (-2.0, 2.0)):
         means, log_std = torch.tensor([[mean]], requires_grad=True), torch.tensor([math.log(std)], requires_grad=True)
@@ -221,22 +191,8 @@ def test_the_mode_is_f_of_the_mean_and_a_temperature_multiplies_the_standard_dev
     torch.testing.assert_close(tempered.entropy(), expected.entropy())
 
 
-def test_the_same_generator_draws_the_same_and_another_does_not() -> None:
-    distribution = BoundedGaussian(torch.zeros(20, len(KINDS)), torch.zeros(len(KINDS)), Bounds(SPACE))
-    first, again, other = (distribution.sample(torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
-def test_no_actors_are_fine() -> None:
-    none = BoundedGaussian(torch.zeros(0, len(KINDS), requires_grad=True), torch.zeros(len(KINDS)), Bounds(SPACE))
-    assert none.sample().shape == none.mode().shape == (0, len(KINDS))
-    assert none.log_prob(none.mode()).shape == none.entropy().shape == (0,)
-    assert none.logits.shape == (0, 2 * len(KINDS))
-
-
 def test_half_precision_becomes_float32() -> None:
-    distribution = BoundedGaussian(torch.zeros(1, 1, dtype=torch.bfloat16), torch.zeros(1), bounds_of(KINDS["unit"]))
+    distribution = BoundedGaussian(torch.zeros(1, 1, dtype=torch.bfloat16), torch.zeros(1), bounds_of(KINDS["small"]))
     tensors: list[Tensor] = [distribution.mode(), distribution.log_prob(torch.zeros(1, 1)), distribution.entropy()]
     assert {tensor.dtype for tensor in tensors} == {torch.float32}
 
@@ -266,7 +222,3 @@ def test_the_whole_range_of_float32_can_be_an_interval() -> None:
     distribution = BoundedGaussian(torch.tensor([[0.5]]), torch.zeros(1), bounds)
     assert float(distribution.mode()) == pytest.approx(largest * math.tanh(0.5), rel=1e-5)
     assert torch.isfinite(distribution.log_prob(torch.tensor([[largest]]))).all()
-
-
-def test_bounds_are_no_weights() -> None:
-    assert bounds_of(KINDS["unit"]).state_dict() == {}

@@ -25,9 +25,8 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net import RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.batch.masks import ActionMask
-from rogue_net.batch.ragged import Cuts
 from rogue_net.heads import pairs
 from rogue_net.heads.distributions import RaggedCategorical
 from rogue_net.heads.heads import SelectEntityHead
@@ -268,11 +267,6 @@ def test_regression_heads_are_zero_at_first_and_learn_of_every_entity() -> None:
     assert net.evaluate(batch, actions).values.tolist() == [0, 0, 0]
 
 
-def test_there_are_no_regressions_unless_asked_for() -> None:
-    net, batch = make_net(WORLD), to_batch([ships(1)], WORLD)
-    assert net.evaluate(batch, net.act(batch).actions).regressions == {}
-
-
 def test_a_regression_head_without_numbers_is_refused() -> None:
     for size in (0, -1, 1.5, True):
         with pytest.raises(ValueError, match=r"regression_heads\['hp'\] must be an integer of at least 1, got"):
@@ -444,22 +438,3 @@ def test_pairs_that_nobody_masks_or_that_do_not_exist() -> None:
     assert with_nobody.actors.tolist() == [0, 1, 2, 2]
     assert with_nobody.actees.tolist() == [4, 4, 3, 4]  # 4 stands for nobody
     assert with_nobody.is_open is None
-
-
-# --- The batch's side
-
-
-def test_continuous_actions_survive_gathering_splitting_and_concatenation() -> None:
-    observations = [ships(2, seed=1), ships(0), ships(3, seed=2)]
-    whole = to_batch(observations, WORLD)
-    singles = [to_batch([observation], WORLD) for observation in observations]
-    for batch in (
-        ObsBatch.cat(singles),
-        whole[torch.tensor([0, 1, 2])],
-        ObsBatch.cat(whole.split(Cuts([1, 2], whole.offsets))),
-    ):
-        assert batch.action_masks[STEER].actors.offsets.tolist() == [0, 2, 2, 5]
-        assert (
-            batch.action_tokens[STEER].actors.tolist() == whole.action_tokens[STEER].actors.tolist() == [0, 1, 4, 5, 6]
-        )
-    assert whole[torch.tensor([2, 0])].action_tokens[STEER].actors.tolist() == [0, 1, 2, 4, 5]

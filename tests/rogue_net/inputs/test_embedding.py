@@ -74,14 +74,6 @@ def test_an_angle_is_its_cosine_and_sine_whatever_was_seen() -> None:
     assert made.norm.mean.tolist() == [1.0, 1.0]
 
 
-def test_angles_that_are_the_same_direction_are_the_same_token() -> None:
-    made = entity(HEADING)
-    tokens = made(torch.tensor([[-0.5], [-0.5 + 2 * math.pi], [-0.5 - 4 * math.pi], [0.5]]))
-    torch.testing.assert_close(tokens[1], tokens[0], atol=1e-5, rtol=0)
-    torch.testing.assert_close(tokens[2], tokens[0], atol=1e-5, rtol=0)
-    assert not torch.allclose(tokens[3], tokens[0], atol=1e-2)
-
-
 def test_a_flag_is_0_or_1_however_rare_it_was() -> None:
     made = entity(FROZEN)
     made.update_normalization(torch.tensor([[1.0]] + [[0.0]] * 999))
@@ -118,14 +110,6 @@ def test_categories_are_the_one_hot_columns_of_the_linear_layer(
     torch.testing.assert_close(tokens, finish(hidden, made), atol=1e-5, rtol=1e-5)
 
 
-def test_only_ids_that_were_there_are_learned_about() -> None:
-    made = entity(Category("unit", 5000))
-    made(torch.tensor([[4999.0], [17.0], [17.0]])).square().sum().backward()
-    (table,) = made.tables
-    assert table.shape == (5000, D)
-    assert table.grad.abs().sum(dim=1).nonzero().flatten().tolist() == [17, 4999]
-
-
 def test_tables_start_with_unit_variance() -> None:
     torch.manual_seed(0)
     (table,) = EntityEmbedding("Unit", [Category("unit", 5000)], D).tables
@@ -149,11 +133,6 @@ def test_an_id_outside_the_table_is_named() -> None:
         message = rf"'Unit': category 'card' is {card:g}; ids are whole numbers from 0 to 51".replace("+", r"\+")
         with pytest.raises(ValueError, match=message):
             made(torch.tensor([[0.0, 0.0], [0.0, card], [0.0, 51.0]]))
-
-
-def test_the_first_and_last_id_are_in_the_table() -> None:
-    tokens = entity(CARD)(torch.tensor([[0.0], [51.0]]))
-    assert not torch.equal(tokens[0], tokens[1])
 
 
 # --- Batches ---
@@ -199,15 +178,6 @@ def test_statistics_are_of_plain_numbers_alone() -> None:
     assert card.norm.mean.tolist() == [pytest.approx(17 / 3)]
     assert world.norm.mean.tolist() == [5.5]
     assert int(wall.norm.count) == 1
-
-
-def test_what_acts_and_what_learns_sees_the_same_tokens() -> None:
-    made, batch = embedding(SPACE), to_batch(SPACE, FRAMES)
-    for frames in ([0, 1], [1], [0], [1, 1, 0]):
-        some = batch[torch.tensor(frames)]
-        with torch.no_grad():
-            tokens = made(some)
-        assert torch.equal(tokens, made(some))
 
 
 def test_every_parameter_gets_a_gradient_where_a_type_has_no_entities() -> None:
@@ -308,11 +278,6 @@ def test_a_feature_that_is_no_number_makes_a_token_that_is_none() -> None:
     assert tokens.isnan().all(dim=1).tolist() == [True, False]
 
 
-def test_tokens_are_of_the_numbers_that_the_weights_are() -> None:
-    batch = draw_batch(PLAIN, [(2, 1, 2)], np.random.default_rng(0))
-    assert embedding(PLAIN).double()(batch).dtype == torch.float64
-
-
 def test_types_may_come_in_another_order() -> None:
     made, batch = embedding(SPACE), to_batch(SPACE, FRAMES)
     turned = replace(batch, features=dict(reversed(batch.features.items())))
@@ -327,11 +292,6 @@ def test_a_global_action_alone_gives_the_world_a_vector() -> None:
     made = Embedding(ObsSpace({}), actions, D)
     batch = ObsBatch.from_vec_obs(batch_observations([Observation(), Observation()], ObsSpace({}), actions))
     assert torch.equal(made(batch), made.entities[0].vector.expand(2, D))
-
-
-def test_there_may_be_no_types_at_all() -> None:
-    made, space = embedding(ObsSpace({})), ObsSpace({})
-    assert made(to_batch(space, [Observation()])).shape == (0, D)
 
 
 # --- Programs ---
