@@ -109,8 +109,9 @@ COMMANDS = (
     ),
     Command(
         "python -m enn_ppo.sweep",
-        "searches for good settings. It also takes the options of train, for every trial.",
+        "searches for good settings. It also takes the options of train except `resume`, for every trial.",
         SweepCommand,
+        besides=TrainConfig,
     ),
     Command("python -m enn_ppo.serve checkpoint=outputs/my_run", "serves a policy to other programs.", ServeConfig),
     Command("python -m enn_ppo.plot run1 run2", "compares runs: curves in a picture, and a page.", PlotConfig),

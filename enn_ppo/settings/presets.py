@@ -25,5 +25,6 @@ def preset(env: str, *overrides: str, **settings: Any) -> TrainConfig:
     given = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in settings.items()]
     arguments = Arguments([f"env={env}", *overrides, *given])
     with as_value_error(TrainConfig):
-        (config,) = compose("train", arguments, lambda composed: from_dict(TrainConfig, plain_values(composed.config)))
+        config = compose("train", arguments, lambda composed: from_dict(TrainConfig, plain_values(composed.config)))
+    assert config is not None
     return config

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -138,3 +140,19 @@ def plain(value: Any, where: str) -> Any:
         f"{where} must be a number, a text, true, false, null, a list or a mapping, got {value!r}; "
         "from Python, an environment that needs other arguments can be a factory: train(config, env=lambda: ...)"
     )
+
+
+def quoted(value: object, where: str) -> str:
+    """Format a value for the command line, in the grammar of Hydra.
+
+    Raises:
+        ValueError: `where` holds something else than numbers, texts, true, false, null, and lists of them.
+    """
+    if value is None or isinstance(value, bool | int | float):
+        return json.dumps(value)
+    if isinstance(value, str):
+        plain_text = re.fullmatch(r"[\w.@/:+-]+", value, re.ASCII)
+        return value if plain_text else "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    if isinstance(value, list):
+        return "[" + ",".join(quoted(item, where) for item in value) + "]"
+    raise ValueError(f"{where} must hold numbers, texts, true, false, null or lists, got {value!r}")

@@ -1,6 +1,6 @@
 """The command `python -m enn_ppo.sweep`."""
 
-from enn_ppo.sweep.command import run_sweep
+from enn_ppo.settings.command_line.cli import run_sweep
 from enn_ppo.sweep.sweep import sweep
 
 if __name__ == "__main__":

@@ -1,462 +1,264 @@
-"""Hyperparameter search with Optuna: trials report their learning curves, and trials that fall behind are pruned.
+"""Hyperparameter search with Optuna: each trial trains in a process, and is pruned if its learning curve falls behind.
 
 python -m enn_ppo.sweep sweep=ppo env=Xor total_timesteps=100000 sweep.trials=30 sweep.jobs=2
 
-The sweep's folder holds `study.db`, Optuna's study, which `optuna-dashboard sqlite:///<folder>/study.db` shows, the runs in
-`trials/`, and all settings of the best trial in `experiment/best.yaml`. The same command continues the sweep.
+The sweep's folder holds `study.db`, Optuna's study, which `optuna-dashboard sqlite:///<folder>/study.db` shows, and the runs in
+`trials/`. The same command continues the sweep.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
-import shutil
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-import yaml
-
-from enn_ppo.settings.command_line.composition import escaped
-from enn_ppo.settings.command_line.job_process import GRACE, JobProcess, StopSignals, shared_cores
-from enn_ppo.settings.config import TrainConfig
-from enn_ppo.settings.schema import to_dict
-from enn_ppo.sweep.config import SweepConfig
-from enn_ppo.sweep.curve import Curve
-from enn_ppo.train import train
+from enn_ppo.settings.schema import quoted
+from enn_ppo.sweep.config import SweepCommand, SweepConfig
+from enn_ppo.sweep.space import suggest
 from enn_ppo.training.errors import Interrupted
-from enn_ppo.training.files import replace_file
 from enn_ppo.training.tracking.logger import read_metrics
 from enn_ppo.training.tracking.run_dir import METRICS
-from entity_gym.untrusted import YAML_BYTES, parse_yaml, read_regular
+from enn_ppo.training.tracking.run_lock import RunLock
+from entity_gym.errors import nearest
+from entity_gym.pools.processes.interpreter import describe_end
 
 if TYPE_CHECKING:
     import optuna
 
-SETTINGS, STUDY, TRIALS, BEST = "sweep.yaml", "study.db", "trials", Path("experiment") / "best.yaml"
+STUDY, TRIALS = "study.db", "trials"
 POINTS = 20  # points of a learning curve at which trials are compared
 HOPELESS = 10  # a sweep ends if this many trials have failed and none has succeeded
-ENDED = ("complete", "pruned", "fail")
-#: User attributes of a trial: its command line arguments, the reason why it failed or was pruned, its process, and the number of
-#: the interrupted trial that it continues.
-ARGUMENTS, REASON, PROCESS, CONTINUES = "arguments", "reason", "process", "continues"
-SECONDS = "seconds"  # user attribute of the study: time used so far
-_MAY_CHANGE = ("trials", "minutes", "jobs", "sampler", "sampler_seed", "startup_trials", "pruner", "prune_after")
-_NOT_SETTINGS = ("run_dir", "resume", "overwrite", "trust", "debug")  # specific to one run
-_POLL_INTERVAL = 0.2  # seconds
-_READING = 0.05  # largest fraction of the time spent reading the metrics of one trial
+GRACE = 60.0  # seconds that a trainer has to save and end
+LOOK = 0.5  # seconds between two looks at a trial
+REASON = "reason"  # user attribute of trials that have failed or were pruned; interrupted trials have none
+_MUST_AGREE = ("space", "metric", "direction", "last_fraction", "seeds")  # settings of a sweep that is continued
 
 
-class SweepResult(NamedTuple):
-    """A finished sweep."""
+class Sweep(NamedTuple):
+    """A sweep; `objective` is Optuna's."""
 
-    folder: Path
-    best: int  # number of the best trial
-    value: float  # its score
-    command: str  # trains with its settings
+    config: SweepCommand
+    arguments: Sequence[str]  # of `enn_ppo.train`, shared by all trials
+    signals: list[int]  # Ctrl-C and SIGTERM, as they come
+
+    def objective(self, trial: optuna.Trial) -> float:
+        """Train with the values of a trial, once for each seed, and return the mean score."""
+        config = self.config.sweep
+        drawn = [suggest(trial, name, given) for name, given in config.space.items()]
+        trial.set_user_attr("arguments", drawn)
+        scores: list[float] = []
+        try:
+            for seed in range(self.config.seed, self.config.seed + config.seeds):
+                scores.append(self._train(trial, [*drawn, f"seed={seed}"], scores))
+        except ValueError as error:
+            trial.set_user_attr(REASON, str(error))
+            raise
+        return sum(scores) / len(scores)
+
+    def _train(self, trial: optuna.Trial, arguments: Sequence[str], scores: Sequence[float]) -> float:
+        """Train in a process and return the score. `scores` are those of the trial's earlier seeds.
+
+        Raises:
+            ValueError: the trainer has failed, or the metric has no value.
+            TrialPruned: the learning curve falls behind those of other trials.
+            Interrupted: after Ctrl-C or SIGTERM.
+        """
+        import optuna
+
+        config, folder = self.config.sweep, Path(str(self.config.run_dir))
+        run_dir = folder / TRIALS / f"{trial.number:04d}" / arguments[-1].replace("=", "_")
+        process = start([*self.arguments, *arguments], run_dir, config.jobs)
+        reported = 0
+        try:
+            while process.poll() is None:
+                curve = learning_curve(run_dir / METRICS, self.config)
+                for point in range(reported + 1, math.floor(POINTS * curve[-1][0]) + 1 if curve else 0):
+                    reported, level = point, mean_before(curve, point / POINTS, config.last_fraction)
+                    trial.report((sum(scores) + level) / (len(scores) + 1), len(scores) * POINTS + point)
+                    if trial.should_prune():
+                        trial.set_user_attr(REASON, f"behind the others after {point / POINTS:.0%} of {run_dir.name}")
+                        raise optuna.TrialPruned
+                if self.signals:
+                    message = f"interrupted; the same command goes on with {folder}"
+                    raise Interrupted(message, exit_code=128 + self.signals[0])
+                time.sleep(LOOK)
+        finally:
+            end(process)
+        if process.returncode < 0:
+            raise ValueError(describe_end(process))
+        if process.returncode:
+            lines = run_dir.with_suffix(".log").read_text("utf-8", errors="replace").splitlines()
+            last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
+            raise ValueError(last.removeprefix("error: "))
+        curve = learning_curve(run_dir / METRICS, self.config)
+        if not curve:
+            names = dict.fromkeys(name for row in read_metrics(run_dir / METRICS) for name in row)
+            raise ValueError(f"{config.metric} has no value in metrics.jsonl; {nearest(config.metric, names)}")
+        return mean_before(curve, curve[-1][0], config.last_fraction)
+
+    def report(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+        """Print a line about a finished trial, and stop the sweep if everything fails."""
+        best, failed = best_of(study), [each.state.name for each in ended(study)].count("FAIL")
+        if best is None and failed >= HOPELESS:
+            study.stop()
+        limit = "" if self.config.sweep.trials is None else f" of {self.config.sweep.trials}"
+        result = {"PRUNED": "pruned: ", "FAIL": "failed: "}.get(trial.state.name) or f"{trial.value:.4g}"
+        record = "" if best is None else f" (best {best.value:.4g}, trial {best.number})"
+        arguments = " ".join(trial.user_attrs["arguments"])
+        line = f"trial {trial.number}: {result}{trial.user_attrs.get(REASON, '')}{record}  {arguments}"
+        print(f"{len(ended(study))}{limit} done; {line}", flush=True)
 
 
-def sweep(
-    config: SweepConfig,
-    folder: Path,
-    compose: Callable[[Sequence[str]], TrainConfig],
-    *,
-    arguments: Sequence[str] = (),
-    overwrite: bool = False,
-    run: Callable[[TrainConfig], object] = train,
-) -> SweepResult:
-    """Run the remaining trials of a sweep, and print one line for each.
+def sweep(command: SweepCommand, arguments: Sequence[str]) -> optuna.Study:
+    """Run the remaining trials of a sweep, and print a line for each and for the best one.
 
     Args:
-        config: of the sweep.
-        folder: the sweep's folder. If it holds the same sweep, that sweep is continued.
-        compose: makes the settings of training from a trial's arguments and the shared ones.
-        arguments: shared by all trials; a sweep can only be continued with the same arguments.
-        overwrite: whether a sweep in the folder is removed first.
-        run: trains, as `enn_ppo.train.train`.
+        command: settings of the sweep and of training. A sweep that `run_dir` holds is continued.
+        arguments: of `enn_ppo.train`, shared by all trials.
 
     Raises:
-        ValueError: a setting or the folder is invalid, or no trial succeeded.
-        Interrupted: after Ctrl-C or SIGTERM; the same command continues the running trials.
-    """
-    import_optuna()
-    _prepare_folder(folder, config, list(arguments), overwrite=overwrite)
-    with _study_errors(folder):
-        study = open_study(config, folder)
-        _wait_for_orphans(study)
-        _continue_later(study)
-        done, unfinished = len(trials_in(study, *ENDED)), len(trials_in(study, "waiting"))
-        if done or unfinished:
-            print(f"going on: {done} trials are done, {unfinished} were left unfinished", flush=True)
-        exit_code = _Trials(config, folder, compose, run, study).run_all()
-        best = best_of(study)
-    if best is not None:
-        command = best_command(folder)
-        print(f"best: trial {number_of(best)}, {config.metric} {best.value:.4g}; train with it:\n  {command}")
-    if exit_code:
-        raise Interrupted(f"interrupted; the same command goes on with {folder}", exit_code=exit_code)
-    if best is None or best.value is None:
-        raise ValueError(_nothing_found(study, folder))
-    return SweepResult(folder, number_of(best), best.value, best_command(folder))
-
-
-@dataclass
-class _Trials:
-    """The remaining trials of a sweep; arguments as in `sweep`."""
-
-    config: SweepConfig
-    folder: Path
-    compose: Callable[[Sequence[str]], TrainConfig]
-    run: Callable[[TrainConfig], object]
-    study: optuna.Study
-
-    def run_all(self) -> int:
-        """Run the trials, each in a process. Returns 0, or the exit code after Ctrl-C or SIGTERM."""
-        config, study, running = self.config, self.study, list[RunningTrial]()
-        started, before = time.monotonic(), study.user_attrs.get(SECONDS, 0.0)
-        asked, timed_out = 0, False
-        try:
-            with StopSignals() as signals:
-                while True:
-                    used = before + time.monotonic() - started
-                    late = config.minutes is not None and used > 60 * config.minutes
-                    if signals.count > asked or late > timed_out:
-                        asked, timed_out = signals.count, late
-                        for each in running:
-                            each.worker.interrupt()
-                    stopped = asked > 0 or timed_out
-                    for each in [each for each in running if each.follow(stopped=stopped)]:
-                        running.remove(each)
-                        self._tell(each.trial.number)
-                    left = (
-                        None if config.trials is None else config.trials - len(trials_in(study, *ENDED)) - len(running)
-                    )
-                    hopeless = len(trials_in(study, "fail")) >= HOPELESS and best_of(study) is None
-                    enough = stopped or hopeless or (left is not None and left <= 0)
-                    if not enough and len(running) < config.jobs:
-                        running += self._begin()
-                    elif not running:
-                        return signals.exit_code
-                    else:
-                        time.sleep(_POLL_INTERVAL)
-        finally:
-            for each in running:
-                each.worker.kill()
-            _continue_later(study)
-            study.set_user_attr(SECONDS, before + time.monotonic() - started)
-
-    def _begin(self) -> list[RunningTrial]:
-        """Draw a trial and start its process. Returns an empty list if the trial failed because its settings are not allowed."""
-        self.study.sampler = _sampler(self.config, draw=len(self.study.trials))
-        trial = self.study.ask()
-        home = self.folder / TRIALS / f"{trial.user_attrs.get(CONTINUES, trial.number):04d}"
-        arguments = [parameter.suggest(trial) for parameter in self.config.parameters]
-        trial.set_user_attr(ARGUMENTS, arguments)
-        try:
-            training = self.compose(arguments)
-            seeds = range(training.seed, training.seed + self.config.seeds)
-            runs = [replace(training, seed=seed, run_dir=str(home / f"seed_{seed}")) for seed in seeds]
-            left = [run for run in runs if _curve(self.config, run).progress < 1]
-            environment = shared_cores(self.config.jobs)
-            worker = JobProcess(partial(run_seeds, self.run), left, home.with_suffix(".log"), environment=environment)
-        except ValueError as error:
-            _fail(self.study, trial, " ".join([str(error), *getattr(error, "__notes__", [])]).strip())
-            self._tell(trial.number)
-            return []
-        trial.set_user_attr(PROCESS, worker.pid)
-        return [RunningTrial(self.config, self.study, trial, runs, worker)]
-
-    def _tell(self, number: int) -> None:
-        """Print a line about a finished trial; write `best.yaml` if it is the best one."""
-        config, study = self.config, self.study
-        trial, best = study.trials[number], best_of(study)
-        if not trial.state.is_finished():
-            return
-        if best is not None and best.number == number:
-            write_best(self.folder, trial, self.compose(trial.user_attrs[ARGUMENTS]), config.metric)
-        limit = "" if config.trials is None else f" of {config.trials}"
-        result = {"PRUNED": "pruned", "FAIL": "failed"}.get(trial.state.name) or f"{trial.value:.4g}"
-        reason = f": {text}" if (text := trial.user_attrs.get(REASON)) else ""
-        record = f" (best {best.value:.4g}, trial {number_of(best)})" if best is not None else ""
-        line = f"trial {number_of(trial)}: {result}{reason}{record}  {' '.join(trial.user_attrs[ARGUMENTS])}"
-        print(f"{len(trials_in(study, *ENDED))}{limit} done; {line}", flush=True)
-
-
-def run_seeds(run: Callable[[TrainConfig], object], runs: Sequence[TrainConfig]) -> None:
-    """Train with one seed after another, in the process of a trial; resume runs that have a checkpoint."""
-    for config in runs:
-        run_dir = Path(str(config.run_dir))
-        resume = (run_dir / "checkpoints" / "latest").exists()
-        if not resume and run_dir.exists():
-            shutil.rmtree(run_dir)  # stopped before its first checkpoint
-        run(replace(config, resume=str(run_dir) if resume else None, overwrite=False))
-
-
-@dataclass
-class RunningTrial:
-    """A trial whose process runs."""
-
-    config: SweepConfig
-    study: optuna.Study
-    trial: optuna.Trial
-    runs: Sequence[TrainConfig]  # of each seed
-    worker: JobProcess
-    _reported: int = field(default=0, init=False)  # points of the learning curves of all seeds
-    _pruned: bool = field(default=False, init=False)
-    _next_look: float = field(default=0.0, init=False)
-
-    def follow(self, *, stopped: bool) -> bool:
-        """Report the learning curve, stop the process if the trial is pruned, and report the trial's end to the study.
-
-        Args:
-            stopped: whether the process was asked to end; the trial is then continued later.
-
-        Returns:
-            Whether the process has ended.
-        """
-        code, now = self.worker.poll(), time.monotonic()
-        if code is None and now < self._next_look:
-            return False
-        try:
-            if not self._pruned:
-                self._report()
-            self._next_look = time.monotonic() + (time.monotonic() - now) / _READING
-            if code is None:
-                return False
-            if self._pruned:
-                self.study.tell(self.trial, state=import_optuna().trial.TrialState.PRUNED)
-            elif code == 0:
-                scores = [_curve(self.config, run).score() for run in self.runs]
-                self.study.tell(self.trial, sum(scores) / len(scores))
-            elif not stopped:
-                _fail(self.study, self.trial, self.worker.reason())
-        except ValueError as error:  # the metrics cannot be read, or have no score
-            self.worker.kill()
-            _fail(self.study, self.trial, str(error))
-        return True
-
-    def _report(self) -> None:
-        """Report new points of the learning curve, each the mean over the seeds so far, and prune the trial if it is behind."""
-        scores: list[float] = []
-        for number, run in enumerate(self.runs):
-            curve = Curve(self.config.metric, run, self.config.last_fraction)
-            for row in _rows(run):
-                curve.add(row)
-                point, value = number * POINTS + int(curve.progress * POINTS + 1e-9), curve.mean()
-                if point <= self._reported or value is None:
-                    continue
-                self._reported = point
-                self.trial.report((sum(scores) + value) / (len(scores) + 1), point)
-                if curve.progress < 1 and self.trial.should_prune():
-                    part = (point - number * POINTS) / POINTS
-                    self.trial.set_user_attr(REASON, f"behind the others after {part:.0%} of run {number + 1}")
-                    self._pruned = True
-                    self.worker.interrupt()
-                    return
-            if (score := curve.mean()) is None:
-                return
-            scores.append(score)
-
-
-def _curve(config: SweepConfig, run: TrainConfig) -> Curve:
-    """The learning curve of a run."""
-    return Curve(config.metric, run, config.last_fraction, _rows(run))
-
-
-def _rows(run: TrainConfig) -> Sequence[dict[str, Any]]:
-    file = Path(str(run.run_dir)) / METRICS
-    return read_metrics(file) if file.exists() else ()
-
-
-# ---- The study
-
-
-def import_optuna() -> Any:
-    """Import Optuna.
-
-    Raises:
-        ValueError: Optuna is missing or too old; the message has the command that installs it.
+        ValueError: Optuna is missing, a setting or the folder is invalid, or no trial succeeded.
+        Interrupted: after Ctrl-C or SIGTERM; the same command continues the sweep.
     """
     try:
         import optuna
+        from sqlalchemy.exc import SQLAlchemyError  # a part of optuna
     except ImportError as error:
         raise ValueError(f'a sweep needs {error.name}: pip install "enn-ppo[sweep]"') from error
-    if int(optuna.__version__.partition(".")[0]) < 4:
-        raise ValueError(
-            f'a sweep needs optuna 4 or newer, and this environment has {optuna.__version__}: pip install "enn-ppo[sweep]"'
-        )
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep prints failed trials itself
-    return optuna
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep prints its trials itself
+    for name in command.sweep.space:
+        if given := [each for each in arguments if each.lstrip("+").startswith(f"{name}=")]:
+            raise ValueError(f"{given[0]} is given for all trials, and sweep.space varies it: leave one out")
+    config, folder, signals, lock = command.sweep, Path(str(command.run_dir)), list[int](), RunLock()
+    made = Sweep(command, arguments, signals)
+    lock.take(folder)
 
+    def on_signal(number: int, frame: object) -> None:
+        signals.append(number)
+        signal.signal(number, signal.default_int_handler)  # a second one does not wait for the trainers
 
-@contextmanager
-def _study_errors(folder: Path) -> Iterator[None]:
-    """Turn errors of the study's database, such as a full disk, into a ValueError."""
-    from sqlalchemy.exc import SQLAlchemyError  # a part of optuna
-
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
-    except (SQLAlchemyError, import_optuna().exceptions.StorageInternalError) as error:
-        cause = getattr(error, "orig", None) or error.__cause__ or error
-        raise ValueError(f"{folder / STUDY} cannot be written: {cause}; the same command goes on with it") from error
+        study = open_study(config, folder, arguments)
+        left = None if config.trials is None else max(0, config.trials - len(ended(study)))
+        timeout = None if config.minutes is None else 60 * config.minutes
+        study.optimize(made.objective, left, timeout, config.jobs, catch=(ValueError,), callbacks=[made.report])
+    except SQLAlchemyError as error:
+        raise ValueError(f"{folder / STUDY} cannot be used: {getattr(error, 'orig', error)}") from error
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        lock.close()
+    best = best_of(study)
+    if best is None:
+        reasons = "".join(f"; trial {each.number}: {each.user_attrs[REASON]}" for each in ended(study)[:1])
+        raise ValueError(f"no trial was complete{reasons} (what the trials printed: {folder / TRIALS})")
+    train = shlex.join(["python", "-m", "enn_ppo.train", *arguments, *best.user_attrs["arguments"]])
+    print(f"best: trial {best.number}, {config.metric} {best.value:.4g}; train with it:\n  {train}")
+    return study
 
 
-def open_study(config: SweepConfig, folder: Path) -> optuna.Study:
-    """Open or create the study in the folder."""
-    library, warmup = import_optuna(), round(config.prune_after * POINTS)
+def open_study(config: SweepConfig, folder: Path, arguments: Sequence[str]) -> optuna.Study:
+    """Open or create the study in a folder. Interrupted trials are enqueued again.
+
+    Raises:
+        ValueError: the folder holds a sweep with other settings.
+    """
+    import optuna
+    from optuna.trial import TrialState
+
     pruners = {
-        "median": lambda: library.pruners.MedianPruner(config.startup_trials, warmup),
-        "halving": lambda: library.pruners.SuccessiveHalvingPruner(max(1, warmup), 3),
-        "none": library.pruners.NopPruner,
+        "median": lambda: optuna.pruners.MedianPruner(n_warmup_steps=POINTS // 4),
+        "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(POINTS // 4, 3),
+        "none": optuna.pruners.NopPruner,
     }
-    study: optuna.Study = library.create_study(
+    study: optuna.Study = optuna.create_study(
         storage=f"sqlite:///{(folder / STUDY).resolve()}",
         study_name="sweep",
         load_if_exists=True,
         pruner=pruners[config.pruner](),
         direction=config.direction,
     )
+    now = {name: getattr(config, name) for name in _MUST_AGREE} | {"train": list(arguments)}
+    before = study.user_attrs.get("settings", now)
+    if other := [f"sweep.{name} {before[name]!r}, now {now[name]!r}" for name in now if now[name] != before[name]]:
+        raise ValueError(f"{folder} holds a sweep with other settings: {other[0]}; give another run_dir")
+    study.set_user_attr("settings", now)
+    again = {each.user_attrs.get("again") for each in study.trials}
+    for each in study.trials:
+        if each.state == TrialState.RUNNING:  # the sweep was killed
+            study.tell(each.number, state=TrialState.FAIL)
+        is_interrupted = each.state in (TrialState.RUNNING, TrialState.FAIL) and REASON not in each.user_attrs
+        if is_interrupted and each.number not in again:
+            study.enqueue_trial(each.params, user_attrs={"again": each.number})
+    seed = (config.sampler_seed + len(study.trials)) % 2**32  # a sweep that is continued repeats no draws
+    study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=config.jobs > 1)
     return study
 
 
-def _sampler(config: SweepConfig, draw: int) -> Any:
-    """The sampler of one trial, seeded with the number of earlier trials, so that a continued sweep repeats no draw."""
-    library = import_optuna()
-    seed = int(np.random.SeedSequence([config.sampler_seed, draw]).generate_state(1)[0])
-    if config.sampler == "random":
-        return library.samplers.RandomSampler(seed)
-    return library.samplers.TPESampler(seed=seed, n_startup_trials=config.startup_trials, constant_liar=config.jobs > 1)
-
-
-def _fail(study: optuna.Study, trial: optuna.Trial, reason: str) -> None:
-    trial.set_user_attr(REASON, reason)
-    study.tell(trial, state=import_optuna().trial.TrialState.FAIL)
-
-
-def _continue_later(study: optuna.Study) -> None:
-    """Enqueue the interrupted trials, so that the next trials continue them."""
-    for trial in trials_in(study, "running"):
-        study.tell(trial.number, state=import_optuna().trial.TrialState.FAIL)
-        study.enqueue_trial(trial.params, user_attrs={CONTINUES: number_of(trial)})
-
-
-def number_of(trial: optuna.trial.FrozenTrial) -> int:
-    """The number of a trial, or of the interrupted trial that it continues."""
-    return int(trial.user_attrs.get(CONTINUES, trial.number))
-
-
-def trials_in(study: optuna.Study, *states: str) -> list[optuna.trial.FrozenTrial]:
-    """The trials in any of the states `waiting`, `running`, `complete`, `pruned` and `fail`.
-
-    Interrupted trials that another trial continues are left out.
-    """
+def ended(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
+    """The finished trials, without interrupted ones."""
     trials = study.get_trials(deepcopy=False)
-    last = {number_of(trial): trial.number for trial in trials}
-    return [trial for trial in trials if trial.state.name.lower() in states and last[number_of(trial)] == trial.number]
+    return [each for each in trials if each.state.name in ("COMPLETE", "PRUNED") or REASON in each.user_attrs]
 
 
 def best_of(study: optuna.Study) -> optuna.trial.FrozenTrial | None:
     """The complete trial with the best score; None if there is none."""
-    return study.best_trial if trials_in(study, "complete") else None
+    complete = any(each.state.name == "COMPLETE" for each in study.get_trials(deepcopy=False))
+    return study.best_trial if complete else None
 
 
-def _wait_for_orphans(study: optuna.Study) -> None:
-    """Wait until no process runs a trial: processes of a killed sweep save their trials and end by themselves.
+def start(arguments: Sequence[str], run_dir: Path, jobs: int) -> subprocess.Popen[bytes]:
+    """Start a trainer, one of `jobs` that share the cores. It prints into `<run_dir>.log`."""
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(max(1, cores // jobs))}
+    with open(run_dir.with_suffix(".log"), "wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "enn_ppo.train", *arguments, f"run_dir={quoted(str(run_dir), 'run_dir')}"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=threads | os.environ,
+            process_group=0,  # Ctrl-C in a terminal reaches only the sweep
+        )
 
-    Raises:
-        ValueError: a process still runs after `GRACE` seconds; it belongs to another sweep in the same folder.
-    """
-    deadline = time.monotonic() + GRACE
-    while alive := [trial for trial in trials_in(study, "running") if _is_alive(trial.user_attrs.get(PROCESS))]:
-        if time.monotonic() >= deadline:
-            raise ValueError(
-                f"process {alive[0].user_attrs[PROCESS]} runs trial {number_of(alive[0])} of this sweep: wait until its sweep "
-                "has ended, or end it"
-            )
-        time.sleep(_POLL_INTERVAL)
 
-
-def _is_alive(process: object) -> bool:
-    if os.name == "nt":  # where signal 0 is Ctrl-C; the lock of a run's folder keeps a second trainer out
-        return False
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a trainer to save and end; kill it if it does not, or after a second Ctrl-C."""
     try:
-        os.kill(int(str(process)), 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM if os.name == "nt" else signal.SIGINT)
+        process.wait(GRACE)
+    except subprocess.TimeoutExpired:
         pass
-    return True
+    finally:
+        process.kill()
+        process.wait()
 
 
-# ---- Messages and files
+def learning_curve(file: Path, config: SweepCommand) -> list[tuple[float, float]]:
+    """The progress from 0 to 1 and the value of each row of `metrics.jsonl` that has the metric."""
+    metric, curve = config.sweep.metric, []
+    for row in read_metrics(file) if file.exists() else ():
+        value, step = row.get(metric), row.get("eval/step" if metric.startswith("eval/") else "step", 0)
+        progress = step / config.total_timesteps
+        if config.max_train_seconds is not None:
+            progress = max(progress, row.get("seconds", 0) / config.max_train_seconds)
+        if isinstance(value, int | float) and math.isfinite(value):
+            curve.append((min(1.0, progress), float(value)))
+    return curve
 
 
-def write_best(folder: Path, trial: optuna.trial.FrozenTrial, training: TrainConfig, metric: str) -> None:
-    """Write all settings of a trial to `experiment/best.yaml`, for `best_command`."""
-    values = {name: escaped(value) for name, value in to_dict(training).items() if name not in _NOT_SETTINGS}
-    header = (
-        "# @package _global_\n"
-        f"# Trial {number_of(trial)} of the sweep, {metric} {trial.value:.6g}: {' '.join(trial.user_attrs[ARGUMENTS])}\n"
-    )
-    # `env=custom` has no arguments of its own, so the environment has exactly the arguments below
-    text = header + yaml.safe_dump({"defaults": [{"override /env": "custom"}], **values}, sort_keys=False)
-    file = folder / BEST
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, text.encode())
-    except OSError as error:
-        raise ValueError(f"{file} cannot be written: {error}; the same command goes on") from error
-
-
-def best_command(folder: Path) -> str:
-    """The command that trains with the best settings."""
-    return f"python -m enn_ppo.train --config-dir {shlex.quote(str(folder))} experiment={BEST.stem}"
-
-
-def _prepare_folder(folder: Path, config: SweepConfig, arguments: list[str], *, overwrite: bool) -> None:
-    """Create the sweep's folder, or check that it holds the same sweep.
-
-    Raises:
-        ValueError: the folder holds another sweep or other files, or cannot be written.
-    """
-    settings = {**asdict(config), "train": arguments}
-    file = folder / SETTINGS
-    try:
-        if file.exists() and overwrite:
-            for name in (TRIALS, "experiment"):
-                shutil.rmtree(folder / name, ignore_errors=True)
-            for name in (STUDY, SETTINGS):
-                (folder / name).unlink(missing_ok=True)
-        elif file.exists():
-            try:
-                before = parse_yaml(read_regular(file, YAML_BYTES))
-            except ValueError as error:
-                raise ValueError(f"{file} is not that of a sweep: {error}; give another run_dir") from error
-            before = before if isinstance(before, dict) else {}
-            for name in settings:
-                if name not in _MAY_CHANGE and before.get(name) != settings[name]:
-                    label = "the arguments of training" if name == "train" else f"sweep.{name}"
-                    raise ValueError(
-                        f"{folder} holds a sweep with other settings: {label} {before.get(name)!r}, now {settings[name]!r}; "
-                        "give another run_dir, or overwrite=true to remove that sweep"
-                    )
-        elif folder.exists() and any(folder.iterdir()):
-            raise ValueError(f"run_dir {folder} holds something that is no sweep: give another run_dir")
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(file, yaml.safe_dump(settings, sort_keys=False).encode())
-    except OSError as error:
-        raise ValueError(f"run_dir {folder} cannot be used for the sweep: {error}") from error
-
-
-def _nothing_found(study: optuna.Study, folder: Path) -> str:
-    failed = trials_in(study, "fail")
-    if not failed:
-        return f"no trial was complete when the budget was used up: {folder} goes on with more sweep.minutes or sweep.trials"
-    first = f"trial {number_of(failed[0])}: {failed[0].user_attrs.get(REASON) or 'no reason is known'}"
-    early = f"the first {len(failed)} trials" if len(failed) >= HOPELESS else f"all {len(failed)} trials"
-    return f"{early} failed; {first} (what the others printed: {folder / TRIALS})"
+def mean_before(curve: Sequence[tuple[float, float]], progress: float, fraction: float) -> float:
+    """The mean of the values in the last `fraction` of a run before `progress`, or the last value before it."""
+    before = [(at, value) for at, value in curve if at <= progress + 1e-9] or list(curve[:1])
+    recent = [value for at, value in before if at > progress - fraction] or [before[-1][1]]
+    return sum(recent) / len(recent)

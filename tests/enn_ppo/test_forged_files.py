@@ -20,7 +20,6 @@ from enn_ppo.checkpoints import CheckpointError, load_checkpoint
 from enn_ppo.checkpoints.policy import CPU, load_policy
 from enn_ppo.plot.runs import read_run
 from enn_ppo.settings.command_line.cli import run_train
-from enn_ppo.sweep.sweep import write_best
 from enn_ppo.training.learning.return_scale import value_unit
 from enn_ppo.training.recording.reading import read_header
 from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path, write_snapshot
@@ -66,20 +65,6 @@ def test_a_checkpoints_settings_are_text_and_read_no_environment_variable(
     assert run_train(configs.append, [f"resume={folder}", "env=Xor", "seed=7"]) == 0
     assert (configs[0].logger.project, configs[0].env.kwargs["text"], configs[0].seed) == (text, [text], 7)
     assert "hunter2" not in "".join(capsys.readouterr())
-
-
-def test_the_best_settings_of_a_sweep_read_no_environment_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Trial:
-        number, value, user_attrs = 3, 0.5, {"arguments": ["seed=1"]}  # noqa: RUF012
-
-    monkeypatch.setenv("SECRET", "hunter2")
-    config = tiny_config("run", env=EnvConfig(kwargs={"text": SECRETS[0]}))
-    write_best(tmp_path, Trial(), config, "reward")  # type: ignore[arg-type]
-    configs: list[TrainConfig] = []
-    assert run_train(configs.append, [f"--config-dir={tmp_path}", "experiment=best"]) == 0
-    assert configs[0].env.kwargs["text"] == SECRETS[0]
 
 
 # --- Files that block, or that are huge in memory ---

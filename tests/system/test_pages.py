@@ -31,7 +31,6 @@ from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import setting_names
 from enn_ppo.settings.serving import ServeConfig
-from enn_ppo.sweep.command import run_sweep
 from enn_ppo.sweep.config import SweepCommand
 from entity_gym import Angle, CategoricalActionSpace, Entity, Observation, ObsSpace
 from entity_gym.batch.batching import batch_observations
@@ -231,7 +230,7 @@ HYDRA: dict[str, Callable[..., int]] = {
     "enn_ppo.watch": cli.run_watch,
     "enn_ppo.serve": cli.run_serve,
     "enn_ppo.clone": cli.run_clone,
-    "enn_ppo.sweep": run_sweep,
+    "enn_ppo.sweep": cli.run_sweep,
 }
 OTHERS = {"tensorboard", "optuna-dashboard", "ray", "node", "pre-commit"}
 """Programs of others, whose arguments are theirs."""

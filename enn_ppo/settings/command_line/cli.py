@@ -11,8 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
@@ -22,21 +21,21 @@ from enn_ppo.settings.command_line.composition import (
     Composed,
     compose,
     config_directory,
+    multirun,
     open_name,
     parse,
     plain_values,
 )
-from enn_ppo.settings.command_line.mistakes import guarded
+from enn_ppo.settings.command_line.mistakes import guarded, told
 from enn_ppo.settings.command_line.options import help_page
 from enn_ppo.settings.command_line.resuming import resolve_train_config
 from enn_ppo.settings.config import EvalConfig, TrainConfig, default_run_dir
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import from_dict, unknown_setting
 from enn_ppo.settings.serving import ServeConfig
+from enn_ppo.sweep.config import SweepCommand
+from enn_ppo.training.errors import Interrupted
 from entity_gym.output import accept_all_characters
-
-if TYPE_CHECKING:  # imports numpy, which `--help` does not need
-    from enn_ppo.settings.command_line.jobs import Job
 
 __all__ = [
     "config_directory",
@@ -44,6 +43,7 @@ __all__ = [
     "run_clone",
     "run_eval",
     "run_serve",
+    "run_sweep",
     "run_train",
     "run_watch",
     "settings_of",
@@ -55,7 +55,7 @@ C = TypeVar("C")
 def run_train(run: Callable[[TrainConfig], object], argv: Sequence[str] | None = None) -> int:
     """Compose the settings, train once, or for every job of `--multirun`, and return the exit code.
 
-    With `--multirun`, `jobs=n` runs n jobs in parallel, each in a separate process.
+    `--multirun` is Hydra's: its sweeper makes the jobs, and its launcher runs them.
 
     Args:
         run: trains with one config, whose `run_dir` is set.
@@ -94,32 +94,60 @@ def run_clone(run: Callable[[CloneConfig], object], argv: Sequence[str] | None =
     return _main("clone", CloneConfig, run, argv)
 
 
+def run_sweep(run: Callable[[SweepCommand, list[str]], object], argv: Sequence[str] | None = None) -> int:
+    """Compose the settings, sweep, and return the exit code. As `run_train`; `run` also takes the arguments of each trial."""
+    typed = list(sys.argv[1:] if argv is None else argv)
+    arguments = [argument for argument in typed if not re.match(r"\+*(sweep[.=]|run_dir=)", argument)]
+    return _main("sweep", SweepCommand, lambda config: run(config, arguments), typed)
+
+
 def _main(name: str, schema: type[C], run: Callable[[C], object], argv: Sequence[str] | None) -> int:
-    """Compose the settings of every job, run the jobs, and return the exit code."""
+    """Compose the settings, run the command or each job of `--multirun`, and return the exit code."""
     accept_all_characters()
     typed = list(sys.argv[1:] if argv is None else argv)
     started = datetime.now()
-    jobs: list[Job] = []
+    debug = [is_debug(typed)]
+
+    def make(composed: Composed) -> C:
+        config, note = settings_of(schema, composed, started)
+        debug.append(config.debug)  # type: ignore[attr-defined]
+        if note:
+            print(note, file=sys.stderr, flush=True)
+        return config
 
     def work() -> None:
         arguments = parse(typed)
         if arguments.help:
             print(help_page(name, schema, arguments))
-            return
-        if schema is not TrainConfig and arguments.jobs > 1:
-            raise ValueError("jobs=... is for sweeps of training")
-        if schema in (ServeConfig, WatchConfig) and arguments.multirun:
-            raise ValueError("--multirun is for commands that train or evaluate")
-        from enn_ppo.settings.command_line.jobs import Job, run_jobs
+        elif arguments.multirun and not arguments.show:
+            if schema in (ServeConfig, SweepCommand, WatchConfig):
+                raise ValueError("--multirun is for commands that train or evaluate")
+            multirun(name, arguments, lambda composed: _job(schema, run, make, composed))
+        elif (config := compose(name, arguments, make)) is not None:
+            run(config)
 
-        def make(composed: Composed) -> Job:
-            config, note = settings_of(schema, composed, started)
-            return Job(config, composed.typed, composed.job, note)
+    return guarded(work, schema, debug=lambda: any(debug))
 
-        jobs.extend(compose(name, arguments, make))
-        raise SystemExit(run_jobs(run, jobs, arguments.jobs))
 
-    return guarded(work, schema, debug=lambda: is_debug(typed) or any(job.config.debug for job in jobs))
+def _job(
+    schema: type[C], run: Callable[[C], object], make: Callable[[Composed], C], composed: Composed
+) -> float | None:
+    """Run a job of `--multirun`. Returns what a sweeper may optimize: the mean episodic reward of the last update.
+
+    Errors are printed at once, since the launcher goes on with the next job; after Ctrl-C it does not.
+    """
+    try:
+        result = run(make(composed))
+    except Interrupted as interrupted:
+        print(interrupted, file=sys.stderr)
+        raise SystemExit(interrupted.exit_code) from None
+    except Exception as error:
+        error.add_note(f"(job {' '.join(composed.typed)})")
+        if (paragraph := told(error, schema)) is not None:
+            print(f"error: {paragraph}", file=sys.stderr, flush=True)
+        raise
+    reward = (getattr(result, "metrics", None) or {}).get("episodic_reward")
+    return None if reward is None else float(reward)
 
 
 def is_debug(typed: Sequence[str]) -> bool:
@@ -128,7 +156,7 @@ def is_debug(typed: Sequence[str]) -> bool:
 
 
 def settings_of(schema: type[C], composed: Composed, started: datetime) -> tuple[C, str]:
-    """The checked settings of a job, and a note about them for the user, or "".
+    """The checked settings, and a note about them for the user, or "".
 
     The default run directory is named after the time `started`.
 
@@ -143,13 +171,8 @@ def settings_of(schema: type[C], composed: Composed, started: datetime) -> tuple
         config = from_dict(schema, plain_values(composed.config))
     if isinstance(config, TrainConfig):  # training or cloning
         _check_env_kwargs(config, composed.typed)
-        run_dir = Path(config.run_dir or default_run_dir(config.env.id, started))
-        if composed.job is not None:
-            if config.run_dir is None:
-                run_dir = run_dir.with_name(f"sweep_{run_dir.name}")
-            if config.run_dir is None or composed.config.run_dir is not None:  # not the directory of a resumed run
-                run_dir /= str(composed.job)
-        config = dataclasses.replace(config, run_dir=str(run_dir))
+        run_dir = composed.output_dir or config.run_dir or default_run_dir(config.env.id, started)
+        config = dataclasses.replace(config, run_dir=run_dir)
     return config, note
 
 

@@ -1,16 +1,11 @@
-"""Composing the settings of every job from the command line, with Hydra.
-
-All jobs of `--multirun` are composed and checked before the first one starts.
-"""
+"""Composing settings from the command line, with Hydra."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
 
@@ -19,8 +14,8 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser import overrides_parser
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.overrides_visitor import HydraOverrideVisitor
 from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
@@ -29,9 +24,9 @@ import enn_ppo
 from enn_ppo.clone.config import CloneConfig
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
-from enn_ppo.settings.schema import plain, section_of
+from enn_ppo.settings.schema import plain, quoted, section_of
 from enn_ppo.settings.serving import ServeConfig
-from enn_ppo.sweep.config import SweepConfig
+from enn_ppo.sweep.config import SweepCommand
 from rogue_net.config import RogueNetConfig
 
 T = TypeVar("T")
@@ -52,8 +47,7 @@ _EXAMPLES = {
 }
 
 
-#: Limits of a command: characters of a setting's name, jobs of a sweep, and jobs at a time.
-MAX_NAME, MAX_JOBS, MAX_PARALLEL = 200, 10_000, 1024
+MAX_NAME = 200  # characters of a setting's name
 
 
 class _OverrideVisitor(HydraOverrideVisitor):
@@ -72,20 +66,19 @@ class Arguments(NamedTuple):
 
     overrides: list[str]  # `name=value`
     multirun: bool = False  # whether there is a job for every combination of values
-    jobs: int = 1  # number of parallel jobs
     config_dir: Path | None = None  # folder with the user's config files
     show: bool = False  # only print the settings
     help: bool = False  # only print the help page
 
 
 class Composed(NamedTuple):
-    """The settings of one job."""
+    """The settings of a command, or of one job of `--multirun`."""
 
     config: DictConfig
-    typed: tuple[str, ...]  # overrides of this job
-    job: int | None  # number of a job of `--multirun`
+    typed: tuple[str, ...]  # overrides
     choices: Mapping[str, str]  # group -> choice
     config_dir: Path | None
+    output_dir: str | None = None  # folder that Hydra has made for a job of `--multirun`
 
 
 class _Parser(argparse.ArgumentParser):
@@ -94,10 +87,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(arguments: Sequence[str]) -> Arguments:
-    """Parse the arguments: flags, `jobs=n`, and overrides.
+    """Parse the arguments: flags and overrides.
 
     Raises:
-        ValueError: a flag is unknown, or `jobs` is no positive number or is given without `--multirun`.
+        ValueError: a flag is unknown, an override has no name, or sets Hydra without `--multirun`.
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
@@ -107,37 +100,27 @@ def parse(arguments: Sequence[str]) -> Arguments:
     parser.add_argument("--version", action="version", version=enn_ppo.__version__)
     parser.add_argument("overrides", nargs="*")
     given = parser.parse_intermixed_args(list(arguments))
-    numbers = [argument.removeprefix("jobs=") for argument in given.overrides if argument.startswith("jobs=")]
-    for number in numbers:
-        if not re.fullmatch(r"[1-9]\d{0,3}", number) or int(number) > MAX_PARALLEL:
-            raise ValueError(
-                f"jobs must be how many jobs of a sweep run at a time, 1 to {MAX_PARALLEL}, got {number!r}"
-            )
-        if not given.multirun:
-            raise ValueError(f"jobs={number} is about the jobs of a sweep: add --multirun")
-    overrides = [argument for argument in given.overrides if not argument.startswith("jobs=")]
-    for override in overrides:
+    for override in given.overrides:
         if re.match(r"[+~]*=", override):
             raise ValueError(f"the argument {override!r} has no name; settings are written name=value")
-        if re.match(r"[+~]*hydra[./]", override):
-            raise ValueError(f"{override} is a setting of Hydra, which only composes the settings here")
+        if re.match(r"[+~]*hydra[./]", override) and not given.multirun:
+            raise ValueError(f"{override} is a setting of Hydra about the jobs of a sweep: add --multirun")
         if len(name := override.partition("=")[0]) > MAX_NAME:
             raise ValueError(
                 f"the name {name[:40]}... of a setting has {len(name)} characters; at most {MAX_NAME} are read"
             )
     if given.config_dir is not None and not given.config_dir.is_dir():
         raise ValueError(f"--config-dir: folder '{given.config_dir}' not found")
-    jobs = int(numbers[-1]) if numbers else 1
-    return Arguments(overrides, given.multirun, jobs, given.config_dir, bool(given.cfg), given.help)
+    return Arguments(given.overrides, given.multirun, given.config_dir, bool(given.cfg), given.help)
 
 
-def compose(name: str, arguments: Arguments, make: Callable[[Composed], T]) -> list[T]:
-    """Compose the settings of every job, and return the results of `make`.
+def compose(name: str, arguments: Arguments, make: Callable[[Composed], T]) -> T | None:
+    """Compose the settings of a command, and return the result of `make`.
 
     Args:
         name: of the command: `train`, `eval` and so on.
-        arguments: of the command line; with `show`, the settings are printed and nothing is returned.
-        make: called for every job while Hydra's search path is set.
+        arguments: of the command line; with `show`, the settings are printed and the result is None.
+        make: called while Hydra's search path is set.
 
     Raises:
         ValueError: a setting is not allowed, or is nested too deeply. Errors of Hydra are raised as well; see `mistakes.told`.
@@ -149,49 +132,81 @@ def compose(name: str, arguments: Arguments, make: Callable[[Composed], T]) -> l
         raise ValueError(f"{deepest[:60]}... nests too many lists, mappings or names") from None
 
 
-def _compose(name: str, arguments: Arguments, make: Callable[[Composed], T]) -> list[T]:
+def _compose(name: str, arguments: Arguments, make: Callable[[Composed], T]) -> T | None:
     _store_defaults()
-    overrides = [_quoted(override) for override in arguments.overrides]
-    made: list[T] = []
     with initialize_config_dir(version_base="1.3", config_dir=str(config_directory())):
-        combinations = _combinations(overrides) if arguments.multirun else [overrides]
-        for number, typed in enumerate(combinations):
-            composed = compose_one(name, typed, arguments.config_dir, number if arguments.multirun else None)
-            if arguments.show:
-                print(OmegaConf.to_yaml(composed.config).rstrip())
-                continue
-            try:
-                made.append(make(composed))
-            except Exception as error:
-                if arguments.multirun:
-                    error.add_note(f"(job {number + 1} of the sweep: {' '.join(typed)})")
-                raise
-    return made
+        composed = compose_one(name, [_quoted(override) for override in arguments.overrides], arguments.config_dir)
+        if arguments.show:
+            print(OmegaConf.to_yaml(composed.config).rstrip())
+            return None
+        return make(composed)
 
 
-def compose_one(name: str, typed: Sequence[str], config_dir: Path | None, job: int | None = None) -> Composed:
-    """Compose the settings of one job, while Hydra is initialized.
+def multirun(name: str, arguments: Arguments, job: Callable[[Composed], object]) -> None:
+    """Let Hydra's sweeper and launcher run a job for every combination of the listed values.
+
+    Args:
+        name: of the command.
+        arguments: of the command line, among them settings of Hydra such as `hydra/launcher=joblib`.
+        job: runs one job, maybe in another process; what it returns goes to the sweeper.
+    """
+    _store_defaults()
+
+    def task(config: DictConfig) -> object:
+        hydra = HydraConfig.get()
+        typed = [re.sub(r"^\+\+(?=" + _OPEN + ")", "", override) for override in hydra.overrides.task]
+        choices = {group: str(choice) for group, choice in hydra.runtime.choices.items()}
+        return job(_composed(config, typed, choices, arguments.config_dir, hydra.runtime.output_dir))
+
+    with initialize_config_dir(version_base="1.3", config_dir=str(config_directory()), job_name=name):
+        overrides = _for_hydra([_quoted(override) for override in arguments.overrides], arguments.config_dir)
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        hydra.multirun(config_name=name, task_function=task, overrides=overrides)
+
+
+def compose_one(name: str, typed: Sequence[str], config_dir: Path | None) -> Composed:
+    """Compose settings, while Hydra is initialized.
 
     Raises:
         ValueError: a group is given a list, or the settings cannot be composed.
     """
-    groups = GlobalHydra.instance().config_loader().list_groups("")
-    for override in typed:
-        if (given := re.match(r"\+*(\w+)=\s*\[", override)) and given[1] in groups:
-            raise ValueError(f"{override}: {given[1]} takes the name of one file, not a list")
-    searched = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir else []
-    overrides = [f"++{override}" if open_name(override) else override for override in typed]
+    overrides = _for_hydra(typed, config_dir)
     try:
-        config = hydra_compose(config_name=name, overrides=[*overrides, *searched], return_hydra_config=True)
+        config = hydra_compose(config_name=name, overrides=overrides, return_hydra_config=True)
     except (ValueError, yaml.YAMLError) as error:  # errors of Hydra, and invalid YAML files
         raise ValueError(f"the settings {' '.join(typed)} cannot be composed: {error}") from error
     choices = {group: str(choice) for group, choice in config.hydra.runtime.choices.items()}
     with open_dict(config):
         del config.hydra
+    return _composed(config, typed, choices, config_dir)
+
+
+def _for_hydra(typed: Sequence[str], config_dir: Path | None) -> list[str]:
+    """Overrides as Hydra reads them: names in open mappings need no `+`, and the user's folder is searched.
+
+    Raises:
+        ValueError: a group is given a list.
+    """
+    groups = GlobalHydra.instance().config_loader().list_groups("")
+    for override in typed:
+        if (given := re.match(r"\+*(\w+)=\s*\[", override)) and given[1] in groups:
+            raise ValueError(f"{override}: {given[1]} takes the name of one file, not a list")
+    searched = [f"hydra.searchpath=[{quoted(f'file://{config_dir.resolve()}', '')}]"] if config_dir else []
+    return [*(f"++{override}" if open_name(override) else override for override in typed), *searched]
+
+
+def _composed(
+    config: DictConfig,
+    typed: Sequence[str],
+    choices: Mapping[str, str],
+    config_dir: Path | None,
+    output_dir: str | None = None,
+) -> Composed:
     named = {override.partition("=")[0].lstrip("+") for override in typed}
     if "rollout.steps" in named and "rollout.max_seconds" not in named:
         config.rollout.max_seconds = None  # who names the steps gets them
-    return Composed(config, tuple(typed), job, choices, config_dir)
+    return Composed(config, tuple(typed), choices, config_dir, output_dir)
 
 
 def config_directory() -> Path:
@@ -228,27 +243,6 @@ def escaped(value: Any) -> Any:
     if isinstance(value, list):
         return [escaped(item) for item in value]
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
-
-
-def _combinations(overrides: Sequence[str]) -> list[list[str]]:
-    """The overrides of each job: every combination of the listed values; the last override varies fastest.
-
-    Raises:
-        ValueError: an override lists no values or has no end of them, or there are more than `MAX_JOBS` combinations.
-    """
-    parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-    values = []
-    for override in parser.parse_overrides(list(overrides)):
-        if override.is_sweep_override() and not override.is_discrete_sweep():
-            raise ValueError(f"{override.input_line} has no end of values: list them, as in seed=1,2,3")
-        key = override.get_key_element()
-        swept = islice(override.sweep_string_iterator(), MAX_JOBS + 1) if override.is_sweep_override() else None
-        values.append([str(override.input_line)] if swept is None else [f"{key}={value}" for value in swept])
-        if not values[-1]:
-            raise ValueError(f"{override.input_line} lists no values, so there is no job to run")
-        if math.prod(map(len, values)) > MAX_JOBS:
-            raise ValueError(f"{override.input_line} makes more than {MAX_JOBS:,} jobs; list fewer values")
-    return [list(combination) for combination in product(*values)]
 
 
 def _quoted(argument: str) -> str:
@@ -289,17 +283,20 @@ def _store_defaults() -> None:
         node={
             "defaults": groups,
             **train,
+            # of `--multirun`: each job's folder is `run_dir` inside this one
+            "hydra": {"sweep": {"dir": "${given:${run_dir},${run_dir},multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}}"}},
             "env": {name: train["env"][name] for name in ("api", "view", "wrappers", "timeout")},
         },
     )
     clone = defaults_of(CloneConfig)
     own = {name: value for name, value in clone.items() if name not in TrainConfig.__dataclass_fields__}
     store(name="clone", node={"defaults": ["train", "_self_"], **own})
+    sweep = defaults_of(SweepCommand)["sweep"]
+    groups = ["train", "_self_", {"sweep": "ppo"}]
+    store(name="sweep", node={"defaults": groups, "run_dir": "outputs/sweep_${env.id}", "sweep": sweep})
     store(name="eval", node=defaults_of(EvalConfig))
     store(name="serve", node=defaults_of(ServeConfig))
     store(name="watch", node=defaults_of(WatchConfig))
-    store(group="sweep", name="default", node=defaults_of(SweepConfig))
-    store(name="sweep", node={"defaults": ["sweep/default", {"sweep": "ppo"}, "_self_"], "debug": False})
 
 
 def defaults_of(cls: type[Any]) -> dict[str, Any]:

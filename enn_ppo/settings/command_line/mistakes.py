@@ -106,7 +106,7 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
         group, _, choice = error.missing_cfg_file.rpartition("/")
         hint = "; for a world of your own: env=custom env.id=my_pkg.my_env:MyEnv" if group == "env" else ""
         if group == "sweep":
-            hint = "; for a file of your own: sweep=my_sweep.yaml"
+            hint = "; for a space of your own, mine/sweep/large.yaml: --config-dir mine sweep=large"
         return f"{group}={choice} is not a choice; {nearest(choice, error.options)}{hint}"
     if isinstance(error, OverrideParseException):
         lines = [line for line in error.message.split("\n") if not line.startswith(("See ", "Error parsing"))]

@@ -32,14 +32,14 @@ _TYPES = {
 _EXAMPLES = {
     "sweep": (
         "sweep=ppo env=Xor total_timesteps=100000 sweep.trials=30 sweep.jobs=2    # + any argument of enn_ppo.train",
-        "sweep=my_sweep.yaml sweep.minutes=60 sweep.seeds=3 run_dir=outputs/my_sweep    # the same again goes on",
+        "--config-dir mine sweep=large sweep.seeds=3 run_dir=outputs/large    # mine/sweep/large.yaml; the same again goes on",
     ),
     "train": (
         "env=MineSweeper env.kwargs.width=8 total_timesteps=1e6 run_dir=outputs/mines",
         "env=custom env.id=my_pkg.my_env:MyEnv env.kwargs.size=8",
         "env=gymnasium env.id=CartPole-v1    # or dm_env, pettingzoo, program: see configs/env",
         "'optim.lr=0.001@0 -> 0@1' 'env.info.num_mines=[3,4,5]'    # quotes: shells read > and [",
-        "--multirun env=Xor,Count seed=1,2,3    # every combination; jobs=2: two at a time",
+        "--multirun env=Xor,Count seed=1,2,3 run_dir=outputs/all    # every combination",
         "resume=outputs/mines total_timesteps=2e6",
     ),
     "clone": (
@@ -137,14 +137,14 @@ def help_page(name: str, schema: type[Any], arguments: Arguments) -> str:
         groups = {group: loader.get_group_options(group) for group in reversed(names)}  # as the file lists them
         return help_text(schema, plain_values(composed.config, allow_missing=True), groups)
 
-    (options,) = compose(name, Arguments(arguments.overrides, config_dir=arguments.config_dir), describe)
+    options = compose(name, Arguments(arguments.overrides, config_dir=arguments.config_dir), describe)
     program = f"python -m enn_ppo.{name}"
     return "\n".join(
         [
             f"{program} [name=value ...] [--cfg job] [--config-dir FOLDER] [--multirun] [--help]",
             *(f"  {program} {example}" for example in _EXAMPLES.get(name, ())),
             "",
-            options,
+            str(options),
             "",
             "In full: https://enn-ppo.github.io/enn-ppo/options; of net, with formulas: docs/network.md.",
             "--cfg job prints the settings as YAML.",

@@ -26,7 +26,7 @@ COMMANDS: dict[str, Any] = {
     "train": TrainConfig(ppo=PPOConfig(advantages="n_step")),  # without which there are no n steps
     "eval": EvalConfig(checkpoint="a"),
     "clone": CloneConfig(data="a"),
-    "sweep": SweepCommand(sweep=SweepConfig(space={"seed": [1, 2]})),
+    "sweep": SweepCommand(sweep=SweepConfig(space={"optim.lr": [1, 2]})),
     "plot": PlotConfig(runs=("a",)),
     "serve": ServeConfig(checkpoint="a"),
     "watch": WatchConfig(run="a"),

@@ -1,9 +1,8 @@
-"""The command line with a stand-in for the trainer: settings, mistakes, exit codes, sweeps, resuming."""
+"""The command line with a stand-in for the trainer: settings, mistakes, exit codes, resuming."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import re
 import sys
@@ -18,7 +17,6 @@ import yaml
 from enn_ppo.checkpoints import CheckpointError, Retention, save_checkpoint
 from enn_ppo.settings.command_line import mistakes
 from enn_ppo.settings.command_line.cli import run_eval, run_train
-from enn_ppo.settings.command_line.jobs import RunSummary, format_table, summarize_run
 from enn_ppo.settings.config import EnvConfig, EvalConfig, OptimConfig, RolloutConfig, TrainConfig
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.errors import Interrupted
@@ -79,16 +77,6 @@ def raises(error: BaseException) -> Callable[[TrainConfig], object]:
     return action
 
 
-def write_metrics(*rewards: float | None) -> Callable[[TrainConfig], object]:
-    def action(config: TrainConfig) -> object:
-        rows = [{"step": 10 * (i + 1), "seconds": 2.5 * (i + 1), "episodic_reward": r} for i, r in enumerate(rewards)]
-        directory = Path(str(config.run_dir))
-        directory.mkdir(parents=True)
-        return (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    return action
-
-
 # --- Settings ---
 
 
@@ -128,9 +116,8 @@ def test_a_run_directory_is_named_after_the_world_and_the_time() -> None:
 
 def test_hydra_writes_nothing_and_stays_where_it_is(tmp_path: Path) -> None:
     places: list[str] = []
-    for arguments in ([], ["--multirun", "seed=1,2"]):
-        assert run_train(lambda config: places.append(os.getcwd()), arguments) == 0
-    assert places == [str(tmp_path)] * 3
+    assert run_train(lambda config: places.append(os.getcwd()), []) == 0
+    assert places == [str(tmp_path)]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -169,12 +156,9 @@ def test_the_arguments_of_the_process_are_used_and_left_alone(monkeypatch: pytes
     ("arguments", "message"),
     [
         (["env=Foo"], r"env=Foo .*'MineSweeper', .*'custom'.*env=custom env\.id="),
-        (["--multirun", "env=MineSweeper,Foo"], r"env=Foo .*'MineSweeper', .*'custom'"),
         (["experiment=qick"], r"experiment=qick .*did you mean 'quick'\?"),
         (["optim.lrr=1"], r"optim\.lrr is not a setting.*did you mean 'optim\.lr'\?"),
-        (["--multirun", "optim.lrr=1,2"], r"optim\.lrr is not a setting.*did you mean 'optim\.lr'\?"),
         (["+optim.lrr=1"], r"optim\.lrr is not a setting.*did you mean 'optim\.lr'\?"),
-        (["--multirun", "jobs=1,2"], r"jobs must be how many jobs.*got '1,2'"),
         (["lr=1"], r"lr is not a setting.*did you mean 'optim\.lr'\?"),
         (["experimnt=quick"], r"did you mean 'experiment'\?"),
         (["env.kwargs.widht=8"], r"env\.kwargs\.widht .*did you mean 'env\.kwargs\.width'\?.*\+env\.kwargs\.widht"),
@@ -183,27 +167,18 @@ def test_the_arguments_of_the_process_are_used_and_left_alone(monkeypatch: pytes
         (["optim.lr=${nothing}"], r"optim\.lr=\$\{nothing\}|Interpolation key 'nothing' not found"),
         (["env=MineSweeper,custom"], r"Ambiguous value .*env=MineSweeper,custom.*--multirun"),
         (["env=custom"], r"env\.id has no value.*env\.id=my_pkg\.my_env:MyEnv"),
-        (["--multirun", "optim.lr=1e-3,-1"], r"optim\.lr must be .*got -1\.0 \(job 2 of the sweep: optim\.lr=-1\)"),
         (["resume=nowhere"], r"nowhere"),
         (["--config-dir", "nowhere"], r"'.*nowhere' not found"),
         (["net=null"], r"net=null cannot be composed"),
-        (["--multirun", "hydra/launcher=joblib"], r"hydra/launcher=joblib is a setting of Hydra, which only composes"),
+        (["hydra/launcher=joblib"], r"hydra/launcher=joblib is a setting of Hydra .*: add --multirun"),
+        (["--multirun", "hydra/launcher=jobli"], r"hydra/launcher=jobli is not a choice; allowed: 'basic'"),
         (["--hydra-help"], r"unrecognized arguments: --hydra-help; settings are written name=value"),
-        (["--multirun", "optim.lr=interval(0,1)"], r"optim\.lr=interval\(0,1\) has no end of values"),
-        (["--multirun", "jobs=0"], r"jobs must be how many jobs.*1 to 1024, got '0'"),
-        (["jobs=2"], r"jobs=2 is about the jobs of a sweep: add --multirun"),
-        (["--multirun", "seed=1,2", "jobs=1000000000"], r"jobs must be how many jobs.*1 to 1024, got '1000000000'"),
         (["num_threads=1000000000"], r"num_threads must be .*at most 1024 or null, got 1000000000"),
         (["seed=1e30"], r"seed must be an integer of at least 0 and at most 9\.22337e\+18, got 1000"),
         (["env=[]"], r"env=\[\]: env takes the name of one file, not a list"),
         (["env=[Count,Xor]"], r"env=\[Count,Xor\]: env takes the name of one file"),
-        (["--multirun", "seed=range(1,1)"], r"seed=range\(1,1\) lists no values, so there is no job to run"),
-        (["--multirun", "env=glob(nothing*)"], r"env=glob\(nothing\*\) lists no values"),
-        (["--multirun", "seed=range(0,1e9)"], r"seed=range\(0,1e9\) makes more than 10,000 jobs"),
-        (["--multirun", "seed=range(0,200)", "keep_last=range(1,200)"], r"keep_last=.* more than 10,000 jobs"),
         (["env.kwargs={a:1,a:2}"], r"env\.kwargs=\{a:1,a:2\}' cannot be read: the mapping has the key 'a' twice"),
         (["env.kwargs={a:{b:1,c:3,b:2}}"], r"the mapping has the key 'b' twice"),
-        (["--multirun", "env.kwargs={a:1,a:2},{b:1}"], r"the mapping has the key 'a' twice"),
     ],
 )
 def test_a_mistake_gives_one_paragraph_and_exit_code_2(
@@ -293,75 +268,6 @@ def test_an_orderly_interruption_says_its_message_and_exits_with_130(capsys: pyt
     assert capsys.readouterr().err == "saved to out/a\n"
     assert run_train(Runs(raises(KeyboardInterrupt())), []) == 130
     assert capsys.readouterr().err == "interrupted\n"
-
-
-# --- Sweeps ---
-
-
-def test_a_sweep_runs_every_combination_in_its_own_directory() -> None:
-    runs = Runs()
-    assert run_train(runs, ["env=MineSweeper", "--multirun", "optim.lr=1e-3,3e-3", "env.kwargs.width=6,7"]) == 0
-    assert [(run.optim.lr, run.env.kwargs["width"]) for run in runs.configs] == [
-        (0.001, 6),
-        (0.001, 7),
-        (0.003, 6),
-        (0.003, 7),
-    ]
-    directories = [Path(str(run.run_dir)) for run in runs.configs]
-    assert [directory.name for directory in directories] == ["0", "1", "2", "3"]
-    (parent,) = {directory.parent for directory in directories}
-    assert re.fullmatch(r"outputs/MineSweeper/sweep_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", str(parent))
-
-
-def test_a_sweep_into_a_given_directory_numbers_the_runs() -> None:
-    runs = Runs()
-    assert run_train(runs, ["-m", "seed=1,2", "run_dir=out/s"]) == 0
-    assert [run.run_dir for run in runs.configs] == ["out/s/0", "out/s/1"]
-
-
-def test_a_sweep_ends_with_a_table_of_the_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    runs = Runs(write_metrics(0.1, 0.2), write_metrics(None, 0.6, 0.8))
-    assert run_train(runs, ["-m", "env=MineSweeper", "optim.lr=1e-3,3e-3", "run_dir=s"]) == 0
-    table = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert table[0] == ["run", "episodic_reward", "steps", "seconds", "run_dir"]
-    assert table[1] == ["optim.lr=0.001", "0.150", "20", "5.0", "s/0"]
-    assert table[2] == ["*", "optim.lr=0.003", "0.700", "30", "7.5", "s/1"]
-
-
-def test_a_job_with_a_mistake_stops_the_sweep_after_the_table_of_those_done(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    runs = Runs(write_metrics(0.5), raises(ValueError("the wall is red")))
-    assert run_train(runs, ["-m", "seed=1,2,3", "run_dir=s"]) == 2
-    output = capsys.readouterr()
-    assert [run.seed for run in runs.configs] == [1, 2]
-    assert "s/0" in output.out and "s/1" not in output.out
-    assert output.err.splitlines()[-1] == "error: the wall is red"
-
-
-def test_two_jobs_cannot_continue_the_same_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    saved_run(tmp_path)
-    runs = Runs()
-    assert run_train(runs, ["-m", "resume=out/a", "optim.lr=1e-3,3e-3"]) == 2
-    assert "out/a would be written by jobs 1 and 2 of the sweep" in paragraph(capsys)
-    assert run_train(runs, ["-m", "resume=out/a", "optim.lr=1e-3,3e-3", "run_dir=out/b"]) == 0
-    assert [run.run_dir for run in runs.configs] == ["out/b/0", "out/b/1"]
-
-
-def test_the_reward_of_a_run_is_the_mean_of_its_last_ten_rows_without_those_that_have_none(tmp_path: Path) -> None:
-    rows = [{"step": i, "seconds": i / 2, "episodic_reward": None if i == 12 else i} for i in range(1, 13)]
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / "metrics.jsonl").write_text(text + '{"step": 13, "epis')  # stopped in the middle of a line
-    summary = summarize_run(["seed=1"], str(tmp_path))
-    # rows 3 to 12; row 12 has no reward: (3 + ... + 11) / 9 = 7
-    assert summary == RunSummary(("seed=1",), str(tmp_path), 7.0, 12, 6.0)
-
-
-def test_a_run_without_metrics_has_dashes_and_is_not_the_best(tmp_path: Path) -> None:
-    empty = summarize_run(["seed=1"], str(tmp_path / "none"))
-    table = format_table([empty, RunSummary(("seed=2",), "b", -3.0, 1200, 1.0)]).splitlines()
-    assert table[1].split() == ["seed=1", "-", "-", "-", str(tmp_path / "none")]
-    assert table[2].split() == ["*", "seed=2", "-3.000", "1,200", "1.0", "b"]
 
 
 # --- Resuming ---

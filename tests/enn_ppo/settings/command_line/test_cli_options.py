@@ -20,14 +20,10 @@ def empty_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def composed(*arguments: str) -> TrainConfig:
-    (config,) = all_composed(*arguments)
-    return config
-
-
-def all_composed(*arguments: str) -> list[TrainConfig]:
     configs: list[TrainConfig] = []
     assert run_train(configs.append, list(arguments)) == 0
-    return configs
+    (config,) = configs
+    return config
 
 
 @pytest.fixture
@@ -65,11 +61,6 @@ def test_an_arrow_that_a_shell_took_for_a_redirection_is_told(eaten: str, mistak
     assert mistake(eaten) == (
         f"error: {eaten} breaks off at '->', where a shell writes into a file: quote it, 'optim.lr=... -> ...'\n"
     )
-
-
-def test_a_sweep_takes_schedules_beside_numbers() -> None:
-    rates = [config.optim.lr for config in all_composed("-m", "optim.lr=0.001@0 -> 0@1,0.002@0->0@1,0.003")]
-    assert rates == ["0.001@0 -> 0@1", "0.002@0->0@1", 0.003]
 
 
 def test_a_bad_schedule_is_one_paragraph(mistake: Callable[..., str]) -> None:

@@ -157,9 +157,3 @@ def test_an_error_inside_an_environment_names_the_class_the_index_and_the_object
     message = mistake(*TINY, *settings)
     for part in (r"Broken \(environment 0\)", "'Lamp'", r"\(\d, 2\)", r"expected \(number of entities, 3\)"):
         assert re.search(part, message), message
-
-
-# --- Existing runs and checkpoints ---
-
-
-# --- Sweeps ---

@@ -73,13 +73,15 @@ def assert_one_paragraph(process: subprocess.CompletedProcess[str], message: str
     assert last.startswith("error: ") and re.search(message, last), last
 
 
-def test_an_error_inside_an_environment_ends_a_sweep_with_2_after_the_table_of_what_was_done(tmp_path: Path) -> None:
-    settings = (*TINY, "env=custom", f"env.id={WORLDS}:Broken", "run_dir=sweep")
-    process = run("train", "--multirun", *settings, "env.kwargs.mistake=none,feature", cwd=tmp_path)
-    assert_one_paragraph(process, r"Broken \(environment 0\).*'Lamp'.*nan")
-    header, *runs, _ = process.stdout.splitlines()[-3:]
-    assert header.split() == ["run", "episodic_reward", "steps", "seconds", "run_dir"]
-    assert [run.split()[-1] for run in runs] == ["sweep/0"]
+def test_multirun_is_hydras_and_a_job_that_fails_is_told_and_ends_it_with_2_after_the_others(tmp_path: Path) -> None:
+    (tmp_path / "mine/hydra/launcher").mkdir(parents=True)
+    (tmp_path / "mine/hydra/launcher/mine.yaml").write_text("defaults: [basic]\n")
+    settings = (*TINY, "env=custom", f"env.id={WORLDS}:Broken", "run_dir=all/a b", "hydra/launcher=mine")
+    process = run("train", "-m", "-cd", "mine", *settings, "env.kwargs.mistake=feature,none", cwd=tmp_path)
+    assert_one_paragraph(process, r"Broken \(environment 0\).*'Lamp'.*nan.*\(job .*env\.kwargs\.mistake=feature")
+    assert "Launching 2 jobs locally" in process.stdout
+    assert [row["step"] for row in rows_without_times(tmp_path / "all/a b/1")] == [32, 64]
+    assert (tmp_path / "all/a b/multirun.yaml").exists() and not (tmp_path / "all/a b/0/metrics.jsonl").exists()
 
 
 def start_slow_run(place: Path, run_dir: str) -> subprocess.Popen[str]:
