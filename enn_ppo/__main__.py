@@ -13,7 +13,7 @@ from entity_gym.errors import nearest
 COMMANDS = {
     "train": ("enn_ppo.train", "train a policy"),
     "eval": ("enn_ppo.eval", "evaluate a checkpoint"),
-    "play": ("enn_ppo.play", "play in the terminal, or watch a policy play"),
+    "play": ("enn_ppo.play", "play in the browser, with a policy's advice"),
     "watch": ("enn_ppo.watch", "show a policy in the browser"),
     "plot": ("enn_ppo.plot", "draw the learning curves of runs"),
     "serve": ("enn_ppo.serve", "let a policy choose actions for programs in any language"),

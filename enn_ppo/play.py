@@ -1,14 +1,11 @@
-"""Watch a checkpoint's policy play, step by step in the terminal, with the probability of each choice.
-
-With --browser, you play yourself in the browser, with the policy's probabilities as advice.
+"""Play in the browser with a trained policy's probabilities as advice.
 
     python -m enn_ppo.play outputs/my_run
     python -m enn_ppo.play checkpoint=outputs/my_run --greedy --seed 3
-    python -m enn_ppo.play outputs/my_run --auto 5
-    python -m enn_ppo.play outputs/my_run --browser
     python -m enn_ppo.play outputs/my_run --temperature 0.5 --set width=8
+    python -m enn_ppo.play outputs/my_run --port 8000 --no-open
 
-Exit codes: 0 you quit, 1 the environment raised an exception, 2 a mistake in the command, 130 Ctrl-C.
+Exit codes: 1 the environment raised an exception, 2 a mistake in the command, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
@@ -33,9 +29,8 @@ from enn_ppo.training.environment import BRIDGES, bind_environment
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.check.loading import Loaded, load_environment, make_python, parse_settings
 from entity_gym.output import accept_all_characters
-from entity_gym.play.command import add_options, broken, run, style_of, usage_error
-from entity_gym.play.loop import Advice
-from entity_gym.play.session import Decision
+from entity_gym.play.browser import Advice
+from entity_gym.play.command import add_options, broken, run, usage_error
 from rogue_net import ObsBatch, RogueNet
 from rogue_net.finite import check_finite
 from rogue_net.transfer.adaptor import ObsAdaptor
@@ -72,7 +67,7 @@ class NetPolicy:
         self._generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, obs: VecObs) -> Advice:
-        """Return the decisions and the value of a single frame."""
+        """Return the policy's actions, log-probs of the choices, and value in a single frame."""
         shown = ObsBatch.from_vec_obs(obs)
         batch = shown if self.adaptor is None else self.adaptor(shown)
         result = self.net.act(
@@ -80,31 +75,15 @@ class NetPolicy:
         )
         check_finite(self.net, batch, result)
         assert result.logits is not None
-        decisions = {name: decide(result.actions[name].values, result.logits[name].values) for name in obs.action_masks}
+        logits = {name: ragged.values.numpy() for name, ragged in result.logits.items()}
         values = result.values if self.critic is None else self.critic.values_of(self.net, shown, result)
-        return Advice(decisions, float(values[0]))
-
-
-def decide(values: Tensor, logits: Tensor) -> list[Decision]:
-    """Return the decisions of an action's actors in one frame; for continuous actions, one decision per number, actor by actor.
-
-    Args:
-        values: (A, 1) int64 choices, or (A, n) float32 numbers.
-        logits: (A, C) or (A * C, 1), normalized; ignored for continuous actions.
-    """
-    if values.is_floating_point():
-        return [Decision(value, []) for value in values.flatten().tolist()]
-    num_choices = logits.numel() // len(values) if len(values) else 0
-    probabilities = logits.exp().view(len(values), num_choices).tolist()
-    return [Decision(value, row) for value, row in zip(values[:, 0].tolist(), probabilities, strict=True)]
+        return Advice(result.to_buffers(), logits, float(values[0]))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     accept_all_characters()
     options = _parser().parse_intermixed_args(argv)
-    if options.browser and options.auto is not None:
-        return usage_error("--browser lets you play, and --auto the policy in the terminal; give one of them")
     try:
         checkpoint = load_checkpoint(Path(options.checkpoint.removeprefix("checkpoint=")))
         if not options.trust:
@@ -117,8 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if fitted.news:
         print(f"the environment is not as it was in training; {fitted.news}")
     seed = options.seed or 0
-    policy = NetPolicy(fitted.net, options.temperature, options.greedy, seed, fitted.adaptor, critic)
-    return run(found, options.seed, style_of(options), policy, options.auto, options.browser)
+    return run(found, options, NetPolicy(fitted.net, options.temperature, options.greedy, seed, fitted.adaptor, critic))
 
 
 def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> tuple[Loaded, FittedPolicy, Critic]:
@@ -141,7 +119,9 @@ def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> tuple[Loaded, Fitt
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m enn_ppo.play", description="Watch a trained policy play.")
+    parser = argparse.ArgumentParser(
+        prog="python -m enn_ppo.play", description="Play in the browser, with a trained policy's advice."
+    )
     parser.add_argument("checkpoint", help="a run directory, or one of its checkpoints")
     parser.add_argument(
         "trust",
@@ -151,9 +131,6 @@ def _parser() -> argparse.ArgumentParser:
         help="run the environment that the checkpoint names, although it was not written here",
     )
     add_options(parser)
-    parser.add_argument(
-        "--auto", type=_positive, metavar="SPEED", help="play by itself, so many steps a second, until a key is pressed"
-    )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--greedy", action="store_true", help="take the likeliest choice; otherwise choices are sampled")
     how.add_argument("--temperature", type=_positive, default=1.0, help="below 1 is bolder, above 1 more random (1)")

@@ -207,7 +207,7 @@ class ContinuousActionSpace(ActionSpace):
     def numbers(self) -> Mapping[str, tuple[float, float]]:
         return {self.label(k): bounds for k, bounds in enumerate(zip(self.low, self.high, strict=True))}
 
-    def list_choices(self, offer: Offer, row: int, entities: Sequence[str]) -> list[Choice]:
+    def list_choices(self, offer: Offer, row: int) -> list[Choice]:
         return []
 
     def action_to_json(self, action: ContinuousAction) -> dict[str, Any]:

@@ -9,7 +9,7 @@ method of the space, in the order of the way:
     for_world            a choice in the world's own ids
     sample               a random choice
     rare_choices, mistakes    allowed and refused choices for tests of a world
-    list_choices, numbers     for people to read
+    list_choices, numbers     the choices of one actor, for playing by hand
     padded_...           values and masks of fixed shapes, for libraries without entities
     ..._json             masks, actions and probabilities in the messages of docs/protocol.md
     ..._for_replay       the space and the decisions of one frame in the format of docs/replays.md
@@ -35,10 +35,9 @@ DECIMALS = 7
 
 
 class Choice(NamedTuple):
-    """A choice that a person can read: its value in a batch, its name, and whether it is open."""
+    """A choice of an actor: its value in a batch, and whether it is open."""
 
     value: float
-    name: str
     is_open: bool
 
 
@@ -148,15 +147,14 @@ class ActionSpace(ABC):
             offered: the offer that they are allowed in.
         """
 
-    def list_choices(self, offer: Offer, row: int, entities: Sequence[str]) -> list[Choice]:
-        """List the choices of an actor, closed ones included; nothing for `numbers`.
+    def list_choices(self, offer: Offer, row: int) -> list[Choice]:
+        """List the choices of an actor in the order of replays, closed ones included; nothing for `numbers`.
 
         Args:
             offer: the action in one frame.
             row: the actor's place in `offer.actors`.
-            entities: a description of each entity of the frame, by entity index.
         """
-        return [Choice(k, label, offer.is_open(row, k)) for k, label in enumerate(self.labels)]
+        return [Choice(k, offer.is_open(row, k)) for k in range(len(self.labels))]
 
     @property
     def numbers(self) -> Mapping[str, tuple[float, float]]:

@@ -222,10 +222,10 @@ class SelectEntityActionSpace(ActionSpace):
                 yield "a masked entity", with_value(values, int(offered.actors.offsets[i] + row), int(actees[column]))
                 return
 
-    def list_choices(self, offer: Offer, row: int, entities: Sequence[str]) -> list[Choice]:
+    def list_choices(self, offer: Offer, row: int) -> list[Choice]:
         actees = [] if offer.actees is None else offer.actees.tolist()
-        listed = [Choice(index, entities[index], offer.is_open(row, k)) for k, index in enumerate(actees)]
-        return [*listed, Choice(NOBODY, "nobody", is_open=True)] if self.nobody else listed
+        listed = [Choice(index, offer.is_open(row, k)) for k, index in enumerate(actees)]
+        return [*listed, Choice(NOBODY, is_open=True)] if self.nobody else listed
 
     def action_to_json(self, action: SelectEntityAction) -> dict[str, Any]:
         """Return the selections as JSON. The protocol does not list actors that select nobody."""

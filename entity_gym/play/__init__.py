@@ -1,1 +1,1 @@
-"""Play an environment yourself, in the terminal or in the browser: `python -m entity_gym.play MineSweeper`."""
+"""Play an environment yourself in the browser: `python -m entity_gym.play MineSweeper`."""

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
-from entity_gym.actions.kind import DECIMALS
 from entity_gym.actions.reading import EntityID, Offer
-from entity_gym.play.loop import INTERRUPTED, Policy
-from entity_gym.play.session import NOBODY, CannotGoBackError, Decision, Session, Values
+from entity_gym.actions.select_entity import NOBODY
+from entity_gym.batch.decimals import to_decimals
+from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.play.session import CannotGoBackError, Session, Values
 from entity_gym.replay.build import build_replay, build_view, number, plain
 from entity_gym.replay.hints import check_hints
 from entity_gym.replay.opening import open_in_browser
@@ -28,20 +31,36 @@ from entity_gym.spaces import ObsSpace
 #: Seconds of a wait for a request. A signal that comes right before a wait does not end it, so no wait is endless.
 PAUSE = 0.5
 
+INTERRUPTED = 130  # exit code after Ctrl-C
+
+
+class Advice(NamedTuple):
+    """A policy's decisions in a batch of one frame."""
+
+    actions: Mapping[str, VecAction]  # as `VecEnv.act` takes them
+    logits: Mapping[str, NDArray[np.float32]]  # discrete action -> log-probs of the choices, as in `ActResult`
+    value: float | None = None  # the expected return; None if the policy does not estimate it
+
+
+#: Decides in a batch of one frame.
+Policy = Callable[[VecObs], Advice]
+
 
 def browse(
     session: Session,
     settings: Mapping[str, Any],
+    server: PageServer,
     policy: Policy | None = None,
-    opened: Callable[[str], object] = open_in_browser,
+    is_opened: bool = True,
 ) -> int:
-    """Serve the game until Ctrl-C. Returns the exit code.
+    """Serve the game until Ctrl-C, and close the session and the server. Returns the exit code.
 
     Args:
         session: the environment.
         settings: its arguments, to be shown.
+        server: gets the page of the game.
         policy: its probabilities are shown as advice. None: there are none.
-        opened: called with the address of the page, before it is served: it must return at once.
+        is_opened: whether the page is opened in the browser.
 
     Raises:
         Exception: of the environment or the policy; the page shows it, too.
@@ -54,13 +73,14 @@ def browse(
         requests.put(request)
         return request.answer.result()
 
-    pages = {"/": lambda: str(ask(lambda _: page_html(game.replay, "play", server.token)))}
     moves = {"/act": game.act, "/next": game.begin_episode, "/undo": game.undo, "/restart": game.restart}
-    posts = {path: lambda given, move=move: ask(move, given) for path, move in moves.items()}
+    server.pages = {"/": lambda: str(ask(lambda _: page_html(game.replay, "play", server.token)))}
+    server.posts = {path: partial(ask, move) for path, move in moves.items()}
     try:
-        with PageServer(pages, posts) as server:
+        with server:
             print(f"{server.url} ; Ctrl-C ends it", flush=True)
-            opened(server.url)
+            if is_opened:
+                open_in_browser(server.url)
             while True:
                 try:
                     request = requests.get(timeout=PAUSE)
@@ -188,7 +208,7 @@ class _Game:
         if advice is not None and advice.value is not None:
             view["value"] = number(advice.value)
         view["actions"] = {
-            name: _decisions(reader.action_space[name], offer, None if advice is None else advice.decisions[name])
+            name: _decisions(name, reader.action_space[name], offer, advice)
             for name, offer in now.frame.actions.items()
             if len(offer.actors)
         }
@@ -225,10 +245,9 @@ class _Game:
         return found
 
     def _read_choice(self, column: Any, space: ActionSpace, offer: Offer, row: int, where: str) -> float:
-        # The names of entities do not matter here.
-        choices = space.list_choices(offer, row, [""] * len(self._session.now.frame.ids))
-        if column == NOBODY.value and not any(choice.is_open for choice in choices):
-            return NOBODY.value
+        choices = space.list_choices(offer, row)
+        if column == NOBODY and not any(choice.is_open for choice in choices):
+            return NOBODY
         if type(column) is not int or not 0 <= column < len(choices) or not choices[column].is_open:
             raise _NotAllowed(f"{where} is {column!r:.100}, which is no open choice")
         return choices[column].value
@@ -250,18 +269,17 @@ def _read_numbers(given: Any, bounds: Sequence[tuple[float, float]], where: str)
     return [float(value) for value in given]
 
 
-def _decisions(space: ActionSpace, offer: Offer, advised: Sequence[Decision] | None) -> dict[str, Any]:
+def _decisions(name: str, space: ActionSpace, offer: Offer, advice: Advice | None) -> dict[str, Any]:
     """Return the decisions of an action's actors, who have not chosen yet, with the policy's choices as `advised`."""
     num_actors = len(offer.actors)
-    values = np.zeros((num_actors, space.width)) if advised is None else np.array([each.value for each in advised])
-    decisions = space.decisions_for_replay(offer, values.reshape(num_actors, space.width).astype(space.dtype), None)
-    choices = decisions["chosen"]
-    decisions["chosen"] = [[None] * space.width if space.numbers else NOBODY.value] * num_actors
-    if advised is None:
-        return decisions
-    decisions["advised"] = choices
-    if space.discrete:
-        rows = [np.round(np.array(each.probabilities, np.float64), DECIMALS) for each in advised]
-        decisions["probs"] = [row.tolist() for row in rows]
-        decisions["entropy"] = [number(float(-(row[row > 0] * np.log(row[row > 0])).sum())) for row in rows]
+    if advice is None:
+        decisions = space.decisions_for_replay(offer, np.zeros((num_actors, space.width), space.dtype), None)
+    else:
+        logits = advice.logits[name] if space.discrete else None
+        decisions = space.decisions_for_replay(offer, advice.actions[name].values, logits)
+        decisions["advised"] = decisions["chosen"]
+        if space.discrete:
+            probs = np.array(decisions["probs"])
+            decisions["entropy"] = to_decimals(-(probs * np.log(np.where(probs > 0, probs, 1))).sum(axis=1))
+    decisions["chosen"] = [[None] * space.width if space.numbers else NOBODY] * num_actors
     return decisions

@@ -1,17 +1,14 @@
-"""An environment that is played step by step, and back, and the decisions of a step."""
+"""An environment that is played step by step, and back."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from entity_gym.actions.choices import check_actions, frame_actions
-from entity_gym.actions.kind import Choice
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import Frame, FrameReader
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
@@ -19,9 +16,6 @@ from entity_gym.batch.saving import observation_to_state
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.check.trajectory import equal
 from entity_gym.environment import Environment, Observation
-from entity_gym.errors import nearest
-from entity_gym.play.arrows import arrows_of_names, arrows_of_positions
-from entity_gym.spaces import FeatureKind, ObsSpace, num_values
 
 #: Action -> the values of its actors in the order of the frame: choices, entity indices, or -1 for nobody. Of a continuous
 #: action the n numbers of each actor, one after another.
@@ -103,13 +97,6 @@ class Session:
         """Return the present frame as a batch of one, for a policy."""
         return self._batch(self.now)
 
-    def image(self) -> NDArray[np.uint8] | None:
-        """Return a (height, width, 3) image of the present step; None if the environment draws nothing."""
-        try:
-            return self.env.render()
-        except NotImplementedError:
-            return None
-
     def undo(self) -> bool:
         """Undo the last step, or the last reset. Returns false if there is none.
 
@@ -134,9 +121,7 @@ class Session:
 
     def _remember(self, obs: Observation, episode: int, step: int, total: float, values: Values | None) -> None:
         # Copies, since environments may write the next step into their arrays.
-        frame = self.reader.read(obs, 0).copy()
-        if obs.done:
-            frame = frame._replace(actions={})
+        frame = self.reader.read(obs, 0, is_last=obs.done).copy()
         state = copy.deepcopy(self.env.state()) if self.env.can_save() else None
         random = copy.deepcopy(self.env.rng.bit_generator.state)
         moment = Moment(copy.deepcopy(obs), frame, episode, step, total, values, state, random)
@@ -181,165 +166,3 @@ class Session:
                     f"{self.reader.environment} cannot be saved, and does not repeat itself from its seed: there is no way back"
                 )
         return env
-
-
-# --- Decisions
-
-
-class EntityRow(NamedTuple):
-    """An entity of a frame, described for the table."""
-
-    number: int  # entity index inside the frame
-    type_name: str
-    features: str  # such as "x=3 y=2"
-    is_visible: bool
-
-    @property
-    def described(self) -> str:
-        """The type, and the features if there are any."""
-        return f"{self.type_name} ({self.features})" if self.features else self.type_name
-
-
-#: The choice of an actor to whom no entity is open.
-NOBODY = Choice(-1, "nobody", is_open=True)
-
-
-class Turn(NamedTuple):
-    """One decision of one actor.
-
-    Attributes:
-        action: name of the action.
-        actor: description of the actor; "" for a global action.
-        choices: empty for an actor to whom no entity is offered, and for a number.
-        is_numbered: choices may be typed by number. False if names are numbers, since 3 would mean two things.
-        bounds: smallest and largest value of a number. None: the actor takes one of `choices`.
-        arrows: "↑", "↓", "←" or "→" -> the value of the choice that it stands for.
-    """
-
-    action: str
-    actor: str
-    choices: list[Choice]
-    is_numbered: bool = True
-    bounds: tuple[float, float] | None = None
-    arrows: Mapping[str, float] = MappingProxyType({})
-
-    @property
-    def is_open(self) -> bool:
-        """True if there is anything to decide; otherwise the actor selects nobody."""
-        return self.bounds is not None or any(choice.is_open for choice in self.choices)
-
-
-class Decision(NamedTuple):
-    """A policy's decision for one actor.
-
-    Attributes:
-        value: a choice, an entity index, -1 for nobody, or a number.
-        probabilities: one for each choice of the turn, closed ones included, and "nobody" last if the space allows it. Not
-            used for numbers, and for actors to whom nothing is open.
-    """
-
-    value: float
-    probabilities: Sequence[float]
-
-
-def entity_rows(frame: Frame, obs_space: ObsSpace) -> list[EntityRow]:
-    """Describe every entity, in the order of the frame, without `__global__`."""
-    rows: list[EntityRow] = []
-    for name, entity in obs_space.entities.items():
-        visible = frame.visible.get(name)
-        for i, values in enumerate(frame.features[name]):
-            features = describe_features(entity.features, values, entity.kinds)
-            rows.append(EntityRow(len(rows), name, features, visible is None or bool(visible[i])))
-    return rows
-
-
-def describe_features(
-    names: Sequence[str], values: Sequence[float] | NDArray[Any], kinds: Mapping[str, FeatureKind]
-) -> str:
-    """Describe features, such as "x=3.25 card=10412"."""
-    shown = []
-    for name, value in zip(names, values, strict=True):
-        is_whole = num_values(kinds.get(name)) is not None
-        shown.append(f"{name}={int(value) if is_whole else format(float(value), '.4g')}")
-    return " ".join(shown)
-
-
-def turns(session: Session) -> list[Turn]:
-    """List the decisions of the present step, by action and actor."""
-    frame, reader = session.now.frame, session.reader
-    entities = [row.described for row in entity_rows(frame, reader.obs_space)]
-    positions = _positions(frame, reader.obs_space)
-    found = []
-    for name, offer in frame.actions.items():
-        space = reader.action_space[name]
-        for row, index in enumerate(offer.actors.tolist()):
-            actor = "" if space.is_global else f"{index} {entities[index]}"
-            choices = space.list_choices(offer, row, entities)
-            is_numbered = space.selects or not any(is_number(choice.name) for choice in choices)
-            if space.selects:
-                arrows = arrows_of_positions(choices, index, positions)
-            else:
-                arrows = arrows_of_names(choices)
-            if not space.numbers:
-                found.append(Turn(name, actor, choices, is_numbered, arrows=arrows))
-            for label, bounds in space.numbers.items():
-                found.append(Turn(name, f"{actor}, {label}", [], bounds=bounds))
-    return found
-
-
-def _positions(frame: Frame, obs_space: ObsSpace) -> dict[int, tuple[float, float]]:
-    """Entity index -> (x, y), of the types that have these features."""
-    positions, number = {}, 0
-    for name, entity in obs_space.entities.items():
-        for values in frame.features[name]:
-            if {"x", "y"} <= set(entity.features):
-                x, y = (float(values[entity.features.index(feature)]) for feature in ("x", "y"))
-                positions[number] = x, y
-            number += 1
-    return positions
-
-
-def is_number(text: str) -> bool:
-    """Return true for a whole number."""
-    return text.removeprefix("-").removeprefix("+").isdecimal()
-
-
-def read_choice(text: str, turn: Turn) -> float:
-    """Parse a typed choice: a number, a name, the beginning of exactly one name, or an arrow.
-
-    Raises:
-        ValueError: there is no such choice, there are several, or it is closed.
-    """
-    if turn.bounds is not None:
-        return _read_number(text, *turn.bounds)
-    choices = turn.choices
-    if text in turn.arrows:
-        found = [choice for choice in choices if choice.value == turn.arrows[text]]
-    elif turn.is_numbered and is_number(text):
-        numbers = [choice.value for choice in choices]
-        found = [choice for choice in choices if choice.value == int(text)]
-        if not found:
-            raise ValueError(f"there is no {text} here; allowed: {', '.join(map(str, numbers))}")
-    else:
-        folded = text.casefold()
-        exact = [choice for choice in choices if choice.name.casefold() == folded]
-        found = exact or [choice for choice in choices if choice.name.casefold().startswith(folded)]
-        if not found:
-            raise ValueError(f"nothing begins with {text!r}; {nearest(text, dict.fromkeys(c.name for c in choices))}")
-        if len(found) > 1:
-            meant = (f"{choice.value} {choice.name}" if turn.is_numbered else choice.name for choice in found)
-            raise ValueError(f"{text!r} can mean {', '.join(meant)}")
-    (choice,) = found
-    if not choice.is_open:
-        raise ValueError(f"{choice.name} is closed now")
-    return choice.value
-
-
-def _read_number(text: str, low: float, high: float) -> float:
-    try:
-        value = np.float32(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no number") from None
-    if not (np.isfinite(value) and np.float32(low) <= value <= np.float32(high)):
-        raise ValueError(f"{text} is not allowed; it must be a finite number from {low:.9g} to {high:.9g}")
-    return float(value)

@@ -1,22 +1,25 @@
-"""Watching a checkpoint play: what it does, and how likely it finds each choice."""
+"""Playing beside a checkpoint: what its policy would do, and how likely it finds each choice."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from enn_ppo import EnvConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_policy
-from enn_ppo.play import NetPolicy, decide, main
+from enn_ppo.play import NetPolicy, main
 from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.play.keyboard import Keyboard
+from entity_gym.play.browser import Advice, _Game
 from entity_gym.play.session import Session
+from entity_gym.replay.server import PageServer
 from rogue_net import ObsBatch, RogueNet
 from tests.enn_ppo.worlds import tiny_config
 from tests.entity_gym.check import broken
@@ -41,94 +44,94 @@ def obs() -> VecObs:
     return Session(lambda: broken.Walk(5), 11, "Walk").vec_obs()
 
 
-def type_lines(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    typed = iter(lines)
+def probabilities(advice: Advice, action: str) -> NDArray[np.float32]:
+    """(A, C) of a categorical action."""
+    return np.exp(advice.logits[action])
 
-    def ask(prompt: str) -> str:
-        print(prompt)
-        line = next(typed, None)
-        if line is None:
-            raise EOFError
-        return line
 
-    monkeypatch.setattr("builtins.input", ask)
+def chosen(advice: Advice, action: str) -> list[int]:
+    return advice.actions[action].values[:, 0].tolist()
 
 
 def test_probabilities_are_those_of_the_network_and_0_where_a_choice_is_closed(net: RogueNet, obs: VecObs) -> None:
     advice = NetPolicy(net)(obs)
-    (step,), (look,) = advice.decisions["step"], advice.decisions["look at"]
-    assert step.probabilities[0] == 0.0
-    assert sum(step.probabilities) == pytest.approx(1.0)
-    assert look.probabilities == [1.0, 0.0]
-    assert look.value == 1  # the left wall's index in the frame
+    (step,) = probabilities(advice, "step")
+    assert step[0] == 0.0
+    assert sum(step) == pytest.approx(1.0)
+    assert probabilities(advice, "look at").tolist() == [[1.0], [0.0]]
+    assert chosen(advice, "look at") == [1]  # the left wall's index in the frame
     batch = ObsBatch.from_vec_obs(obs)
     evaluation = net.evaluate(batch, net.act(batch).actions)
-    assert np.allclose(step.probabilities, evaluation.logits["step"][0].exp().detach().numpy(), atol=1e-6)
+    assert np.allclose(step, evaluation.logits["step"][0].exp().detach().numpy(), atol=1e-6)
     assert advice.value == pytest.approx(evaluation.values[0].item())
 
 
 def test_choices_are_drawn_by_their_probabilities_and_the_same_seed_draws_the_same(net: RogueNet, obs: VecObs) -> None:
     policy, again, other = NetPolicy(net, seed=1), NetPolicy(net, seed=1), NetPolicy(net, seed=2)
-    values = [[each(obs).decisions["step"][0].value for _ in range(20)] for each in (policy, again, other)]
-    assert values[0] == values[1] != values[2]
-    drawn = [policy(obs).decisions["step"][0] for _ in range(200)]
-    shares = np.bincount([decision.value for decision in drawn], minlength=3) / 200
-    assert np.abs(shares - drawn[0].probabilities).max() < 0.15  # four standard deviations
+    drawn = [[chosen(each(obs), "step") for _ in range(20)] for each in (policy, again, other)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    advised = [policy(obs) for _ in range(200)]
+    shares = np.bincount([chosen(each, "step")[0] for each in advised], minlength=3) / 200
+    assert np.abs(shares - probabilities(advised[0], "step")).max() < 0.15  # four standard deviations
 
 
 def test_greedy_takes_the_likeliest_choice(net: RogueNet, obs: VecObs) -> None:
     policy = NetPolicy(net, greedy=True)
-    decisions = [policy(obs).decisions["step"][0] for _ in range(20)]
-    assert {decision.value for decision in decisions} == {int(np.argmax(decisions[0].probabilities))}
+    advised = [policy(obs) for _ in range(20)]
+    assert {chosen(each, "step")[0] for each in advised} == {int(probabilities(advised[0], "step").argmax())}
 
 
 def test_temperature_sharpens_and_flattens(net: RogueNet, obs: VecObs) -> None:
-    _, second, third = NetPolicy(net)(obs).decisions["step"][0].probabilities
-    _, colder, _ = NetPolicy(net, temperature=0.5)(obs).decisions["step"][0].probabilities
-    _, hotter, _ = NetPolicy(net, temperature=1e6)(obs).decisions["step"][0].probabilities
+    (_, second, third), *_ = probabilities(NetPolicy(net)(obs), "step")
+    (_, colder, _), *_ = probabilities(NetPolicy(net, temperature=0.5)(obs), "step")
+    (_, hotter, _), *_ = probabilities(NetPolicy(net, temperature=1e6)(obs), "step")
     assert colder == pytest.approx(second**2 / (second**2 + third**2))
     assert hotter == pytest.approx(0.5, abs=1e-4)
 
 
-def test_an_actor_without_anybody_to_select_selects_nobody() -> None:
-    assert decide(torch.tensor([[-1], [-1]]), torch.zeros(0, 1)) == [(-1, []), (-1, [])]
+# --- The command
 
 
-def test_every_number_of_a_continuous_action_is_a_decision() -> None:
-    assert decide(torch.tensor([[0.5, -2.0], [1.5, 0.0]]), torch.zeros(2, 4)) == [
-        (0.5, []),
-        (-2.0, []),
-        (1.5, []),
-        (0.0, []),
-    ]
+def game(run_dir: str, *arguments: str) -> dict[str, Any]:
+    """What the page of `main` shows at first: the view of the only step."""
+    replays = []
+
+    def shown(session: Session, settings: Any, server: PageServer, policy: Any, is_opened: bool) -> int:
+        server.close()
+        replays.append(_Game(session, settings, policy).replay)
+        return 130
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("entity_gym.play.command.browse", shown)
+        assert main([run_dir, *arguments]) == 130
+    view: dict[str, Any] = replays[0]["episodes"][0]["steps"][0]["views"][0]
+    return view
 
 
-def test_an_action_that_nobody_takes_has_no_decisions(net: RogueNet) -> None:
-    class Blind(broken.Walk):
-        def observe(self):
-            obs = super().observe()
-            del obs.actions["look at"]
-            return obs
-
-    advice = NetPolicy(net)(Session(Blind, 0, "Blind").vec_obs())
-    assert advice.decisions["look at"] == []
-    assert len(advice.decisions["step"]) == 1
+def test_a_checkpoint_gives_advice_in_the_environment_of_its_training(run_dir: str, net: RogueNet, obs: VecObs) -> None:
+    view = game(f"checkpoint={run_dir}", "--seed", "11")
+    assert view["features"] == {"Walker": [[1]], "Wall": [[0], [5]]}
+    advice = NetPolicy(net)(obs)
+    assert view["actions"]["step"]["probs"][0] == pytest.approx(probabilities(advice, "step")[0], abs=1e-6)
+    assert view["actions"]["look at"]["advised"] == [0]
+    assert view["value"] == pytest.approx(advice.value)
+    assert game(run_dir, "--set", "size=8")["features"]["Wall"] == [[0], [8]]
 
 
-def test_a_checkpoint_is_watched_step_by_step_and_run_on(run_dir: str, monkeypatch, capsys) -> None:
-    type_lines(monkeypatch, "", "a", "")
-    assert main([f"checkpoint={run_dir}", "--seed", "11", "--set", "max_steps=4"]) == 0
-    out = capsys.readouterr().out
-    assert re.search(r"Walk, episode 1, step 0, expected from here on -?\d", out)
-    assert re.search(r"  0 left \(closed\) +0\.0%\n. 1 right +█+ +\d+\.\d%\n. 2 stay +█+ +\d+\.\d%\n", out)
-    assert "The episode ended after " in out
-    assert "Walk, episode 2, step 0" in out
+def test_an_action_that_nobody_takes_has_no_advice(run_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    observe = broken.Walk.observe
+
+    def observe_less(self: broken.Walk) -> Observation:
+        obs = observe(self)
+        del obs.actions["look at"]
+        return obs
+
+    monkeypatch.setattr(broken.Walk, "observe", observe_less)
+    assert list(game(run_dir)["actions"]) == ["step"]
 
 
 def test_what_the_policy_never_saw_is_ignored_and_told(run_dir: str, monkeypatch, capsys) -> None:
-    type_lines(monkeypatch, "", "q")
-    assert main([run_dir, "--seed", "11"]) == 0
-    plain = capsys.readouterr().out
+    plain = game(run_dir, "--seed", "11")
     observe = broken.Walk.observe
 
     def observe_more(self: broken.Walk) -> Observation:
@@ -140,21 +143,11 @@ def test_what_the_policy_never_saw_is_ignored_and_told(run_dir: str, monkeypatch
         broken.Walk, "obs_space", lambda self: ObsSpace({"Walker": Entity(["x"]), "Wall": Entity(["height", "x"])})
     )
     monkeypatch.setattr(broken.Walk, "observe", observe_more)
-    type_lines(monkeypatch, "", "q")
-    assert main([run_dir, "--seed", "11"]) == 0
+    shown = game(run_dir, "--seed", "11")
     out = capsys.readouterr().out
     assert "the environment is not as it was in training; ignored: feature 'height' of 'Wall'\n" in out
-    percentages = re.compile(r"\d+\.\d%")
-    assert percentages.findall(out) == percentages.findall(plain) != []
-
-
-def test_the_same_seed_is_watched_in_the_same_way(run_dir: str, monkeypatch, capsys) -> None:
-    shown = []
-    for _ in range(2):
-        type_lines(monkeypatch, "a", "q")
-        assert main([run_dir, "--seed", "3"]) == 0
-        shown.append(capsys.readouterr().out)
-    assert shown[0] == shown[1]
+    assert shown["features"]["Wall"] == [[7, 0], [7, 5]]
+    assert (shown["actions"], shown["value"]) == (plain["actions"], plain["value"])
 
 
 @pytest.mark.parametrize(
@@ -185,8 +178,7 @@ def test_an_environment_with_other_spaces_is_refused(run_dir: str, monkeypatch, 
     [
         (["--temperature", "0"], "argument --temperature: '0' is no number greater than 0"),
         (["--temperature", "hot"], "argument --temperature: 'hot' is no number greater than 0"),
-        (["--auto", "-1"], "argument --auto: "),
-        (["--auto", "0"], "argument --auto: '0' is no number greater than 0"),
+        (["--port", "http"], "argument --port: invalid int value: 'http'"),
         (["--greedy", "--temperature", "2"], "argument --temperature: not allowed with argument --greedy"),
     ],
 )
@@ -195,25 +187,3 @@ def test_options_that_cannot_be_are_refused(arguments: list[str], message: str, 
         main(["run", *arguments])
     assert exit_.value.code == 2
     assert f"error: {message}" in capsys.readouterr().err
-
-
-def test_auto_plays_without_a_person_until_ctrl_c(run_dir: str, monkeypatch, capsys) -> None:
-    waited: list[float] = []
-
-    def wait(keyboard: Keyboard, seconds: float) -> bool:
-        waited.append(seconds)
-        if len(waited) == 8:
-            raise KeyboardInterrupt
-        return False
-
-    monkeypatch.setattr(Keyboard, "wait", wait)
-    assert main([run_dir, "--auto", "20", "--seed", "11", "--set", "max_steps=3"]) == 130
-    out = capsys.readouterr().out
-    assert waited[:3] == [0.05] * 3 and "Walk, episode 2, step 0" in out and "next step" not in out
-
-
-def test_the_browser_is_not_for_policies_that_play_by_themselves(run_dir: str, capsys) -> None:
-    assert main([run_dir, "--browser", "--auto", "3"]) == 2
-    assert capsys.readouterr().err == (
-        "error: --browser lets you play, and --auto the policy in the terminal; give one of them\n"
-    )

@@ -64,8 +64,8 @@ COMPILED = {
 # Files without mutants, because they are going to be removed.
 GOING = """
     enn_ppo/convert/* entity_gym/pools/batch_env.py
-    entity_gym/pools/episodes.py entity_gym/pools/processes/env.py entity_gym/play/keyboard.py
-    entity_gym/play/screen.py entity_gym/agents/schema.py entity_gym/bridges/gymnasium/tuple_agents.py
+    entity_gym/pools/episodes.py entity_gym/pools/processes/env.py
+    entity_gym/agents/schema.py entity_gym/bridges/gymnasium/tuple_agents.py
     enn_ppo/plot/page.py enn_ppo/eval/video.py
     enn_ppo/training/recording/* enn_ppo/settings/command_line/jobs.py enn_ppo/settings/command_line/job_process.py
     enn_ppo/serve/agent.py enn_ppo/sweep/*

@@ -157,7 +157,7 @@ def typed_by_a_reader(page: str, command: list[str], folder: Path) -> str:
         return compose(command)
     module, *arguments = command[2:]
     if module == "enn_ppo.play" or (module == "examples.harvest_sb3" and not installed("stable_baselines3")):
-        return compose(command)  # waits for keys
+        return compose(command)  # serves until Ctrl-C
     if module == "enn_ppo.train" and page != "docs/tutorial.md" and not any("resume=" in each for each in arguments):
         arguments += SMALL
     elif module == "enn_ppo.train" and page != "docs/tutorial.md":

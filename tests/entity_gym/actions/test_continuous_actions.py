@@ -25,9 +25,6 @@ from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
 from entity_gym.compiled import Continuous
-from entity_gym.play.loop import Advice, play
-from entity_gym.play.screen import Style
-from entity_gym.play.session import Decision, Session
 from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
 from entity_gym.registry import make, make_spec
 from tests.entity_gym.pools.harbour import A_TENTH, Armada, Harbour, Tug
@@ -333,46 +330,3 @@ def test_dm_env_has_a_bounded_array_for_numbers() -> None:
         assert (spec.shape, spec.dtype, spec.minimum.tolist(), spec.maximum.tolist()) == ((1,), np.float32, [-1], [1])
         env.reset()
         assert env.step(np.array([[0.75]])).reward.tolist() == [0.75]
-
-
-# --- By hand
-
-
-def by_hand(*lines: str, policy: Any = None, capsys: pytest.CaptureFixture[str]) -> str:
-    typed = iter(lines)
-
-    def ask(prompt: str) -> str:
-        line = next(typed, None)
-        if line is None:
-            raise EOFError
-        return line
-
-    play(Session(lambda: Tug().as_environment(), 0, "Tug"), Style(), policy, ask)
-    return capsys.readouterr().out
-
-
-def test_numbers_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
-    out = by_hand("0.5", "-.25", "u", "1e-1", "1", capsys=capsys)
-    assert "steer: 0 Ship (x=0), value 0\n  a number from -1 to 1\n" in out
-    assert re.findall(r"step (\d): reward (\S+),", out) == [
-        ("1", "0.5"),
-        ("2", "0.25"),
-        ("1", "0.5"),
-        ("2", "0.6"),
-        ("3", "1.6"),
-    ]
-
-
-def test_what_is_no_allowed_number_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    out = by_hand("1.5", "nan", "left", "", capsys=capsys)
-    assert "1.5 is not allowed; it must be a finite number from -1 to 1\n" in out
-    assert "nan is not allowed" in out
-    assert "'left' is no number" in out
-    assert "type a number, or ? for help" in out
-    assert "step 1" not in out
-
-
-def test_a_policy_s_numbers_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    out = by_hand("", policy=lambda obs: Advice({"steer": [Decision(0.5, [])]}), capsys=capsys)
-    assert "steer: 0 Ship (x=0), value 0\n> 0.5\n" in out
-    assert "Tug, episode 1, step 1: reward 0.5" in out

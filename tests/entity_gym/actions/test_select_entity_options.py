@@ -22,9 +22,6 @@ from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.compiled import SelectEntity
-from entity_gym.play.loop import Advice, play
-from entity_gym.play.screen import Style
-from entity_gym.play.session import Decision, Session
 from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
 from entity_gym.registry import make, make_spec
 from tests.entity_gym.pools.harbour import Armada, Harbour
@@ -347,40 +344,3 @@ def test_the_number_after_the_last_row_is_nobody() -> None:
         assert reward.tolist() == [2 * 2 + 100 + buoys + 2 * 1000]
         with pytest.raises(ValueError, match="action 'tow' of actor 0 is 2, which is not open now"):
             env.step({**actions, "tow": np.array([[2, 5, 0]])})
-
-
-# --- By hand
-
-
-def by_hand(space: SelectEntityActionSpace, obs: Observation, *lines: str, policy: Any = None) -> Script:
-    typed = iter(lines)
-    env = Script([obs, Observation()], YARD, {"groom": space})
-
-    def ask(prompt: str) -> str:
-        line = next(typed, None)
-        if line is None:
-            raise EOFError
-        return line
-
-    play(Session(lambda: env, 0, "Yard"), Style(), policy, ask)
-    return env
-
-
-def test_nobody_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
-    env = by_hand(BOTH, yard(3), "-1", "nobody", "1")
-    assert env.received == [{"groom": SelectEntityAction(["cat0", "cat1", "cat2"], [None, None, "cat0"])}]
-    assert "groom: 1 Cat\n  1 Cat (closed)   2 Cat   3 Cat   -1 nobody\n" in capsys.readouterr().out
-
-
-def test_nobody_is_asked_who_can_select_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:
-    env = by_hand(OTHERS, yard(2, mask=np.array([[T, F], [T, T]])), "1")
-    assert env.received == [{"groom": SelectEntityAction(["cat0", "cat1"], [None, "cat0"])}]
-    assert "groom: 1 Cat has nobody to select\n" in capsys.readouterr().out
-
-
-def test_a_policy_says_how_likely_nobody_is(capsys: pytest.CaptureFixture[str]) -> None:
-    advice = Advice({"groom": [Decision(-1, [0, 0.25, 0.75]), Decision(1, [1, 0, 0])]})
-    by_hand(BOTH, yard(2), "", policy=lambda obs: advice)
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [">", "-1", "nobody", "█" * 15, "75.0%"] in lines
-    assert [">", "1", "Cat", "█" * 20, "100.0%"] in lines

@@ -31,7 +31,6 @@ from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_
 from entity_gym.check import check_environment
 from entity_gym.check.report import Status
 from entity_gym.check.subject import Effort
-from entity_gym.play.session import describe_features
 from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep, Rows
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
@@ -404,8 +403,3 @@ def test_the_dm_form_has_bounds_where_there_are_any() -> None:
         [-np.inf, 0, -np.inf, 0],
         [np.inf, 3, np.inf, 1],
     )
-
-
-def test_playing_shows_ids_in_full() -> None:
-    kinds = {"unit": Category("unit", 20_000), "held": Flag("held")}
-    assert describe_features(["x", "unit", "held"], [12345.6, 12345.0, 1.0], kinds) == "x=1.235e+04 unit=12345 held=1"

@@ -1,31 +1,24 @@
-"""Playing by hand in the browser: what a person chooses on the page is what the world is told."""
+"""Playing by hand in the browser: what the page asks for, and what the command says."""
 
 import json
 import re
-from collections.abc import Iterator
+import socket
+from collections.abc import Sequence
+from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
 import pytest
 
-from entity_gym.play.browser import _Game, _NotAllowed
+from entity_gym import SelectEntityActionMask, SelectEntityActionSpace
+from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.play.browser import Advice, _Game, _NotAllowed
 from entity_gym.play.command import main
-from entity_gym.play.loop import Advice
-from entity_gym.play.session import Decision, Session
-from tests.chromium import Browser, Page
-from tests.entity_gym.play.workshop import Workshop
+from entity_gym.play.session import Session
+from tests.entity_gym.play.served import Client, play_as
+from tests.entity_gym.play.workshop import NOBODY, Workshop
 
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with Browser() as made:
-        yield made
-
-
-def told(page: Page) -> list[float]:
-    """Return what the world says it was told."""
-    found: list[float] = page.evaluate("replay.entities().at(-1).values")
-    return found
-
+WORKSHOP = "tests.entity_gym.play.workshop:Workshop"
 
 # --- Requests
 
@@ -83,22 +76,31 @@ def test_moves_out_of_turn_are_refused() -> None:
 
 
 def test_a_policy_gives_advice() -> None:
+    def logs(*probabilities: float) -> Any:
+        with np.errstate(divide="ignore"):
+            return np.log(np.array(probabilities, np.float32))
+
     def policy(obs: Any) -> Advice:
-        return Advice(
-            {
-                "move": [Decision(2, [0.25, 0.0, 0.75]), Decision(0, [0.5, 0.5, 0.0])],
-                "aim": [Decision(1, [0.5, 0.5, 0.0, 0.0]), Decision(-1, [0.1, 0.1, 0.1, 0.7])],
-                "push": [Decision(0.5, []), Decision(1.0, [])],
-                "ring": [Decision(1, [0.0, 1.0])],
-            },
-            2.5,
-        )
+        actions: Any = {
+            "move": RaggedBufferI64.from_flattened(np.array([[2], [0]]), [2]),
+            "aim": RaggedBufferI64.from_flattened(np.array([[1], [-1]]), [2]),
+            "push": RaggedBufferF32.from_flattened(np.array([[0.5, 1]], np.float32), [1]),
+            "ring": RaggedBufferI64.from_flattened(np.array([[1]]), [1]),
+        }
+        logits = {
+            "move": logs(0.25, 0.0, 0.75, 0.5, 0.5, 0.0).reshape(2, 3),
+            "aim": logs(0.5, 0.5, 0.0, 0.0, 0.1, 0.1, 0.1, 0.7).reshape(8, 1),
+            "push": np.zeros((1, 4), np.float32),
+            "ring": logs(0.0, 1.0).reshape(1, 2),
+        }
+        return Advice(actions, logits, 2.5)
 
     (view,) = game(policy).replay["episodes"][0]["steps"][0]["views"]
     actions = view["actions"]
     assert view["value"] == 2.5
     assert actions["move"]["probs"] == [[0.25, 0.0, 0.75], [0.5, 0.5, 0.0]]
     assert actions["move"]["entropy"] == pytest.approx([0.5623351, 0.6931472])
+    assert actions["aim"]["probs"] == pytest.approx(np.array([[0.5, 0.5, 0, 0], [0.1, 0.1, 0.1, 0.7]]), abs=1e-6)
     assert {name: decision["advised"] for name, decision in actions.items()} == {
         "move": [2, 0], "aim": [1, 3], "push": [[0.5, 1]], "ring": [1]
     }  # fmt: skip
@@ -107,6 +109,99 @@ def test_a_policy_gives_advice() -> None:
     }  # fmt: skip
 
 
-def test_a_mistake_in_the_command_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["MineSweper", "--browser"]) == 2
-    assert "did you mean 'MineSweeper'?" in capsys.readouterr().err
+def test_an_actor_to_whom_nobody_is_open_takes_nobody() -> None:
+    class Alone(Workshop):
+        def action_space(self) -> Any:
+            return {**super().action_space(), "aim": SelectEntityActionSpace()}
+
+        def _observe(self) -> Any:
+            obs = super()._observe()
+            if not obs.done:
+                obs.actions["aim"] = SelectEntityActionMask(actor_types=["Robot"], actee_ids=[])
+            return obs
+
+    played = _Game(Session(Alone, 0, "Alone"), {}, None)
+    with pytest.raises(_NotAllowed, match="aim of entity 4 is 0, which is no open choice"):
+        played.act({"actions": {**GOOD, "aim": [-1, 0]}})
+    played.act({"actions": {**GOOD, "aim": [-1, -1]}})
+    assert played._session.now.obs.global_features[2:4] == [NOBODY, NOBODY]
+
+
+# --- The command
+
+
+def test_the_command_serves_the_game_until_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = []
+
+    def person(client: Client) -> None:
+        for move, given in (
+            ("act", {"actions": {}}), ("act", {"actions": GOOD}), ("next", None), ("undo", None), ("restart", None)
+        ):  # fmt: skip
+            answers.append(client.post(move, given))
+        client.press_ctrl_c()
+
+    assert play_as(person, lambda: main([WORKSHOP, "--seed", "5", "--set", "length=1"]), monkeypatch) == 130
+    out, err = capsys.readouterr()
+    assert re.fullmatch(r"seed 5\nhttp://127\.0\.0\.1:\d+/ ; Ctrl-C ends it\n\n", out) and err == ""
+    assert [status for status, _ in answers] == [400, 200, 200, 200, 200]
+    assert answers[0][1] == {"error": "actions must be an object with 'move', 'aim', 'push', 'ring'"}
+    assert [(answer["episodes"], answer["steps"]) for _, answer in answers[1:]] == [(1, 2), (2, 1), (1, 2), (1, 1)]
+
+
+def test_an_exception_of_the_world_is_shown_on_the_page_and_ends_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = []
+    code = play_as(
+        lambda client: answers.append(client.post("act", {"actions": GOOD})),
+        lambda: main([WORKSHOP, "--seed", "5", "--set", "breaks_at=1"]),
+        monkeypatch,
+    )
+    assert (code, answers) == (1, [(400, {"error": "the workshop burns"})])
+    assert re.fullmatch(
+        r"error: ValueError: the workshop burns \(tests/entity_gym/play/workshop\.py, line \d+, in act\)\n",
+        capsys.readouterr().err,
+    )
+
+
+def test_the_page_has_the_port_that_is_asked_for_and_is_not_opened_with_no_open(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted(SimpleQueue[Any]):
+        def get(self, *given: Any, **more: Any) -> Any:
+            raise KeyboardInterrupt
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["MineSweeper", "--port", str(port)]) == 2
+        assert capsys.readouterr().err.startswith(f"error: port {port} on 127.0.0.1 cannot be used")
+    monkeypatch.setattr("entity_gym.play.browser.open_in_browser", lambda url: pytest.fail("it was opened"))
+    monkeypatch.setattr("entity_gym.play.browser.SimpleQueue", Interrupted)
+    assert main(["MineSweeper", "--port", str(port), "--no-open"]) == 130
+    assert f"http://127.0.0.1:{port}/" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["MineSweper"], 2, "error: .*did you mean 'MineSweeper'"),
+        (["Xor", "--set", "a=1"], 2, "error: Xor has no parameter 'a'"),
+        (["Xor", "--set", "a"], 2, "error: --set takes name=value"),
+        (["Xor", "--port", "70000"], 2, "error: port 70000 on 127.0.0.1 cannot be used"),
+        (
+            ["tests.entity_gym.check.broken:RaisesInReset"],
+            1,
+            r"error: AttributeError: .*broken\.py, line \d+, in reset",
+        ),
+        (["tests.entity_gym.check.broken:RaisesInConstructor"], 1, "error: RuntimeError: no disk left"),
+    ],
+)
+def test_mistakes_are_one_line_and_an_exit_code(arguments: Sequence[str], code: int, message: str, capsys: Any) -> None:
+    assert main(arguments) == code
+    captured = capsys.readouterr()
+    assert re.match(message, captured.err)
+    assert captured.err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Policies in worlds of other interfaces are filmed and watched."""
+"""Policies in worlds of other interfaces are filmed, and played by hand."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from enn_ppo import evaluate, train  # noqa: E402
 from enn_ppo.play import main as play  # noqa: E402
 from enn_ppo.settings.command_line.cli import run_eval, run_train  # noqa: E402
 from tests.enn_ppo.test_bridged_worlds import TINY
+from tests.entity_gym.play.served import Client, play_as
 
 
 @pytest.fixture(autouse=True)
@@ -40,44 +41,28 @@ WORLDS = {
 }
 
 
-def watched(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    typed = iter([*lines, "q"])
-    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
-
-
 @pytest.mark.parametrize("name", WORLDS)
-def test_a_policy_is_watched_in_worlds_of_every_interface_and_back(
+def test_a_person_plays_with_advice_in_worlds_of_every_interface_and_back(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if name == "Walk":
         pytest.importorskip("dm_env")
     assert run_train(train, [*TINY, *WORLDS[name]]) == 0
     capsys.readouterr()
-    shown = []
+    seen = []
+
+    def person(client: Client) -> None:
+        for _ in range(2):
+            _, first = client.post("restart")
+            (view,) = first["tail"][-1]["views"]
+            advised = {action: decision["advised"] for action, decision in view["actions"].items()}
+            status, second = client.post("act", {"actions": advised})
+            assert (status, second["steps"]) == (200, 2)
+            assert client.post("undo") == (200, first)
+            seen.append((first, second))
+        client.press_ctrl_c()
+
     for _ in range(2):
-        watched(monkeypatch, "", "u", "r")
-        assert play(["a", "--seed", "3", "--greedy"]) == 0
-        out, err = capsys.readouterr()
-        assert err == ""
-        shown.append(out)
-    assert shown[0] == shown[1], "the seed says what happens"
-    first, second, again = shown[0].split(f"\n{name}, episode 1, ")[1:]
-    assert second.startswith("step 1: reward ")
-    assert first == again.replace("the episode has only begun\n", "")
-
-
-@pytest.mark.parametrize(("settings", "has_picture"), [([], False), (["--set", "render_mode=rgb_array"], True)])
-def test_a_picture_is_shown_where_the_world_is_made_for_it(
-    settings: list[str],
-    has_picture: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    pytest.importorskip("pygame")
-    assert run_train(train, [*TINY, *WORLDS["CartPole-v1"]]) == 0
-    capsys.readouterr()
-    watched(monkeypatch)
-    assert play(["a", "--seed", "3", "--color", "always", *settings]) == 0
-    out, err = capsys.readouterr()
-    assert ("\x1b[38;" in out) is has_picture
-    assert err == ""
+        assert play_as(person, lambda: play(["a", "--seed", "3", "--greedy"]), monkeypatch) == 130
+        assert capsys.readouterr().err == ""
+    assert all(each == seen[0] for each in seen), "the seed says what happens"

@@ -1,48 +1,15 @@
 """Playing by hand in the browser: what a person chooses on the page is what the world is told."""
 
-import http.client
 import json
-import re
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from entity_gym.play.browser import _Game
-from entity_gym.play.session import Session
-from entity_gym.replay.server import TOKEN_HEADER
 from tests.chromium import CHROMIUM, NO_CHROMIUM, Browser, Page
 from tests.entity_gym.play.served import Command
-from tests.entity_gym.play.workshop import NOBODY, Workshop
+from tests.entity_gym.play.workshop import NOBODY
 
 WORKSHOP = "tests.entity_gym.play.workshop:Workshop"
 SETTLED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Command]]:
-    commands: list[Command] = []
-
-    def start(*arguments: str) -> Command:
-        commands.append(Command("entity_gym.play", *arguments))
-        return commands[-1]
-
-    yield start
-    for command in commands:
-        command.end()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with Browser() as made:
-        yield made
-
-
-def opened(browser: Browser, command: Command) -> Page:
-    page = browser.open(command.url)
-    page.wait_for("window.replay?.drawing.count > 0")
-    return page
 
 
 def text(page: Page, selector: str) -> str:
@@ -91,13 +58,25 @@ def wait_for_step(page: Page, step: int) -> None:
     page.evaluate(SETTLED)
 
 
-@needs_chromium
-def test_a_person_chooses_for_every_actor_and_the_world_is_told(
-    browser: Browser, start: Callable[..., Command]
-) -> None:
-    command = start(WORKSHOP)
-    assert command.said[0] == "seed 5\n"
-    page = opened(browser, command)
+@pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
+def test_a_person_plays_an_episode_takes_steps_back_and_ends_the_game() -> None:
+    with Command("entity_gym.play", WORKSHOP) as command, Browser() as browser:
+        assert command.said[0] == "seed 5\n"
+        page = browser.open(command.url)
+        page.wait_for("window.replay?.drawing.count > 0")
+        a_person_chooses_for_every_actor_and_the_world_is_told(page)
+        the_rest_may_be_random_and_the_way_back_is_open(page)
+        # A page that is loaded again shows the game as it stands.
+        page.go(command.url)
+        page.wait_for("window.replay?.drawing.count > 0")
+        assert page.evaluate("replay.state.replay.episodes.map(({ steps }) => steps.length)") == [4]
+        assert page.errors == []
+        assert command.end() == (130, "")
+        page.click_on("#undo")
+        page.wait_for("document.getElementById('turn-text').textContent.includes('its command has ended')")
+
+
+def a_person_chooses_for_every_actor_and_the_world_is_told(page: Page) -> None:
     assert page.evaluate("document.title") == "Workshop: your game"
     assert text(page, "#turn-text").startswith("6 decisions are left.")
     assert page.evaluate("document.getElementById('take-step').disabled")
@@ -130,15 +109,12 @@ def test_a_person_chooses_for_every_actor_and_the_world_is_told(
         "Ball b1",
     ]
     assert "over" in text(page, "#turn-text")
-    assert page.errors == []
-    page.close()
-    assert command.end() == (130, "")
 
 
-@needs_chromium
-def test_the_rest_may_be_random_and_the_way_back_is_open(browser: Browser, start: Callable[..., Command]) -> None:
-    command = start(WORKSHOP)
-    page = opened(browser, command)
+def the_rest_may_be_random_and_the_way_back_is_open(page: Page) -> None:
+    page.click_on("#restart")
+    page.wait_for("replay.state.replay.episodes[0].steps.length === 1")
+    page.evaluate(SETTLED)
     choose(page, "left")
     click_entity(page, 4, shift=True)  # shift: selects, though a robot could be meant
     choose(page, "jump")
@@ -176,53 +152,3 @@ def test_the_rest_may_be_random_and_the_way_back_is_open(browser: Browser, start
     assert page.evaluate("[replay.state.episode, replay.state.replay.episodes.length]") == [1, 2]
     page.key("u")  # back into the first episode
     page.wait_for("replay.state.episode === 0 && replay.state.step === 3")
-    # A page that is loaded again shows the game as it stands.
-    page.go(command.url)
-    page.wait_for("window.replay?.drawing.count > 0")
-    assert page.evaluate("replay.state.replay.episodes.map(({ steps }) => steps.length)") == [4]
-    assert page.errors == []
-    page.close()
-
-
-@needs_chromium
-def test_an_exception_of_the_world_is_shown_and_ends_the_command(
-    browser: Browser, start: Callable[..., Command]
-) -> None:
-    command = start(WORKSHOP, "--set", "breaks_at=1")
-    page = opened(browser, command)
-    page.click_on("#random-rest")
-    page.evaluate(SETTLED)
-    page.click_on("#take-step")
-    page.wait_for("document.getElementById('turn-text').textContent.includes('the workshop burns')")
-    assert command.process.wait(60) == 1
-    _, errors = command.end()
-    assert errors.startswith("error: ValueError: the workshop burns (tests/entity_gym/play/workshop.py, line")
-    page.click_on("#take-step")
-    page.wait_for("document.getElementById('turn-text').textContent.includes('its command has ended')")
-    page.close()
-
-
-def test_only_its_own_page_may_play(start: Callable[..., Command]) -> None:
-    command = start(WORKSHOP)
-    connection = http.client.HTTPConnection("127.0.0.1", command.port, timeout=30)
-    connection.request("GET", "/")
-    page = connection.getresponse().read().decode()
-    token = re.search(r'data-token="([^"]+)"', page)
-    assert token is not None and 'data-mode="play"' in page
-    for headers, status in (
-        ({"Content-Type": "application/json"}, 403),
-        ({"Content-Type": "text/plain", TOKEN_HEADER: token[1]}, 415),
-        ({"Content-Type": "application/json", TOKEN_HEADER: token[1]}, 400),
-    ):
-        connection.request("POST", "/act", json.dumps({"actions": {"move": [0]}}), headers)
-        answer = connection.getresponse()
-        assert answer.status == status, answer.read()
-        answer.read()
-    assert command.end() == (130, "")
-
-
-# --- Requests
-
-
-def game(policy: Any = None, **options: Any) -> _Game:
-    return _Game(Session(lambda: Workshop(**options), 0, "Workshop"), {}, policy)
