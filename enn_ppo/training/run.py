@@ -24,7 +24,7 @@ from enn_ppo.training.errors import EnvironmentHangs, Interrupted, PartLost, Ran
 from enn_ppo.training.interrupt import EXIT_CODES, ignore_sigterm
 from enn_ppo.training.learning.learner import Learned, Settings
 from enn_ppo.training.opposed import OpposedPlayers
-from enn_ppo.training.recording.recorder import RecordingError
+from enn_ppo.training.recording import RecordingError
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import metrics_row
@@ -307,7 +307,7 @@ class Run:
     def _explain(self, error: BaseException) -> None:
         """Add to an error that has ended the run how to resume."""
         if isinstance(error, RecordingError):
-            self.state.recorder = None  # it has closed itself
+            self.state.recorder = None  # its last frames are lost
             error.add_note(self._rescued())
         if isinstance(error, NotFinite):
             error.add_note(f"{self._since()}{self._last_finite()}")
