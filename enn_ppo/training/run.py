@@ -23,7 +23,6 @@ from enn_ppo.training.callbacks import Callback, Update
 from enn_ppo.training.errors import EnvironmentHangs, Interrupted, PartLost, RankDied, RankFailed, TooManyFailures
 from enn_ppo.training.interrupt import EXIT_CODES, ignore_sigterm
 from enn_ppo.training.learning.learner import Learned, Settings
-from enn_ppo.training.opposed import OpposedPlayers
 from enn_ppo.training.recording import RecordingError
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
@@ -69,7 +68,6 @@ class Run:
         self.metrics: dict[str, Row] = {}
         self.stopped = False
         self._evaluated_until = state.step
-        self._opposed = OpposedPlayers()
 
     def say(self, text: str) -> None:
         """Print a line, once for all policies."""
@@ -128,10 +126,6 @@ class Run:
                 update_seconds=elapsed,
                 extra=shared | dict(state.learners[name].metrics()) | evaluated.get(name, {}),
             )
-        if not (state.self_play or state.config.policies):
-            (only,) = learned.values()
-            if line := self._opposed.note(only.played.metrics):
-                self.say(line)
         self.stopped = state.ranks.lead(lambda: any([self._tell(name, each) for name, each in learned.items()]))
 
     def _tell(self, name: str, learned: Learned) -> bool:
