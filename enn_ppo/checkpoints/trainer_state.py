@@ -173,8 +173,7 @@ TRAINER: Mapping[str, Check] = {
     "recorder": _optional(
         _entries(
             path=_text,
-            position=_whole,
-            num_frames=_whole,
+            chunks=_whole,
             next_episode=_whole,
             episodes=_list(_row(_whole, _whole)),
         )

@@ -43,7 +43,7 @@ def code_of_training(settings: Mapping[str, Any]) -> dict[str, str]:
     if distributed.get("mode") == "ray" and address.startswith("ray://"):
         found[f"distributed.address={address}"] = f"join the Ray cluster {address}, which can run code here"
     if record is not None:
-        found[f"record={record}"] = f"write the file {record}"
+        found[f"record={record}"] = f"write into the folder {record}"
     return found
 
 

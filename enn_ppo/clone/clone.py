@@ -1,6 +1,6 @@
 """Behavioural cloning: a policy imitates recorded actions, and its value function learns the recorded returns.
 
-python -m enn_ppo.clone data=expert.arrow env=MineSweeper
+python -m enn_ppo.clone data=expert.rec env=MineSweeper
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class CloneConfig(TrainConfig):
     """Settings of cloning, and of later training that starts from the clone."""
 
     data: str | list[str]
-    """Recorded file, or a list of them."""
+    """Recording, or a list of them."""
     clone: CloningConfig = field(default_factory=CloningConfig)
     """Behavioural cloning."""
 
@@ -57,13 +57,13 @@ class CloneConfig(TrainConfig):
         super().__post_init__()
         files = self.files
         if not (isinstance(files, list) and files and all(isinstance(file, str) and file.strip() for file in files)):
-            raise ValueError(f"data must name a recorded file, or a list of some, got {self.data!r}")
+            raise ValueError(f"data must name a recording, or a list of some, got {self.data!r}")
         if self.resume is not None:
             raise ValueError(f"resume={self.resume} is for training: cloning always starts anew")
 
     @property
     def files(self) -> list[str]:
-        """The recorded files."""
+        """The recordings."""
         return [self.data] if isinstance(self.data, str) else self.data
 
     @property

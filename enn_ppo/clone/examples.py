@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.training.recording.columns import RecordedFrames
-from enn_ppo.training.recording.reading import read_all, read_header
+from enn_ppo.training.recording import RecordedFrames, read_all, read_header
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import ObsSpace

@@ -28,7 +28,7 @@ from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.environment import BoundEnvironment, EnvFactory, bind_environment
 from enn_ppo.training.frames import Frames
 from enn_ppo.training.players import Cast, cast_of
-from enn_ppo.training.recording.recorder import Recorder
+from enn_ppo.training.recording import Recorder
 from enn_ppo.training.self_play.opponents import PolicyOpponents, load_opponent
 from entity_gym.agents import TrainEnv
 from entity_gym.batch.vec_obs import VecAction, VecObs
@@ -82,7 +82,7 @@ def evaluate_checkpoint(
         device: of the policy.
         video: film of the first episodes; written to its file.
         replay: of the first episodes; written to its file.
-        record: file of samples to record; None: none.
+        record: folder of samples to record; None: none.
         record_logits: whether the logits of all choices are recorded too.
         progress: whether to show a progress bar.
 
@@ -115,7 +115,7 @@ def evaluate_checkpoint(
         record_step = None
         if record:
             recorder = Recorder(record, own.net.obs_space, own.net.action_space, logits=record_logits)
-            stack.callback(recorder.close)
+            stack.callback(recorder.flush)
             record_step = partial(_record_step, recorder, policies[name])
         if replay:
             title = f"{bound.config.id}, step {checkpoint.step:,}"

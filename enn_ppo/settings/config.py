@@ -120,7 +120,7 @@ class TrainConfig:
     keep_every_minutes: PositiveFloat | None = None
     """Interval of training time, in minutes, at which one checkpoint is kept in addition. null: none."""
     record: str | None = None
-    """File of samples to record while training, for behavioural cloning; null: none."""
+    """Folder of samples to record while training, for behavioural cloning; null: none."""
     record_logits: bool = False
     """Whether the logits of all choices are recorded too."""
     debug: bool = False
@@ -160,7 +160,7 @@ class TrainConfig:
             what = f"record={self.record}" if self.record else "self_play.enabled=true"
             raise ValueError(f"{blocks} and {what} do not go together; leave one out")
         if self.record_logits and self.record is None:
-            raise ValueError("record_logits=true needs a file: record=<name>")
+            raise ValueError("record_logits=true needs a folder: record=<name>")
         if self.eval.interval is None:
             if change := _change(self.eval, but="greedy"):  # presets set eval.greedy for later evaluations
                 raise ValueError(f"eval.{change} needs evaluations while training: eval.interval=<steps>")

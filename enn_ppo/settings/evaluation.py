@@ -95,7 +95,7 @@ class EvalConfig(ShownEpisodesConfig):
     replay_file: str | None = None
     """File (`.html`) for a replay of `replay` episodes, or of one if `replay` is 0; null: none."""
     record: str | None = None
-    """File of samples to record, for behavioural cloning; null: none."""
+    """Folder of samples to record, for behavioural cloning; null: none."""
     record_logits: bool = False
     """Whether the logits of all choices are recorded too."""
     trust: bool = False
@@ -117,7 +117,7 @@ class EvalConfig(ShownEpisodesConfig):
         if self.replay and self.replay_file is None:
             raise ValueError(f"replay={self.replay} needs a file: replay_file=<name>.html")
         if self.record_logits and self.record is None:
-            raise ValueError("record_logits=true needs a file: record=<name>")
+            raise ValueError("record_logits=true needs a folder: record=<name>")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,12 +125,11 @@ class WatchConfig(EpisodesConfig):
     """Settings of watching a policy in the browser."""
 
     run: str
-    """A run directory, one of its checkpoints, or a recording. `python -m enn_ppo.watch outputs/my_run` sets it, too."""
+    """A run directory, or one of its checkpoints. `python -m enn_ppo.watch outputs/my_run` sets it, too."""
     episodes: PositiveInt = 10
-    """Number of episodes to play, or to read."""
+    """Number of episodes to play."""
     output: str | None = None
-    """File (`.html`) for the replay; null: `replays/watched_<12 digits>.html` in the run directory, or beside the
-    recording."""
+    """File (`.html`) for the replay; null: `replays/watched_<12 digits>.html` in the run directory."""
     open: bool = True
     """Whether to open the page in the browser, where there is a display or the variable BROWSER names one."""
     live: bool = False
@@ -148,7 +147,7 @@ class WatchConfig(EpisodesConfig):
 
     def __post_init__(self) -> None:
         if not isinstance(self.run, str) or not self.run.strip():
-            raise ValueError(f"run must name a run directory, one of its checkpoints or a recording, got {self.run!r}")
+            raise ValueError(f"run must name a run directory or one of its checkpoints, got {self.run!r}")
         super().__post_init__()
         if self.output is not None and not self.output.lower().endswith(".html"):
             raise ValueError(f"output must name a file that ends with .html, got {self.output!r}")

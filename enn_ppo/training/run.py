@@ -23,8 +23,7 @@ from enn_ppo.training.callbacks import Callback, Update
 from enn_ppo.training.errors import EnvironmentHangs, Interrupted, PartLost, RankDied, RankFailed, TooManyFailures
 from enn_ppo.training.interrupt import EXIT_CODES, ignore_sigterm
 from enn_ppo.training.learning.learner import Learned, Settings
-from enn_ppo.training.opposed import OpposedPlayers
-from enn_ppo.training.recording.recorder import RecordingError
+from enn_ppo.training.recording import RecordingError
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import metrics_row
@@ -69,7 +68,6 @@ class Run:
         self.metrics: dict[str, Row] = {}
         self.stopped = False
         self._evaluated_until = state.step
-        self._opposed = OpposedPlayers()
 
     def say(self, text: str) -> None:
         """Print a line, once for all policies."""
@@ -128,10 +126,6 @@ class Run:
                 update_seconds=elapsed,
                 extra=shared | dict(state.learners[name].metrics()) | evaluated.get(name, {}),
             )
-        if not (state.self_play or state.config.policies):
-            (only,) = learned.values()
-            if line := self._opposed.note(only.played.metrics):
-                self.say(line)
         self.stopped = state.ranks.lead(lambda: any([self._tell(name, each) for name, each in learned.items()]))
 
     def _tell(self, name: str, learned: Learned) -> bool:
@@ -307,7 +301,7 @@ class Run:
     def _explain(self, error: BaseException) -> None:
         """Add to an error that has ended the run how to resume."""
         if isinstance(error, RecordingError):
-            self.state.recorder = None  # it has closed itself
+            self.state.recorder = None  # its last frames are lost
             error.add_note(self._rescued())
         if isinstance(error, NotFinite):
             error.add_note(f"{self._since()}{self._last_finite()}")

@@ -34,7 +34,7 @@ from enn_ppo.training.learning.learner import (
 from enn_ppo.training.players import cast_of
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
-from enn_ppo.training.recording.recorder import Recorder
+from enn_ppo.training.recording import Recorder
 from enn_ppo.training.sampling import LocalSampler, Sampler, make_pools
 from enn_ppo.training.self_play.pool import SelfPlay
 from enn_ppo.training.self_play.ratings import rating_model
@@ -422,7 +422,7 @@ class TrainState:
             saved: state of the recorder in the checkpoint of a resumed run; None: a new run.
 
         Raises:
-            ValueError: the file cannot be written, or was recorded in another environment.
+            ValueError: the folder cannot be written, or was recorded in another environment.
         """
         if self.config.record is None:
             return
@@ -430,13 +430,11 @@ class TrainState:
         self.recorder = Recorder(self.config.record, *spaces, logits=self.config.record_logits, state=saved)
 
     def close(self) -> None:
-        """Close the environments, the recording, and the learners."""
+        """Close the environments and the learners."""
         with ExitStack() as stack:
             for learner in self.learners.values():
                 stack.callback(learner.close)
             stack.callback(self.sampler.close)
-            if self.recorder:
-                stack.callback(self.recorder.close)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Episodes of a policy, or of a recording, as a page for the browser.
+"""Episodes of a policy as a page for the browser.
 
 python -m enn_ppo.watch outputs/my_run
 """
@@ -12,19 +12,14 @@ from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import saved_config, select_device
 from enn_ppo.checkpoints.trust import check_trust, code_of_environment
 from enn_ppo.eval.checkpoint import evaluate_checkpoint
-from enn_ppo.eval.replay import Replay, write_page
+from enn_ppo.eval.replay import Replay
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.environment import EnvFactory
 from enn_ppo.training.files import is_link
 from enn_ppo.training.tracking.run_dir import REPLAYS
 from enn_ppo.watch.live import follow
-from enn_ppo.watch.recorded import replay_of_recording
 from entity_gym.replay.opening import open_in_browser
-from entity_gym.replay.page import page_html
-
-#: Settings that are about a policy, and mean nothing for a recording.
-_OF_POLICIES = ("greedy", "seed", "env_kwargs", "opponent", "live")
 
 
 def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
@@ -38,31 +33,17 @@ def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
         The file; None if the page was served.
 
     Raises:
-        ValueError: a setting, the checkpoint, the recording or the environment is invalid, the checkpoint names code and is not
-            trusted, an episode does not end, or the file cannot be written.
+        ValueError: a setting, the checkpoint or the environment is invalid, the checkpoint names code and is not trusted, an
+            episode does not end, or the file cannot be written.
     """
     path = Path(config.run)
-    if path.is_file():
-        written = _write_recording(path, config)
-    elif config.live:
+    if config.live:
         follow(path, few_environments(config), env, opened=open_in_browser if config.open else lambda address: None)
         return None
-    else:
-        written = _write_checkpoint(path, config, env)
+    written = _write_checkpoint(path, config, env)
     if config.open:
         open_in_browser(written.resolve().as_uri()).join()
     return written
-
-
-def _write_recording(path: Path, config: WatchConfig) -> Path:
-    for name in _OF_POLICIES:
-        if getattr(config, name) != WatchConfig.__dataclass_fields__[name].default and getattr(config, name):
-            raise ValueError(f"{name}={getattr(config, name)} is about a policy, and {path} is a file: a recording")
-    made = replay_of_recording(path, config.episodes)
-    output = path.with_suffix(".html") if config.output is None else Path(config.output)
-    write_page(output, page_html(made), f"output={output}")
-    _tell(output, len(made["episodes"]))
-    return output
 
 
 def _write_checkpoint(path: Path, config: WatchConfig, env: EnvFactory | None) -> Path:

@@ -195,9 +195,8 @@ def test_a_directory_that_holds_no_run_is_not_plotted(
 def test_a_clone_that_diverges_ends_with_an_error_and_saves_nothing(
     holdout: float, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    pytest.importorskip("pyarrow")
-    record(tmp_path / "lessons.arrow", Copycat)
-    settings = [f"data={tmp_path}/lessons.arrow", "clone.lr=1e20", f"clone.holdout={holdout}", "clone.epochs=1"]
+    record(tmp_path / "lessons.rec", Copycat)
+    settings = [f"data={tmp_path}/lessons.rec", "clone.lr=1e20", f"clone.holdout={holdout}", "clone.epochs=1"]
     line = refused(run_clone, clone, [*COPYCAT, *settings, "net.d_model=8", f"run_dir={tmp_path}/clone"])
     assert "cloning has diverged in pass 1" in line and "clone.lr below 1e+20" in line
     assert not list((tmp_path / "clone").glob("**/*.safetensors"))

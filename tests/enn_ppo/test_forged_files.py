@@ -21,7 +21,7 @@ from enn_ppo.checkpoints.policy import CPU, load_policy
 from enn_ppo.plot.runs import read_run
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.training.learning.return_scale import value_unit
-from enn_ppo.training.recording.reading import read_header
+from enn_ppo.training.recording import read_header
 from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path, write_snapshot
 from enn_ppo.training.tracking.logger import read_metrics
 from entity_gym.bridges.views.view import view_mapping
@@ -99,7 +99,7 @@ def test_a_pipe_in_a_checkpoint_is_refused(folder: Path, name: str) -> None:
     [
         ("metrics.jsonl", read_metrics),
         ("view.yaml", view_mapping),
-        ("farm.arrow", read_header),
+        ("000000_00000000.safetensors", lambda path: read_header(path.parent)),
         ("step_000000000000.safetensors", lambda path: read_snapshot(path, CPU)),
     ],
 )
@@ -258,7 +258,7 @@ SELF_PLAY = {
         ),
         ({"scale": {"count": 1}}, r"trainer\['scale'\] is \['count'\]; expected the entries weight, first, second"),
         ({"collector": [1]}, r"trainer\['collector'\] is \[1\]; expected the entries environments, episodes"),
-        ({"recorder": {"path": "a"}}, r"trainer\['recorder'\] is \['path'\]; expected the entries path, position"),
+        ({"recorder": {"path": "a"}}, r"trainer\['recorder'\] is \['path'\]; expected the entries path, chunks"),
         ({"self_play": {"pool": [0]}}, r"trainer\['self_play'\] is \['pool'\]; expected the entries pool, snapshots"),
         ({"self_play": SELF_PLAY | {"choice": [7]}}, r"\['snapshots'\] is \[0\]; expected a list that has 7, which"),
         ({"self_play": SELF_PLAY | {"pool": [], "choice": []}}, r"\['pool'\] is \[\]; expected ascending steps"),

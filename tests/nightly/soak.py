@@ -62,7 +62,7 @@ def main() -> int:
             *(sys.executable, "-m", "enn_ppo.train", f"env={env}", f"run_dir={run_dir}", *others),
             *("total_timesteps=1000000000", f"max_train_seconds={given.minutes * 60}", "optim.anneal_lr=false"),
             *(
-                f"record={folder}/samples.arrow",
+                f"record={folder}/samples.rec",
                 "eval.interval=100000",
                 "eval.episodes=100",
                 "eval.replay=2",

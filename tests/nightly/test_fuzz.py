@@ -11,8 +11,6 @@ import pytest
 from entity_gym.errors import check_parts
 from tests.nightly import fuzz
 
-pytest.importorskip("pyarrow")
-
 CORPUS = Path(__file__).parent / "corpus"
 #: Kind -> number of cases, which together take about half a minute.
 CASES = {

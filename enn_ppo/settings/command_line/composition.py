@@ -42,8 +42,8 @@ OmegaConf.register_new_resolver(
 _EXAMPLES = {
     "env.id": "env.id=my_pkg.my_env:MyEnv",
     "checkpoint": "checkpoint=<run directory or one of its checkpoints>",
-    "data": "data=<recorded file>",
-    "run": "the run directory, one of its checkpoints, or a recording",
+    "data": "data=<recording>",
+    "run": "the run directory, or one of its checkpoints",
 }
 
 

@@ -43,8 +43,8 @@ _EXAMPLES = {
         "resume=outputs/mines total_timesteps=2e6",
     ),
     "clone": (
-        "data=expert.arrow env=MineSweeper run_dir=outputs/clone",
-        "'data=[a.arrow,b.arrow]' env=MineSweeper clone.loss=kl clone.patience=3",
+        "data=expert.rec env=MineSweeper run_dir=outputs/clone",
+        "'data=[a.rec,b.rec]' env=MineSweeper clone.loss=kl clone.patience=3",
     ),
     "eval": (
         "checkpoint=outputs/mines episodes=1000 output=result.json",
@@ -53,7 +53,6 @@ _EXAMPLES = {
     "watch": (
         "outputs/mines episodes=20 greedy=true    # writes a page and opens it",
         "outputs/mines --live    # follows a training",
-        "expert.arrow output=expert.html    # a recording",
     ),
     "serve": ("checkpoint=outputs/orchard port=5577 greedy=true",),
 }

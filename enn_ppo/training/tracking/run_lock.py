@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
+import errno
 import warnings
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 
-from filelock import lock_descriptor
+from filelock import FileLock, Timeout
 
-from enn_ppo.training.files import is_link, open_to_write
+from enn_ppo.training.files import is_link
 
 LOCK = ".trainer.lock"
-_HOLDER = 1  # position of the holder in the file: Windows lets nobody else read the locked first byte
-_held: dict[int, Path] = {}  # descriptor -> lock file, of all locks of this process
 
 
 class RunLock:
-    """Keeps other trainers out of run directories, from `take` to `close` or the end of the process.
-
-    The lock file says who holds it: process id, host and start time.
-    """
+    """Keeps other trainers out of run directories, from `take` to `close` or the end of the process."""
 
     def __init__(self) -> None:
-        self._descriptors: list[int] = []
+        self._locks: list[FileLock] = []
         self._made: list[Path] = []  # folders, the innermost first
 
     def take(self, run_dir: Path, *policies: str) -> None:
@@ -35,12 +27,12 @@ class RunLock:
         A path that is no folder is left to others to refuse.
 
         Raises:
-            ValueError: another trainer writes into one (the message says which), one of a policy is a link, or it cannot be
-                written.
+            ValueError: another trainer writes into one, one of a policy is a link, or it cannot be written.
         """
         for folder in (run_dir, *(run_dir / name for name in policies)):
-            if folder != run_dir and is_link(folder):
-                raise ValueError(f"run_dir {run_dir} is refused: {folder.name} is a link; give another run_dir")
+            if (folder != run_dir and is_link(folder)) or is_link(folder / LOCK):
+                link = folder / LOCK if is_link(folder / LOCK) else folder
+                raise ValueError(f"run_dir {run_dir} is refused: {link.name} is a link; give another run_dir")
             self._take(folder)
 
     def _take(self, run_dir: Path) -> None:
@@ -50,91 +42,32 @@ class RunLock:
                 return
             self._made = [each for each in (folder, *folder.parents) if not each.exists()] + self._made
             folder.mkdir(parents=True, exist_ok=True)
-            descriptor = _lock(folder / LOCK)
-            if descriptor is None:
-                return
-            self._descriptors.append(descriptor)
-            now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-            holder = {"pid": os.getpid(), "host": socket.gethostname(), "started": now}
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, b"\n" + json.dumps(holder).encode() + b"\n")
+            lock = FileLock(folder / LOCK)
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise ValueError(
+                f"run_dir {run_dir} is in use: another trainer writes into it. Wait until it has ended, stop it, or give another "
+                "run_dir"
+            ) from None
         except OSError as error:
+            if error.errno in (errno.ENOLCK, errno.ENOTSUP):  # some network file systems
+                warnings.warn(
+                    f"run_dir {run_dir} cannot be locked ({error.strerror}): see to it that no other trainer writes into it",
+                    stacklevel=4,
+                )
+                (folder / LOCK).unlink(missing_ok=True)
+                return
             blocker = error.filename or run_dir
             raise ValueError(f"run_dir {run_dir} cannot be written: {error.strerror or error} ({blocker})") from error
+        self._locks.append(lock)
 
     def close(self) -> None:
         """Release the locks, and remove the folders that `take` has made and that are still empty. May be called twice."""
-        for descriptor in self._descriptors:
-            if path := _held.pop(descriptor, None):
-                if _is_at(path, descriptor):
-                    with suppress(OSError):
-                        path.unlink()  # before it is released, so that nobody else's is removed
-                os.close(descriptor)
-                if (
-                    os.name == "nt"
-                ):  # where an open file cannot be removed, and one that another trainer has opened stays
-                    with suppress(OSError):
-                        path.unlink()
+        for lock in self._locks:
+            with suppress(OSError):  # Windows removes no open file
+                Path(lock.lock_file).unlink()  # before it is released, so that nobody else's is removed
+            lock.release()
         for folder in self._made:
             with suppress(OSError):
                 folder.rmdir()
-        self._descriptors, self._made = [], []
-
-
-def _lock(path: Path) -> int | None:
-    """Open and lock a file. Returns its descriptor, or None if the file system has no locks.
-
-    Raises:
-        ValueError: it is locked by another process, or by this one.
-    """
-    while True:
-        descriptor = open_to_write(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            is_locked = lock_descriptor(descriptor, blocking=False)
-        except OSError as error:  # some network file systems
-            os.close(descriptor)
-            path.unlink(missing_ok=True)
-            warnings.warn(
-                f"run_dir {path.parent} cannot be locked ({error.strerror}): see to it that no other trainer writes into it",
-                stacklevel=4,
-            )
-            return None
-        if not is_locked:
-            os.lseek(descriptor, _HOLDER, os.SEEK_SET)
-            holder = _described(os.read(descriptor, 1000))
-            os.close(descriptor)
-            raise ValueError(
-                f"run_dir {path.parent} is in use: a trainer writes into it ({holder}). Wait until it has ended, stop it, "
-                "or give another run_dir"
-            )
-        if _is_at(path, descriptor):
-            _held[descriptor] = path
-            return descriptor
-        os.close(descriptor)  # its holder has removed the file meanwhile, so others would not see this lock
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    """Whether the open file is still the one of this name."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
-def _described(content: bytes) -> str:
-    try:
-        holder = json.loads(content)
-        return f"process {holder['pid']} on {holder['host']}, since {holder['started']}"
-    except (ValueError, KeyError, TypeError):  # it is just being written
-        return "another process"
-
-
-def _forget() -> None:
-    """Close the descriptors in a forked child, which otherwise would hold the locks after the trainer has died."""
-    for descriptor in _held:
-        os.close(descriptor)
-    _held.clear()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_forget)
+        self._locks, self._made = [], []

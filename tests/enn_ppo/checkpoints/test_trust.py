@@ -226,7 +226,7 @@ def test_joining_a_cluster_and_writing_elsewhere_are_asked_about() -> None:
     }
     assert code_of_training(settings) == {
         "distributed.address=ray://far:1": "join the Ray cluster ray://far:1, which can run code here",
-        "record=/home/me/.bashrc": "write the file /home/me/.bashrc",
+        "record=/home/me/.bashrc": "write into the folder /home/me/.bashrc",
     }
     assert code_of_training({"env": {"id": "Xor"}, "distributed": {"mode": "ray", "address": "local"}}) == {}
 

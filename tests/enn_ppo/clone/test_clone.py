@@ -32,7 +32,7 @@ from enn_ppo.clone.learning import frame_weights, learn, match_scales, measure
 from enn_ppo.settings.command_line.cli import run_clone
 from enn_ppo.training.callbacks import Callbacks
 from enn_ppo.training.environment import bind_environment
-from enn_ppo.training.recording.reading import read_all
+from enn_ppo.training.recording import read_all
 from enn_ppo.training.state import TrainState
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor
 from rogue_net.heads.distributions import Categorical
@@ -63,11 +63,10 @@ class Teacher:
 @pytest.fixture(scope="module")
 def lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """640 episodes of one step, with logits."""
-    path = tmp_path_factory.mktemp("lessons") / "lessons.arrow"
+    path = tmp_path_factory.mktemp("lessons") / "lessons.rec"
     collector = collector_of(Copycat, 16, net=Teacher())
     collector.recorder = recorder_for(path, Copycat(), logits=True)
     collector.collect(40)
-    collector.recorder.close()
     return path
 
 
@@ -151,9 +150,9 @@ def test_the_losses_of_a_tiny_recording_by_hand(lessons: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("loss", ["kl", "log_prob"])
 def test_actions_of_every_kind_are_learned(loss: str, tmp_path: Path) -> None:
-    record(tmp_path / "zoo.arrow", Menagerie, rollouts=4, logits=True)
+    record(tmp_path / "zoo.rec", Menagerie, rollouts=4, logits=True)
     clone(
-        clone_config(tmp_path / "run", tmp_path / "zoo.arrow", loss=loss, epochs=15, holdout=0, batch_size=16),
+        clone_config(tmp_path / "run", tmp_path / "zoo.rec", loss=loss, epochs=15, holdout=0, batch_size=16),
         env=Menagerie,
     )
     losses = [row["loss"] for row in rows_of(tmp_path / "run")]
@@ -161,13 +160,12 @@ def test_actions_of_every_kind_are_learned(loss: str, tmp_path: Path) -> None:
 
 
 def test_a_policy_has_no_distance_from_itself(tmp_path: Path) -> None:
-    config = clone_config(tmp_path / "run", tmp_path / "zoo.arrow")
+    config = clone_config(tmp_path / "run", tmp_path / "zoo.rec")
     state = state_of(config, Menagerie)
     collector = collector_of(Menagerie, 3, net=state.model)
-    collector.recorder = recorder_for(tmp_path / "zoo.arrow", Menagerie(), logits=True)
+    collector.recorder = recorder_for(tmp_path / "zoo.rec", Menagerie(), logits=True)
     collector.collect(10)
-    collector.recorder.close()
-    frames = read_all(tmp_path / "zoo.arrow")
+    frames = read_all(tmp_path / "zoo.rec")
     examples = Examples.of(frames, 0.99)
     for loss in ("kl", "log_prob"):
         measured = measure(state.model, examples, CloningConfig(loss=loss), "actor")  # type: ignore[arg-type]
@@ -177,12 +175,12 @@ def test_a_policy_has_no_distance_from_itself(tmp_path: Path) -> None:
 def test_values_learn_the_returns_of_their_own_episodes(tmp_path: Path) -> None:
     moments = [Moment([1], actors=1), Moment([2], actors=1, reward=1), Moment([3], actors=1, reward=1)]
     moments.append(Moment([9], actors=1, reward=2, end="terminated"))
-    record(tmp_path / "a.arrow", lambda: Scripted(moments), rollouts=6)
+    record(tmp_path / "a.rec", lambda: Scripted(moments), rollouts=6)
     config = clone_config(
-        tmp_path / "run", tmp_path / "a.arrow", epochs=40, lr=0.02, holdout=0, ppo=PPOConfig(gamma=0.5), batch_size=32
+        tmp_path / "run", tmp_path / "a.rec", epochs=40, lr=0.02, holdout=0, ppo=PPOConfig(gamma=0.5), batch_size=32
     )
     result = clone(config, env=lambda: Scripted(moments))
-    frames = read_all(tmp_path / "a.arrow").gather(torch.arange(0, 9, 3))  # environment 0, its first three steps
+    frames = read_all(tmp_path / "a.rec").gather(torch.arange(0, 9, 3))  # environment 0, its first three steps
     # 1 + (1 + 2 / 2) / 2, then 1 + 2 / 2, then 2
     assert result.policy.value(frames.obs).tolist() == pytest.approx([2, 2, 2], abs=0.2)
     assert frames.returns(0.5)[2:].isnan().tolist() == [False]
@@ -219,9 +217,9 @@ def test_the_same_seed_gives_the_same_clone(dropout: float, lessons: Path, tmp_p
 def test_whole_episodes_are_held_out(share: float, number: int, tmp_path: Path) -> None:
     moments = [Moment([1], actors=1), Moment([2], actors=1), Moment([3], actors=1, end="terminated")]
     collector = collector_of(lambda: Scripted(moments), 4)
-    collector.recorder = recorder_for(tmp_path / "a.arrow", Scripted(moments))
+    collector.recorder = recorder_for(tmp_path / "a.rec", Scripted(moments))
     collector.collect(20)  # 10 episodes of two steps in each environment
-    frames = read_all(tmp_path / "a.arrow")
+    frames = read_all(tmp_path / "a.rec")
     learned, held_out = hold_out(Examples.of(frames, 1.0), share, seed=1)
     episodes = [set(part.episode.tolist()) for part in (learned, held_out)]
     assert len(episodes[1]) == number and len(held_out) == 2 * number
@@ -246,12 +244,12 @@ def test_nothing_is_learned_from_what_is_held_out(lessons: Path, tmp_path: Path)
 def test_a_single_episode_cannot_be_held_out_from_itself(tmp_path: Path) -> None:
     moments = [Moment([1], actors=1), *[Moment([2], actors=1)] * 20]
     collector = collector_of(lambda: Scripted(moments), 1)
-    collector.recorder = recorder_for(tmp_path / "a.arrow", Scripted(moments))
+    collector.recorder = recorder_for(tmp_path / "a.rec", Scripted(moments))
     collector.collect(5)
     with pytest.raises(ValueError, match=r"data holds 1 episode, and clone.holdout=0.1 .*clone.holdout=0"):
-        clone(clone_config(tmp_path / "run", tmp_path / "a.arrow"), env=lambda: Scripted(moments))
+        clone(clone_config(tmp_path / "run", tmp_path / "a.rec"), env=lambda: Scripted(moments))
     assert not (tmp_path / "run").exists()
-    result = clone(clone_config(tmp_path / "run", tmp_path / "a.arrow", holdout=0), env=lambda: Scripted(moments))
+    result = clone(clone_config(tmp_path / "run", tmp_path / "a.rec", holdout=0), env=lambda: Scripted(moments))
     assert "holdout_loss" not in result.metrics
     assert result.metrics["value_loss"] == 0  # the episode has no end, so nobody knows its return
 
@@ -348,27 +346,27 @@ def test_ctrl_c_saves_the_clone_after_the_pass_under_way(
 
 
 def test_kl_without_recorded_logits_says_how_to_record_them(tmp_path: Path) -> None:
-    record(tmp_path / "a.arrow", Copycat)
+    record(tmp_path / "a.rec", Copycat)
     with pytest.raises(
-        ValueError, match=r"clone.loss=kl needs the logits .*a.arrow was recorded without: .*record_logits=true"
+        ValueError, match=r"clone.loss=kl needs the logits .*a.rec was recorded without: .*record_logits=true"
     ):
-        clone(clone_config(tmp_path / "run", tmp_path / "a.arrow", loss="kl"), env=Copycat)
+        clone(clone_config(tmp_path / "run", tmp_path / "a.rec", loss="kl"), env=Copycat)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_recording_of_another_world_is_refused(lessons: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"lessons.arrow was recorded in another environment than .*lambda>: entities\['"
+        ValueError, match=r"lessons.rec was recorded in another environment than .*lambda>: entities\['"
     ):
         clone(clone_config(tmp_path / "run", lessons), env=lambda: Scripted([Moment()]))
-    with pytest.raises(ValueError, match="none.arrow cannot be read: there is no such file"):
-        clone(clone_config(tmp_path / "run", [str(lessons), "none.arrow"]), env=Copycat)
+    with pytest.raises(ValueError, match="none.rec cannot be read: there is no such folder"):
+        clone(clone_config(tmp_path / "run", [str(lessons), "none.rec"]), env=Copycat)
 
 
 def test_an_empty_recording_says_so(tmp_path: Path) -> None:
-    recorder_for(tmp_path / "a.arrow", Copycat()).close()
-    with pytest.raises(ValueError, match="a.arrow holds no frames"):
-        clone(clone_config(tmp_path / "run", tmp_path / "a.arrow"), env=Copycat)
+    recorder_for(tmp_path / "a.rec", Copycat())
+    with pytest.raises(ValueError, match="a.rec holds no frames"):
+        clone(clone_config(tmp_path / "run", tmp_path / "a.rec"), env=Copycat)
 
 
 def test_a_run_directory_that_is_taken_is_not_touched(lessons: Path, cloned: Path) -> None:
@@ -392,9 +390,9 @@ def test_a_setting_that_is_not_allowed_is_named(changes: dict[str, Any], message
 
 
 def test_data_must_be_given_and_resume_not(tmp_path: Path) -> None:
-    config = clone_config(tmp_path, tmp_path / "a.arrow")
+    config = clone_config(tmp_path, tmp_path / "a.rec")
     for data in ("", [], [""], 3):
-        with pytest.raises(ValueError, match="data must name a recorded file"):
+        with pytest.raises(ValueError, match="data must name a recording"):
             replace(config, data=data)
     with pytest.raises(ValueError, match="resume=x is for training"):
         replace(config, resume="x")
@@ -406,14 +404,14 @@ def test_data_must_be_given_and_resume_not(tmp_path: Path) -> None:
 def test_record_clone_and_train_on_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from enn_ppo.settings.command_line.cli import run_eval, run_train
 
-    world, data = ["env=Count", "device=cpu", "net.d_model=16", "net.n_layer=1"], tmp_path / "a.arrow"
+    world, data = ["env=Count", "device=cpu", "net.d_model=16", "net.n_layer=1"], tmp_path / "a.rec"
     small = ["rollout.num_envs=8", "rollout.steps=8", "optim.batch_size=32"]
     expert, copy = f"run_dir={tmp_path}/expert", tmp_path / "clone"
     assert (
         run_train(train, [*world, *small, expert, "total_timesteps=128", f"record={data}", "record_logits=true"]) == 0
     )
     assert len(read_all(data)) == 128
-    more = tmp_path / "more.arrow"
+    more = tmp_path / "more.rec"
     assert (
         run_eval(evaluate, [f"checkpoint={tmp_path}/expert", "episodes=20", f"record={more}", "record_logits=true"])
         == 0
@@ -436,6 +434,6 @@ def test_record_clone_and_train_on_by_the_command_line(tmp_path: Path, capsys: p
     assert load_checkpoint(copy).step == 64
 
     assert run_clone(run, ["env=Count"]) == 2
-    assert "data has no value, and no default: add data=<recorded file>" in capsys.readouterr().err
+    assert "data has no value, and no default: add data=<recording>" in capsys.readouterr().err
     assert run_clone(run, [f"data={data}", "clone.epoch=3"]) == 2
     assert "did you mean 'clone.epochs'?" in capsys.readouterr().err

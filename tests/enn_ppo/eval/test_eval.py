@@ -17,7 +17,7 @@ import torch
 
 from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, RogueNetConfig, evaluate, train
 from enn_ppo.eval.episodes import Estimate, summarize
-from enn_ppo.training.recording.reading import read_all, read_episodes
+from enn_ppo.training.recording import read_all
 from entity_gym import (
     Action,
     ActionSpace,
@@ -31,6 +31,7 @@ from entity_gym import (
 )
 from entity_gym.pools.episodes import Episode
 from tests.enn_ppo.films import brightness, titles
+from tests.enn_ppo.recordings import episodes_of
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
 
 
@@ -194,16 +195,16 @@ def test_the_environment_may_have_other_arguments_than_in_training(clock: str) -
 
 @pytest.mark.parametrize("logits", [False, True])
 def test_the_episodes_that_are_evaluated_are_recorded(logits: bool, clock: str, tmp_path: Path) -> None:
-    file = tmp_path / "new/clock.arrow"
+    file = tmp_path / "new/clock"
     config = EvalConfig(checkpoint=clock, episodes=10, num_envs=4, record=str(file), record_logits=logits)
     played = evaluate(config, env=Clock).episodes
     unrecorded = replace(config, record=None, record_logits=False)
     assert played == evaluate(unrecorded, env=Clock).episodes  # which changes nothing
-    recorded = list(read_episodes(file))
-    assert Counter((each.env_id, len(each), each.reward) for each in recorded) == Counter(
+    recorded = episodes_of(file)
+    assert Counter((int(each.env_id[0]), len(each), float(each.rewards.sum())) for each in recorded) == Counter(
         (each.env_id, each.length, each.reward) for each in played
     )
-    assert all((each.frames.logits is not None) == logits for each in recorded)
+    assert all((each.logits is not None) == logits for each in recorded)
 
 
 class CutClock(Clock):
@@ -228,10 +229,10 @@ def test_recorded_values_are_those_of_the_run_in_rewards(
         value_net=value_net,
         optim=OptimConfig(batch_size=16, lr=1e-2, anneal_lr=False),
         total_timesteps=320,
-        record=str(tmp_path / "training.arrow"),
+        record=str(tmp_path / "training"),
     )
     train(config, env=CutClock)
-    record = tmp_path / "evaluation.arrow"
+    record = tmp_path / "evaluation"
     evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=20, record=str(record)), env=CutClock)
     training, evaluation = read_all(config.record or ""), read_all(record)
     told = float(training.values[-64:].mean())  # in this world values hardly differ from frame to frame

@@ -12,8 +12,8 @@ import pytest
 from enn_ppo import EnvConfig, EvalConfig, RolloutConfig, TrainEvalConfig, evaluate, train
 from enn_ppo.eval.episodes import Estimate
 from enn_ppo.eval.evaluator import Evaluator
-from enn_ppo.training.recording.reading import read_episodes
 from tests.enn_ppo.evaluation_worlds import Duel
+from tests.enn_ppo.recordings import episodes_of
 from tests.enn_ppo.worlds import Clock, tiny_config
 
 SMALL_SNAKES = {"board_size": 5, "num_snakes": 2, "num_players": 2, "max_snake_length": 3}
@@ -93,11 +93,11 @@ def test_the_report_says_against_whom(duel: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_recorded_is_the_policys_own_play(duel: Path, tmp_path: Path) -> None:
-    file = tmp_path / "duel.arrow"
+    file = tmp_path / "duel"
     played = evaluate(config(duel, opponent="random", episodes=12, num_envs=4, record=str(file)), env=Duel)
-    recorded = list(read_episodes(file))
-    assert [each.reward for each in recorded] == [each.reward for each in played.episodes]
-    assert all(len(episode.frames.actions["Pick"].values) == 1 for episode in recorded)
+    recorded = episodes_of(file)
+    assert [float(each.rewards.sum()) for each in recorded] == [each.reward for each in played.episodes]
+    assert all(len(episode.actions["Pick"].values) == 1 for episode in recorded)
 
 
 # --- MultiSnake ---

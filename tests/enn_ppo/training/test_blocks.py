@@ -152,7 +152,7 @@ def test_settings_that_do_not_go_together_are_refused() -> None:
         RolloutConfig(num_envs=10, block=4)
     with pytest.raises(ValueError, match=r"rollout\.num_processes must be at most rollout\.block=2, got 4"):
         RolloutConfig(num_envs=8, block=2, num_processes=4)
-    with pytest.raises(ValueError, match=r"rollout\.block=4 and record=a\.arrow do not go together"):
-        TrainConfig(rollout=RolloutConfig(num_envs=64, block=4), record="a.arrow")
+    with pytest.raises(ValueError, match=r"rollout\.block=4 and record=a\.rec do not go together"):
+        TrainConfig(rollout=RolloutConfig(num_envs=64, block=4), record="a.rec")
     with pytest.raises(ValueError, match=r"rollout\.block=4 and self_play\.enabled=true do not go together"):
         TrainConfig(rollout=RolloutConfig(num_envs=64, block=4), self_play=SelfPlayConfig(enabled=True))

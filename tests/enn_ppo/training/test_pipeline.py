@@ -214,8 +214,8 @@ def test_a_run_goes_on_exactly_with_and_without_where_the_blocks_are_the_same(tm
             r"rollout\.num_processes must be at most half of rollout\.num_envs=8, with rollout\.pipeline=2, got 5",
         ),
         (
-            lambda: TrainConfig(rollout=RolloutConfig(pipeline=2), record="a.arrow"),
-            r"rollout\.pipeline=2 and record=a\.arrow do not go together; leave one out",
+            lambda: TrainConfig(rollout=RolloutConfig(pipeline=2), record="a.rec"),
+            r"rollout\.pipeline=2 and record=a\.rec do not go together; leave one out",
         ),
         (
             lambda: TrainConfig(rollout=RolloutConfig(pipeline=2), self_play=SelfPlayConfig(enabled=True)),

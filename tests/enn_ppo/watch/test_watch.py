@@ -29,7 +29,6 @@ from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.settings.command_line.cli import run_watch
 from enn_ppo.settings.evaluation import WatchConfig
-from enn_ppo.training.recording.reading import read_episodes
 from enn_ppo.watch.watch import watch
 from entity_gym import (
     CategoricalActionMask,
@@ -46,6 +45,7 @@ from entity_gym import (
 from entity_gym.replay.page import page_html
 from entity_gym.replay.reading import read_page
 from rogue_net.explain import explain
+from tests.enn_ppo.recordings import episodes_of
 from tests.enn_ppo.replay_contract import read, weights_of
 from tests.enn_ppo.worlds import tiny_config
 from tests.entity_gym.replay.worlds import Rooms
@@ -88,11 +88,11 @@ def watched(run: Path, output: Path, env: Any = None, **settings: Any) -> dict[s
 
 
 def test_probabilities_values_and_attention_are_the_networks(mines: Path, tmp_path: Path) -> None:
-    page, record = tmp_path / "page.html", tmp_path / "record.arrow"
+    page, record = tmp_path / "page.html", tmp_path / "record"
     asked = EvalConfig(checkpoint=str(mines), episodes=4, replay=4, replay_file=str(page), record=str(record))
     evaluate(replace(asked, record_logits=True))
     shown, net = read(page), load_policy(load_checkpoint(mines), torch.device("cpu"))
-    episodes = {episode.env_id: episode.frames for episode in read_episodes(record)}
+    episodes = {int(frames.env_id[0]): frames for frames in episodes_of(record)}
     assert len(shown["episodes"]) == len(episodes) == 4
     num_shots = 0
     for episode in shown["episodes"]:
@@ -249,49 +249,6 @@ def test_policies_of_one_run_are_named(tmp_path: Path) -> None:
     assert shown["players"] == ["player 0 (blue)", "player 1 (red)"]
     first = shown["episodes"][0]["steps"][0]["views"]
     assert all(view["value"] is not None and view["attention"] is not None for view in first)
-
-
-# --- Recordings ---
-
-
-@pytest.mark.parametrize("logits", [True, False])
-def test_a_recording_shows_what_it_holds(logits: bool, mines: Path, tmp_path: Path) -> None:
-    record = tmp_path / "record.arrow"
-    evaluate(EvalConfig(checkpoint=str(mines), episodes=3, record=str(record), record_logits=logits))
-    assert run_watch(watch, [str(record), "episodes=2", "open=false"]) == 0
-    shown = read_page(record.with_suffix(".html").read_text())
-    assert shown["network"] is None and len(shown["episodes"]) == 2
-    for episode in shown["episodes"]:
-        assert sum(step["reward"] for step in episode["steps"]) == pytest.approx(episode["reward"])
-        assert episode["steps"][-1]["done"] and episode["steps"][-1]["views"][0]["features"] == {}
-        for step in episode["steps"][:-1]:
-            (view,) = step["views"]
-            assert view["attention"] is None and view["value"] is not None
-            assert (view["actions"]["Move"]["probs"] is not None) == logits
-
-
-def test_a_damaged_recording_is_read_up_to_the_damage(
-    mines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = tmp_path / "record.arrow"
-    evaluate(EvalConfig(checkpoint=str(mines), episodes=3, record=str(record)))
-    record.write_bytes(record.read_bytes()[:-100])
-    capsys.readouterr()
-    assert run_watch(watch, [str(record), "open=false"]) == 2
-    told = capsys.readouterr().err
-    assert "holds no whole episode" in told and "damaged or cut short" in told
-
-
-def test_a_file_that_is_no_recording_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "notes.txt").write_text("hello")
-    assert run_watch(watch, [str(tmp_path / "notes.txt")]) == 2
-    assert "notes.txt is not a recording" in capsys.readouterr().err
-
-
-def test_settings_of_policies_mean_nothing_for_a_recording(tmp_path: Path) -> None:
-    (tmp_path / "a.arrow").write_text("")
-    with pytest.raises(ValueError, match=r"greedy=True is about a policy, and .*a\.arrow is a file: a recording"):
-        watch(WatchConfig(run=str(tmp_path / "a.arrow"), greedy=True, open=False))
 
 
 # --- The command ---

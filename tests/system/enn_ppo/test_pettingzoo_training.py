@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -57,20 +56,6 @@ def test_groups_that_play_against_each_other_learn_by_self_play_and_are_paid_for
     assert json.loads(Path("result.json").read_text())["win_rate"]["mean"] == 0.5
 
 
-def test_a_policy_of_players_that_oppose_each_other_draws_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_train(train, [*HERD, "total_timesteps=2048"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert (
-        lines.count(
-            "one policy plays for all, and learns from the sum of their rewards, but sheep wins while wolf loses: if they play "
-            "against each other, train with self_play.enabled=true"
-        )
-        == 1
-    )
-    assert run_train(train, [*HERD, "total_timesteps=2048", "self_play.enabled=true", "overwrite=true"]) == 0
-    assert "one policy plays for all" not in capsys.readouterr().out
-
-
 NIM = [argument for argument in HERD if "herd" not in argument.lower()]
 NIM += ["env.id=tests.entity_gym.bridges.test_pettingzoo_turns:Nim", "run_dir=nim", "total_timesteps=2048"]
 
@@ -90,12 +75,6 @@ def test_self_play_of_one_side_says_how_there_are_two(capsys: pytest.CaptureFixt
     assert run_train(train, [*NIM, "env.kwargs.groups={player: '*'}", "total_timesteps=256"]) == 0
     assert run_eval(evaluate, ["checkpoint=nim", "episodes=4", "opponent=random"]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_one_policy_for_both_sides_of_a_game_draws_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_train(train, NIM) == 0
-    lines = re.findall(r"but player\.(\d) wins while player\.(\d) loses: if they play against", capsys.readouterr().out)
-    assert len(lines) == 1 and sorted(lines[0]) == ["0", "1"]
 
 
 @pytest.mark.parametrize("view", ["null", "connect_four"])

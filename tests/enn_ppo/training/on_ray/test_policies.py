@@ -174,7 +174,7 @@ def test_in_evaluations_every_policy_plays_its_own_players() -> None:
     [
         ({"policies": {"red": [0], "blue": [2]}}, r"policies must have every player of 0 to 2 once, got"),
         ({"self_play": SelfPlayConfig(enabled=True)}, "and self_play.enabled=true do not go together"),
-        ({"record": "a.arrow"}, "and record=a.arrow do not go together"),
+        ({"record": "a.rec"}, "and record=a.rec do not go together"),
         (
             {"distributed": DistributedConfig(mode="ddp")},
             "and distributed=ddp do not go together; leave one out, or take",

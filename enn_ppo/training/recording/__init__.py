@@ -1,1 +1,0 @@
-"""Recordings: files of observations, actions and rewards."""

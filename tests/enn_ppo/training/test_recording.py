@@ -1,0 +1,446 @@
+"""What is recorded reads back: every frame as it was, every reward with its own episode, chunk by chunk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from enn_ppo import Callback, EnvConfig, Interrupted, PPOConfig, TrainConfig, train
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.training import recording
+from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.recording import RecordedFrames, Recorder, RecordingError, read_all, read_frames, read_header
+from enn_ppo.training.state import TrainState
+from entity_gym import Environment
+from tests.enn_ppo.recordings import (
+    Menagerie,
+    RecordedCollector,
+    assert_same_frames,
+    collector_of,
+    episodes_of,
+    files_of,
+    net_for,
+    record,
+    recorder_for,
+)
+from tests.enn_ppo.test_rollout import TERMINATES, TRUNCATES, SumOfItems
+from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, CtrlC, Moment, Scripted, tiny_config
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
+
+
+def small_board() -> Environment:
+    return PythonMineSweeper(**SMALL_BOARD)
+
+
+def scripted(path: Path, *scripts: list[Moment], steps: int = 4) -> RecordedCollector:
+    """Rollouts of one environment per script are recorded; a frame is worth the sum of its items."""
+    envs = iter([Scripted(scripts[0]), *map(Scripted, scripts)])  # the first is only asked for its spaces
+    spaces = next(envs)
+    collector = collector_of(lambda: next(envs), len(scripts), net=SumOfItems())
+    collector.recorder = recorder_for(path, spaces)
+    collector.collect(steps)
+    return collector
+
+
+# --- Frames ---
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**20),
+    steps=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    num_envs=st.integers(1, 3),
+    most=st.integers(0, 3),
+    logits=st.booleans(),
+)
+def test_frames_read_back_bit_for_bit(
+    seed: int, steps: list[int], num_envs: int, most: int, logits: bool, tmp_path: Path
+) -> None:
+    """Ragged entities, hidden ones, masks of every kind, and all four kinds of actions; each of them comes and goes."""
+    path = tmp_path / "a"
+    shutil.rmtree(path, ignore_errors=True)
+    collector = collector_of(lambda: Menagerie(most), num_envs, seed)
+    collector.recorder = recorder_for(path, Menagerie(most), logits=logits)
+    played = [collector.collect(each).frames for each in steps]
+
+    header = read_header(path)
+    assert header == (Menagerie().obs_space(), Menagerie().action_space(), logits)
+    found = list(read_frames(path))
+    assert [len(chunk) for chunk in found] == [num_envs * each for each in steps]
+    for chunk, frames in zip(found, played, strict=True):
+        assert_same_frames(chunk, RecordedFrames(**vars(frames), episode=chunk.episode))
+    assert_same_frames(read_all(path), RecordedFrames.cat(found))
+
+
+def test_targets_are_recorded(tmp_path: Path) -> None:
+    space = replace(Copycat().obs_space(), targets={"goal": 2})
+    frames = replace(collector_of(Copycat, 2).collect(3).frames, targets={"goal": torch.arange(12.0).view(6, 2)})
+    recorder = Recorder(tmp_path / "a", space, Copycat().action_space())
+    recorder.add(frames)
+    recorder.flush()
+    found = read_all(tmp_path / "a")
+    assert found.targets is not None and frames.targets is not None
+    assert torch.equal(found.targets["goal"], frames.targets["goal"])
+
+
+def test_the_policy_finds_the_recorded_log_probs_values_and_logits_again(tmp_path: Path) -> None:
+    record(tmp_path / "zoo", Menagerie, logits=True)
+    frames = read_all(tmp_path / "zoo")
+    assert frames.logits is not None
+    evaluation = net_for(Menagerie()).evaluate(frames.obs, frames.actions)
+    torch.testing.assert_close(evaluation.values, frames.values)
+    for name, log_probs in frames.log_probs.items():
+        assert len(log_probs.values) > 0
+        torch.testing.assert_close(evaluation.log_probs[name], log_probs.values)
+        torch.testing.assert_close(
+            evaluation.logits[name].reshape(frames.logits[name].values.shape), frames.logits[name].values
+        )
+
+
+def test_recording_changes_nothing_in_what_is_played(tmp_path: Path) -> None:
+    alone, recorded = (collector_of(Menagerie, 3, seed=5) for _ in range(2))
+    recorded.recorder = recorder_for(tmp_path / "zoo", Menagerie(), logits=True)
+    for _ in range(2):
+        one, other = alone.collect(6).frames, recorded.collect(6).frames
+        assert_same_frames(one, replace(other, logits=None))
+
+
+# --- Rewards and episodes ---
+
+
+def test_a_reward_stands_with_the_frame_whose_actions_earned_it(tmp_path: Path) -> None:
+    scripted(tmp_path / "a", TERMINATES)
+    frames = read_all(tmp_path / "a")
+    assert frames.values.tolist() == [1, 2, 3, 4]  # the sums of their items
+    assert frames.rewards.tolist() == [10, 20, 30, 40]
+    assert frames.terminated.tolist() == [False, True, False, False]
+    assert frames.episode.tolist() == [0, 0, 1, 1]
+    assert frames.step.tolist() == [0, 1, 0, 1]
+
+
+def test_recorded_episodes_are_those_that_the_environments_finished(tmp_path: Path) -> None:
+    """Episodes span chunks of 5 steps; the reward of an episode's last step comes with the first observation of the next."""
+    collector = collector_of(Menagerie, 3)
+    collector.recorder = recorder_for(tmp_path / "zoo", Menagerie())
+    finished = [episode for _ in range(4) for episode in collector.collect(5).stats.episodes]
+    recorded = episodes_of(tmp_path / "zoo")
+    assert len(finished) > 8
+    assert sorted((int(e.env_id[0]), float(e.rewards.double().sum()), len(e)) for e in recorded) == sorted(
+        (e.env_id, e.reward, e.length) for e in finished
+    )
+    assert all(episode.step.tolist() == list(range(len(episode))) for episode in recorded)
+
+
+def test_returns_by_hand(tmp_path: Path) -> None:
+    scripted(tmp_path / "a", TERMINATES, TRUNCATES)
+    frames = read_all(tmp_path / "a")
+    returns = frames.returns(gamma=0.5).reshape(4, 2)
+    # terminated: 10 + 20 / 2 and 20; truncated in front of a last observation worth 99: 20 + 99 / 2, and 10 + 69.5 / 2
+    assert returns[:2].tolist() == [[20, 44.75], [20, 69.5]]
+    assert returns[2:].isnan().all()  # these episodes go on
+    unknown = replace(frames, final_values=torch.full((8,), torch.nan)).returns(0.5).reshape(4, 2)
+    assert unknown[:2, 0].tolist() == [20, 20] and unknown[:2, 1].isnan().all()
+
+
+def test_an_episode_whose_beginning_was_not_recorded_is_one_nevertheless(tmp_path: Path) -> None:
+    moments = [Moment([1], actors=1), *[Moment([1], actors=1, reward=1)] * 3]
+    moments.append(Moment([1], actors=1, reward=1, end="terminated"))
+    collector = collector_of(lambda: Scripted(moments), 1, net=SumOfItems())
+    collector.collect(2)
+    collector.recorder = recorder_for(tmp_path / "a", Scripted(moments))
+    collector.collect(3)  # the last two steps of an episode, and the first of the next
+    frames = read_all(tmp_path / "a")
+    assert (frames.episode.tolist(), frames.step.tolist()) == ([0, 0, 1], [2, 3, 0])
+    assert frames.returns(1.0)[:2].tolist() == [2, 1]  # what is still to come is known
+
+
+# --- Appending and resuming ---
+
+
+def test_a_recording_is_appended_to_and_several_are_read_with_new_episodes(tmp_path: Path) -> None:
+    for name in "aab":
+        scripted(tmp_path / name, TERMINATES)
+    assert read_all(tmp_path / "a").episode.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert read_all([tmp_path / "a", tmp_path / "b"]).episode.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+
+
+@pytest.mark.parametrize("create", [small_board, Menagerie])
+def test_a_resumed_recording_equals_the_uninterrupted_one(create: Any, tmp_path: Path) -> None:
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    record(whole, create, rollouts=5)
+
+    first = collector_of(create, 3)
+    first.recorder = recorder_for(resumed, create())
+    for number in range(2):
+        first.seed_noise(number)
+        first.collect(5)
+    saved, recorded = first.state(), first.recorder.state()
+    first.collect(5)  # after the checkpoint: lost, and played again
+    first.collect(3)
+    assert len(files_of(resumed)) == 4
+
+    second = collector_of(create, 3)
+    assert second.load_state(saved) is None
+    second.recorder = recorder_for(resumed, create(), state=recorded)
+    assert len(files_of(resumed)) == 2
+    for number in range(2, 5):
+        second.seed_noise(number)
+        second.collect(5)
+    assert files_of(resumed) == files_of(whole)
+
+
+def test_a_run_whose_environments_start_anew_records_new_episodes(tmp_path: Path) -> None:
+    collector = scripted(tmp_path / "a", [Moment([1], actors=1), *[Moment([1], actors=1, reward=1)] * 9])
+    state = collector.recorder.state()  # type: ignore[union-attr]
+    collector.recorder = recorder_for(tmp_path / "a", Scripted([]), state=state)
+    collector.reset()
+    collector.collect(1)
+    frames = read_all(tmp_path / "a")
+    assert frames.episode.tolist() == [0, 0, 0, 0, 1]
+    assert frames.step.tolist() == [0, 1, 2, 3, 0]
+
+
+def test_the_state_of_another_recording_is_no_matter_and_a_shorter_one_is_not_resumed(tmp_path: Path) -> None:
+    state = scripted(tmp_path / "a", TERMINATES).recorder.state()
+    assert recorder_for(tmp_path / "b", Scripted([]), state=state).num_chunks == 0
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(ValueError, match="a has 0 chunks, and had 1 when the run was saved"):
+        recorder_for(tmp_path / "a", Scripted([]), state=state)
+
+
+# --- Faults ---
+
+
+@pytest.fixture(scope="module")
+def three_chunks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recordings") / "three"
+    record(path, Menagerie, rollouts=3)
+    return path
+
+
+@pytest.fixture
+def copy(three_chunks: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(three_chunks, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "gone", "twice"])
+def test_a_damaged_chunk_is_named_by_all_who_read_it(damage: str, copy: Path) -> None:
+    first, second, _ = sorted(copy.iterdir())
+    content = second.read_bytes()
+    named = f"chunk {second} of a recording cannot be read: "
+    match damage:
+        case "cut":
+            second.write_bytes(content[:-7])
+        case "flipped":
+            second.write_bytes(content[:-7] + bytes([content[-7] ^ 1]) + content[-6:])
+        case "empty":
+            second.write_bytes(b"")
+        case "gone":
+            second.unlink()
+            named = f"recording {copy} lacks chunk 000001, and has later ones"
+        case "twice":
+            shutil.copy(second, second.with_name("000001_00000000.safetensors"))
+            named = f"recording {copy} has two chunks 000001"
+    with pytest.raises(ValueError, match=named):
+        read_all(copy)
+    with pytest.raises(ValueError, match=f"lacks|two|chunk {first} of a recording"):
+        first.write_bytes(b"")
+        read_header(copy)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("actors/walk.offsets", lambda tensor: tensor + 1, "actors/walk.offsets do not ascend from 0 to"),
+        ("actors/walk.offsets", lambda tensor: tensor.flip(0), "actors/walk.offsets do not ascend from 0 to"),
+        ("rewards", lambda tensor: tensor[1:], r"rewards is torch.float32 \[14\], and should be torch.float32 \[15\]"),
+        ("rewards", lambda tensor: tensor.double(), r"rewards is torch.float64 \[15\]"),
+        ("features/Cat.values", lambda tensor: tensor[:, :0], r"features/Cat.values is .* \[.*, 0\], and should be"),
+        ("step", None, "step"),
+    ],
+)
+def test_a_forged_chunk_with_the_right_checksum_is_refused(
+    name: str, change: Any, message: str, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = recording.safetensors.torch.load
+
+    def forged(data: bytes) -> dict[str, torch.Tensor]:
+        tensors = load(data)
+        tensor = tensors.pop(name)
+        return tensors if change is None else tensors | {name: change(tensor)}
+
+    monkeypatch.setattr(recording.safetensors.torch, "load", forged)
+    with pytest.raises(ValueError, match=f"chunk {min(copy.iterdir())} of a recording cannot be read: .*{message}"):
+        read_all(copy)
+
+
+def test_a_disk_that_fills_up_leaves_the_chunks_before(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, three_chunks: Path
+) -> None:
+    collector = collector_of(Menagerie, 3)
+    collector.recorder = recorder_for(copy, Menagerie())
+
+    def full(path: Path, data: bytes) -> None:
+        path.with_name(".half.aside").write_bytes(data[:100])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(recording, "replace_file", full)
+    with pytest.raises(RecordingError, match="copy failed: No space left on device; it holds 3 whole chunks"):
+        collector.collect(5)
+    collector.recorder.flush()  # has nothing more to say
+    assert_same_frames(read_all(copy), read_all(three_chunks))
+    monkeypatch.undo()
+    record(copy, Menagerie)
+    assert len(read_all(copy)) == 75
+
+
+# --- In training ---
+
+
+def recording_config(tmp_path: Path, name: str, **changes: Any) -> TrainConfig:
+    """Five updates of 32 frames."""
+    board = EnvConfig(kwargs=SMALL_BOARD)
+    return tiny_config(tmp_path / name, env=board, record=str(tmp_path / f"{name}.rec"), **changes)
+
+
+@pytest.fixture
+def nobody_presses() -> Iterator[None]:
+    CtrlC.at, CtrlC.acts, CtrlC.presses = 0, 0, 1
+    yield
+    CtrlC.at = 0
+
+
+def test_a_training_run_that_was_interrupted_records_what_the_uninterrupted_one_does(
+    tmp_path: Path, nobody_presses: None
+) -> None:
+    train(recording_config(tmp_path, "whole"), env=CtrlC)
+    assert len(read_all(tmp_path / "whole.rec")) == 160  # and not what only measures the inputs
+
+    config = recording_config(tmp_path, "resumed")
+    CtrlC.acts, CtrlC.at = 0, 32 + 32 + 1  # in the second update
+    with pytest.raises(Interrupted):
+        train(config, env=CtrlC)
+    assert len(read_all(tmp_path / "resumed.rec")) == 64
+    # a crash after the checkpoint: what was recorded then is played again
+    (tmp_path / "resumed.rec" / "000002_00000000.safetensors").write_bytes(b"torn")
+    CtrlC.at = 0
+    train(replace(config, resume=str(tmp_path / "resumed"), run_dir=None), env=CtrlC)
+    assert files_of(tmp_path / "resumed.rec") == files_of(tmp_path / "whole.rec")
+
+
+def test_a_run_that_branches_off_leaves_what_the_other_recorded(tmp_path: Path, nobody_presses: None) -> None:
+    config = recording_config(tmp_path, "first", total_timesteps=64)
+    train(config, env=CtrlC)
+    first = files_of(tmp_path / "first.rec")
+    train(
+        replace(config, resume=str(tmp_path / "first"), run_dir=str(tmp_path / "branch"), total_timesteps=96), env=CtrlC
+    )
+    assert files_of(tmp_path / "first.rec").items() > first.items()
+    assert len(read_all(tmp_path / "first.rec")) == 96
+
+
+def test_a_disk_that_fills_up_ends_training_with_a_checkpoint_to_go_on_from(
+    tmp_path: Path, nobody_presses: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = recording_config(tmp_path, "run", checkpoint_interval=1)
+    train(recording_config(tmp_path, "whole", checkpoint_interval=1), env=CtrlC)
+    really_write = recording.replace_file
+
+    def write(path: Path, data: bytes) -> None:
+        if path.name.startswith("000002"):
+            raise OSError(28, "No space left on device")
+        really_write(path, data)
+
+    monkeypatch.setattr(recording, "replace_file", write)
+    with pytest.raises(ValueError, match=r"run.rec failed: No space left on device; it holds 2 whole chunks") as caught:
+        train(config, env=CtrlC)
+    last = tmp_path / "run/checkpoints/step_000000000064"
+    assert caught.value.__notes__ == [f"saved is {last}: go on with resume={tmp_path / 'run'}"]
+    monkeypatch.undo()
+    assert load_checkpoint(tmp_path / "run").step == 64
+    train(replace(config, resume=str(tmp_path / "run"), run_dir=None), env=CtrlC)
+    assert files_of(tmp_path / "run.rec") == files_of(tmp_path / "whole.rec")
+
+
+def test_values_are_recorded_in_rewards_also_where_training_scales_them(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path / "a", record=str(tmp_path / "a.rec"), ppo=PPOConfig(normalize="rewards"))
+    state = TrainState(
+        config, bind_environment(EnvConfig(), lambda: Scripted(TRUNCATES)), torch.device("cpu"), Callback()
+    )
+    with closing(state):
+        state.start()
+        state.learn(state.collect(8), state.begin_update())  # from here on a value is not 1 reward
+        state.record(None)
+        unit = state.learner.value_unit
+        rollout = state.collect(8)[""]
+    frames = read_all(tmp_path / "a.rec")
+    assert unit != 1.0
+    torch.testing.assert_close(frames.values, rollout.frames.values * unit)
+    torch.testing.assert_close(frames.final_values, rollout.frames.final_values * unit)
+    assert torch.equal(frames.rewards, rollout.frames.rewards)
+
+
+# --- Mistakes ---
+
+
+def test_a_folder_with_other_files_is_neither_read_nor_written_into(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "notes.txt").write_text("my notes")
+    config = tiny_config(tmp_path / "run", record=str(taken))
+    for use in (lambda: train(config), lambda: read_all(taken), lambda: recorder_for(taken, Copycat())):
+        with pytest.raises(ValueError, match="taken is not a recording: it holds notes.txt"):
+            use()
+    assert os.listdir(taken) == ["notes.txt"]
+    train(replace(config, record=str(tmp_path / "free")))  # nothing is left in its way
+
+
+def test_a_folder_that_somebody_records_into_is_refused(tmp_path: Path) -> None:
+    scripted(tmp_path / "a", TERMINATES)
+    first, second = (scripted(tmp_path / "a", TERMINATES) for _ in range(2))
+    with pytest.raises(
+        RecordingError, match="another process has written into the recording .*a: give each run its own"
+    ):
+        first.collect(1)
+    second.collect(1)
+
+
+def test_a_recording_of_another_world_is_not_appended_to(tmp_path: Path, three_chunks: Path) -> None:
+    before = files_of(three_chunks)
+    with pytest.raises(ValueError, match=r"other spaces than what would be recorded: entities\['Lamp'\]"):
+        recorder_for(three_chunks, Copycat())
+    with pytest.raises(ValueError, match="has no logits, and cannot be appended to with them.*record_logits=false"):
+        recorder_for(three_chunks, Menagerie(), logits=True)
+    assert files_of(three_chunks) == before
+    record(tmp_path / "b", Copycat)
+    with pytest.raises(ValueError, match="b has other spaces than recording .*three"):
+        read_all([three_chunks, tmp_path / "b"])
+
+
+def test_a_recording_that_is_not_there_empty_or_newer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    for read in (read_all, read_header):
+        with pytest.raises(ValueError, match="recording .*none cannot be read: there is no such folder"):
+            read(tmp_path / "none")
+        with pytest.raises(ValueError, match="recording .*file cannot be read: Not a directory"):
+            read(tmp_path / "file")
+    with pytest.raises(ValueError, match="recording .*file cannot be made: File exists"):
+        recorder_for(tmp_path / "file", Copycat())
+    recorder_for(tmp_path / "empty", Copycat())
+    with pytest.raises(ValueError, match="recording .*empty holds no frames"):
+        read_all(tmp_path / "empty")
+    monkeypatch.setattr(recording, "FORMAT", 4)
+    record(tmp_path / "a", Copycat)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="it has format 4, and this version of enn-ppo reads up to 3"):
+        read_all(tmp_path / "a")
