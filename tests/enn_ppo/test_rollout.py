@@ -167,13 +167,6 @@ def test_an_episode_over_several_rollouts_is_counted_once_with_everything_it_ear
     assert collector.collect(2).stats.episodes == []
 
 
-def test_a_reset_starts_the_counting_of_episodes_anew() -> None:
-    collector = scripted([Moment(reward=1), Moment(reward=1), Moment(), Moment(reward=5, end="terminated")])
-    collector.collect(1)
-    collector.reset()  # the script goes on: its third moment becomes the first of an episode of one step
-    assert [(e.reward, e.length) for e in collector.collect(1).stats.episodes] == [(5.0, 1)]
-
-
 # --- Entities and actors that come and go ---
 
 COMING_AND_GOING = [
@@ -286,13 +279,3 @@ def test_playing_draws_only_from_its_own_generator() -> None:
     assert torch.equal(one.frames.actions["Switch"].values, same.frames.actions["Switch"].values)
     assert torch.equal(one.by_step("rewards"), same.by_step("rewards"))
     assert not torch.equal(one.by_step("rewards"), other.by_step("rewards"))
-
-
-def test_playing_changes_nothing_in_the_policy() -> None:
-    net = perturbed(Copycat())
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    collector = Collector(ListEnv(Copycat, 2), net, torch.device("cpu"), 0)
-    collector.reset(1)
-    collector.collect(4)
-    for name, value in net.state_dict().items():
-        assert torch.equal(value, before[name]), name

@@ -149,12 +149,6 @@ def test_two_runs_of_the_same_seed_are_identical_and_another_seed_is_not(
     assert rows_without_times(tmp_path / "c") != first
 
 
-def test_a_run_leaves_torchs_own_random_numbers_alone(tmp_path: Path) -> None:
-    before = torch.get_rng_state()
-    train(tiny_config(tmp_path / "a", total_timesteps=32))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 # --- How many steps ---
 
 
@@ -221,8 +215,3 @@ def test_a_compiled_object_without_a_step_limit_can_be_trained_in_and_given_para
     assert bound.source.values == {"max_steps": 0}  # type: ignore[union-attr]
     bound = bind_environment(EnvConfig(id="Count", kwargs={"masked_choices": 4}), Count())  # type: ignore[arg-type]
     assert bound.source.values["masked_choices"] == 4  # type: ignore[union-attr]
-
-
-def test_nothing_is_said_of_a_total_that_is_met_exactly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train(tiny_config(tmp_path / "a", total_timesteps=64))
-    assert "total_timesteps" not in capsys.readouterr().out

@@ -118,18 +118,10 @@ def test_the_size_of_micro_batches_changes_nothing(ratio: Any, weighting: Any, n
         stats = learn(net, rollout, random_advantages(rollout), ppo, micro_batch_size=size)
         results.append((changes(net, moved), torch.tensor(list(stats.values()))))
     gradient, stats = results[0]
-    assert gradient.abs().max() > 0.01
+    assert gradient.abs().max() > 0.01 and (stats != 0).all()  # it has moved, and does clip
     for other_gradient, other_stats in results[1:]:
         torch.testing.assert_close(other_gradient, gradient, atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(other_stats, stats, atol=1e-6, rtol=1e-5)
-
-
-def test_the_moved_policy_of_the_test_above_does_clip() -> None:
-    net = make_net(cannon())
-    rollout = play(net, cannon)
-    learn(net, rollout, random_advantages(rollout), max_grad_norm=0.2)
-    stats = learn(net, rollout, random_advantages(rollout))
-    assert stats["approx_kl"] > 0.001 and 0 < stats["clip_fraction"] < 1
 
 
 def test_advantages_are_normalized_within_the_minibatch_so_their_scale_and_mean_do_not_matter() -> None:
@@ -303,16 +295,6 @@ def test_what_was_better_than_expected_becomes_more_likely(ratio: Any) -> None:
         - rollout.frames.log_probs["Switch"].values
     )
     assert after[red].min() > 0
-
-
-def test_updates_of_the_same_seed_are_the_same() -> None:
-    before = make_net(Copycat())
-    rollout = play(before, Copycat)
-    one, two = copy.deepcopy(before), copy.deepcopy(before)
-    assert learn(one, rollout, random_advantages(rollout), batch_size=5, max_grad_norm=0.1) == learn(
-        two, rollout, random_advantages(rollout), batch_size=5, max_grad_norm=0.1
-    )
-    assert changes(one, two).abs().max() == 0.0
 
 
 # --- Ranks ---

@@ -114,14 +114,6 @@ def test_short_episodes_are_not_over_counted(clock: str) -> None:
     assert reward.ci95 == pytest.approx(1.96 * 0.5 / math.sqrt(400), rel=0.02)
 
 
-def test_the_first_episodes_of_every_environment_count_whoever_finishes_first(clock: str) -> None:
-    # which episodes count may not depend on how many others there are, so one each of 40 is a prefix of two each
-    one = evaluate(EvalConfig(checkpoint=clock, episodes=40, num_envs=40)).episodes
-    two = evaluate(EvalConfig(checkpoint=clock, episodes=80, num_envs=40)).episodes
-    first = {episode.env_id: episode.length for episode in reversed(two)}
-    assert {episode.env_id: episode.length for episode in one} == first
-
-
 # --- What is said ---
 
 
@@ -132,10 +124,6 @@ def test_the_interval_is_1_96_standard_errors() -> None:
         "episodic_reward": Estimate(0.5, pytest.approx(1.96 * math.sqrt(1 / 3) / 2), 4),
         "episode_length": Estimate(5.0, 0.0, 4),
     }
-
-
-def test_one_episode_has_no_interval() -> None:
-    assert summarize([Episode(0, 3.0, 5, False)])["episodic_reward"] == Estimate(3.0, None, 1)
 
 
 def test_numbers_that_episodes_tell_are_summarized_and_texts_are_not() -> None:

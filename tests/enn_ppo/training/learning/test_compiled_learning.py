@@ -105,22 +105,6 @@ def samples(net: RogueNet, batch: ObsBatch, seed: int = 0) -> Samples:
     return samples_of(batch, acted.actions, log_probs, values, advantages=numbers[1], returns=numbers[2])
 
 
-@given(st.data(), worlds, st.booleans())
-@settings(max_examples=60, deadline=None)
-def test_acting_is_that_of_the_modules(data: Any, world: World, greedy: bool) -> None:
-    batch = to_batch(data.draw(batches(world, max_size=6)), world)
-    n_layer = data.draw(st.integers(0, 2))
-    keys = FrameKeys(keyed(3, torch.arange(len(batch))))
-    found, expected = (
-        make_net(world, n_layer=n_layer, backend=backend).act(batch, greedy=greedy, generator=keys)
-        for backend in ("fused", "reference")
-    )
-    for name, actions in expected.actions.items():
-        torch.testing.assert_close(found.actions[name].values, actions.values)
-        torch.testing.assert_close(found.log_probs[name], expected.log_probs[name], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(found.values, expected.values, atol=1e-5, rtol=1e-5)
-
-
 def test_acting_on_typed_features_by_threads_and_after_weights_have_changed() -> None:
     torch.manual_seed(6)
     nets = [
@@ -177,14 +161,6 @@ def test_a_copied_and_a_pickled_network_act_by_themselves() -> None:
     for each in copies:
         torch.testing.assert_close(each.act(batch, greedy=True).values, expected)
     assert not net.act(batch, greedy=True).values.any()
-
-
-def test_an_id_that_is_not_in_its_table_is_refused_by_name() -> None:
-    net = RogueNet(RogueNetConfig(d_model=16), TYPED.obs_space, TYPED.action_space)
-    batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(4, 5), TYPED.obs_space, TYPED.action_space))
-    batch.features["unit"].values[0, 4] = 3
-    with pytest.raises(ValueError, match="'unit': category 'kind' is 3; ids are whole numbers from 0 to 2"):
-        net.act(batch, greedy=True)
 
 
 def model_of(net: RogueNet, value_net: RogueNet | None = None) -> ActorCritic:
@@ -334,17 +310,6 @@ def test_the_optimizer_goes_on_from_either_to_the_other() -> None:
         torch.testing.assert_close(state[number]["exp_avg"], each["exp_avg"], atol=1e-5, rtol=1e-3)
 
 
-def test_the_same_number_of_threads_gives_the_same_bits_and_another_one_nearly() -> None:
-    model, given = typed_case(600)
-    one, two, again = (
-        learned(copy.deepcopy(model), given, compiled=True, steps=8, threads=threads)["parameters"]
-        for threads in (1, 2, 2)
-    )
-    for name in one:
-        assert torch.equal(two[name], again[name])
-        torch.testing.assert_close(one[name], two[name], atol=1e-4, rtol=1e-4)
-
-
 def frame_of(count: int) -> Observation:
     """Entities that all act in two ways."""
     ids: Sequence[int] = range(count)
@@ -382,37 +347,11 @@ def assert_acts_alike(nets: Sequence[RogueNet], batch: ObsBatch, keys: torch.Ten
         torch.testing.assert_close(found.log_probs[name].mean(), log_probs.mean(), atol=1e-3, rtol=1e-3)
 
 
-def test_small_frames_after_large_ones_use_a_tile_that_has_grown() -> None:
-    nets = crowded_nets()
-    large, small = (to_batch([frame_of(count)] * number, CROWDED) for count, number in ((400, 1), (30, 60)))
-    for batch in (large, small, large):
-        assert_acts_alike(nets, batch, keyed(3, torch.arange(len(batch))))
-    model = model_of(nets[1])
-    learning = CompiledPPO(model, AdamW([{"params": list(model.parameters())}], lr=0.0))
-    at = PPOSettings.at(PPOConfig())
-    for batch in (large, small):
-        given = samples(nets[1], batch)
-        expected, stats = gradients_of_modules(model, given, at)
-        with learning.update(given, at) as frames:
-            logged = learning.learn(model, learning.steps._optimizer, frames, OptimConfig(), at, ppo_loss, ALONE)
-            found = learning.steps._programs[0].gradient_flat[: learning.steps._programs[0].count].clone()
-        torch.testing.assert_close(
-            found, torch.cat([each.flatten() for each in expected.values()]), atol=1e-5, rtol=1e-5
-        )
-        assert float(logged["entropy"]) == pytest.approx(float(stats["entropy"]), rel=1e-5)
-
-
 def test_keys_may_be_strided_and_must_be_one_for_each_frame() -> None:
     nets, batch = crowded_nets(), to_batch([frame_of(3)] * 50, CROWDED)
     assert_acts_alike(nets, batch, keyed(3, torch.arange(100))[::2])
     with pytest.raises(ValueError, match="keys must have shape"):
         nets[0].act(batch, generator=FrameKeys(keyed(3, torch.arange(49))))
-
-
-def test_no_frames_at_all() -> None:
-    nets, batch = crowded_nets(), to_batch([frame_of(3)], CROWDED)
-    none = batch[torch.arange(0)]
-    assert len(nets[0].act(none, greedy=True).values) == 0
 
 
 def test_parameters_that_are_replaced_are_those_that_act() -> None:

@@ -154,22 +154,6 @@ def test_weight_decay_draws_every_weight_towards_0_by_its_share() -> None:
     torch.testing.assert_close(decayed - free, -lr * decay * before, atol=1e-7, rtol=1e-4)
 
 
-def test_a_run_in_micro_batches_is_the_run_in_whole_minibatches() -> None:
-    whole = learned(tiny("unused", optim=OptimConfig(batch_size=32, epochs=2)))
-    parts = learned(tiny("unused", optim=OptimConfig(batch_size=32, epochs=2, micro_batch_size=5)))
-    torch.testing.assert_close(weights(parts.net), weights(whole.net), atol=2e-5, rtol=1e-3)
-    assert (weights(whole.net) - weights(state_of(tiny("unused")).net)).abs().max() > 1e-3
-
-
-def test_the_norm_of_the_gradient_is_limited(tmp_path: Path) -> None:
-    """Adam does not mind the length of a gradient, but its memory of those before does: it has the limited one."""
-    state = learned(tiny("unused", optim=replace(ONE_STEP, max_grad_norm=1e-3)))
-    first_moments = torch.cat([entry["exp_avg"].flatten() for entry in state.learner.optimizer.state.values()])
-    assert first_moments.norm().item() == pytest.approx(0.1 * 1e-3, rel=1e-2)  # 1 - β₁ of it
-    (row,) = run(tiny(tmp_path / "a", optim=replace(ONE_STEP, max_grad_norm=1e-3), total_timesteps=32))
-    assert row["grad_norm"] > 1e-2  # as it was
-
-
 def test_an_update_has_as_many_epochs_as_asked_for_or_as_the_divergence_allows(tmp_path: Path) -> None:
     def epochs(name: str, target_kl: float | None) -> list[int]:
         optim = OptimConfig(batch_size=8, epochs=6, lr=0.01, anneal_lr=False)
@@ -405,12 +389,6 @@ def test_the_schedule_of_the_value_networks_learning_rate_shares_annealing_and_w
 
     assert rates(0.1) == pytest.approx([0.1 * 1 / 2, 0.1 * 0.8, 0.1 * 0.5])
     assert rates("0.1@0 -> 0.2@1") == pytest.approx([0.1 * 1 / 2, 0.12, 0.15])
-
-
-def test_the_norm_of_a_value_networks_gradient_is_told(tmp_path: Path) -> None:
-    rows = run(replace(apart(), run_dir=str(tmp_path / "apart")))
-    assert all(row["value_grad_norm"] > 0 for row in rows)
-    assert not any("value_grad_norm" in row for row in run(tiny(tmp_path / "together")))
 
 
 # --- The machine ---

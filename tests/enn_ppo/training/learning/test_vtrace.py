@@ -55,10 +55,6 @@ def listed(advantages: Advantages) -> list[float]:
 # With γ = 1/2 the one-step errors of the rollout above are 1 + 10/2 - 0 = 6, 2 + 20/2 - 10 = 2 and 4 + 8/2 - 20 = -12.
 
 
-def test_what_has_become_likelier_counts_no_more_than_once() -> None:
-    assert listed(run([7.0, 1.5, 1e30])) == listed(run([1.0, 1.0, 1.0]))
-
-
 def test_the_limits_of_errors_and_of_what_is_carried_are_two() -> None:
     # ρ = 2 everywhere, c = 1: -24, then 4 - 24/2 = -8, then 12 - 8/2 = 8
     assert listed(run([2.0, 2.0, 2.0], max_rho=2.0)) == [8, -8, -24]
@@ -154,15 +150,6 @@ def test_the_recursion_is_the_sum_of_the_paper(
         assert float(found[step, env]) == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
-@given(played())
-@settings(max_examples=50, deadline=None)
-def test_environments_have_nothing_to_do_with_each_other(rollout: dict[str, Tensor]) -> None:
-    whole = vtrace(*rollout.values(), gamma=0.9, gae_lambda=0.9).advantages
-    for env in range(whole.shape[1]):
-        alone = {name: values[..., env : env + 1] for name, values in rollout.items()}
-        assert torch.equal(vtrace(*alone.values(), gamma=0.9, gae_lambda=0.9).advantages, whole[:, env : env + 1])
-
-
 # --- What is estimated: every outcome in turn, weighted by its probability, so that an expectation is a sum ---
 
 NOW, THEN = torch.tensor([0.2, 0.5, 0.3]), torch.tensor([0.6, 0.1, 0.3])  # probabilities of three arms
@@ -199,11 +186,6 @@ def test_corrected_pulls_of_another_policy_have_the_gradient_of_pulls_of_our_own
     assert float((uncorrected - on_policy).norm()) > 0.3 * float(on_policy.norm())
 
 
-def test_corrected_pulls_of_another_policy_are_worth_what_our_own_are() -> None:
-    returns = bandit(1.0, max_rho=math.inf, max_c=math.inf).returns[0]
-    assert float(THEN.dot(returns)) == pytest.approx(float(NOW.dot(PAYS)))
-
-
 def test_with_ratios_of_at_most_one_values_tend_to_those_of_a_policy_between_the_two() -> None:
     least = torch.minimum(NOW, THEN)  # equation 3 of the paper
     between = least / least.sum()
@@ -212,22 +194,6 @@ def test_with_ratios_of_at_most_one_values_tend_to_those_of_a_policy_between_the
     # and the gradient is that sum of min(π, μ)(a) (r_a - V) ∇ log π(a), over the logits
     by_hand = -(least * (PAYS - value)) @ (torch.eye(3) - NOW)
     torch.testing.assert_close(gradient(bandit(value).advantages[0], THEN), by_hand)
-
-
-def test_two_steps_of_another_policy_are_worth_what_two_steps_of_our_own_are() -> None:
-    # every path of two pulls, as an environment each; whatever the values are, they cancel out
-    paths = torch.tensor(list(itertools.product(range(3), repeat=2)))
-    rewards = torch.stack([PAYS[paths[:, 0]], PAYS[paths[:, 0]] * PAYS[paths[:, 1]]])
-    log_ratios = (NOW / THEN).log()[paths.T]
-    first, second = torch.full((9,), 2.5), torch.tensor([0.5, -2.0, 7.0])[paths[:, 0]]
-    ends = torch.tensor([[False] * 9, [True] * 9])
-    found = vtrace(
-        rewards, torch.stack([first, second]), ends, torch.zeros_like(ends), torch.zeros(2, 9), torch.zeros(9), log_ratios,
-        gamma=0.5, gae_lambda=1.0, max_rho=math.inf, max_c=math.inf,
-    )  # fmt: skip
-    probability = THEN[paths].prod(1)
-    expected = float(NOW.dot(PAYS)) + 0.5 * float(NOW.dot(PAYS)) ** 2
-    assert float(probability.dot(found.returns[0])) == pytest.approx(expected, rel=1e-5)
 
 
 # --- Rollouts that the parameters of now have not played ---
@@ -279,9 +245,8 @@ def test_log_ratios_add_up_over_all_actors_and_actions_of_a_frame() -> None:
     assert joint_log_ratios(now, before).tolist() == [0.5 + 0.25 + 0.5, 0.0, -1.0]
 
 
-@pytest.mark.parametrize("world", ["MineSweeper", "MoveToOrigin", "CherryPick"])
-def test_the_parameters_that_have_played_judge_as_they_did(world: str) -> None:
-    learner, rollout = learner_and_rollout(stale_config(world))
+def test_the_parameters_that_have_played_judge_as_they_did() -> None:
+    learner, rollout = learner_and_rollout(stale_config("MineSweeper"))
     judged, log_ratios = recompute_log_probs(learner.model, rollout)
     assert float(log_ratios.abs().max()) < 1e-5
     torch.testing.assert_close(judged.by_step("values"), rollout.by_step("values"))
@@ -327,12 +292,10 @@ def test_judging_again_drops_nothing_and_leaves_the_model_as_it_was() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
-        {"ppo": PPOConfig(advantages="n_step", n_steps=3)},
         {"ppo": PPOConfig(normalize="returns"), "value_net": RogueNetConfig(d_model=8, n_layer=1, n_head=1)},
-        {"ppo": PPOConfig(normalize="rewards", ratio="joint")},
+        {"ppo": PPOConfig(normalize="rewards", ratio="joint", advantages="n_step", n_steps=3)},
     ],
-    ids=["gae", "n_step", "value_net", "rewards"],
+    ids=["value_net", "n_step"],
 )
 def test_what_was_played_just_now_is_learned_alike_whether_or_not_it_is_called_stale(changes: dict[str, Any]) -> None:
     config = stale_config("MineSweeper", **changes)

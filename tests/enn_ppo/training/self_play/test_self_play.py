@@ -43,24 +43,6 @@ def name(step: int) -> str:
 # --- Ratings
 
 
-def test_who_wins_rises_and_who_loses_falls_by_as_much_at_first() -> None:
-    ratings = Ratings()
-    ratings.add(0)
-    ratings.play(0, 1.0)
-    other = ratings.snapshots[0].rating
-    assert ratings.current.mu - 25 == pytest.approx(25 - other.mu)
-    assert ratings.current.mu > 26
-    assert ratings.current.sigma < SIGMA and other.sigma < SIGMA
-
-
-def test_a_tie_between_equals_changes_only_what_is_known_of_them() -> None:
-    ratings = Ratings()
-    ratings.add(0)
-    ratings.play(0, 0.5)
-    assert ratings.current.mu == pytest.approx(25) and ratings.snapshots[0].rating.mu == pytest.approx(25)
-    assert ratings.current.sigma < SIGMA
-
-
 def test_the_win_rate_forgets_old_games_and_is_a_half_before_the_first() -> None:
     ratings = Ratings()
     ratings.add(0)
@@ -82,13 +64,6 @@ def test_a_policy_that_changes_is_known_less_well() -> None:
     ratings.current = Rating(30.0, SIGMA)
     ratings.drift()
     assert ratings.current.sigma == SIGMA  # never less than not at all
-
-
-def test_a_snapshot_begins_where_the_policy_is() -> None:
-    ratings = Ratings()
-    ratings.current = Rating(31.0, 2.0)
-    ratings.add(5)
-    assert ratings.snapshots[5].rating == Rating(31.0, 2.0)
 
 
 def test_a_stronger_player_ends_up_above_a_weaker_one_with_certainty() -> None:
@@ -165,10 +140,6 @@ def test_a_share_of_the_environments_faces_the_policy_as_it_is_and_the_others_it
         player._choose(step)
         chosen |= set(player._choice)
     assert chosen == set(range(0, 200, 10))
-
-
-def test_before_there_is_a_past_all_face_the_policy_as_it_is() -> None:
-    assert set(self_play()._draw(50, np.random.default_rng(0)).tolist()) == {LATEST}
 
 
 def test_prioritized_draws_those_it_loses_to() -> None:
@@ -377,14 +348,6 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
     again = Run()
     again.restore(state, tmp_path)
     assert [again.update() for _ in range(6)] == expected
-
-
-def test_self_play_state_is_plain() -> None:
-    run = Run()
-    run.start()
-    for _ in range(3):
-        run.update()
-    assert json.loads(json.dumps(run.player.state())) == run.player.state()
 
 
 # --- Learning
