@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from enn_ppo import EnvConfig, train
-from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, save_checkpoint
+from enn_ppo.checkpoints import Retention, load_checkpoint, save_checkpoint
 from enn_ppo.clone.clone import clone
 from enn_ppo.convert.__main__ import main as convert
 from enn_ppo.eval.evaluate import evaluate
@@ -143,15 +142,6 @@ def test_a_checkpoint_whose_network_cannot_fit_into_memory_is_named(
     assert "step_000000000160" in line and "config.yaml" in line
 
 
-def test_the_state_of_another_program_is_refused(whole: Path, tmp_path: Path) -> None:
-    bad = tmp_path / "bad"
-    shutil.copytree(whole, bad, symlinks=True)
-    file = bad / "checkpoints" / "latest" / "trainer.pt"
-    torch.save({"weights": torch.zeros(3)}, file)
-    with pytest.raises(CheckpointError, match="step_000000000160"):
-        load_checkpoint(bad)
-
-
 def test_a_checkpoint_that_is_no_run_s_is_not_resumed(whole: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     checkpoint = load_checkpoint(whole)
     content = {name: getattr(checkpoint, name) for name in ("policy", "config", "spaces")}
@@ -208,12 +198,6 @@ def test_a_clone_that_diverges_ends_with_an_error_and_saves_nothing(
 def test_an_argument_without_a_name_is_told_so(refused: Callable[..., str]) -> None:
     line = refused(run_train, train, [*COPYCAT, "=3"])
     assert line == "error: the argument '=3' has no name; settings are written name=value"
-
-
-def test_a_text_is_not_plotted(tmp_path: Path, refused: Callable[..., str]) -> None:
-    (tmp_path / "notes.txt").write_text("My notes.\n")
-    line = refused(plot, [str(tmp_path / "notes.txt")])
-    assert line.endswith("notes.txt is not that of a run: its lines are no rows of metrics")
 
 
 def test_a_conversion_with_broken_yaml_is_refused_in_one_line(tmp_path: Path, refused: Callable[..., str]) -> None:

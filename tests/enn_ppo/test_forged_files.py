@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -146,17 +145,6 @@ def test_deep_nesting_of_json_is_refused(folder: Path, name: str, depth: int) ->
 def test_json_that_is_as_deep_as_allowed_is_read() -> None:
     text = "[" * (MAX_DEPTH - 1) + "1" + "]" * (MAX_DEPTH - 1)
     assert yaml.safe_load(text) == parse_json(text) == parse_yaml(text)
-
-
-def test_a_compressed_trainer_state_is_refused_before_it_is_unpacked(folder: Path) -> None:
-    file = folder / "trainer.pt"
-    with zipfile.ZipFile(file) as archive:
-        entries = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in entries.items():
-            archive.writestr(name, content)
-    with pytest.raises(CheckpointError, match=r"trainer.pt: it is compressed, and such files never are"):
-        load_checkpoint(sealed(folder))
 
 
 def nested(levels: int) -> list[Any]:

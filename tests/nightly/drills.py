@@ -2,7 +2,6 @@
 
 python -m tests.nightly.drills                                        # all drills, about half an hour
 python -m tests.nightly.drills commands trainer --commands 50 --kills 5
-python -m tests.nightly.drills --report docs/benchmarks.md            # also writes the table into a page
 
 trainer     kill -9 of the trainer at random moments, each followed by `resume=`
 worker      kill -9 of an environment worker process; `resume=`
@@ -26,7 +25,6 @@ import argparse
 import importlib.util
 import json
 import os
-import platform
 import random
 import re
 import shutil
@@ -38,19 +36,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import psutil
-import torch
 
 from enn_ppo.checkpoints import load_checkpoint
+from tests.enn_ppo.rows import same
 from tests.nightly import drill_server
 
 REPOSITORY = Path(__file__).parents[2]
-START, END = "<!-- drills -->", "<!-- end of drills -->"  # around the table in a page
 INTERVAL, FRAMES = 2, 64  # updates between two checkpoints, environment steps of an update
 #: A run of seconds, in a world that saves its state.
 SETTINGS = (
@@ -250,19 +245,6 @@ def check_same(run_dir: Path, undisturbed: Path) -> None:
         raise Lost(f"the last checkpoint of {run_dir} differs from that of the undisturbed run: {', '.join(different)}")
     if rows_of(run_dir) != rows_of(undisturbed):
         raise Lost(f"the metrics of {run_dir} differ from those of the undisturbed run")
-
-
-def same(one: Any, other: Any) -> bool:
-    """Return whether two nested values are equal, bit for bit."""
-    if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, np.ndarray):
-        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return type(one) is type(other) and bool(one == other)
 
 
 # --- Kills
@@ -614,18 +596,6 @@ def table(tallies: Mapping[str, Tally]) -> str:
     return "\n".join(lines)
 
 
-def write_report(page: Path, tallies: Mapping[str, Tally], command: str) -> None:
-    """Replace the table between the two marks of a page; a page without marks gets a section at its end."""
-    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    text = f"{START}\n`{command}`, {date.today()}, on {machine}:\n\n{table(tallies)}\n{END}"
-    old = page.read_text("utf-8")
-    if START in old:
-        new = old[: old.index(START)] + text + old[old.index(END) + len(END) :]
-    else:
-        new = f"{old.rstrip()}\n\n## Drills: `python -m tests.nightly.drills`\n\n{text}\n"
-    page.write_text(new, "utf-8")
-
-
 def _environment(more: Mapping[str, str]) -> dict[str, str]:
     paths = [more.get("PYTHONPATH"), str(REPOSITORY), os.environ.get("PYTHONPATH")]
     joined = os.pathsep.join(path for path in paths if path)
@@ -657,7 +627,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="for which clients misbehave (60)")
     parser.add_argument("--steps", type=int, default=400 * FRAMES, help="environment steps of a run that is killed")
     parser.add_argument("--seed", type=int, default=1, help="of kills and commands (1)")
-    parser.add_argument("--report", type=Path, metavar="PAGE", help="a page into which the table is written")
     options = parser.parse_args(argv)
     if unknown := set(options.drills) - DRILLS.keys():
         parser.error(f"there is no drill {', '.join(unknown)}; there are {', '.join(DRILLS)}")
@@ -667,10 +636,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, tally in tallies.items():
         for lost in tally.lost:
             print(f"{name}: {lost}")
-    if options.report:
-        given = " ".join(sys.argv[1:] if argv is None else argv)
-        command = re.sub(r"\s*--report\s*=?\s*\S+", "", f"python -m tests.nightly.drills {given}".strip())
-        write_report(options.report, tallies, command)
     return 1 if any(tally.lost for tally in tallies.values()) else 0
 
 

@@ -88,14 +88,11 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.actions.choices import random_actions
-from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferF32
 from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.bridges.remote import ProgramSettings, ProgramWorlds
 from entity_gym.bridges.remote.connection import HungUp
 from entity_gym.bridges.remote.messages import MessageReader, encode
 from entity_gym.pools.pool import ListEnv
-from entity_gym.replay.page import empty_replay, page_html
-from entity_gym.replay.reading import read_page
 from rogue_net import RogueNet, RogueNetConfig
 
 PACKAGES = tuple(str(Path(package.__path__[0])) for package in (enn_ppo, entity_gym, rogue_net))
@@ -452,23 +449,6 @@ class Snapshots(Kind):
         return _equal(dict(read_snapshot(self.path, CPU).state_dict()), dict(self.undamaged))
 
 
-class Replays(Kind):
-    """Pages of replays, without what is the same on all of them."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        page = page_html(empty_replay("farm"))
-        begin = page.index('<script type="application/json" id="replay"')
-        self.content = page[begin : page.index("</script>", begin) + 9].encode()
-
-    def damaged(self, rng: random.Random) -> bytes:
-        return damaged_bytes(self.content, rng)
-
-    def read(self, data: bytes) -> str:
-        read_page(data.decode(errors="replace"))
-        return "valid"
-
-
 class Agents(Kind):
     """Agent files."""
 
@@ -633,40 +613,6 @@ def _check_as_written(told: Mapping[str, Any], obs: Any) -> None:
             raise Wrong(f"features of {name!r} are {found.tolist()}, and {rows} was told")
 
 
-class Ragged(Kind):
-    """Ragged buffers, compared with lists of lists."""
-
-    def damaged(self, rng: random.Random) -> bytes:
-        lengths: Any = [rng.choice((0, 1, 2, 3)) for _ in range(rng.randrange(5))]
-        values: Any = [[float(10 * i), float(i)] for i in range(sum(lengths))]
-        indices: Any = [rng.randrange(-6, 6) for _ in range(3)]
-        parts = [values, lengths, indices]
-        if rng.random() < 0.7:
-            place = rng.randrange(3)
-            parts[place] = damaged_value(parts[place], rng)
-        return json.dumps(parts).encode()
-
-    def read(self, data: bytes) -> str:
-        values, lengths, index = json.loads(data)
-        buffer = RaggedBufferF32.from_flattened(values, lengths)
-        ends = np.cumsum([0, *lengths]).tolist()
-        with np.errstate(over="ignore"):
-            rows = np.asarray(values, np.float32).reshape(len(values), -1).tolist()
-        model = [rows[start:end] for start, end in zip(ends[:-1], ends[1:], strict=True)]
-        _equal(buffer.to_list(), model)
-        _equal(pickle.loads(pickle.dumps(RaggedBufferF32.cat([buffer, buffer]))).to_list(), model + model)
-        _equal(RaggedBuffer.from_offsets(buffer.values, buffer.offsets).to_list(), model)
-        try:
-            chosen = buffer[index].to_list()
-        except (IndexError, TypeError) as error:
-            _check_ours(error, IndexError, TypeError)
-            return "valid"
-        numbers = index if isinstance(index, list) else [index]
-        if numbers and all(isinstance(each, bool) for each in numbers):  # one for each sequence; among ints, True is 1
-            numbers = np.flatnonzero(numbers).tolist()
-        return _equal(chosen, [model[i] for i in numbers])
-
-
 class CommandLine(Kind):
     """Arguments of `python -m enn_ppo.train`, and a settings file of `--config-dir`; nothing is trained."""
 
@@ -710,39 +656,8 @@ env:
   kwargs: {width: 4, height: 4}
 """
     PIECES = (
-        "null",
-        "[",
-        "]",
-        "{",
-        "}",
-        ":",
-        ",",
-        "=",
-        "->",
-        "@",
-        "'",
-        '"',
-        "${",
-        "}",
-        "???",
-        "1e999",
-        "nan",
-        "\0",
-        "\ud800",
-        "..",
-        "é",
-        "-",
-        "+",
-        "~",
-        "\n",
-        "!!python/name:os.system",
-        "&a",
-        "*a",
-        "<<: *a",
-        "0x1F",
-        "99999999999999999999",
-        "true",
-        "\t",
+        *"null [ ] { } : , = -> @ ' \" ${ } ??? 1e999 nan \0 \ud800 .. é - + ~ &a *a 0x1F true".split(" "),
+        *("99999999999999999999", "!!python/name:os.system", "<<: *a", "\n", "\t"),
     )
 
     def damaged(self, rng: random.Random) -> bytes:
@@ -791,10 +706,8 @@ KINDS: dict[str, type[Kind]] = {
     "agents": Agents,
     "forged": Forged,
     "snapshots": Snapshots,
-    "replays": Replays,
     "wire": Wire,
     "server": Server,
-    "ragged": Ragged,
     "command_line": CommandLine,
 }
 

@@ -18,12 +18,10 @@ CASES = {
     "agents": 500,
     "wire": 1000,
     "server": 600,
-    "ragged": 2000,
     "command_line": 80,
     "checkpoints": 200,
     "forged": 100,
     "snapshots": 200,
-    "replays": 200,
 }
 
 

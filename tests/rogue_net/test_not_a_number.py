@@ -95,16 +95,6 @@ def test_nan_in_one_frame_changes_no_bit_of_the_others(name: str, relpos: Relpos
 
 
 @EACH
-def test_frames_are_the_same_as_without_the_frame_that_holds_nan(name: str) -> None:
-    batch = Scene(COUNTS, seed=1).batch
-    net = make_net(make_config(backend=name), batch)
-    values = net.act(with_nan(batch, 0), greedy=True).values
-    assert values[0].isnan()
-    others = net.act(batch[torch.arange(1, len(batch))], greedy=True).values
-    torch.testing.assert_close(values[1:], others, atol=1e-5, rtol=1e-5)
-
-
-@EACH
 def test_pooling_keeps_nan_in_its_frame(name: str) -> None:
     batch = Scene(COUNTS, seed=1, hide=True).batch
     for pooling in ("mean", "max", "meanmax"):

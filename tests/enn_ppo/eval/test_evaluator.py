@@ -106,12 +106,6 @@ def test_a_row_has_the_numbers_and_intervals_of_the_command(runs: Any, tmp_path:
     assert row is not None and row.score == result.estimates["episodic_reward"].mean
 
 
-def test_a_single_episode_has_no_interval(runs: Any, tmp_path: Path) -> None:
-    evaluator = make(Clock, Told(), tmp_path, process=False, episodes=1)
-    evaluator.submit(step_folder(runs[Clock], 32), 32)
-    assert not [name for name in measured(evaluator.poll()) if name.endswith("_ci95")]
-
-
 # --- What it must not touch ---
 
 
@@ -158,9 +152,6 @@ def test_whatever_is_raised_is_said_in_a_line_and_the_next_evaluation_runs(
     assert measured(evaluator.wait())["eval/step"] == 64
     evaluator.close()
     assert len(told) == 2
-
-
-# --- Stopping and going on ---
 
 
 # --- Films ---

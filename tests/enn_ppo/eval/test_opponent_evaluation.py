@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from enn_ppo.eval.episodes import Estimate
 from enn_ppo.eval.evaluator import Evaluator
 from tests.enn_ppo.evaluation_worlds import Duel
 from tests.enn_ppo.recordings import episodes_of
-from tests.enn_ppo.worlds import Clock, tiny_config
+from tests.enn_ppo.worlds import tiny_config
 
 SMALL_SNAKES = {"board_size": 5, "num_snakes": 2, "num_players": 2, "max_snake_length": 3}
 
@@ -85,13 +84,6 @@ def test_without_an_opponent_the_policy_plays_all_sides_at_once(duel: Path) -> N
     assert "win_rate" not in result.estimates
 
 
-def test_the_report_says_against_whom(duel: Path, tmp_path: Path) -> None:
-    evaluate(config(duel, opponent="random", episodes=10, output=str(tmp_path / "eval.json")), env=Duel)
-    report = json.loads((tmp_path / "eval.json").read_text())
-    assert report["opponent"] == "random"
-    assert set(report["win_rate"]) == {"mean", "ci95", "n"}
-
-
 def test_what_is_recorded_is_the_policys_own_play(duel: Path, tmp_path: Path) -> None:
     file = tmp_path / "duel"
     played = evaluate(config(duel, opponent="random", episodes=12, num_envs=4, record=str(file)), env=Duel)
@@ -129,16 +121,6 @@ def test_during_training_the_numbers_are_those_of_the_command(snakes: Path, tmp_
 
 
 # --- Mistakes ---
-
-
-def test_an_opponent_needs_a_player(tmp_path: Path, snakes: Path) -> None:
-    train(tiny_config(tmp_path, env=EnvConfig(), total_timesteps=32), env=Clock)
-    with pytest.raises(
-        ValueError, match=r"opponent=random needs .* several players, and .*Clock says nothing of players"
-    ):
-        evaluate(config(tmp_path, opponent="random"), env=Clock)
-    with pytest.raises(ValueError, match="opponent=random needs .* several players, and MultiSnake has one player"):
-        evaluate(config(snakes, opponent="random", env_kwargs={"num_players": 1}))
 
 
 def test_an_opponent_that_is_not_there_or_of_another_world_is_named(duel: Path, snakes: Path) -> None:

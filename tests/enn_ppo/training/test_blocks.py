@@ -101,14 +101,6 @@ def test_blocks_together_are_in_the_order_of_steps_and_then_environments(world: 
     assert whole.stats.metrics.keys() == rollouts[0].stats.metrics.keys()
 
 
-def test_environments_have_the_seeds_that_they_have_without_blocks() -> None:
-    world = WORLDS[0]
-    with sampler(world, 8, 2) as blocks, sampler(world, 8, None) as whole:
-        one, other = blocks.collect(1).frames.obs, whole.collect(1).frames.obs
-    for name, ragged in one.features.items():
-        assert_equal(tuple(ragged), tuple(other.features[name]))
-
-
 def test_blocks_draw_noise_of_their_own() -> None:
     with sampler(EnvConfig(id="MultiArmedBandit"), 32, 16) as blocks:
         rollouts = [play([block], 8)[0][""] for block in blocks.blocks]

@@ -11,9 +11,6 @@ import pytest
 import torch
 
 from enn_ppo import EvalConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, evaluate, train
-from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.checkpoints.policy import load_policy
-from enn_ppo.play import NetPolicy
 from entity_gym import (
     Action,
     ActionMask,
@@ -29,7 +26,6 @@ from entity_gym import (
     Observation,
     ObsSpace,
 )
-from entity_gym.play.session import Session
 from entity_gym.pools.pool import ListEnv
 from rogue_net import RogueNet
 from tests.enn_ppo.rollouts import Collector
@@ -142,9 +138,6 @@ def test_a_rollout_stores_what_was_played_and_evaluates_it_as_it_was() -> None:
         torch.testing.assert_close(evaluation.log_probs[name], rollout.frames.log_probs[name].values, atol=1e-5, rtol=0)
 
 
-# --- Learning
-
-
 # --- Checkpoints, evaluation, playing
 
 
@@ -154,18 +147,3 @@ def test_a_checkpoint_is_evaluated(run_dir: Path, greedy: bool) -> None:
     result = evaluate(config, env=EchoAndJudge)
     assert -1 <= result.estimates["episodic_reward"].mean <= 1
     assert result.estimates["episodic_reward"].n == 20
-
-
-def test_a_checkpoint_is_watched(run_dir: Path) -> None:
-    net = load_policy(load_checkpoint(run_dir), torch.device("cpu"))
-    obs = Session(EchoAndJudge, 0, "EchoAndJudge").vec_obs()
-    num_actors = len(obs.action_masks["Say"].actors.values)
-    advice = NetPolicy(net, seed=1)(obs)
-    say, judge = advice.actions["Say"].values, np.exp(advice.logits["Judge"])
-    assert len(say) == len(judge) == num_actors
-    assert (np.abs(say) <= 1).all()
-    assert judge.sum(axis=1) == pytest.approx(1)
-    assert NetPolicy(net, seed=1)(obs).actions["Say"].values.tolist() == say.tolist()
-    assert NetPolicy(net, seed=2)(obs).actions["Say"].values.tolist() != say.tolist()
-    cold = NetPolicy(net, temperature=1e-6)(obs).actions["Say"].values
-    assert cold == pytest.approx(NetPolicy(net, greedy=True)(obs).actions["Say"].values, abs=1e-4)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from enn_ppo import EnvConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
+from enn_ppo import EnvConfig, RolloutConfig, TrainConfig, train
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.config import DistributedConfig, SelfPlayConfig
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
@@ -24,7 +24,7 @@ from tests.enn_ppo.rollouts import OnePolicySampler
 from tests.enn_ppo.rows import assert_same_end, rows_without_times
 from tests.enn_ppo.training.test_blocks import CPU, WORLDS, assert_equal, parts
 from tests.enn_ppo.training.test_players import make_nets, mapping_of
-from tests.enn_ppo.worlds import SMALL_BOARD, StopAfter, tiny_config
+from tests.enn_ppo.worlds import StopAfter, tiny_config
 from tests.system.enn_ppo.checkpoints.test_exact_resume import same
 
 RAY = DistributedConfig(mode="ray", num_env_runners=2)
@@ -73,25 +73,6 @@ def test_what_is_played_is_what_the_same_blocks_play_one_after_the_other(
             assert_equal(all_of(pipelined.collect(9)), all_of(serial.collect(9)))
         assert same(pipelined.state(), serial.state())
         assert serial.load_state(pipelined.state()) is pipelined.load_state(serial.state()) is None
-
-
-@pytest.mark.parametrize(
-    ("rollout", "changes"),
-    [
-        ({}, {"env": EnvConfig(kwargs=SMALL_BOARD, info={"num_mines": [1, 2, 3]})}),
-        ({"num_threads": 2}, {"ppo": PPOConfig(normalize="rewards")}),
-        ({"num_processes": 1}, {"value_net": RogueNetConfig(d_model=8, n_layer=1, n_head=1)}),
-    ],
-    ids=["parameters drawn", "threads", "processes"],
-)
-def test_a_run_is_the_one_with_blocks_of_half_the_environments(
-    tmp_path: Path, rollout: dict[str, Any], changes: dict[str, Any]
-) -> None:
-    train(tiny_config(tmp_path / "a", rollout=RolloutConfig(num_envs=4, steps=8, pipeline=2, **rollout), **changes))
-    train(tiny_config(tmp_path / "b", rollout=RolloutConfig(num_envs=4, steps=8, block=2, **rollout), **changes))
-    assert len(rows_without_times(tmp_path / "a")) == 5
-    assert rows_without_times(tmp_path / "a") == rows_without_times(tmp_path / "b")
-    assert_same_end(tmp_path / "a", tmp_path / "b")
 
 
 def test_several_policies_play_what_they_play_without() -> None:

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from enn_ppo import Interrupted, RolloutConfig, TrainConfig, train
-from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo import RolloutConfig, TrainConfig
 from enn_ppo.settings.config import EnvConfig
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.learning.learner import make_model
 from enn_ppo.training.sampling import make_pools
-from entity_gym import Action, Observation
 from entity_gym.pools.processes.handle import WorkerDied
 from tests.enn_ppo.halves import CPU, Halves, SteppingHook
 from tests.enn_ppo.rollouts import OnePolicySampler
-from tests.enn_ppo.rows import assert_same_end, rows_without_times
 from tests.enn_ppo.training.test_blocks import assert_equal, parts
-from tests.enn_ppo.worlds import SMALL_BOARD, tiny_config
-from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
-
-HALVES = RolloutConfig(num_envs=4, steps=8, pipeline=2)
+from tests.enn_ppo.worlds import SMALL_BOARD
 
 
 class FuseError(Exception):
@@ -204,53 +192,3 @@ def test_ctrl_c_does_not_wait_forever_for_an_environment_that_is_stuck(monkeypat
         halves.sampler.close()
     assert [env.closed for env in halves.envs] == [False, True]
     hook.released.set()
-
-
-class Pressed(PythonMineSweeper):
-    """MineSweeper in whose first environment somebody presses Ctrl-C, in step number `at`, so many times."""
-
-    number = itertools.count()
-    at = 0
-    presses = 1
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.steps_left = Pressed.at if next(Pressed.number) == 0 else 0
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        self.steps_left -= 1
-        if self.steps_left == 0:
-            for press in range(Pressed.presses):
-                while press and signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-                    time.sleep(0.001)  # signals that come at the same time are one
-                os.kill(os.getpid(), signal.SIGINT)
-        return super().act(actions)
-
-
-@pytest.fixture
-def pressed(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Pressed]]:
-    """In the third rollout, which is that of the second update."""
-    before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(Pressed, "number", itertools.count())
-    monkeypatch.setattr(Pressed, "at", 8 + 8 + 3)
-    yield Pressed
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def undisturbed(run_dir: Path) -> TrainConfig:
-    config = tiny_config(run_dir, rollout=replace(HALVES, pipeline=1, block=2))
-    train(config, env=Pressed)
-    return config
-
-
-def test_an_interrupted_run_finishes_its_update_and_goes_on_as_if_nothing_had_been(
-    tmp_path: Path, pressed: type[Pressed]
-) -> None:
-    config = tiny_config(tmp_path / "a", rollout=HALVES)
-    with pytest.raises(Interrupted, match="interrupted after 64 steps"):
-        train(config, env=pressed)
-    assert load_checkpoint(tmp_path / "a").step == 64
-    train(replace(config, resume=str(tmp_path / "a"), run_dir=None), env=pressed)
-    undisturbed(tmp_path / "b")
-    assert rows_without_times(tmp_path / "a") == rows_without_times(tmp_path / "b")
-    assert_same_end(tmp_path / "a", tmp_path / "b")

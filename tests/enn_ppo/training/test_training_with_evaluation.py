@@ -20,7 +20,7 @@ from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training.callbacks import Update
 from tests.enn_ppo.evaluation_worlds import Careless, Gated
 from tests.enn_ppo.rows import rows_of
-from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
+from tests.enn_ppo.worlds import Clock, tiny_config
 
 TOTAL = 160  # five updates
 DUE = [64, 128, 160]  # of an evaluation every 50 steps: what passes a multiple of 50, and the end
@@ -115,9 +115,3 @@ def test_a_run_terminated_while_it_waits_for_its_last_evaluation_says_so_and_eva
     gate.write_text("")
     run(tmp_path / "run", Gated, eval=settings, resume=str(tmp_path / "run"))
     assert sorted(evaluations(tmp_path / "run")) == [TOTAL]
-
-
-def test_a_world_that_cannot_be_drawn_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"eval\.video=2 was asked for, but Copycat does not implement render\(\)"):
-        run(tmp_path / "run", Copycat, eval=evaluation(video=2))
-    assert not (tmp_path / "run").exists()

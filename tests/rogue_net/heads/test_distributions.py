@@ -109,14 +109,6 @@ def test_the_mode_is_the_most_probable_open_choice(make: Make) -> None:
 
 
 @BOTH
-def test_the_same_generator_draws_the_same_and_another_does_not(make: Make) -> None:
-    distribution = make(torch.zeros(200, 4), None)
-    first, again, other = (distribution.sample(torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
-@BOTH
 @pytest.mark.parametrize("mask", [None, MASK, [False, True, False, False]], ids=["open", "masked", "all but one"])
 def test_gradients_are_finite_and_those_of_the_softmax(make: Make, mask: list[bool] | None) -> None:
     logits = torch.tensor([LOGITS, [30.0, -30.0, 0.0, 5.0]], requires_grad=True)
@@ -177,16 +169,3 @@ def test_actors_without_any_actee_anywhere_and_no_actors_at_all_are_fine() -> No
     assert empty.sample().shape == empty.mode().shape == (0, 1)
     assert empty.entropy().shape == (0,)
     assert Categorical(torch.zeros(0, 3), None).sample().shape == (0, 1)
-
-
-def test_samples_of_actors_with_different_numbers_of_actees_are_as_frequent_as_they_are_probable() -> None:
-    # one frame of two actees with probabilities 1/4 and 3/4, one of three with 1/6, 1/3, 1/2
-    count = 12_000
-    logits = torch.tensor([1.0, 3.0, 1.0, 2.0, 3.0]).log().repeat(count)
-    entities = torch.tensor([0, 1, 10, 11, 12]).repeat(count)
-    actors = torch.tensor([0, 0, 1, 1, 1]).repeat(count) + 2 * torch.arange(count).repeat_interleave(5)
-    samples = RaggedCategorical(logits, actors, entities, 2 * count, None).sample(torch.Generator().manual_seed(3))
-    frequency = torch.bincount(samples[:, 0], minlength=13).double() / count
-    for entity, probability in {0: 1 / 4, 1: 3 / 4, 10: 1 / 6, 11: 1 / 3, 12: 1 / 2}.items():
-        four_sigma = 4 * math.sqrt(probability * (1 - probability) / count)
-        assert abs(float(frequency[entity]) - probability) < four_sigma

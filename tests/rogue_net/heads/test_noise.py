@@ -25,7 +25,7 @@ from entity_gym import (
 from entity_gym.batch.batching import batch_observations
 from rogue_net import ActResult, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.config import Backend
-from rogue_net.heads.distributions import Categorical, RaggedCategorical
+from rogue_net.heads.distributions import Categorical
 from rogue_net.heads.noise import ActorKeys, FrameKeys, _draw, _mix, _shorten, exponential, keyed, name_key, normal
 
 MANY = 200_000
@@ -90,32 +90,11 @@ def test_exponential_and_normal_numbers_have_their_moments() -> None:
     assert gaussian.isfinite().all()
 
 
-def test_choices_come_as_often_as_they_are_likely_and_never_where_masked() -> None:
-    logits = torch.tensor([1.0, -2.0, 0.5, 3.0, 0.0]).expand(MANY, 5)
-    mask = torch.tensor([True, True, True, False, True]).expand(MANY, 5)
-    chosen = Categorical(logits, mask).sample(actor_keys(MANY))
-    shares = torch.bincount(chosen[:, 0], minlength=5) / MANY
-    expected = Categorical(logits[:1], mask[:1]).logits.exp()[0]
-    assert (shares - expected).abs().max() < 0.005 and shares[3] == 0
-
-
 def test_rare_choices_come_as_often_as_they_are_likely() -> None:
     rare = 1e-4
     logits = torch.tensor([math.log(rare), math.log1p(-rare)]).expand(20 * MANY, 2)
     often = float((Categorical(logits, None).sample(actor_keys(20 * MANY)) == 0).sum())
     assert abs(often - 20 * MANY * rare) < 5 * math.sqrt(20 * MANY * rare)
-
-
-def test_selections_come_as_often_as_they_are_likely() -> None:
-    num_pairs = 3 * MANY
-    actors = torch.arange(MANY).repeat_interleave(3)
-    values = torch.tensor([-1, 4, 7]).repeat(MANY)
-    logits = torch.tensor([0.0, 1.0, -1.0]).repeat(MANY)
-    distribution = RaggedCategorical(logits, actors, values, MANY, None)
-    assert len(distribution.logits) == num_pairs
-    chosen = distribution.sample(actor_keys(MANY))[:, 0]
-    for value, probability in zip((-1, 4, 7), logits[:3].softmax(0).tolist(), strict=True):
-        assert float((chosen == value).double().mean()) == pytest.approx(probability, abs=0.005)
 
 
 # --- Whose they are ---

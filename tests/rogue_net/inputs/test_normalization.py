@@ -46,12 +46,6 @@ def test_before_the_first_update_only_the_clip_is_applied() -> None:
     assert norm(torch.tensor([[0.25, -3.0], [7.0, -7.0]])).tolist() == [[0.25, -3.0], [5.0, -5.0]]
 
 
-def test_outliers_are_clipped_at_five_deviations() -> None:
-    norm = RunningNorm(1)
-    norm.update(torch.tensor([[-2.0], [2.0]]))  # mean 0, std 2
-    assert norm(torch.tensor([[9.0], [11.0], [-1e6]])).flatten().tolist() == [4.5, 5.0, -5.0]
-
-
 @pytest.mark.parametrize("value", [0.0, 0.1, -1 / 3, 1e-30, 123456.7])
 def test_a_feature_that_never_varied_keeps_its_unit(value: float) -> None:
     norm = RunningNorm(1)
@@ -60,22 +54,6 @@ def test_a_feature_that_never_varied_keeps_its_unit(value: float) -> None:
     assert float(norm.squares) == 0.0
     assert norm(torch.full((2, 1), value)).tolist() == [[0.0], [0.0]]
     assert float(norm(torch.tensor([[value]]) + 2.0)) == pytest.approx(2.0, abs=0.01)  # float32 at 123456.7
-
-
-def test_deviations_too_small_for_float32_do_not_divide_by_zero() -> None:
-    norm = RunningNorm(1)
-    norm.update(torch.cat([torch.zeros(100, 1), torch.full((1, 1), 1.4e-45)]))  # std 1.4e-46
-    assert torch.isfinite(norm(torch.tensor([[0.0], [1.0]]))).all()
-
-
-def test_a_forward_changes_nothing_in_training_mode_either() -> None:
-    norm = RunningNorm(2).train()
-    norm.update(torch.randn(10, 2))
-    before = {name: tensor.clone() for name, tensor in norm.state_dict().items()}
-    for _ in range(3):
-        norm(torch.randn(5, 2) * 100)
-    for name, tensor in norm.state_dict().items():
-        assert torch.equal(tensor, before[name])
 
 
 def test_an_update_with_nothing_changes_nothing() -> None:
@@ -95,16 +73,6 @@ def test_every_row_counts_where_a_float_stops_counting() -> None:
     assert norm.count.dtype == torch.int64
     assert int(norm.count) == 2**24 + 1  # float32 would stay at 2**24
     assert float(norm.mean) == pytest.approx(1 / (2**24 + 1), rel=1e-12)
-
-
-def test_loaded_statistics_are_used_at_once() -> None:
-    source, target = RunningNorm(1), RunningNorm(1)
-    source.update(torch.tensor([[0.0], [2.0]]))  # mean 1, std 1
-    target.update(torch.tensor([[0.0], [200.0]]))
-    target(torch.zeros(1, 1))  # nothing computed here may outlive the load
-    target.load_state_dict(source.state_dict())
-    assert target(torch.tensor([[3.0]])).tolist() == [[2.0]]
-    assert int(target.count) == 2
 
 
 def test_only_the_statistics_are_saved() -> None:

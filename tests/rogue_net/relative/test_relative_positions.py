@@ -523,3 +523,15 @@ def test_a_wrong_name_is_found_at_once(settings: dict[str, Any], entities: dict[
     config = RelposConfig(**{"kind": "grid", "extent": [3, 3], "position_features": ["x", "y"], **settings})
     with pytest.raises(ValueError, match=message):
         RelativePositions(config, ObsSpace(entities), WAIT, 8, 1)
+
+
+@pytest.mark.parametrize(
+    ("extent", "message"),
+    [
+        (None, r"net\.relpos\.extent must be a list of integers, got None"),
+        ([], r"net\.relpos\.extent must have 2 value\(s\) for kind=grid and 2 position features, got \[\]"),
+    ],
+)
+def test_an_extent_must_fit_the_kind(extent: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RelposConfig(kind="grid", extent=extent, position_features=["x", "y"])

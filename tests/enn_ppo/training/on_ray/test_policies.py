@@ -195,12 +195,6 @@ def test_settings_that_do_not_go_with_policies(tmp_path: Path, changes: dict[str
     ("changes", "message"),
     [
         ({"env": EnvConfig()}, "and MineSweeper does not say which player owns what"),
-        ({"policies": {"red": [0], "blue": [1, 2]}}, r"each player of MultiSnake \(players 0 to 1\) needs exactly"),
-        ({"policies": {"a/b": [0], "blue": [1]}}, "'a/b' cannot be the name of a run directory"),
-        (
-            {"env": EnvConfig(id="MultiSnake")},
-            r"each player of MultiSnake \(one player, 0\) needs exactly one policy; got",
-        ),
         (
             {"eval": TrainEvalConfig(interval=64, env_kwargs={"num_players": 1})},
             r"each player of eval.env_kwargs: MultiSnake \(one player",

@@ -148,17 +148,6 @@ def test_without_hints_x_and_y_are_places_and_bounds_hold_the_whole_episode(show
     assert texts(page, ".card h2") == []
 
 
-def test_entities_outside_of_the_bounds_of_the_hints_are_shown(show: Show) -> None:
-    replay = replays.grid()
-    replay["episodes"][0]["drawing"]["bounds"] = [2, 2, 4, 3]
-    page = show(replay)
-    size = page.evaluate(
-        "(() => { const c = document.getElementById('world'); return [c.clientWidth, c.clientHeight]; })()"
-    )
-    for x, y in page.evaluate("[0, 1, 2, 3, 4, 5].map(replay.place)"):
-        assert 0 < x < size[0] and 0 < y < size[1]
-
-
 def test_a_hidden_entity_is_marked_and_may_be_switched_off(show: Show) -> None:
     page = show(replays.grid())
     assert page.evaluate("replay.place(3)") is not None
@@ -169,16 +158,6 @@ def test_a_hidden_entity_is_marked_and_may_be_switched_off(show: Show) -> None:
     page.evaluate(SETTLED)
     assert page.evaluate("replay.place(3)") is None
     assert page.evaluate("replay.place(2)") is not None
-
-
-def test_types_may_be_switched_off(show: Show) -> None:
-    page = show(replays.grid())
-    assert texts(page, "#legend label")[:3] == ["Mine4", "Robot2", "Cannon1"]
-    for k in (0, 2):
-        page.click(*page.middle_of(f"document.querySelectorAll('#legend label')[{k}]"))
-    page.evaluate(SETTLED)
-    assert page.evaluate("[0, 4].map(replay.place).map(Boolean)") == [False, True]
-    assert texts(page, ".card h2") == []
 
 
 def test_types_without_a_place_are_tables(show: Show) -> None:
@@ -192,15 +171,6 @@ def test_types_without_a_place_are_tables(show: Show) -> None:
     page.click(*page.middle_of("document.querySelector('.card:first-child tbody button')"))
     page.evaluate(SETTLED)
     assert page.evaluate("replay.state.selected") == '["Cherry",0]'
-
-
-def test_a_world_draws_the_global_entity_where_its_hints_say(show: Show) -> None:
-    replay = replays.cards()
-    replay["episodes"][0]["drawing"] = {"types": {"__global__": {"position": ["turn", "weather"], "shape": "square"}}}
-    page = show(replay)
-    assert page.evaluate("replay.place(10)") is not None
-    assert texts(page, ".card h2") == ["Cherry", "Player"]
-    assert texts(page, "#legend label")[2] == "world1"
 
 
 def test_two_players_see_what_they_see(show: Show) -> None:
@@ -364,18 +334,6 @@ def test_the_largest_weights_of_large_frames(show: Show) -> None:
         )
 
 
-def test_lines_of_attention_and_arrows_may_be_switched_off(show: Show) -> None:
-    page = show(replays.grid())
-    picture = "document.getElementById('world').toDataURL()"
-    pictures = [page.evaluate(picture)]
-    labels = texts(page, "#legend label")
-    for name in ("choices", "attention"):
-        page.click(*page.middle_of(f"document.querySelectorAll('#legend label')[{labels.index(name)}]"))
-        page.evaluate(SETTLED)
-        pictures.append(page.evaluate(picture))
-    assert len(set(pictures)) == 3
-
-
 # --- Features
 
 
@@ -431,14 +389,6 @@ def test_keys_move_through_the_episodes(show: Show) -> None:
     page.key("Escape")
     page.evaluate(SETTLED)
     assert page.evaluate("replay.state.selected") is None
-
-
-def test_keys_typed_into_a_list_move_nothing(show: Show) -> None:
-    page = show(replays.grid())
-    page.evaluate("document.getElementById('speed').focus()")
-    page.key("n")
-    page.key("End")
-    assert place(page) == (0, 0)
 
 
 def test_space_plays_through_the_episodes_and_stops_at_the_end(show: Show) -> None:
@@ -614,14 +564,6 @@ def test_hostile_names_are_text(show: Show) -> None:
     assert page.evaluate(MESSAGE) == ""
 
 
-def test_numbers_that_are_not_finite_become_null(show: Show) -> None:
-    replay = replays.grid(1)
-    replay["episodes"][0]["info"] = {"best": float("nan"), "worst": [float("-inf")], "tuple": (1.5, float("inf"))}
-    text = page_html(replay)
-    assert data_of(text)["episodes"][0]["info"] == {"best": None, "worst": [None], "tuple": [1.5, None]}
-    assert show(text).evaluate(MESSAGE) == ""
-
-
 def test_nothing_else_may_run_or_be_asked_for(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "replay.html"
     text = page_html(replays.grid())
@@ -684,12 +626,6 @@ def test_damage_is_a_sentence(show: Show, damaged: Callable[[], str], sentence: 
     page = show(damaged(), ready=f"!['', 'Reading the replay…'].includes({MESSAGE})")
     assert sentence in page.evaluate(MESSAGE)
     assert page.evaluate("document.getElementById('page').hidden")
-
-
-def test_dark_colours_where_the_user_prefers_them(show: Show) -> None:
-    brightness = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
-    assert show(replays.grid(1), dark=True).evaluate(brightness) < 200
-    assert show(replays.grid(1)).evaluate(brightness) > 600
 
 
 # --- Following a training
