@@ -14,7 +14,6 @@ import torch
 from enn_ppo import EnvConfig, train
 from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, save_checkpoint
 from enn_ppo.clone.clone import clone
-from enn_ppo.convert.__main__ import main as convert
 from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.plot.plot import main as plot
 from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_train
@@ -214,8 +213,3 @@ def test_a_text_is_not_plotted(tmp_path: Path, refused: Callable[..., str]) -> N
     (tmp_path / "notes.txt").write_text("My notes.\n")
     line = refused(plot, [str(tmp_path / "notes.txt")])
     assert line.endswith("notes.txt is not that of a run: its lines are no rows of metrics")
-
-
-def test_a_conversion_with_broken_yaml_is_refused_in_one_line(tmp_path: Path, refused: Callable[..., str]) -> None:
-    line = refused(convert, [str(tmp_path), str(tmp_path / "new"), "optim.lr=["])
-    assert "'optim.lr=[' has a value that is no YAML: while parsing" in line

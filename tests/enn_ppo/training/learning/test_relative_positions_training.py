@@ -105,7 +105,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "interpolate": True,
         "scale": "1.5",
         "rotation_angle_feature": "heading",
-        "world_axis_at_zero": True,
         "per_entity_values": True,
         "key_projection": True,
         "value_projection": True,
@@ -142,7 +141,7 @@ def test_a_network_with_relative_positions_learns(name: str, backend: str) -> No
         ({"extent": [1, 0]}, r"net\.relpos\.extent must be an integer of at least 1, got 0"),
         ({"exclude_entities": []}, r"or the type be listed in net\.relpos\.exclude_entities: 'Moss' lacks 'x', 'y'"),
         ({"exclude_entity": ["Moss"]}, r"net\.relpos\.exclude_entity.*net\.relpos\.exclude_entities"),
-        ({"world_axis_at_zero": 1}, r"net\.relpos\.world_axis_at_zero must be true or false, got 1"),
+        ({"interpolate": 1}, r"net\.relpos\.interpolate must be true or false, got 1"),
     ],
 )
 def test_a_mistake_is_one_sentence_about_the_setting(changes: dict[str, Any], message: str) -> None:
