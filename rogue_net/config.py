@@ -142,9 +142,6 @@ class RogueNetConfig:
     """Attention heads per block."""
     d_qk: PositiveInt = 16
     """Width of the queries and keys with which actors select entities, in features."""
-    global_entity: bool = True
-    """Whether global features are an entity of their own, `__global__`, besides joining every entity. false: they only join the
-    others, as in rogue-net, whose weights need it. With a global action the entity, which takes it, is there in any case."""
     pooling: Pooling = "none"
     """What entities of a frame see of each other: through attention (`none`), or the `mean`, the `max` or both (`meanmax`) of a
     linear map of them all, which costs less than attention."""
