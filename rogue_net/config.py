@@ -49,14 +49,6 @@ class RelposConfig:
     along the first axis. []: nothing is rotated."""
     rotation_angle_feature: str | None = None
     """The same by an angle in radians, counterclockwise from the first axis."""
-    world_axis_at_zero: bool = False
-    """At which angle an entity sees what stands in its own place, itself first of all, with `radial` and `polar`: at 0 (false),
-    or at that of the world's first axis (true), as in rogue-net, whose weights need it. Then every entity knows its heading, and
-    turning a whole frame changes the answers. Without orientations both are the same."""
-    next_sector_at_start: bool = False
-    """Which sector counts, with `interpolate`, where an angle is exactly the start of one: that sector (false), or the next
-    (true), as in rogue-net, whose weights need it. An entity without orientation sees itself at such an angle, 0. Exactly means
-    within 1e-7 turns, about the rounding of angles; all other angles are the same with both."""
     per_entity_values: bool = False
     """Whether every entity type has its own table of values."""
     key_projection: bool = False
@@ -150,9 +142,6 @@ class RogueNetConfig:
     """Attention heads per block."""
     d_qk: PositiveInt = 16
     """Width of the queries and keys with which actors select entities, in features."""
-    global_entity: bool = True
-    """Whether global features are an entity of their own, `__global__`, besides joining every entity. false: they only join the
-    others, as in rogue-net, whose weights need it. With a global action the entity, which takes it, is there in any case."""
     pooling: Pooling = "none"
     """What entities of a frame see of each other: through attention (`none`), or the `mean`, the `max` or both (`meanmax`) of a
     linear map of them all, which costs less than attention."""

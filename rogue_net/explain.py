@@ -34,8 +34,7 @@ class Explanation(NamedTuple):
 def explain(net: RogueNet, batch: ObsBatch, *, attention: bool = True) -> Explanation:
     """Compute a batch as the reference does, and keep what it computes on its way.
 
-    Tokens of a frame are in the order of its entity indices, as the network sees the frame: without the `__global__` entity where
-    `net.global_entity` is false.
+    Tokens of a frame are in the order of its entity indices, as the network sees the frame.
 
     Args:
         net: the network.

@@ -28,7 +28,6 @@ from rogue_net.heads.heads import HEADS, FrameHead, ValueHead
 from rogue_net.heads.noise import FrameKeys
 from rogue_net.heads.readout import Readout
 from rogue_net.inputs.embedding import Embedding
-from rogue_net.inputs.global_features import GlobalFeatures
 from rogue_net.inputs.translation import Translation
 from rogue_net.kernels.select import uses_program
 from rogue_net.size import check_fits
@@ -150,8 +149,7 @@ class RogueNet(nn.Module):
         self.config = config
         self.obs_space = obs_space
         self.action_space = dict(action_space)
-        self.global_features = GlobalFeatures(config, obs_space, action_space)
-        self.translation = Translation(config.translation, self.global_features.obs_space)
+        self.translation = Translation(config.translation, obs_space)
         self.embedding = Embedding(self.translation.obs_space, action_space, config.d_model)
         self.transformer = Transformer(config, self.translation.obs_space, action_space)
         # keyed by position: an action's name may hold what a module's name may not, such as a dot
@@ -284,8 +282,8 @@ class RogueNet(nn.Module):
             self.transformer.relative_positions.update_normalization(batch)
 
     def seen(self, batch: ObsBatch) -> ObsBatch:
-        """The batch as the embedding sees it: with global features joined, where they are no entity, and moved positions."""
-        return self.translation(self.global_features(batch))
+        """The batch as the embedding sees it: with moved positions."""
+        return self.translation(batch)
 
     def program(self, batch: ObsBatch) -> Program | None:
         """Return the program that acts on this batch without PyTorch's operations; None: modules act.

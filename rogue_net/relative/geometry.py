@@ -22,7 +22,6 @@ class Geometry(NamedTuple):
 
     positions: Tensor  # (E, n), 0 for excluded entities
     facing: Tensor | None  # (E, 2) cosine and sine of the orientation; None: nothing is turned
-    at_zero: Tensor  # (E,) the angle at which it sees what stands in its place, in turns from 0 to 1
     types: Tensor  # (E,) int64, the type's number among those that are not excluded, -1 for excluded entities
 
     @staticmethod
@@ -49,13 +48,8 @@ class Geometry(NamedTuple):
         inverse = batch.frames.inverse
         counts = [len(ragged.values) for ragged in batch.features.values()]
         numbers = [torch.full((count,), own, device=batch.device) for own, count in zip(types, counts, strict=True)]
-        places, directions = torch.cat(positions)[inverse], torch.cat(facing)[inverse] if facing else None
-        return Geometry(
-            places,
-            directions,
-            _at_zero(places, directions if config.world_axis_at_zero else None),
-            torch.cat(numbers)[inverse],
-        )
+        directions = torch.cat(facing)[inverse] if facing else None
+        return Geometry(torch.cat(positions)[inverse], directions, torch.cat(numbers)[inverse])
 
 
 def turns(config: RelposConfig) -> bool:
@@ -86,13 +80,6 @@ def angles_of(direction: Tensor) -> Tensor:
 def components_of(difference: Tensor) -> Tensor:
     """(..., n) differences and their lengths, (..., n + 1)."""
     return torch.cat([difference, torch.linalg.vector_norm(difference, dim=-1, keepdim=True)], dim=-1)
-
-
-def _at_zero(positions: Tensor, facing: Tensor | None) -> Tensor:
-    """0; with `facing`, the angle at which the world's first axis is seen."""
-    if facing is None:
-        return positions.new_zeros(len(positions))
-    return angles_of(seen_from(_first_axis(facing).expand_as(facing), facing))
 
 
 def _facing(features: Tensor, columns: PositionColumns | None) -> Tensor:

@@ -10,11 +10,9 @@ Rows r and coefficients c depend on positions alone, and so have no gradient. Th
 back by the orientation of i where there is one, and its length:
 
 - Buckets: a position on each of one or more axes, in buckets, chooses rows. A `grid` has an axis per coordinate, from -e to e;
-  `radial` one axis, the angle, 0 for things in one place unless `world_axis_at_zero`; `distance` one, whose last bucket is
-  open; `polar` the last two.
+  `radial` one axis, the angle, 0 for things in one place; `distance` one, whose last bucket is open; `polar` the last two.
   Without interpolation c is 1 for the nearest bucket of a grid, and for the one that an angle or a distance falls in. With
-  it, two neighbours on each axis share linearly: 2^axes rows. With `next_sector_at_start`, an angle that is exactly the start
-  of sector k counts as k + 1.
+  it, two neighbours on each axis share linearly: 2^axes rows.
 - Projections, linear maps of the normalized difference and its length: a row per component, whose c is that component, and a
   row whose c is 1, the bias.
 
@@ -47,9 +45,6 @@ from rogue_net.relative.position_columns import position_columns
 # What lies this close before the start of a bucket, in buckets, is in it: on a grid many things stand exactly on a border,
 # and rounding must not decide for each backend anew.
 SLACK = 1e-4
-
-# Angles that are this close to the start of a sector, in turns, are exactly there: no more than they are rounded by.
-ROUNDING_OF_ANGLES = 2.0**-23
 
 # Pairs looked at together by `update_normalization`.
 PAIRS_AT_ONCE = 2**18
@@ -225,11 +220,10 @@ class RelativePositions(nn.Module):
         types = geometry.types[index]
         counts = (types >= 0).to(dtype)
         difference = seen_from(positions.unsqueeze(2) - positions.unsqueeze(1), facing)
-        at_zero = geometry.at_zero[index].to(dtype).unsqueeze(2)
-        terms = self.terms(difference, at_zero, counts.unsqueeze(2) * counts.unsqueeze(1))
+        terms = self.terms(difference, counts.unsqueeze(2) * counts.unsqueeze(1))
         return terms, types.clamp(min=0).unsqueeze(1)
 
-    def terms(self, difference: Tensor, at_zero: Tensor, weight: Tensor) -> Terms:
+    def terms(self, difference: Tensor, weight: Tensor) -> Terms:
         """Rows and coefficients of pairs.
 
         Where NaN is in the difference, the pair counts for nothing: tokens that have such features are NaN anyway, and rows are
@@ -237,15 +231,14 @@ class RelativePositions(nn.Module):
 
         Args:
             difference: (..., n), turned.
-            at_zero: see `Geometry`; broadcasts against (...).
             weight: (...), 1 for pairs that count, 0 for others.
         """
         components = components_of(difference)
         unknown = components[..., -1].isnan()
-        components, at_zero = components.masked_fill(unknown.unsqueeze(-1), 0), at_zero.nan_to_num(nan=0)
+        components = components.masked_fill(unknown.unsqueeze(-1), 0)
         weight = weight.masked_fill(unknown, 0)
         rows, coefficients = [torch.zeros_like(weight)], [weight]
-        for axis, position in zip(self.axes, self._positions_on_axes(components, at_zero), strict=True):
+        for axis, position in zip(self.axes, self._positions_on_axes(components), strict=True):
             if self.config.interpolate:
                 below = position.floor()
                 share = position - below
@@ -266,7 +259,7 @@ class RelativePositions(nn.Module):
         """Number that is added to a position on an axis before it is rounded down: to the nearest of a grid, halves up."""
         return (0.5 if self.config.kind == "grid" else 0.0) + SLACK
 
-    def _positions_on_axes(self, components: Tensor, at_zero: Tensor) -> list[Tensor]:
+    def _positions_on_axes(self, components: Tensor) -> list[Tensor]:
         """Positions of pairs on each axis, (...), in buckets from the start of the first (of a grid: from its middle)."""
         config = self.config
         distance = components[..., -1]
@@ -277,25 +270,10 @@ class RelativePositions(nn.Module):
             ]
         positions = []
         if config.kind in ("radial", "polar"):
-            angle = torch.where(distance == 0, at_zero, angles_of(components))
-            positions.append(self._on_circle(angle * config.extent[0]))
+            positions.append(angles_of(components).masked_fill(distance == 0, 0) * config.extent[0])
         if config.kind in ("distance", "polar"):
             positions.append((distance / config.scale).clamp(max=config.extent[-1] - 1))
         return positions
-
-    def _on_circle(self, position: Tensor) -> Tensor:
-        """Move what is exactly at the start of a sector to the start of the next, where `next_sector_at_start` says so."""
-        if self.start_width == 0:
-            return position
-        start = position.round()
-        return torch.where((position - start).abs() <= self.start_width, start + 1, position)
-
-    @property
-    def start_width(self) -> float:
-        """How far from the start of a sector, in sectors, an angle counts as the next sector's; 0: none does."""
-        if not (self.config.next_sector_at_start and self.config.interpolate and self.axes[0].circular):
-            return 0.0
-        return ROUNDING_OF_ANGLES * self.axes[0].size
 
 
 def relative_logits(q: Tensor, relative: Relative) -> Tensor:

@@ -70,15 +70,9 @@ def _inputs_of_types(net: RogueNet) -> Mapping[str, _Inputs]:
     }
     if has_global_entity(space, net.action_space):
         own[GLOBAL_ENTITY] = ()
-    joined = net.global_features.joined
     labels = [("global", name) for name in space.global_features]
-
-    def label(feature: Feature) -> Hashable:
-        name = _name_of(feature)
-        return ("global", joined[name]) if name in joined else name
-
     return {
-        name: _Inputs(FeatureColumns.of((*features, *everywhere)), [*map(label, features), *labels])
+        name: _Inputs(FeatureColumns.of((*features, *everywhere)), [*map(_name_of, features), *labels])
         for name, features in own.items()
     }
 

@@ -13,7 +13,6 @@ import pytest
 from enn_ppo import EnvConfig, train
 from enn_ppo.checkpoints import Retention, load_checkpoint, save_checkpoint
 from enn_ppo.clone.clone import clone
-from enn_ppo.convert.__main__ import main as convert
 from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.plot.plot import main as plot
 from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_train
@@ -198,8 +197,3 @@ def test_a_clone_that_diverges_ends_with_an_error_and_saves_nothing(
 def test_an_argument_without_a_name_is_told_so(refused: Callable[..., str]) -> None:
     line = refused(run_train, train, [*COPYCAT, "=3"])
     assert line == "error: the argument '=3' has no name; settings are written name=value"
-
-
-def test_a_conversion_with_broken_yaml_is_refused_in_one_line(tmp_path: Path, refused: Callable[..., str]) -> None:
-    line = refused(convert, [str(tmp_path), str(tmp_path / "new"), "optim.lr=["])
-    assert "'optim.lr=[' has a value that is no YAML: while parsing" in line

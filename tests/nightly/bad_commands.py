@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from enn_ppo import export, play
 from enn_ppo.clone.clone import clone
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.convert.__main__ import main as convert
 from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.plot.plot import main as plot
 from enn_ppo.serve.serve import serve
@@ -47,7 +46,6 @@ MAINS: dict[str, Main] = {
     "sweep": lambda argv: run_sweep(sweep, argv),
     "play": play.main,
     "export": export.main,
-    "convert": convert,
     "plot": plot,
     "entity_gym.check": check,
     "entity_gym.play": play_yourself,
@@ -320,12 +318,6 @@ def written_commands(folder: Path, run_dir: Path) -> list[tuple[str, tuple[str, 
         ("export", (run, empty), (empty,)),
         ("export", (run,), ("file",)),
         ("export", (run, f"{text}/a.agent"), (str(text),)),
-        ("convert", (missing, str(folder / "new")), (missing,)),
-        ("convert", (empty, str(folder / "new")), (empty,)),
-        ("convert", (str(text), str(folder / "new")), (str(text),)),
-        ("convert", (run, str(folder / "new")), (run,)),
-        ("convert", (run, str(folder / "new"), "optim.lr"), ("optim.lr",)),
-        ("convert", (run, str(folder / "new"), "optim.lr=["), ("optim.lr",)),
         ("plot", (missing,), (missing,)),
         ("plot", (empty,), (empty,)),
         ("plot", (str(text),), (str(text),)),

@@ -73,10 +73,7 @@ def relative_positions(draw: st.DrawFn) -> RelposConfig:
     flag, rotation = st.booleans(), {}
     if dimensions == 2:
         rotations = [{}, {"rotation_angle_feature": "heading"}, {"rotation_vec_features": ["dx", "dy"]}]
-        rotation = draw(st.sampled_from(rotations)) | {
-            "world_axis_at_zero": draw(flag),
-            "next_sector_at_start": draw(flag),
-        }
+        rotation = draw(st.sampled_from(rotations))
     return RelposConfig(
         kind=kind,
         extent=draw(st.lists(st.integers(1, 5), min_size=numbers, max_size=numbers)),
@@ -169,7 +166,7 @@ def even_scene(frames: int, entities: int, *, seed: int = 0, hide: bool = True) 
 
 def away_from_edges(batch: ObsBatch, relpos: RelposConfig) -> bool:
     """Whether no pair stands where rounding decides between two buckets. Written anew, from what the settings say."""
-    if relpos.kind == "none" or (relpos.interpolate and not relpos.next_sector_at_start):
+    if relpos.kind == "none" or relpos.interpolate:
         return True
     excluded = [name for name in SPACE.entities if name in relpos.exclude_entities]
     for frame in range(len(batch)):
@@ -210,13 +207,12 @@ def _far(difference: NDArray[np.float64], heading: float, relpos: RelposConfig) 
         cosine, sine = math.cos(heading), math.sin(heading)
         difference = difference @ np.array([[cosine, -sine], [sine, cosine]])
     places = []
-    if relpos.kind == "grid" and not relpos.interpolate:
+    if relpos.kind == "grid":
         places = [*(difference / relpos.scale + 0.5).T]
     if relpos.kind in ("radial", "polar"):
         angles = np.arctan2(difference[:, 1], difference[:, 0]) / (2 * math.pi) * relpos.extent[0]
-        at_zero = -heading / (2 * math.pi) * relpos.extent[0] if relpos.world_axis_at_zero and heading else 0.5
-        places.append(np.where(distance > 0, angles, at_zero))
-    if relpos.kind in ("distance", "polar") and not relpos.interpolate:
+        places.append(np.where(distance > 0, angles, 0.5))
+    if relpos.kind in ("distance", "polar"):
         places.append(np.where(distance > 0, distance / relpos.scale, 0.5))
     return all((np.abs(place - np.round(place)) > 1e-3).all() for place in places)
 

@@ -115,14 +115,13 @@ def test_distributions_values_and_entropies_are_those_of_acting(name: str) -> No
     same_as_acting(net, batch, explain(net, batch))
 
 
-@pytest.mark.parametrize("global_entity", [True, False])
-def test_the_global_entity_is_in_the_weights_where_the_network_has_it(global_entity: bool) -> None:
+def test_the_global_entity_is_in_the_weights() -> None:
     world = World(ObsSpace(WORLD.obs_space.entities, ["time"]), WORLD.action_space)
-    net, frames = make("attention", world, global_entity=global_entity), observations(6, world=world)
+    net, frames = make("attention", world), observations(6, world=world)
     batch = to_batch(frames, world)
     found = explain(net, batch)
     assert found.attention is not None
-    counts = [sum(map(len, observation.features.values())) + global_entity for observation in frames]
+    counts = [sum(map(len, observation.features.values())) + 1 for observation in frames]
     assert [len(weights[0, 0]) for weights in found.attention] == counts
     same_as_acting(net, batch, found)
 

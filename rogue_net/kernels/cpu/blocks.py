@@ -175,7 +175,6 @@ def _place(net, batch, tile, low, high):  # type: ignore[no-untyped-def]
             if net.scheme.turns:
                 entities.facing[2 * to] = geometry.facing[2 * token]
                 entities.facing[2 * to + 1] = geometry.facing[2 * token + 1]
-            entities.at_zero[to] = geometry.at_zero[token]
             number = geometry.types[token]
             entities.counts[to] = np.float32(number >= 0)
             entities.key_blocks[to] = max(number, 0) * geometry.key_block

@@ -75,7 +75,7 @@ class TileMemory:
         terms = max(scheme.key_terms, scheme.value_terms)
         of_relative = relative_attention.scratch_sizes(scheme.dimensions, terms, head_width, keys_at_once)
         places_room = room + LANES
-        of_places = [scheme.dimensions * places_room, 2 * room, room, places_room]
+        of_places = [scheme.dimensions * places_room, 2 * room, places_room]
         sizes = [*floats.values(), *of_attention, *(of_relative + of_places if is_relative else [])]
         starts = np.cumsum([0, *(padded(size, 16) for size in sizes)]).tolist()
         self._floats = np.zeros(starts[-1], np.float32)

@@ -488,7 +488,7 @@ class Program:
         np.cumsum(columns.lengths[:-1], out=first[1:])
         found = positions.geometry(batch)
         nothing = torch.zeros(1)
-        of_tokens = [found.positions, nothing if found.facing is None else found.facing, found.at_zero, found.types]
+        of_tokens = [found.positions, nothing if found.facing is None else found.facing, found.types]
         tensors = [each.contiguous() for each in of_tokens]
         columns.held.extend([first, *tensors])
         fields: Any = tables.Geometry

@@ -54,7 +54,6 @@ class Scheme(NamedTuple):
     extents: Floats  # (axes,) e of a grid
     per_scale: Number  # buckets per unit of distance
     rounding: Number  # added to a position on an axis before it is rounded down to a bucket
-    start_width: Number  # see `RelativePositions`
     num_buckets: Count  # P
     components: Count  # n + 1 with projections, else 0
     offset: Floats  # (n + 1,) by which components are normalized, see `RunningNorm`
@@ -71,7 +70,6 @@ class Places(NamedTuple):
     room: Count  # E + LANES
     positions: Floats  # (n, room)
     facing: Floats  # (E, 2)
-    at_zero: Floats  # (E,) angles of what stands in the token's place, in turns
     counts: Floats  # (room,) 1, or 0 for an excluded entity
     key_blocks: Ints  # (E,) where the rows of the token's type start in the keys, in floats
     value_blocks: Ints  # the same of the values
@@ -99,7 +97,6 @@ def scheme_of(positions: RelativePositions, terms: tuple[int, int], hold: Callab
         extents=hold(torch.tensor(config.extent, dtype=torch.float32)),
         per_scale=1 / config.scale,
         rounding=positions.rounding,
-        start_width=positions.start_width,
         num_buckets=positions.num_buckets,
         components=positions.num_components if positions.projects else 0,
         offset=hold(offset),
@@ -132,7 +129,7 @@ def relate(lanes, scheme, places, first, length, i, scratch):  # type: ignore[no
         store(coefficients, j, counts)
         terms, stride = 1, 1
         for axis in range(scheme.axes):
-            position = _position(lanes, scheme, scratch.components, places.at_zero[first + i], axis)
+            position = _position(lanes, scheme, scratch.components, axis)
             size = scheme.sizes[axis]
             circular = axis == 0 and (scheme.kind == RADIAL or scheme.kind == POLAR)
             if scheme.interpolate:
@@ -165,7 +162,7 @@ def _compare(lanes, scheme, places, i, j, components):  # type: ignore[no-untype
 
 
 @inline
-def _position(lanes, scheme, components, at_zero, axis):  # type: ignore[no-untyped-def]
+def _position(lanes, scheme, components, axis):  # type: ignore[no-untyped-def]
     """Positions of pairs on an axis, in buckets. Never NaN, whatever the positions are: rows are looked up without checks."""
     if scheme.kind == GRID:
         extent = spread(lanes, scheme.extents[axis])
@@ -174,13 +171,8 @@ def _position(lanes, scheme, components, at_zero, axis):  # type: ignore[no-unty
     if axis == 0 and scheme.kind != DISTANCE:
         turns = _turns(lanes, load(lanes, components, 0), load(lanes, components, value(lanes)))
         distance = load(lanes, components, scheme.dimensions * value(lanes))
-        turns = where_positive(np.float32(0) - distance, spread(lanes, at_zero), turns)
-        position = minimum(turns * scheme.sizes[0], spread(lanes, np.float32(scheme.sizes[0])))
-        if scheme.start_width > 0:
-            start = floor(position + np.float32(0.5))
-            away = scheme.start_width - absolute(position - start)
-            position = where_positive(away, start + np.float32(1), position)
-        return position
+        turns = where_positive(np.float32(0) - distance, spread(lanes, np.float32(0)), turns)
+        return minimum(turns * scheme.sizes[0], spread(lanes, np.float32(scheme.sizes[0])))
     distance = load(lanes, components, scheme.dimensions * value(lanes)) * scheme.per_scale
     return minimum(distance, spread(lanes, np.float32(scheme.sizes[axis] - 1)))
 

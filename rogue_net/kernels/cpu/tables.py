@@ -122,7 +122,6 @@ class Geometry(NamedTuple):
     first: Ints  # (B) the first token of each frame
     positions: Floats  # (E, dimensions)
     facing: Floats  # (E, 2)
-    at_zero: Floats  # (E)
     types: Ints  # (E) -1 for entities without relative positions
     key_block: Count  # numbers from one type's rows to the next in the table of keys
     value_block: Count

@@ -272,17 +272,6 @@ def test_more_global_features_are_without_effect_at_first() -> None:
     )
 
 
-def test_global_features_that_join_entities_are_without_effect_at_first() -> None:
-    config = replace(NET, global_entity=False)
-    before = World(space(global_features=["time"]), STEER)
-    after = World(space(("x", "y", "time"), global_features=["wind", "time"]), STEER)
-    for known in (KNOWN, before):
-        net = random_net(known, config)
-        result = transferred(net, after)
-        assert_acts_alike(acts(result.net, frames(after)), acts(net, frames(known)))
-        assert "feature 'wind' of the whole frame is new: without effect at first" in result.news
-
-
 def test_the_first_global_features_make_the_frame_an_entity_and_that_is_told() -> None:
     result = transferred(random_net(KNOWN), World(space(global_features=["time"]), STEER))
     assert result.news[-1] == "the whole frame is now an entity of its own: untrained, and seen by all others"

@@ -232,113 +232,23 @@ def test_an_orientation_of_length_0_looks_along_the_first_axis() -> None:
 
 
 @pytest.mark.parametrize("rotation", ROTATIONS)
-def test_what_stands_in_ones_own_place_is_at_angle_0_or_where_the_worlds_first_axis_is_seen(
-    rotation: dict[str, Any],
-) -> None:
-    for heading, sector in ((0.0, 0), (math.pi / 2, 3), (math.pi, 2), (-math.pi / 2, 1)):
-        check_own_place(rotation, heading, sector)
-
-
-def check_own_place(rotation: dict[str, Any], heading: float, sector: int) -> None:
-    # turned as one who looks along (0, 1), (1, 0) is (0, -1), at 270 degrees: the last of four sectors
+@pytest.mark.parametrize("heading", [0.0, math.pi / 2, math.pi, -3 * math.pi / 4])
+def test_what_stands_in_ones_own_place_is_at_angle_0(rotation: dict[str, Any], heading: float) -> None:
     frame: dict[str, Points] = {"Leader": leaders([((3.0, 1.0), heading)]), "Rock": [[3.0, 1.0]]}
     for kind, extent in (("radial", [4]), ("polar", [4, 2])):  # the first distance: buckets of polar are sectors
-        zero, of_world = (
-            RelposConfig(
-                kind=kind,  # type: ignore[arg-type]
-                extent=extent,
-                position_features=["x", "y"],
-                world_axis_at_zero=world_axis_at_zero,
-                **rotation,
-            )
-            for world_axis_at_zero in (False, True)
-        )
-        assert shares(zero, ObsSpace(LEADER), frame).argmax(-1).tolist() == [[0, 0], [0, 0]]
-        # the rock, without orientation, looks along the first axis itself
-        assert shares(of_world, ObsSpace(LEADER), frame).argmax(-1).tolist() == [[sector, sector], [0, 0]]
+        config = RelposConfig(kind=kind, extent=extent, position_features=["x", "y"], **rotation)  # type: ignore[arg-type]
+        assert shares(config, ObsSpace(LEADER), frame).argmax(-1).tolist() == [[0, 0], [0, 0]]
 
 
-def test_the_direction_of_the_worlds_first_axis_is_interpolated_too() -> None:
-    config = RelposConfig(
-        kind="radial",
-        extent=[4],
-        position_features=["x", "y"],
-        interpolate=True,
-        rotation_angle_feature="heading",
-        world_axis_at_zero=True,
-    )
-    frame: dict[str, Points] = {"Leader": leaders([((3.0, 1.0), 3 * math.pi / 8)]), "Rock": []}
-    # 360 - 67.5 degrees, a quarter of the way from the last sector to the first
-    torch.testing.assert_close(
-        shares(config, ObsSpace(LEADER), frame)[0, 0], torch.tensor([0.25, 0, 0, 0.75]), atol=1e-6, rtol=0
-    )
-
-
-@pytest.mark.parametrize(("next_sector", "sector"), [(False, 0), (True, 1)])
-def test_the_next_sector_counts_where_an_angle_is_exactly_the_start_of_one(next_sector: bool, sector: int) -> None:
-    config = RelposConfig(
-        kind="radial",
-        extent=[4],
-        position_features=["x", "y"],
-        interpolate=True,
-        next_sector_at_start=next_sector,
-    )
+def test_interpolated_an_angle_at_the_start_of_a_sector_is_that_sector() -> None:
+    config = RelposConfig(kind="radial", extent=[4], position_features=["x", "y"], interpolate=True)
     # itself, and what lies along the axes: at 0, 90, 180 and 270 degrees; differences point here
     rocks: Points = [[0.0, 0.0], [-1.0, 0.0], [0.0, -1.0], [1.0, 0.0], [0.0, 1.0], [-1.0, -1e-3], [-1.0, 1e-3]]
     found = shares(config, ObsSpace({"Rock": LEADER["Rock"]}), {"Rock": rocks})[0]
-    expected = functional.one_hot((torch.tensor([0, 0, 1, 2, 3]) + sector) % 4, 4).float()
+    expected = functional.one_hot(torch.tensor([0, 0, 1, 2, 3]), 4).float()
     torch.testing.assert_close(found[:5], expected, atol=1e-6, rtol=0)
-    # a thousandth beside it both are nearly all of the first sector, whatever is set
+    # a thousandth beside it both are nearly all of the first sector
     torch.testing.assert_close(found[5:, 0], torch.full((2,), 1 - 2e-3 / math.pi), atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("extent", [1, 2, 3])
-def test_with_few_sectors_the_next_one_is_still_one_of_them(extent: int) -> None:
-    config = RelposConfig(
-        kind="polar",
-        extent=[extent, 1],
-        position_features=["x", "y"],
-        interpolate=True,
-        next_sector_at_start=True,
-    )
-    frame: dict[str, Points] = {"Rock": [[0.0, 0.0], [-1.0, 1e-12]]}  # the second is at almost 360 degrees
-    found = shares(config, ObsSpace({"Rock": LEADER["Rock"]}), frame)[0]
-    torch.testing.assert_close(found, functional.one_hot(torch.tensor([1 % extent] * 2), extent).float())
-
-
-def test_the_direction_of_the_worlds_first_axis_shows_headings() -> None:
-    config = RelposConfig(
-        kind="radial",
-        extent=[4],
-        position_features=["x", "y"],
-        rotation_angle_feature="heading",
-        world_axis_at_zero=True,
-    )
-    frame = [((1.0, 0.0), 0.5), ((2.0, 3.0), -2.0)]
-    space = ObsSpace({"Leader": LEADER["Leader"]})
-    before, after = (shares(config, space, {"Leader": leaders(frame, turn)}) for turn in (0.0, 2.0))
-    among_others = ~torch.eye(2, dtype=torch.bool)
-    assert torch.equal(before[among_others], after[among_others])
-    assert not torch.equal(before, after)
-
-
-def test_a_direction_at_zero_is_nothing_to_kinds_without_angles() -> None:
-    for kind, extent in (("grid", [2, 2]), ("distance", [3])):
-        found = [
-            shares(
-                RelposConfig(
-                    kind=kind,  # type: ignore[arg-type]
-                    extent=extent,
-                    position_features=["x", "y"],
-                    rotation_angle_feature="heading",
-                    world_axis_at_zero=world_axis_at_zero,
-                ),
-                ObsSpace(LEADER),
-                {"Leader": leaders([((1.0, 0.0), 0.5), ((2.0, 1.0), 2.0)]), "Rock": [[1.0, 0.0]]},
-            )
-            for world_axis_at_zero in (False, True)
-        ]
-        assert torch.equal(*found)
 
 
 # --- What attention makes of them
