@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from entity_gym.actions.choices import random_actions
     from entity_gym.batch.ragged import RaggedBuffer
     from entity_gym.batch.vec_obs import VecActionMask, VecObs
+    from entity_gym.bridges.outgoing import make_dm, make_gym
     from entity_gym.compiled import CompiledEnvironment
     from entity_gym.pools.episodes import EpisodeVecEnv
     from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
@@ -56,6 +57,8 @@ _LATER = {
     "VecObs": "batch.vec_obs",
     "list_envs": "registry",
     "make": "registry",
+    "make_dm": "bridges.outgoing",
+    "make_gym": "bridges.outgoing",
     "make_spec": "registry",
     "random_actions": "actions.choices",
     "register": "registry",
@@ -98,6 +101,8 @@ __all__ = [
     "VecObs",
     "list_envs",
     "make",
+    "make_dm",
+    "make_gym",
     "make_spec",
     "random_actions",
     "register",

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, MutableSet, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,11 +23,8 @@ from entity_gym.errors import nearest
 from entity_gym.pools.pool import EnvSource, ListEnv, SlotVecEnv, ThreadedVecEnv, is_compiled, make_slots
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import EnvSlots
-from entity_gym.pools.spec import OPTIONS, EnvConfig, EnvSpec, describe_spaces
+from entity_gym.pools.spec import OPTIONS, PADDED_OPTIONS, EnvConfig, EnvSpec, describe_spaces
 from entity_gym.pools.vec_env import VecEnv
-
-if TYPE_CHECKING:  # it imports the compiler
-    from entity_gym.compiled import CompiledEnvironment
 
 #: Parameters by which an environment may take its step limit.
 LIMITS = ("max_steps", "max_episode_steps")
@@ -170,7 +167,7 @@ def register(
         _registered[each] = new
 
 
-def make(env: EnvSource | str, num_envs: int = 1, **options: Any) -> Any:
+def make(env: EnvSource | str, num_envs: int = 1, **options: Any) -> VecEnv:
     """Make a pool of environments.
 
     Args:
@@ -179,29 +176,20 @@ def make(env: EnvSource | str, num_envs: int = 1, **options: Any) -> Any:
         num_envs: number of environments.
         options: those of `EnvConfig`, and the environment's parameters.
 
-    Returns:
-        The pool, in the form that `env_type` asks for: a `VecEnv`, a `GymnasiumVectorEnv` or a `DmVecEnv`.
-
     Raises:
         ValueError: for names, options and values that are not allowed, with the nearest allowed ones.
-        ImportError: naming what to install for the form.
     """
     prepared = prepare(env, {"num_envs": num_envs, **options})
-    config = prepared.config
-    pool = make_pool(prepared)
-    if config.env_type == "entity":
-        return pool
-    from entity_gym.bridges.forms import as_form
-
-    try:
-        return as_form(pool, spec_of(prepared, pool), config.env_type)
-    except BaseException:
-        pool.close()
-        raise
+    for option in PADDED_OPTIONS:
+        if getattr(prepared.config, option) is not None:
+            raise ValueError(
+                f"{option} is {getattr(prepared.config, option)!r}, which is for make_gym and make_dm: make does not pad entities"
+            )
+    return make_pool(prepared)
 
 
 def make_spec(env: EnvSource | str, num_envs: int = 1, **options: Any) -> EnvSpec:
-    """Describe the pool that `make` with the same arguments makes: its configuration, spaces and sizes. Prints readably.
+    """Describe the pool that `make`, `make_gym` or `make_dm` makes with the same arguments: its options, spaces and sizes.
 
     A Python environment is made once to see its spaces.
 
@@ -261,18 +249,11 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
     if config.reward_threshold is None:
         config = replace(config, reward_threshold=getattr(source, "reward_threshold", None))
     source = with_parameters(source, parameters)
-    room = source.max_num_players if compiled else 1
-    if config.max_num_players not in (None, room):
-        if not compiled or not any(array.per_player for array in source.arrays.values()):
-            raise ValueError(f"max_num_players is {config.max_num_players}; {name} has no arrays with a row a player")
-        room = config.max_num_players
-        cls: Any = type(source)
-        source = resized(cls, room)(**_as_given(source.values))
     if compiled:
         values = _as_given(source.values)
     limit = next((each for each in LIMITS if each in values), "")
     steps = values.pop(limit, None) or None
-    config = replace(config, max_episode_steps=steps, parameters=values, max_num_players=room)
+    config = replace(config, max_episode_steps=steps, parameters=values)
     return Prepared(config.resolved(compiled=compiled), source)
 
 
@@ -295,7 +276,7 @@ def make_pool(prepared: Prepared) -> VecEnv:
     """Make a pool of the environments."""
     config, source = prepared.config, prepared.source
     common: dict[str, Any] = {
-        "batch_size": 1 if config.env_type == "dm" else config.batch_size,
+        "batch_size": config.batch_size,
         "seed": config.seed,
         "final_observations": config.final_observations,
         "compile": config.compile,
@@ -362,23 +343,6 @@ def own_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def _as_given(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for a description with these values; it keeps None for the step limit as 0."""
     return {**values, "max_steps": values["max_steps"] or None}
-
-
-@functools.cache
-def resized(cls: type[CompiledEnvironment], max_num_players: int) -> type[CompiledEnvironment]:
-    """Return a subclass of `cls` with room for `max_num_players` players."""
-
-    def reduce(self: CompiledEnvironment) -> Any:  # the class is in no module, where pickle would look for it
-        return _resized_description, (cls, max_num_players, _as_given(self.values))
-
-    body = {"__module__": cls.__module__, "__doc__": cls.__doc__, "__reduce__": reduce}
-    return type(cls.__name__, (cls,), {**body, "max_num_players": max_num_players})
-
-
-def _resized_description(
-    cls: type[CompiledEnvironment], max_num_players: int, values: Mapping[str, Any]
-) -> CompiledEnvironment:
-    return resized(cls, max_num_players)(**values)  # type: ignore[arg-type]
 
 
 def _split(env_id: str, option: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Bridges to other libraries: `from_...` makes a pool of their environments, `to_...` makes one of theirs from an entity world.
+"""Bridges to other libraries: `from_...` makes a pool of their environments, `to_...` and `make_...` make theirs of ours.
 
 Modules are imported when a name is used, since each needs its own library. Programs in other languages: `bridges.remote`.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from entity_gym.bridges.dm_env.incoming import dm_worlds, from_dm_env
     from entity_gym.bridges.gymnasium.incoming import from_gymnasium, gymnasium_worlds
-    from entity_gym.bridges.outgoing import to_dm_env, to_gymnasium, to_pettingzoo
+    from entity_gym.bridges.outgoing import make_dm, make_gym, to_dm_env, to_gymnasium, to_pettingzoo
     from entity_gym.bridges.pettingzoo.incoming import from_pettingzoo, pettingzoo_worlds
 
 __all__ = [
@@ -20,6 +20,8 @@ __all__ = [
     "from_gymnasium",
     "from_pettingzoo",
     "gymnasium_worlds",
+    "make_dm",
+    "make_gym",
     "pettingzoo_worlds",
     "to_dm_env",
     "to_gymnasium",
@@ -33,5 +35,5 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     library = name.removeprefix("from_").partition("_")[0]
-    module = "outgoing" if name.startswith("to_") else _MODULES[library]
+    module = "outgoing" if name.startswith(("to_", "make_")) else _MODULES[library]
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)

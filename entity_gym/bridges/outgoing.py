@@ -1,7 +1,8 @@
-"""Entity environments for libraries that have no entities: one environment as a Gymnasium, PettingZoo or dm_env environment.
+"""Entity environments for libraries that have no entities: in the padded form (`entity_gym.bridges.padded`).
 
-env = to_gymnasium("MineSweeper", form="ragged")                    # as many rows as there are entities
-env = to_gymnasium("MineSweeper")                                   # padded: one Dict of fixed arrays, with masks
+env = make_gym("CartPole-v1", num_envs=8)                           # many, as a Gymnasium vector environment
+env = make_dm("CartPole-v1", num_envs=8)                            # many, as a dm_env environment
+env = to_gymnasium("MineSweeper")                                   # one
 env = to_gymnasium(MyWorld, max_entities={"Robot": 4, "Box": 20})   # a Python world does not say how many there can be
 env = to_gymnasium("MineSweeper", measure=True)                     # as much room as random episodes have needed
 env = to_pettingzoo("MultiSnake", num_snakes=4, num_players=2, max_actors={"move": 2})
@@ -13,65 +14,85 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from entity_gym.bridges.measuring import measure_room
 from entity_gym.environment import Environment
-from entity_gym.errors import nearest
 from entity_gym.pools.players import players_of
 from entity_gym.pools.pool import SlotVecEnv
 from entity_gym.pools.spec import EnvSpec
-from entity_gym.registry import Prepared, draws, make, make_single_pool, prepare, spec_of
+from entity_gym.pools.vec_env import VecEnv
+from entity_gym.registry import Prepared, draws, make_pool, make_single_pool, prepare, spec_of
 
 if TYPE_CHECKING:  # each needs its library
-    from entity_gym.bridges.dm_env.envs import DmEnvironment
-    from entity_gym.bridges.gymnasium.envs import GymnasiumEnv
+    from entity_gym.bridges.dm_env.envs import DmEnvironment, DmVecEnv
+    from entity_gym.bridges.gymnasium.envs import GymnasiumEnv, GymnasiumVectorEnv
     from entity_gym.bridges.pettingzoo.envs import PlayersParallelEnv
 
 Made = TypeVar("Made")
-GymnasiumFormName = Literal["padded", "nested", "ragged"]
+Pool = TypeVar("Pool", bound=VecEnv)
 
 
-def to_gymnasium(
-    env: Any,
-    form: GymnasiumFormName = "padded",
-    render_mode: str | None = None,
-    *,
-    measure: bool = False,
-    **options: Any,
-) -> GymnasiumEnv:
-    """Make one environment as a `gymnasium.Env`.
+def make_gym(env: Any, num_envs: int = 1, *, render_mode: str | None = None, **options: Any) -> GymnasiumVectorEnv:
+    """Make a pool of environments as a `gymnasium.vector.VectorEnv`, with `send` and `recv` for asynchronous steps.
+
+    Args:
+        env: as in `make`.
+        num_envs: number of environments.
+        render_mode: "rgb_array", or None.
+        options: as in `make`, with `max_entities` and `max_actors` as in `to_gymnasium`.
+
+    Raises:
+        ValueError: as `make` does, and if it is not known how many entities or actors there can be.
+        ImportError: naming what to install.
+    """
+    from entity_gym.bridges.gymnasium.envs import GymnasiumVectorEnv
+
+    _check_render_mode(render_mode)
+    prepared = _prepare_many(env, num_envs, options)
+    return _wrap(prepared, make_pool(prepared), lambda pool, spec: GymnasiumVectorEnv(pool, spec, render_mode))
+
+
+def make_dm(env: Any, num_envs: int = 1, **options: Any) -> DmVecEnv:
+    """Make a pool of environments as a `dm_env.Environment`; arguments and errors as in `make_gym`, without `render_mode`."""
+    from entity_gym.bridges.dm_env.envs import DmVecEnv
+
+    prepared = _prepare_many(env, num_envs, options)
+    # An environment whose episode has ended answers without a step, so the form itself collects `batch_size` of them.
+    pool = make_pool(replace(prepared, config=replace(prepared.config, batch_size=1)))
+    return _wrap(prepared, pool, DmVecEnv)
+
+
+def to_gymnasium(env: Any, render_mode: str | None = None, *, measure: bool = False, **options: Any) -> GymnasiumEnv:
+    """Make one environment as a `gymnasium.Env`, for Stable-Baselines3 and other libraries.
 
     Args:
         env: as in `make`: a name, "package.module:Class", a class or a function; or one `Environment`, closed with the result.
-        form: "padded", one level of arrays of fixed shapes with masks, for Stable-Baselines3 and others; "nested", the same in
-            nested dictionaries, with a dictionary of actions; or "ragged", rows whose number varies.
         render_mode: "rgb_array", or None.
         measure: play up to 50 random episodes first, give the padded arrays as much room as these have needed, and print
             `max_entities` and `max_actors` to standard error; those that are given stay as they are. A trained policy may meet
             more entities than a random one.
-        options: those of `make` that concern one environment, and the environment's parameters. `max_entities` (type -> room)
-            and `max_actors` (action -> room) are for the padded forms: environments that are not compiled do not say how many
-            there can be, and compiled ones may allow many more than there are. An environment that shows more raises ValueError.
+        options: those of `make` that concern one environment, and the environment's parameters. With `max_entities` (type ->
+            room) and `max_actors` (action -> room): environments that are not compiled do not say how many there can be, and
+            compiled ones may allow many more than there are. An environment that shows more raises ValueError.
 
     Raises:
-        ValueError: for options that are not allowed, and for worlds that do not fit the form, naming one that they fit.
+        ValueError: for options that are not allowed, or if it is not known how many entities or actors there can be.
         ImportError: naming what to install.
     """
-    from entity_gym.bridges.gymnasium.envs import GymnasiumEnv, PaddedEnv, RaggedEnv, gymnasium_spec
+    from entity_gym.bridges.gymnasium.envs import GymnasiumEnv, gymnasium_spec
 
-    if form not in get_args(GymnasiumFormName):
-        raise ValueError(f"form is {form!r}; {nearest(form, get_args(GymnasiumFormName))}")
-    for option, given in (("measure", measure or None), *options.items()):
-        if form == "ragged" and given is not None and option in ("measure", "max_entities", "max_actors"):
-            raise ValueError(f"{option} is for form='padded'; there is no limit with form='ragged', so leave it out")
     prepared = _prepare_one(env, render_mode, options)
-    wrapper = {"padded": PaddedEnv, "nested": GymnasiumEnv, "ragged": RaggedEnv}[form]
-    made, pool = _wrap_pool(prepared, lambda pool, spec: wrapper(pool, spec, render_mode), measure)
+    pool = make_single_pool(prepared)
+
+    def wrap(pool: SlotVecEnv, spec: EnvSpec) -> GymnasiumEnv:
+        return GymnasiumEnv(pool, _with_measured_room(prepared, pool) if measure else spec, render_mode)
+
+    made = _wrap(prepared, pool, wrap)
     if not draws(prepared, pool):
         made.metadata = {**made.metadata, "render_modes": []}
     if not isinstance(env, Environment):  # gymnasium.make would make another environment with the same object inside
-        made.spec = gymnasium_spec(made.env_spec, env, form)
+        made.spec = gymnasium_spec(made.env_spec, env)
     return made
 
 
@@ -96,7 +117,8 @@ def to_pettingzoo(env: Any, *, render_mode: str | None = None, **options: Any) -
             f"{prepared.config.name} has no players, and PettingZoo's agents are players: give its class num_players(), "
             "players() and seen_by() as entity_gym.pools.players says, or use to_gymnasium, where the whole world is one agent"
         )
-    return _wrap_pool(prepared, lambda pool, spec: PlayersParallelEnv(pool, spec, mapping, render_mode))[0]
+    pool = make_single_pool(prepared)
+    return _wrap(prepared, pool, lambda pool, spec: PlayersParallelEnv(pool, spec, mapping, render_mode))
 
 
 def to_dm_env(env: Any, seed: int = 0, **options: Any) -> DmEnvironment:
@@ -114,39 +136,48 @@ def to_dm_env(env: Any, seed: int = 0, **options: Any) -> DmEnvironment:
     from entity_gym.bridges.dm_env.envs import DmEnvironment
 
     if options.pop("num_envs", 1) != 1:
-        raise ValueError("to_dm_env makes one environment; make(..., num_envs, env_type='dm') has several side by side")
-    return DmEnvironment(make(_source_of(env), 1, seed=seed, env_type="dm", **options))
+        raise ValueError("to_dm_env makes one environment; make_dm(..., num_envs) has several side by side")
+    return DmEnvironment(make_dm(_source_of(env), 1, seed=seed, **options))
+
+
+def _prepare_many(env: Any, num_envs: int, options: dict[str, Any]) -> Prepared:
+    if options.get("final_observations") not in (None, "all"):
+        raise ValueError(f"final_observations is {options['final_observations']!r}; make_gym and make_dm need 'all'")
+    return prepare(env, {"num_envs": num_envs, **options, "final_observations": "all"})
 
 
 def _prepare_one(env: Any, render_mode: str | None, options: dict[str, Any]) -> Prepared:
-    prepared = prepare(_source_of(env), {**options, "env_type": "gymnasium", "render_mode": render_mode})
+    _check_render_mode(render_mode)
+    prepared = prepare(_source_of(env), options)
     if prepared.config.num_envs != 1:
-        raise ValueError(f"num_envs is {prepared.config.num_envs}; this is one environment, and make() makes several")
+        raise ValueError(
+            f"num_envs is {prepared.config.num_envs}; this is one environment, and make_gym() makes several"
+        )
     return prepared
 
 
-def _wrap_pool(
-    prepared: Prepared, wrap: Callable[[SlotVecEnv, EnvSpec], Made], measure: bool = False
-) -> tuple[Made, SlotVecEnv]:
-    """Make a pool of one environment without autoreset; return wrap(pool, spec) and the pool. An error in `wrap` closes it."""
-    pool = make_single_pool(prepared)
+def _check_render_mode(render_mode: Any) -> None:
+    if render_mode not in (None, "rgb_array"):
+        raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
+
+
+def _wrap(prepared: Prepared, pool: Pool, wrap: Callable[[Pool, EnvSpec], Made]) -> Made:
+    """Return wrap(pool, spec). An error in `wrap` closes the pool."""
     try:
-        if measure:
-            prepared = _with_measured_room(prepared, pool)
-        return wrap(pool, spec_of(prepared, pool)), pool
+        return wrap(pool, spec_of(prepared, pool))
     except BaseException:
         pool.close()
         raise
 
 
-def _with_measured_room(prepared: Prepared, pool: SlotVecEnv) -> Prepared:
-    """Measure the room that `pool` needs, print it, and set what `max_entities` and `max_actors` do not say already."""
+def _with_measured_room(prepared: Prepared, pool: SlotVecEnv) -> EnvSpec:
+    """Measure the room that `pool` needs, print it, and return a spec with it; given `max_entities` and `max_actors` stay."""
     config = prepared.config
     room = measure_room(pool, config.seed)
     entities, actors = room.entities | dict(config.max_entities or {}), room.actors | dict(config.max_actors or {})
     played = f"{room.episodes} random episodes, {room.steps:,} steps"
     print(f"{config.name}: {played}, need room for {room}", file=sys.stderr)
-    return replace(prepared, config=replace(config, max_entities=entities, max_actors=actors))
+    return spec_of(replace(prepared, config=replace(config, max_entities=entities, max_actors=actors)), pool)
 
 
 def _source_of(env: Any) -> Any:

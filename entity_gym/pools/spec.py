@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
-
 from entity_gym.actions import ActionSpace
 from entity_gym.errors import nearest
 from entity_gym.pools.slots import FinalObservations, check_num_envs, check_seed
@@ -17,9 +15,8 @@ from entity_gym.pools.workers import check_affinity, check_num_threads
 from entity_gym.spaces import FeatureKind, ObsSpace, describe
 
 if TYPE_CHECKING:  # it imports a compiler
-    from entity_gym.compiled import Array, CompiledEnvironment
+    from entity_gym.compiled import CompiledEnvironment
 
-EnvType = Literal["entity", "gymnasium", "dm"]
 Executor = Literal["thread", "process", "list"]
 InvalidActions = Literal["replace", "raise"]
 
@@ -41,17 +38,14 @@ class EnvConfig:
         seed: environment i draws from `SeedSequence((seed, i))`.
         max_episode_steps: steps after which an episode is truncated; None: as the environment says.
         reward_threshold: mean episodic reward at which the environment counts as solved; for information only.
-        max_num_players: room for so many rows in arrays with a row a player; None: as the environment says.
-        env_type: "entity" makes a `VecEnv`, "gymnasium" a `GymnasiumVectorEnv` and "dm" a `DmVecEnv`.
-        final_observations: the last observations to keep, "truncated" if None; "gymnasium" and "dm" need "all", and get it.
+        final_observations: the last observations to keep, "truncated" if None.
         entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
         compile: false runs compiled environments as ordinary Python.
-        max_entities: for "gymnasium" and "dm", entity type -> room in padded arrays. Types that are left out have as much as
-            they declare; those of Python environments declare nothing.
+        max_entities: for `make_gym` and `make_dm`, entity type -> room in padded arrays. Types that are left out have as much
+            as they declare; those of Python environments declare nothing.
         max_actors: in the same way, action -> room for those who act.
-        invalid_actions: for "gymnasium" and "dm", what happens to an action that is not open: "replace" by the next open one
-            (also if None), or "raise". Entity pools always raise.
-        render_mode: for "gymnasium": "rgb_array", or None.
+        invalid_actions: for `make_gym` and `make_dm`, what happens to an action that is not open: "replace" by the next open
+            one (also if None), or "raise". Entity pools always raise.
         parameters: the environment's own. `make` takes them by keyword, like options.
 
     Raises:
@@ -68,15 +62,12 @@ class EnvConfig:
     seed: int = 0
     max_episode_steps: int | None = None
     reward_threshold: float | None = None
-    max_num_players: int | None = None
-    env_type: EnvType = "entity"
     final_observations: FinalObservations | None = None
     entity_ids: bool = False
     compile: bool = True
     max_entities: Mapping[str, int] | None = None
     max_actors: Mapping[str, int] | None = None
     invalid_actions: InvalidActions | None = None
-    render_mode: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,33 +78,14 @@ class EnvConfig:
         check_affinity(self.thread_affinity_offset)
         check_seed(self.seed)
         for option, allowed in (
-            ("env_type", get_args(EnvType)),
             ("executor", (None, *get_args(Executor))),
             ("final_observations", (None, *get_args(FinalObservations))),
             ("invalid_actions", (None, *get_args(InvalidActions))),
-            ("render_mode", (None, "rgb_array")),
         ):
             if getattr(self, option) not in allowed:
                 raise ValueError(f"{option} is {getattr(self, option)!r}; allowed: {', '.join(map(repr, allowed))}")
-        for option in ("max_episode_steps", "max_num_players"):
-            if getattr(self, option) is not None:
-                _check_positive(option, getattr(self, option))
-        if self.render_mode is not None and self.env_type != "gymnasium":
-            raise ValueError(
-                f"render_mode is {self.render_mode!r}, which is for env_type='gymnasium'; others just render"
-            )
-        if self.env_type == "entity":
-            for option in ("max_entities", "max_actors"):
-                if getattr(self, option) is not None:
-                    raise ValueError(f"{option} is for env_type='gymnasium' and 'dm'; entities are not padded")
-            if self.invalid_actions == "replace":
-                raise ValueError(
-                    "invalid_actions is 'replace', which is for env_type='gymnasium' and 'dm'; entity pools raise"
-                )
-        elif self.final_observations not in (None, "all"):
-            raise ValueError(
-                f"final_observations is {self.final_observations!r}; env_type={self.env_type!r} needs 'all'"
-            )
+        if self.max_episode_steps is not None:
+            _check_positive("max_episode_steps", self.max_episode_steps)
 
     def resolved(self, *, compiled: bool) -> EnvConfig:
         """Replace None by the values that follow from the other options, and from whether the environment is compiled.
@@ -131,7 +103,7 @@ class EnvConfig:
             raise ValueError(
                 f"num_processes is {self.num_processes!r}, which is for executor='process'; it is {executor!r}"
             )
-        final = self.final_observations or ("truncated" if self.env_type == "entity" else "all")
+        final = self.final_observations or "truncated"
         return replace(self, executor=executor, batch_size=self.batch_size or self.num_envs, final_observations=final)
 
     def __str__(self) -> str:
@@ -140,6 +112,9 @@ class EnvConfig:
 
 #: The names of all options of `make`; its other arguments are parameters of the environment.
 OPTIONS = tuple(each.name for each in fields(EnvConfig) if each.name not in ("name", "parameters"))
+
+#: Those that concern padded arrays alone.
+PADDED_OPTIONS = ("max_entities", "max_actors", "invalid_actions")
 
 
 @dataclass(frozen=True)
@@ -211,7 +186,6 @@ class EnvSpec:
         action_space: its actions by name.
         entities: type -> features, and how many there can be.
         actions: name -> bounds, names of choices, and how many act.
-        arrays: name -> shape, dtype and bounds of the fixed arrays.
     """
 
     config: EnvConfig
@@ -219,7 +193,6 @@ class EnvSpec:
     action_space: Mapping[str, ActionSpace]
     entities: Mapping[str, EntitySpec]
     actions: Mapping[str, ActionSpec]
-    arrays: Mapping[str, Array]
 
     @property
     def reward_threshold(self) -> float | None:
@@ -237,9 +210,6 @@ class EnvSpec:
         if self.obs_space.global_features:
             shown = describe(self.obs_space.global_features, self.obs_space.global_kinds)
             lines.append(f"    global features [{shown}]")
-        for name, array in self.arrays.items():
-            bounds = f"{_bound(array.low)} to {_bound(array.high)}"
-            lines.append(f"    array {name!r}: {array.shape} {array.dtype}, {bounds}")
         lines.append("  actions:")
         lines += [f"    {name}: {action}" for name, action in self.actions.items()]
         return "\n".join(lines)
@@ -247,10 +217,6 @@ class EnvSpec:
 
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, 110, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
-
-
-def _bound(value: Any) -> str:
-    return str(value.tolist()) if isinstance(value, np.ndarray) else str(value)
 
 
 def describe_spaces(
@@ -288,9 +254,7 @@ def describe_spaces(
             space.selects or (space.discrete and getattr(action, "masked", True)),
             _most(entities),
         )
-    return EnvSpec(
-        config, obs_space, action_space, entities, actions, {} if declared is None else dict(declared.arrays)
-    )
+    return EnvSpec(config, obs_space, action_space, entities, actions)
 
 
 def _check_room(option: str, given: Any, allowed: Mapping[str, object]) -> None:

@@ -13,7 +13,7 @@ from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import list_envs, look_up, make, make_spec, register
-from tests.entity_gym.bridges.form_worlds import Crowd, Hall
+from tests.entity_gym.bridges.out_worlds import Hall
 from tests.entity_gym.pools.kinds_of_pools import Counter, content, play_together
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 
@@ -178,23 +178,14 @@ def test_processes_play_the_same_episodes_as_threads(closing: list[VecEnv], thre
         ({"num_threads": 0}, "num_threads is 0"),
         ({"seed": -1}, "seed is -1; it must not be negative"),
         ({"max_episode_steps": 0}, "max_episode_steps is 0; it must be a whole number of at least 1"),
-        ({"env_type": "gym"}, "env_type is 'gym'; allowed: 'entity', 'gymnasium', 'dm'"),
         ({"executor": "threads"}, "executor is 'threads'; allowed: None, 'thread', 'process', 'list'"),
         ({"executor": "list", "num_threads": 2}, "are for executor='thread'; it is 'list'"),
         ({"executor": "thread", "num_processes": 2}, "num_processes is 2, which is for executor='process'"),
-        ({"final_observations": "none", "env_type": "gymnasium"}, "env_type='gymnasium' needs 'all'"),
         ({"final_observations": "some"}, "final_observations is 'some'"),
-        ({"render_mode": "rgb_array"}, "which is for env_type='gymnasium'"),
-        ({"max_num_players": 2}, "MineSweeper has no arrays with a row a player"),
         ({"width": 0}, "width=0"),
-        ({"max_entities": {"Mine": 3}}, "max_entities is for env_type='gymnasium' and 'dm'"),
-        ({"invalid_actions": "replace"}, "which is for env_type='gymnasium' and 'dm'; entity pools raise"),
-        ({"invalid_actions": "ignore", "env_type": "dm"}, "invalid_actions is 'ignore'; allowed"),
-        ({"env_type": "dm", "max_entities": {"Mines": 3}}, "max_entities names 'Mines'; .*did you mean 'Mine'"),
-        (
-            {"env_type": "dm", "max_actors": {"Move": 0}},
-            "max_actors\\['Move'\\] is 0; it must be a whole number of at least 1",
-        ),
+        ({"invalid_actions": "ignore"}, "invalid_actions is 'ignore'; allowed"),
+        ({"max_entities": {"Mines": 3}}, "max_entities names 'Mines'; .*did you mean 'Mine'"),
+        ({"max_actors": {"Move": 0}}, "max_actors\\['Move'\\] is 0; it must be a whole number of at least 1"),
     ],
 )
 def test_an_option_that_cannot_be_is_named(options: dict[str, Any], message: str) -> None:
@@ -205,6 +196,12 @@ def test_an_option_that_cannot_be_is_named(options: dict[str, Any], message: str
 def test_make_refuses_what_make_spec_refuses() -> None:
     with pytest.raises(ValueError, match="num_processes is 2, which is for executor='process'"):
         make("MineSweeper", executor="thread", num_processes=2)
+
+
+@pytest.mark.parametrize("options", [{"max_entities": {"Mine": 3}}, {"invalid_actions": "replace"}])
+def test_make_does_not_pad(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="which is for make_gym and make_dm: make does not pad entities"):
+        make("MineSweeper", **options)
 
 
 # ---- registering
@@ -254,14 +251,13 @@ def test_a_spec_shows_configuration_observation_and_actions() -> None:
     )
     for part in (
         "num_envs=4, batch_size=2, num_threads=1",
-        "thread_affinity_offset=-1, seed=7, max_episode_steps=100, reward_threshold=3, max_num_players=1",
+        "thread_affinity_offset=-1, seed=7, max_episode_steps=100, reward_threshold=3",
         "width=8, height=6",
         "Mine: at most 64, features [x, y]",
         "Move: categorical, 0 to 4 (x+1, x-1, y+1, y-1, Defuse Mines), at most 16 actor(s), masked",
         "Fire Orbital Cannon: select entity, 0 to 80, at most 1 actor(s)",
     ):
         assert part in shown
-    assert "array 'obs': (4,) float32, [-4.8" in repr(make_spec("CartPole-v1"))
 
 
 def test_a_spec_can_be_used_in_code() -> None:
@@ -270,14 +266,12 @@ def test_a_spec_can_be_used_in_code() -> None:
     assert list(spec.obs_space.entities) == ["Cart"]
     assert (spec.actions["Push"].bounds, spec.actions["Push"].max_actors) == ((0, 1), 1)
     assert spec.actions["Push"].space.labels == ("left", "right")
-    assert spec.arrays["obs"].shape == (4,)
-    assert spec.arrays["obs"].high[0] == np.float32(4.8)
 
 
 def test_max_entities_decides_how_far_a_selection_can_reach() -> None:
     # rows of 3 doors, 2 guests and a lamp: 0 to 5; with 1 guest, 0 to 4, and one actor
     assert (make_spec(Hall).actions["enter"].bounds, make_spec(Hall).actions["enter"].max_actors) == ((0, 5), 2)
-    smaller = make_spec(Hall, env_type="dm", max_entities={"Guest": 1}).actions["enter"]
+    smaller = make_spec(Hall, max_entities={"Guest": 1}).actions["enter"]
     assert (smaller.bounds, smaller.max_actors) == ((0, 4), 1)
 
 
@@ -290,15 +284,6 @@ def test_a_python_environment_has_a_spec_without_bounds_on_entities() -> None:
     )
     assert "Total: any number" in repr(spec)
     assert spec.config.parameters["limit"] == 4
-
-
-def test_max_num_players_is_the_room_for_rows_of_players() -> None:
-    with make(Crowd, max_num_players=3, players=3, compile=False) as pool:
-        assert pool.reset().arrays["info:players.strength"].values.tolist() == [7, 8, 9]
-    with make(Crowd, max_num_players=2, players=3, compile=False) as pool, pytest.raises(IndexError, match="size 2"):
-        pool.reset()
-    assert make_spec(Crowd).config.max_num_players == 4
-    assert make_spec(Crowd, max_num_players=9).config.max_num_players == 9
 
 
 # ---- what is imported

@@ -1,8 +1,6 @@
 """dm_env environments over pools: N environments side by side (`DmVecEnv`), or one (`DmEnvironment`).
 
-The observation is one nested dictionary of the padded form's observation and info (`entity_gym.bridges.padded`); an observation
-that is a single array is called "obs". Rows of players stand one after another over all environments, and
-["players"]["env_id"] names the environment of each row.
+The observation is one dictionary of the padded form's observation and info (`entity_gym.bridges.padded`).
 
 Actions are arrays of integers, or of float32 for continuous ones, within `action_spec()`. One that is not open becomes the next
 open one, unless `invalid_actions="raise"`; `replaced_actions` counts these.
@@ -12,21 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.columns import cat, gather
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.padded import (
-    Field,
-    PaddedForm,
-    Tree,
-    in_batch,
-    merge_trees,
-    without_offsets,
-)
+from entity_gym.bridges.padded import Field, PaddedForm, frame_of, in_batch
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_batch_size, check_env_id
 
@@ -38,41 +29,12 @@ except ImportError as error:
 
 FIRST, MID, LAST = (int(each) for each in dm_env.StepType)
 
-
-class PlayersArray(specs.Array):  # type: ignore[misc, unused-ignore]
-    """Spec of any number of rows of one shape; the first number of `shape` is -1."""
-
-    __slots__ = ()
-
-    def validate(self, value: Any) -> Any:
-        """Return `value` as an array; raises ValueError if its rows have another shape or dtype."""
-        array = np.asarray(value)
-        if array.ndim != len(self.shape) or array.shape[1:] != self.shape[1:] or array.dtype != self.dtype:
-            raise ValueError(f"{self.name} has shape {array.shape} and dtype {array.dtype}; expected {self}")
-        return array
-
-    def generate_value(self) -> NDArray[Any]:
-        """Return one row of zeros."""
-        return np.zeros((1, *self.shape[1:]), self.dtype)
-
-
-def observation_spec(spec: EnvSpec) -> Any:
-    """Return the `dm_env.specs` of one environment's observation, nested in dictionaries.
-
-    Raises:
-        ValueError: if the spec does not say how many entities or actors there can be.
-    """
-    form = PaddedForm(spec)
-    return _specs(_merged(form.observation, form.info), "observation")
-
-
-def action_spec(spec: EnvSpec) -> Any:
-    """Return the bounded array of one environment's action, or action -> bounded array; raises as `observation_spec` does."""
-    return _specs(PaddedForm(spec).action, "action")
+#: Time steps of n environments: "step_type", "reward" and "discount", (n,), and "observation", whose arrays have n rows.
+Steps: TypeAlias = dict[str, Any]
 
 
 class DmVecEnv(dm_env.Environment):  # type: ignore[misc, unused-ignore]
-    """A pool as a `dm_env.Environment` of N environments side by side.
+    """A pool as a `dm_env.Environment` of N environments side by side; `make_dm` makes it.
 
     A `TimeStep` holds arrays: step_type (n,) int32 (0 first, 1 mid, 2 last), reward (n,) float32, discount (n,) float32, and the
     observation. The discount is 0 where an episode terminated, and 1 elsewhere, also where it was truncated.
@@ -96,7 +58,6 @@ class DmVecEnv(dm_env.Environment):  # type: ignore[misc, unused-ignore]
         self.num_envs = len(pool)
         self.batch_size = check_batch_size(spec.config.batch_size, self.num_envs)
         self._form = PaddedForm(spec, self.num_envs)
-        self._fields = _merged(self._form.observation, self._form.info)
         self._everyone = np.arange(self.num_envs)
         self.obs: VecObs | None = None
         self._forget()
@@ -167,12 +128,12 @@ class DmVecEnv(dm_env.Environment):  # type: ignore[misc, unused-ignore]
         return _time_step(parts, np.sort([part["observation"]["env_id"][0] for part in parts]))
 
     def observation_spec(self) -> Any:
-        """Return the specs of all environments together; `observation_spec(env.spec)` is of one."""
-        return _specs(self._fields, "observation", self.num_envs)
+        """Return the specs of all environments together."""
+        return observation_spec(self._form, self.num_envs)
 
     def action_spec(self) -> Any:
-        """Return the specs of all environments together; `action_spec(env.spec)` is of one."""
-        return _specs(self._form.action, "action", self.num_envs)
+        """Return the specs of all environments together."""
+        return action_spec(self._form, self.num_envs)
 
     def reward_spec(self) -> specs.Array:
         """Return the spec of all environments together."""
@@ -190,14 +151,15 @@ class DmVecEnv(dm_env.Environment):  # type: ignore[misc, unused-ignore]
         """Forget the episodes that have ended, and what is under way."""
         self._form.forget_replaced()
         self._ended = np.zeros(self.num_envs, np.bool_)
-        self._next: Tree | None = None  # first time steps of the environments that have `_ended`, in some order
-        self._ready: deque[Tree] = deque()  # time steps for `recv`, of one environment each
+        self._next: Steps | None = None  # first time steps of the environments that have `_ended`, in some order
+        self._ready: deque[Steps] = deque()  # time steps for `recv`, of one environment each
         self._num_under_way = 0  # in the pool
 
-    def _shown(self, obs: VecObs) -> Tree:
+    def _shown(self, obs: VecObs) -> Steps:
         """Return the time steps of `obs`, with last observations where episodes ended; keeps the next first ones."""
         self.obs = obs
-        frames = _merged(*self._form.show(obs))
+        observation, info = self._form.show(obs)
+        frames = {**observation, **info}
         step_type = np.where(obs.done, LAST, np.where(obs.elapsed_step == 0, FIRST, MID)).astype(np.int32)
         discount = np.where(obs.done & ~obs.truncated, np.float32(0), np.float32(1))
         steps = {"step_type": step_type, "reward": obs.reward, "discount": discount, "observation": frames}
@@ -207,15 +169,16 @@ class DmVecEnv(dm_env.Environment):  # type: ignore[misc, unused-ignore]
         if obs.final is None or not np.array_equal(obs.final.env_id, obs.env_id[ended]):
             raise ValueError("the dm form needs every last observation: make the pool with final_observations='all'")
         zeros, ones = np.zeros(len(ended), np.float32), np.ones(len(ended), np.float32)
-        first: dict[str, Tree] = {"step_type": np.full(len(ended), FIRST, np.int32), "reward": zeros, "discount": ones}
+        first: Steps = {"step_type": np.full(len(ended), FIRST, np.int32), "reward": zeros, "discount": ones}
         first["observation"] = gather(frames, ended)
         self._next = first if self._next is None else cat([self._next, first])
         self._ended[obs.env_id[ended]] = True
         rows = np.arange(len(obs))
         rows[ended] = len(obs) + np.arange(len(ended))
-        return {**steps, "observation": gather(cat([frames, _merged(*self._form.show_final(obs.final))]), rows)}
+        last, last_info = self._form.show_final(obs.final)
+        return {**steps, "observation": gather(cat([frames, {**last, **last_info}]), rows)}
 
-    def _first(self, ids: NDArray[np.int64]) -> Tree:
+    def _first(self, ids: NDArray[np.int64]) -> Steps:
         """Return the first time steps of the environments `ids`, whose episodes have ended, and forget them."""
         assert self._next is not None
         self._ended[ids] = False
@@ -232,7 +195,8 @@ class DmEnvironment(dm_env.Environment):  # type: ignore[misc, unused-ignore]
         if pool.num_envs != 1:
             raise ValueError(f"the pool has {pool.num_envs} environments; a DmEnvironment is one")
         self.pool = pool
-        self._observation_spec, self._action_spec = observation_spec(pool.spec), action_spec(pool.spec)
+        form = PaddedForm(pool.spec)
+        self._observation_spec, self._action_spec = observation_spec(form), action_spec(form)
         self._has_ended = False
 
     def reset(self) -> dm_env.TimeStep:
@@ -245,7 +209,7 @@ class DmEnvironment(dm_env.Environment):  # type: ignore[misc, unused-ignore]
         return self._one(self.pool.step(in_batch(action)))
 
     def observation_spec(self) -> Any:
-        """Return a nested dictionary of `dm_env.specs`."""
+        """Return name -> bounded array."""
         return self._observation_spec
 
     def action_spec(self) -> Any:
@@ -267,42 +231,36 @@ class DmEnvironment(dm_env.Environment):  # type: ignore[misc, unused-ignore]
     def _one(self, steps: dm_env.TimeStep) -> dm_env.TimeStep:
         step_type = dm_env.StepType(int(steps.step_type[0]))
         self._has_ended = step_type is dm_env.StepType.LAST
-        observation = _without_batch(steps.observation, self._observation_spec)
+        observation = {name: np.asarray(value) for name, value in frame_of(steps.observation, 0).items()}
         if step_type is dm_env.StepType.FIRST:
             return dm_env.restart(observation)
         return dm_env.TimeStep(step_type, float(steps.reward[0]), float(steps.discount[0]), observation)
 
 
-def _time_step(parts: list[Tree], ids: NDArray[np.int64]) -> dm_env.TimeStep:
+def observation_spec(form: PaddedForm, *batch: int) -> dict[str, Any]:
+    """Return the `dm_env.specs` of an observation, with the dimension `batch` before their shapes."""
+    return {name: _spec(field, name, *batch) for name, field in {**form.observation, **form.info}.items()}
+
+
+def action_spec(form: PaddedForm, *batch: int) -> Any:
+    """Return the bounded array of an action, or action -> bounded array, with the dimension `batch` before their shapes."""
+    if isinstance(form.action, dict):
+        return {name: _spec(field, name, *batch) for name, field in form.action.items()}
+    return _spec(form.action, "action", *batch)
+
+
+def _spec(field: Field, name: str, *batch: int) -> specs.BoundedArray:
+    low, high = (np.broadcast_to(bound, (*batch, *field.shape)) for bound in field.bounds())
+    return specs.BoundedArray((*batch, *field.shape), field.dtype, low, high, name)
+
+
+def _time_step(parts: list[Steps], ids: NDArray[np.int64]) -> dm_env.TimeStep:
     """Return the time steps of `parts` in the order of `ids`."""
-    steps: Tree = cat(parts)
+    steps: Any = cat(parts)
     env_id = steps["observation"]["env_id"]
     if not np.array_equal(env_id, ids):
         steps = gather(steps, np.argsort(env_id)[np.argsort(np.argsort(ids))])
-    return dm_env.TimeStep(**without_offsets(steps))
-
-
-def _without_batch(tree: Tree, spec: Any) -> Tree:
-    """Return an observation of a pool of one environment without the dimension of environments, which ragged rows lack."""
-    if isinstance(tree, dict):
-        return {name: _without_batch(branch, spec[name]) for name, branch in tree.items()}
-    return tree if isinstance(spec, PlayersArray) else np.asarray(tree[0])
-
-
-def _merged(observation: Tree, info: dict[str, Tree]) -> dict[str, Tree]:
-    """Return observation and info in one dictionary."""
-    return merge_trees(observation if isinstance(observation, dict) else {"obs": observation}, info)
-
-
-def _specs(tree: Tree, name: str, *batch: int) -> Any:
-    """Return the `dm_env.specs` of the fields, with the dimension `batch` before their shapes."""
-    if isinstance(tree, dict):
-        return {key: _specs(branch, key, *batch) for key, branch in tree.items()}
-    field: Field = tree
-    if field.ragged:
-        return PlayersArray((-1, *field.shape), field.dtype, name)
-    low, high = (np.broadcast_to(bound, (*batch, *field.shape)) for bound in field.bounds())
-    return specs.BoundedArray((*batch, *field.shape), field.dtype, low, high, name)
+    return dm_env.TimeStep(**steps)
 
 
 def _rows(action: Any, keep: NDArray[np.bool_]) -> Any:

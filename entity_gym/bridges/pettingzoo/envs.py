@@ -3,13 +3,12 @@
 The agents are "player_0", "player_1", ... All stay until the episode ends, which it does for all at once. Each sees the world
 as `seen_by` says, in the padded form (`entity_gym.bridges.padded`), with its own actors and reward.
 
-`action_mask` is in the observation as PettingZoo has it, so `env.action_space(agent).sample(mask)` takes it: (C,) for an action
-that is a plain number, else action -> one (C,) for each actor. If some action is continuous, for which `sample` takes no mask, it
-is in the info instead: action -> (A, C), without the continuous ones.
+The info has `action_mask`, if there are choices, as `env.action_space(agent).sample(mask)` takes it.
 """
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.bridges.padded import PaddedForm, Tree, frame_of, in_batch
+from entity_gym.bridges.padded import PaddedForm, frame_of, in_batch
 from entity_gym.errors import nearest
 from entity_gym.pools.players import Part, PlayerMapping, Seating
 from entity_gym.pools.pool import SlotVecEnv
@@ -30,6 +29,7 @@ try:
     from pettingzoo import ParallelEnv
 
     from entity_gym.bridges.gymnasium.envs import action_space, observation_space, unless_taken
+
 except ImportError as error:
     raise ImportError(f'this needs PettingZoo ({error}): pip install "enn-ppo[pettingzoo]"') from error
 
@@ -179,43 +179,23 @@ class _View:
     """One agent's frames in the padded form; raises ValueError if the spec does not say how many entities there can be."""
 
     def __init__(self, spec: EnvSpec, agent: str) -> None:
-        # Fixed arrays show the world as nobody in particular sees it, so they are left out.
-        spec = replace(spec, arrays={}, config=replace(spec.config, name=f"{spec.config.name}, {agent}"))
-        self.form = PaddedForm(spec)
-        self.action_space = action_space(spec)
-        self._choosing = [name for name, space in spec.action_space.items() if space.discrete]
-        self._masks_in_info = len(self._choosing) < len(spec.action_space)
-        shown = dict(observation_space(spec).spaces)  # type: ignore[attr-defined]
-        masks = shown.pop("action_mask")
-        self.observation_space = spaces.Dict(
-            shown if self._masks_in_info else {**shown, "action_mask": self._mask_space(masks)}
-        )
+        self.form = PaddedForm(replace(spec, config=replace(spec.config, name=f"{spec.config.name}, {agent}")))
+        self.observation_space, self.action_space = observation_space(self.form), action_space(self.form)
 
     def show(self, view: VecObs) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the observation and info of a frame as this agent sees it."""
-        observation, info = (frame_of(tree, 0) for tree in self.form.show(replace(view, arrays={})))
-        masks = observation.pop("action_mask")
+        observation, info = (frame_of(frames, 0) for frames in self.form.show(view))
         shown = {name: int(value) for name, value in info.items() if name != "env_id"}
-        if self._masks_in_info:
-            return observation, {**shown, "action_mask": {name: masks[name] for name in self._choosing}}
-        return {**observation, "action_mask": self._mask(masks)}, shown
+        masks = self.form.masks(observation)
+        return observation, {**shown, "action_mask": self._mask(masks)} if masks else shown
 
     def to_pool(self, action: Any) -> dict[str, VecAction]:
         """Convert an action to what a pool of one environment takes."""
         return self.form.to_pool(in_batch(action), _ONLY)
 
-    def _mask_space(self, masks: spaces.Dict) -> spaces.Space[Any]:
-        of_action: dict[str, Any] = dict(masks.spaces)
-        if self.form.plain:
-            return next(iter(of_action.values()))
-        return spaces.Dict(
-            {
-                name: spaces.Tuple([spaces.MultiBinary(space.shape[1]) for _ in range(space.shape[0])])
-                for name, space in of_action.items()
-            }
-        )
-
-    def _mask(self, masks: dict[str, NDArray[np.int8]]) -> Tree:
-        if self.form.plain:
-            return next(iter(masks.values()))
-        return {name: tuple(mask) for name, mask in masks.items()}
+    def _mask(self, masks: dict[str, list[NDArray[np.int8]]]) -> Any:
+        """Return what `sample` of the action space takes."""
+        if isinstance(self.form.action, dict):
+            return {name: tuple(masks[name]) if name in masks else None for name in self.form.action}
+        every = tuple(itertools.chain.from_iterable(masks.values()))
+        return every if self.form.action.shape else every[0]

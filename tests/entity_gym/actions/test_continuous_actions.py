@@ -26,7 +26,7 @@ from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
 from entity_gym.compiled import Continuous
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.registry import make, make_spec
+from entity_gym.registry import make_spec
 from tests.entity_gym.pools.harbour import A_TENTH, Harbour, Tug
 from tests.worlds import Script, making
 
@@ -255,50 +255,3 @@ def test_a_spec_prints_the_bounds() -> None:
     )
     assert "steer: continuous" in repr(spec)
     assert spec.actions["steer"].closable is False
-
-
-def test_gymnasium_has_a_box_for_numbers() -> None:
-    spaces = pytest.importorskip("gymnasium").spaces
-    with make(Tug, 2, env_type="gymnasium", compile=False) as env:
-        assert env.single_action_space == spaces.Box(-1, 1, (1,), np.float32)
-        env.reset()
-        _, reward, *_ = env.step(np.array([[0.5], [-1]]))
-        assert reward.tolist() == [0.5, -1]
-        _, reward, *_ = env.step(np.array([[1], [1]], np.float32))
-        assert reward.tolist() == [1.5, 0]
-        for wrong, message in (
-            (
-                np.array([[0.5], [1.25]]),
-                r"Tug \(environment 1\): action 'steer' of actor 0: value 0 is 1.25; it must be",
-            ),
-            (np.array([[NAN], [0]]), r"Tug \(environment 0\): action 'steer' of actor 0: value 0 is nan"),
-            (np.array([0.5, 0.5]), r"has shape \(2,\) and dtype float64; expected numbers of shape \(2, 1\)"),
-            (np.array([["a"], ["b"]]), "expected numbers"),
-        ):
-            with pytest.raises(ValueError, match=message):
-                env.step(wrong)
-
-
-def test_numbers_of_actors_that_are_not_there_are_ignored() -> None:
-    spaces = pytest.importorskip("gymnasium").spaces
-    with make(Harbour(ships=2), 1, env_type="gymnasium", compile=False) as env:
-        low = np.array([[-1, np.float32(A_TENTH)]] * 3, np.float32)
-        high = np.array([[1, INF]] * 3, np.float32)
-        assert env.single_action_space["steer"] == spaces.Box(low, high, dtype=np.float32)
-        obs, _ = env.reset()
-        assert obs["action_mask"]["steer"].tolist() == [[[1], [1], [0]]]
-        nobody = {"tow": np.full((1, 3), 5), "call": np.zeros((1, 3), int), "flag": np.zeros((1, 3), int)}
-        numbers = np.array([[[0.5, 1], [0.25, 2], [NAN, -7]]])
-        _, reward, *_ = env.step({**nobody, "steer": numbers})
-        assert reward.tolist() == [0.5 + 2 + 0.25 + 4 + 200 + 2000]  # two tow nobody and have nobody to call
-
-
-def test_dm_env_has_a_bounded_array_for_numbers() -> None:
-    pytest.importorskip("dm_env")
-    from entity_gym.bridges.dm_env.envs import action_spec
-
-    with make(Tug, 1, env_type="dm", compile=False) as env:
-        spec = action_spec(env.spec)
-        assert (spec.shape, spec.dtype, spec.minimum.tolist(), spec.maximum.tolist()) == ((1,), np.float32, [-1], [1])
-        env.reset()
-        assert env.step(np.array([[0.75]])).reward.tolist() == [0.75]

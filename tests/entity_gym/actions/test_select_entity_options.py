@@ -21,7 +21,7 @@ from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.compiled import SelectEntity
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.registry import make, make_spec
+from entity_gym.registry import make_spec
 from tests.entity_gym.pools.harbour import Harbour
 from tests.worlds import Script, choose, making
 
@@ -286,21 +286,3 @@ def test_a_spec_says_that_nobody_is_a_choice() -> None:
     # 2 buoys and 3 ships are rows 0 to 4.
     assert str(actions["tow"]) == "select entity, 0 to 5, the last for nobody, at most 3 actor(s), masked"
     assert str(actions["call"]) == "select entity, 0 to 4, at most 3 actor(s), masked"
-
-
-def test_the_number_after_the_last_row_is_nobody() -> None:
-    pytest.importorskip("gymnasium")
-    with make(Harbour(ships=2), 1, env_type="gymnasium", compile=False, invalid_actions="raise") as env:
-        assert env.single_action_space["tow"].nvec.tolist() == [6, 6, 6]
-        assert env.single_action_space["call"].nvec.tolist() == [5, 5, 5]
-        obs, _ = env.reset()
-        buoys = int(obs["counts"]["Buoy"][0])
-        rows = [T] * buoys + [F] * (2 - buoys)
-        assert obs["action_mask"]["tow"].tolist() == [[[*rows, F, T, F, T], [*rows, T, F, F, T], [F] * 6]]
-        steer, zeros = np.array([[[0, 1]] * 3]), np.zeros((1, 3), int)
-        actions = {"steer": steer, "call": zeros, "flag": zeros, "tow": np.array([[5, 2, 0]])}
-        _, reward, *_ = env.step(actions)
-        # The first tows nobody, and the second the first, whose entity index is the number of buoys; both call nobody.
-        assert reward.tolist() == [2 * 2 + 100 + buoys + 2 * 1000]
-        with pytest.raises(ValueError, match="action 'tow' of actor 0 is 2, which is not open now"):
-            env.step({**actions, "tow": np.array([[2, 5, 0]])})

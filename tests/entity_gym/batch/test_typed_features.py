@@ -304,7 +304,7 @@ def test_a_difference_in_kind_is_a_difference(entity: Entity, global_features: A
 
 
 def spec() -> Any:
-    return make_spec(Deck, max_entities={"Wall": 2, "Card": 3}, env_type="gymnasium")
+    return make_spec(Deck, max_entities={"Wall": 2, "Card": 3})
 
 
 def test_a_spec_says_what_the_features_are() -> None:
@@ -317,23 +317,13 @@ def test_a_spec_says_what_the_features_are() -> None:
 def test_the_gymnasium_form_has_bounds_where_there_are_any() -> None:
     pytest.importorskip("gymnasium")
     from entity_gym.bridges.gymnasium.envs import observation_space
+    from entity_gym.bridges.padded import PaddedForm
 
-    space = observation_space(spec())
-    cards, world = space["entities"]["Card"], space["global"]
+    space = observation_space(PaddedForm(spec()))
+    cards, world = space["entities/Card"], space["global"]
     assert cards.shape == (3, 4)
     for low, high in zip(cards.low, cards.high, strict=True):
         assert (low.tolist(), high.tolist()) == ([-np.inf, 0, -np.inf, 0], [np.inf, 3, np.inf, 1])
     assert (world.low.tolist(), world.high.tolist()) == ([-np.inf, 0, 0], [np.inf, 3, 1])
-    walls = space["entities"]["Wall"]
+    walls = space["entities/Wall"]
     assert (np.isneginf(walls.low).all(), np.isposinf(walls.high).all()) == (True, True)
-
-
-def test_the_dm_form_has_bounds_where_there_are_any() -> None:
-    pytest.importorskip("dm_env")
-    from entity_gym.bridges.dm_env.envs import observation_spec
-
-    cards = observation_spec(spec())["entities"]["Card"]
-    assert (cards.minimum[-1].tolist(), cards.maximum[-1].tolist()) == (
-        [-np.inf, 0, -np.inf, 0],
-        [np.inf, 3, np.inf, 1],
-    )

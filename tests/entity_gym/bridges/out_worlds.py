@@ -1,4 +1,4 @@
-"""Small Python worlds for the tests of bridges to other libraries; what they show and pay is worked out by hand."""
+"""Small worlds for the tests of bridges to other libraries; what they show and pay is worked out by hand."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,15 +20,8 @@ from entity_gym import (
     ObsSpace,
     SelectEntityActionMask,
     SelectEntityActionSpace,
+    compiled,
 )
-
-
-def plain(tree: Any) -> Any:
-    return {name: plain(branch) for name, branch in tree.items()} if isinstance(tree, dict) else np.array(tree).tolist()
-
-
-def yard_actions(chase: list[int], bark: list[int], run: list[list[float]], gate: int) -> dict[str, Any]:
-    return {"chase": np.array(chase), "bark": np.array(bark), "run": np.array(run, np.float32), "gate": gate}
 
 
 class Yard(Environment):
@@ -40,7 +33,7 @@ class Yard(Environment):
     Without `run` it has the other actions only.
     """
 
-    def __init__(self, max_steps: int = 3, most: int = 3, run: bool = True) -> None:
+    def __init__(self, run: bool = True, max_steps: int = 3, most: int = 3) -> None:
         self.max_steps, self.most, self.run = max_steps, most, run
         self.steps = self.closed = 0
 
@@ -157,3 +150,46 @@ class Coins(Environment):
         return Observation(
             features={"Coin": self.places}, actions={"go": GlobalCategoricalActionMask()}, reward=reward, done=done
         )
+
+
+class Hall(compiled.CompiledEnvironment):
+    """Guests choose doors and wave. The reward is 100 * light + 10 * the first guest's door + its wave; three steps."""
+
+    entities = {
+        "Door": compiled.Entity(["x"], max=3),
+        "Guest": compiled.Entity(["x", "y"], max=2, hideable=True),
+        "Lamp": compiled.Entity([], max=1),
+    }
+    global_features = ["time"]
+    actions = {
+        "enter": compiled.SelectEntity(actors="Guest", actees=["Door", "Lamp"]),
+        "wave": compiled.Categorical(["no", "left", "right"], actors="Guest", masked=True),
+        "light": compiled.GlobalCategorical(["off", "on"]),
+    }
+    parameters = {"doors": 2, "guests": 1}
+    max_steps = 3
+    state = [("light", np.int64)]
+    info = ["light"]
+
+    def reset(s: Any) -> None:
+        s.light = 0
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        s.light = act.light[0]
+        place = act.enter[0]
+        if place >= act.first.Lamp:
+            place = 9
+        return 100.0 * s.light + 10.0 * place + act.wave[0], False, False
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Door = s.doors
+        for i in range(s.doors):
+            obs.Door[i, 0] = 10.0 + i
+        obs.n.Guest = s.guests
+        for i in range(s.guests):
+            obs.Guest[i, 0] = 20.0 + i
+            obs.Guest[i, 1] = s.steps
+            obs.wave.mask[i, 2] = i > 0  # the first guest cannot wave to the right
+            obs.visible.Guest[i] = i == 0
+        obs.n.Lamp = 1
+        obs.global_features[0] = s.steps

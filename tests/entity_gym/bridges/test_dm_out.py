@@ -1,4 +1,4 @@
-"""Entity environments as `dm_env.Environment`s; what the worlds show and pay is worked out by hand."""
+"""Entity worlds as dm_env's environments: specs, ends and dm_env's own tests; what they show is in test_outgoing.py."""
 
 import unittest
 from collections.abc import Callable, Iterator
@@ -9,26 +9,30 @@ import pytest
 
 dm_env = pytest.importorskip("dm_env")
 
-from entity_gym.bridges import to_dm_env  # noqa: E402
-from entity_gym.bridges.dm_env.envs import DmEnvironment  # noqa: E402
-from entity_gym.registry import make  # noqa: E402
-from tests.entity_gym.bridges.dm_specs import random_action, validate  # noqa: E402
-from tests.entity_gym.bridges.out_worlds import Coins, Runners, Yard, plain  # noqa: E402
+from dm_env import specs  # noqa: E402
 
-Made = Callable[..., DmEnvironment]
-FIRST, MID, LAST = dm_env.StepType.FIRST, dm_env.StepType.MID, dm_env.StepType.LAST
+from entity_gym import make_dm, make_spec  # noqa: E402
+from entity_gym.bridges import to_dm_env  # noqa: E402
+from entity_gym.bridges.dm_env.envs import DmEnvironment, DmVecEnv  # noqa: E402
+from entity_gym.pools.pool import ListEnv  # noqa: E402
+from tests.entity_gym.bridges.out_worlds import Coins, Hall, Runners, Yard  # noqa: E402
+from tests.entity_gym.pools.kinds_of_pools import Counter  # noqa: E402
+
+Made = Callable[..., Any]
+FIRST, MID, LAST = dm_env.StepType
 ROOM = {"max_entities": {"Dog": 3, "Cat": 2}, "max_actors": {"chase": 3, "bark": 3, "run": 3}}
+STILL = np.zeros((2, 5), int)
 
 
 @pytest.fixture
 def out() -> Iterator[Made]:
-    """`to_dm_env`, compiled environments as ordinary Python; closes what it made."""
-    made: list[DmEnvironment] = []
+    """`to_dm_env`, or `make_dm` with a number of environments; compiled worlds as ordinary Python. Closes what it made."""
+    made: list[Any] = []
 
-    def make_one(env: Any, **options: Any) -> DmEnvironment:
+    def make_one(env: Any, *num_envs: int, **options: Any) -> Any:
         if isinstance(env, str) or hasattr(env, "as_environment"):
             options.setdefault("compile", False)
-        made.append(to_dm_env(env, **options))
+        made.append((make_dm if num_envs else to_dm_env)(env, *num_envs, **options))
         return made[-1]
 
     yield make_one
@@ -36,94 +40,50 @@ def out() -> Iterator[Made]:
         env.close()
 
 
-def actions(chase: list[int], bark: list[int], run: list[list[float]], gate: int) -> dict[str, Any]:
-    return {"chase": np.array(chase), "bark": np.array(bark), "run": np.array(run), "gate": np.array([gate])}
+def random_action(spec: Any, rng: np.random.Generator) -> Any:
+    """Any of the actions that `spec` allows."""
+    if isinstance(spec, dict):
+        return {name: random_action(branch, rng) for name, branch in spec.items()}
+    if spec.dtype.kind == "f":
+        return rng.uniform(spec.minimum, spec.maximum).astype(spec.dtype)
+    return rng.integers(spec.minimum, spec.maximum + 1)
 
 
-def test_an_episode_goes_from_first_over_mid_to_last(out: Made) -> None:
-    env = out(Yard, max_steps=2, **ROOM)
-    first = env.reset()
-    assert (first.step_type, first.reward, first.discount) == (FIRST, None, None)
-    assert plain(first.observation["entities"]) == {"Dog": [[10], [0], [0]], "Cat": [[1, 2], [3, 4]]}
-    assert plain(first.observation["counts"]) == {"Dog": 1, "Cat": 2}
-    assert plain(first.observation["actors"]["bark"]) == [0, -1, -1]
-
-    # Cat 1 is in row 4 of all rows: 1000 for the gate, 200 for the cat, 10 for the bark and 2 for running.
-    rest = [[0.0, 1.0]] * 2
-    mid = env.step(actions([4, 0, 0], [1, 0, 0], [[0.5, 1.5], *rest], 1))
-    assert (mid.step_type, mid.reward, mid.discount) == (MID, 1212.0, 1.0)
-    last = env.step(actions([5, 5, 5], [0, 0, 0], [[0.0, 1.0], *rest], 0))  # 5 is nobody, and two dogs run
-    assert (last.step_type, last.reward, last.discount) == (LAST, 2.0, 1.0)  # 1: it was cut
-    assert plain(last.observation["counts"]) == {"Dog": 3, "Cat": 2}
-    assert plain(last.observation["elapsed_step"]) == 2
-    assert plain(env.reset().observation["counts"]) == {"Dog": 1, "Cat": 2}
+def test_specs_carry_shapes_types_and_bounds(out: Made) -> None:
+    env = out("CartPole-v1", 3)
+    assert env.action_spec() == specs.BoundedArray((3,), np.int64, [0] * 3, [1] * 3)
+    one = out("CartPole-v1")
+    assert one.action_spec() == specs.BoundedArray((), np.int64, 0, 1)
+    obs = one.observation_spec()
+    assert list(obs) == ["entities/Cart", "mask/Cart", "actors/Push", "action_mask/Push", "env_id", "elapsed_step"]
+    assert (obs["entities/Cart"].shape, obs["entities/Cart"].dtype) == ((1, 4), np.float32)
+    assert out(Hall).action_spec() == specs.BoundedArray((5,), np.int64, 0, [5, 5, 2, 2, 1])
+    run = out(Yard, **ROOM).action_spec()["run"]
+    assert (run.shape, run.dtype, run.minimum.tolist()) == ((3, 2), np.float32, [[-2, 1]] * 3)
 
 
-def test_an_episode_that_ends_by_its_own_rules_has_the_discount_0(out: Made) -> None:
-    env = out(Coins, max_entities={"Coin": 3})
-    first = env.reset()
-    right = first.observation["entities"]["Coin"].sum() > 0
-    last = env.step(int(right))
-    assert (last.step_type, last.reward, last.discount) == (LAST, 1.0, 0.0)
+@pytest.mark.parametrize("name", ["CartPole-v1", "MineSweeper", "MultiSnake", "Skirmish"])
+def test_time_steps_are_as_the_specs_say(out: Made, name: str) -> None:
+    for env in (out(name, max_episode_steps=6), out(name, 3, max_episode_steps=6)):
+        rng, spec, step = np.random.default_rng(0), env.observation_spec(), env.reset()
+        for _ in range(20):
+            assert spec.keys() == step.observation.keys()
+            for part, array in step.observation.items():
+                spec[part].validate(array)
+            if step.reward is not None:
+                env.reward_spec().validate(np.asarray(step.reward))
+                env.discount_spec().validate(np.asarray(step.discount))
+            step = env.step(random_action(env.action_spec(), rng))
 
 
-def test_the_step_after_the_last_is_the_first_of_the_next_episode(out: Made) -> None:
-    def play(restart: Callable[[DmEnvironment], Any]) -> list[Any]:
-        env = out("MineSweeper", seed=4, max_episode_steps=5)
-        rng, seen = np.random.default_rng(0), [env.reset()]
-        for _ in range(30):
-            if seen[-1].last():
-                seen.append(restart(env))
-            else:
-                seen.append(env.step(random_action(env.action_spec(), rng)))
-        return [(step.step_type, step.reward, plain(step.observation)) for step in seen]
-
-    by_reset = play(lambda env: env.reset())
-    by_step = play(lambda env: env.step(env.action_spec()))  # which is no action, and ignored
-    assert by_reset == by_step
-    assert [step[0] for step in by_reset].count(FIRST) > 5
-
-
-def test_before_any_reset_a_step_is_one(out: Made) -> None:
-    env = out(Runners, max_entities={"Runner": 2})
-    assert env.step(None).step_type is FIRST
-
-
-def test_continuous_actions_have_their_bounds(out: Made) -> None:
-    env = out(Runners, max_entities={"Runner": 2})
-    spec = env.action_spec()["run"]
-    assert (spec.shape, spec.dtype, spec.minimum.tolist()) == ((2, 2), np.float32, [[-2, 1], [-2, 1]])
-    env.reset()
-    assert env.step({"run": np.array([[0, 1], [2, 5]], np.float32)}).reward == 8.0
-    with pytest.raises(ValueError, match="it must be a finite number from 1.0 to 5.0"):
-        env.step({"run": np.array([[0, 0], [2, 5]], np.float32)})
-    assert env.step({"run": np.array([[0, 1], [2, 5]], np.float32)}).step_type is LAST  # the refused one was no step
-
-
-@pytest.mark.parametrize("name", ["MultiSnake"])
-def test_every_environment_keeps_to_its_specs(name: str, out: Made) -> None:
-    env, rng = out(name, max_episode_steps=6), np.random.default_rng(0)
-    step = env.reset()
-    for _ in range(20):
-        assert isinstance(step.step_type, dm_env.StepType)
-        validate(env.observation_spec(), step.observation)
-        if step.first():
-            assert (step.reward, step.discount) == (None, None)
-        else:
-            env.reward_spec().validate(np.float64(step.reward))
-            env.discount_spec().validate(np.float64(step.discount))
-        step = env.step(random_action(env.action_spec(), rng))
-
-
-@pytest.mark.parametrize("name", ["MineSweeper"])
-def test_environments_pass_the_tests_of_dm_env(name: str) -> None:
+def test_environments_pass_the_tests_of_dm_env() -> None:
     pytest.importorskip("tree")
     from absl.testing import absltest
     from dm_env import test_utils
 
     class OfTheEnvironment(test_utils.EnvironmentTestMixin, absltest.TestCase):
         def make_object_under_test(self) -> DmEnvironment:
-            return to_dm_env(name, compile=False, max_episode_steps=8)  # its test takes 20 steps
+            return to_dm_env("MineSweeper", compile=False, max_episode_steps=8)  # its test takes 20 steps
 
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(OfTheEnvironment).run(result)
@@ -131,29 +91,92 @@ def test_environments_pass_the_tests_of_dm_env(name: str) -> None:
     assert [trace for _, trace in (*result.failures, *result.errors)] == []
 
 
-def test_one_environment_object_can_be_given(out: Made) -> None:
+def test_an_episode_is_first_then_mid_then_last_and_then_first_again(out: Made) -> None:
+    env = out(Hall, 2)
+    env.pool.reset(env_info=[{"max_steps": 1}, {"max_steps": 2}])
+    lit = np.array([[0, 0, 0, 0, 1]] * 2)
+    steps = [env.reset(), *(env.step(lit) for _ in range(5))]
+    assert np.array([step.step_type for step in steps]).T.tolist() == [
+        [FIRST, LAST, FIRST, LAST, FIRST, LAST],
+        [FIRST, MID, LAST, FIRST, MID, LAST],
+    ]
+    # The action after a last step is ignored: nobody is paid for it.
+    assert np.array([step.reward for step in steps]).T.tolist() == [
+        [0, 100, 0, 100, 0, 100],
+        [0, 100, 100, 0, 100, 100],
+    ]
+    assert [step.discount.tolist() for step in steps] == [[1, 1]] * 6  # they were cut
+    assert [step.observation["elapsed_step"].tolist() for step in steps[:4]] == [[0, 0], [1, 1], [0, 2], [1, 0]]
+    assert {i: dict(info) for i, info in env.obs.end_of_episode_info.items()} == {0: {"light": 1}, 1: {"light": 1}}
+
+
+def test_an_episode_that_ends_by_its_own_rules_has_the_discount_0(out: Made) -> None:
+    env = out(Coins, max_entities={"Coin": 3})
+    first = env.reset()
+    assert (first.step_type, first.reward, first.discount) == (FIRST, None, None)
+    last = env.step(int(first.observation["entities/Coin"].sum() > 0))
+    assert (last.step_type, last.reward, last.discount) == (LAST, 1.0, 0.0)
+
+
+def test_before_any_reset_a_step_is_one(out: Made) -> None:
+    assert out(Runners, max_entities={"Runner": 2}).step(None).step_type is FIRST
+    assert out("Xor", 2).step(np.zeros(2, np.int64)).step_type.tolist() == [FIRST, FIRST]
+
+
+def test_after_a_last_step_reset_and_step_are_the_same(out: Made) -> None:
+    def play(restart: Callable[[DmEnvironment], Any]) -> list[Any]:
+        env = out("MineSweeper", seed=4, max_episode_steps=5)
+        rng, seen = np.random.default_rng(0), [env.reset()]
+        for _ in range(30):
+            seen.append(restart(env) if seen[-1].last() else env.step(random_action(env.action_spec(), rng)))
+        return [
+            (step.step_type, step.reward, {name: array.tolist() for name, array in step.observation.items()})
+            for step in seen
+        ]
+
+    by_reset = play(lambda env: env.reset())
+    by_step = play(lambda env: env.step(env.action_spec()))  # which is no action, and ignored
+    assert by_reset == by_step
+    assert [step[0] for step in by_reset].count(FIRST) > 5
+
+
+def test_wrong_actions_are_named(out: Made) -> None:
+    env = out(Hall, 2, max_episode_steps=1)
+    env.reset()
+    env.step(STILL)
+    env.step(STILL[:1], env_id=[1])  # environment 0 is at its end, and 1 has begun
+    with pytest.raises(ValueError, match="expected one row for each of 2 environments"):
+        env.step(STILL[:1])
+    with pytest.raises(
+        ValueError, match=r"Hall \(environment 1\): action 'light' of actor 0 is 2; it must be from 0 to 1"
+    ):
+        env.step(np.array([[0, 0, 0, 0, 2]] * 2))
+
+
+def test_fewer_environments_under_way_than_recv_returns_are_told(out: Made) -> None:
+    env = out("Xor", 3, batch_size=2)
+    env.async_reset()
+    env.recv()
+    with pytest.raises(ValueError, match="recv returns batch_size=2 environments, and 1 are under way"):
+        env.recv()
+
+
+def test_one_environment_object_can_be_given_and_it_is_one(out: Made) -> None:
     yard = Yard()
     env = out(yard, **ROOM)
     env.reset()
-    assert list(env.action_spec()) == ["chase", "bark", "run", "gate"]
     env.close()
     assert yard.closed == 1
-
-
-def test_it_is_one_environment() -> None:
-    with pytest.raises(ValueError, match=r"to_dm_env makes one environment; make\(.*\) has several side by side"):
+    with pytest.raises(ValueError, match=r"to_dm_env makes one environment; make_dm\(..., num_envs\) has several"):
         to_dm_env("Xor", num_envs=2)
-    with (
-        make("Xor", 2, compile=False, env_type="dm") as pool,
-        pytest.raises(ValueError, match="the pool has 2 environments"),
-    ):
-        DmEnvironment(pool)
+    with pytest.raises(ValueError, match="the pool has 2 environments"):
+        DmEnvironment(out("Xor", 2))
 
 
-def test_an_action_in_place_of_a_dictionary_is_called_as_it_was_given() -> None:
-    env = to_dm_env("MineSweeper", compile=False)
+def test_a_pool_without_last_observations_is_refused_when_one_is_needed() -> None:
+    spec = make_spec(Counter, limit=1, max_entities={"Total": 1}, max_actors={"add": 1})
+    env = DmVecEnv(ListEnv(lambda: Counter(limit=1), 1, final_observations="none"), spec)
     env.reset()
-    with pytest.raises(
-        ValueError, match=r"actions are 99; expected a dictionary with \['Move', 'Fire Orbital Cannon'\]"
-    ):
-        env.step(99)
+    with pytest.raises(ValueError, match="final_observations='all'"):
+        env.step(np.array([0]))
+    env.close()

@@ -1,4 +1,4 @@
-"""Entity environments as `gymnasium.Env`s; what `out_worlds` show and pay is worked out by hand."""
+"""Entity worlds as Gymnasium's environments: spaces, ends, wrappers and checkers; what they show is in test_outgoing.py."""
 
 import pickle
 import re
@@ -8,33 +8,36 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 gymnasium = pytest.importorskip("gymnasium")
 
 from gymnasium import spaces  # noqa: E402
-from gymnasium.utils.env_checker import check_env  # noqa: E402
+from gymnasium.utils.env_checker import check_env, data_equivalence  # noqa: E402
+from gymnasium.vector import AutoresetMode, SyncVectorEnv  # noqa: E402
+from gymnasium.wrappers.vector import RecordEpisodeStatistics  # noqa: E402
 
+from entity_gym import make_gym, make_spec  # noqa: E402
 from entity_gym.bridges import to_gymnasium  # noqa: E402
-from tests.entity_gym.bridges.form_worlds import Crowd, Hall  # noqa: E402
-from tests.entity_gym.bridges.out_worlds import Coins, Runners, Yard, plain, yard_actions  # noqa: E402
+from entity_gym.bridges.gymnasium.envs import GymnasiumVectorEnv  # noqa: E402
+from entity_gym.pools.pool import ListEnv  # noqa: E402
+from tests.entity_gym.bridges.out_worlds import Coins, Hall, Runners, Yard  # noqa: E402
 from tests.entity_gym.pools.kinds_of_pools import Counter  # noqa: E402
 
 Made = Callable[..., Any]
 
-ROOM = {"max_entities": {"Dog": 3, "Cat": 2}, "max_actors": {"chase": 3, "bark": 3}}
+ROOM: dict[str, Any] = {"max_entities": {"Dog": 3, "Cat": 2}, "max_actors": {"chase": 3, "bark": 3, "run": 3}}
+CHOICES: dict[str, Any] = {"run": False, "max_entities": ROOM["max_entities"], "max_actors": {"chase": 3, "bark": 3}}
 
 
 @pytest.fixture
 def out() -> Iterator[Made]:
-    """`to_gymnasium`, compiled environments as ordinary Python; closes what it made."""
+    """`to_gymnasium`, or `make_gym` with a number of environments; compiled worlds as ordinary Python. Closes what it made."""
     made: list[Any] = []
 
-    def make_one(env: Any, form: Any = "padded", **options: Any) -> Any:
+    def make_one(env: Any, *num_envs: int, **options: Any) -> Any:
         if isinstance(env, str) or hasattr(env, "as_environment"):
             options.setdefault("compile", False)
-        made.append(to_gymnasium(env, form, **options))
+        made.append((make_gym if num_envs else to_gymnasium)(env, *num_envs, **options))
         return made[-1]
 
     yield make_one
@@ -42,59 +45,86 @@ def out() -> Iterator[Made]:
         env.close()
 
 
-def remarks(env: Any) -> list[str]:
-    """What Gymnasium's checker says about it, unless it is that there are no bounds."""
+# ---- spaces
+
+
+def test_spaces_are_boxes_flags_and_choices(out: Made) -> None:
+    env = out(Yard, **CHOICES)
+    assert env.observation_space["entities/Cat"] == spaces.Box(-np.inf, np.inf, (2, 2), np.float32)
+    assert env.observation_space["mask/Dog"] == spaces.MultiBinary((3,))
+    assert env.observation_space["actors/chase"] == spaces.Box(-1, 4, (3,), np.int64)
+    assert env.action_space == spaces.MultiDiscrete([6, 6, 6, 3, 3, 3, 2])
+    runners = np.array([-2, 1] * 2, np.float32), np.array([2, 5] * 2, np.float32)
+    assert out(Runners, max_entities={"Runner": 2}).action_space == spaces.Box(*runners)
+    assert out(Counter(), max_entities={"Total": 1}).action_space == spaces.Discrete(3)
+    both = out(Yard, **ROOM).action_space
+    assert both["bark"] == spaces.MultiDiscrete([3, 3, 3]) and both["run"].shape == (3, 2)
+
+
+def test_make_gym_has_the_options_of_envpool(out: Made) -> None:
+    env = out("CartPole-v0", 3, reward_threshold=666, seed=42)
+    assert (env.spec.reward_threshold, env.spec.max_episode_steps, env.num_envs) == (666, 200, 3)
+    assert out("CartPole-v0", 1, max_episode_steps=9).spec.max_episode_steps == 9
+    assert env.single_action_space == spaces.Discrete(2)
+    assert env.action_space == spaces.MultiDiscrete([2, 2, 2])
+    spec = make_spec("CartPole-v0", reward_threshold=666)
+    assert (spec.config.max_episode_steps, spec.reward_threshold) == (200, 666)
+
+
+@pytest.mark.parametrize(
+    ("world", "options"),
+    [("MineSweeper", {}), ("Skirmish", {}), (Yard, CHOICES), (Runners, {"max_entities": {"Runner": 2}})],
+)
+def test_worlds_pass_gymnasiums_checker(world: Any, options: dict[str, Any], out: Made) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        check_env(env)
-    return [text for each in caught if "infinity" not in (text := str(each.message)) and "symmetric" not in text]
+        check_env(out(world, **options))
+    # Most features have no bounds, which Gymnasium remarks upon.
+    said = [text for each in caught if "infinity" not in (text := str(each.message)) and "symmetric" not in text]
+    assert said == []
 
 
-# ---- padded
+def test_worlds_can_be_made_from_their_specs_again(out: Made) -> None:
+    for env in (out("MineSweeper", max_episode_steps=7), out("MineSweeper", 2, max_episode_steps=7)):
+        again = gymnasium.make(env.spec)
+        assert again.observation_space == getattr(env, "single_observation_space", env.observation_space)
+        assert again.spec.max_episode_steps == 7
+        again.close()
+        assert pickle.loads(pickle.dumps(env.spec)).kwargs == env.spec.kwargs
 
 
-def test_a_padded_environment_is_one_dict_of_arrays_with_masks(out: Made) -> None:
-    env = out(Yard, run=False, **ROOM)
-    obs, _ = env.reset()
-    chase, nobody = [0, 0, 0, 1, 1, 1], [0] * 6
-    assert plain(obs) == {
-        "entities/Dog": [[10], [0], [0]],
-        "entities/Cat": [[1, 2], [3, 4]],
-        "mask/Dog": [1, 0, 0],
-        "mask/Cat": [1, 1],
-        "global": [0],
-        "actors/chase": [0, -1, -1],
-        "actors/bark": [0, -1, -1],
-        "action_mask/chase": [chase, nobody, nobody],
-        "action_mask/bark": [[1, 1, 0], [0, 0, 0], [0, 0, 0]],
-        "action_mask/gate": [[1, 1]],
-    }
-    assert obs in env.observation_space
-    assert env.observation_space["mask/Dog"] == spaces.MultiBinary(3)
-    assert env.action_space == spaces.MultiDiscrete([6, 6, 6, 3, 3, 3, 2])
+# ---- one environment
 
-    # The first dog chases cat 1, which is in row 4, and barks normally; the gate is opened. The rest is ignored.
-    obs, reward, *_ = env.step(np.array([4, 9, -5, 1, 7, 7, 1]))
-    assert reward == 1210.0
-    assert plain(obs["entities/Dog"]) == [[10], [0], [0]]
-    assert plain(obs["mask/Dog"]) == [1, 0, 0]  # the second is hidden
-    assert plain(obs["actors/chase"]) == [0, 1, -1]
+
+def test_one_environment_returns_its_last_observation_and_then_wants_a_reset(out: Made) -> None:
+    env = out(Hall, max_episode_steps=1)
+    with pytest.raises(ValueError, match="action_masks: nothing has been shown yet; call reset first"):
+        env.action_masks()
+    with pytest.raises(ValueError, match="no episode is running; call reset first"):
+        env.step(np.zeros(5, int))
+    env.reset()
+    action = np.array([1, 0, 1, 0, 1])
+    obs, reward, terminated, truncated, info = env.step(action)
+    assert (obs["global"].tolist(), reward, terminated, truncated) == ([1], 111.0, False, True)
+    assert (info["light"], info["elapsed_step"], info["env_id"]) == (1, 1, 0)
+    with pytest.raises(ValueError, match="no episode is running; call reset first"):
+        env.step(action)
+    obs, info = env.reset(options={"env_info": {"doors": 3}})
+    assert (obs["mask/Door"].tolist(), info["elapsed_step"]) == ([1, 1, 1], 0)
 
 
 def test_what_is_open_can_be_asked_for_every_number_of_an_action(out: Made) -> None:
-    env = out(Yard, run=False, **ROOM)
+    env = out(Yard, **CHOICES)
     env.reset()
     chase, nobody = [0, 0, 0, 1, 1, 1], [1, 0, 0, 0, 0, 0]
     bark, none = [1, 1, 0], [1, 0, 0]
     expected = [*chase, *nobody, *nobody, *bark, *none, *none, 1, 1]
     assert env.action_masks().astype(int).tolist() == expected
     assert len(expected) == sum(env.action_space.nvec)
-
-
-def test_everything_is_open_in_a_world_that_cannot_close_an_action(out: Made) -> None:
-    env = out("CartPole-v1")
-    env.reset()
-    assert env.action_masks().tolist() == [True, True]
+    cart, runners = out("CartPole-v1"), out(Runners, max_entities={"Runner": 2})
+    cart.reset()
+    runners.reset()
+    assert (cart.action_masks().tolist(), runners.action_masks().tolist()) == ([True, True], [])
 
 
 @pytest.mark.parametrize("name", ["MineSweeper", "CherryPick"])
@@ -110,175 +140,103 @@ def test_what_is_open_is_never_replaced(name: str, out: Made) -> None:
             env.reset()
 
 
-def test_continuous_actions_are_one_box(out: Made) -> None:
-    env = out(Runners, max_entities={"Runner": 2})
-    assert env.action_space == spaces.Box(np.array([-2, 1] * 2, np.float32), np.array([2, 5] * 2, np.float32))
-    env.reset()
-    assert env.action_masks().tolist() == []
-    assert env.step(np.array([0, 1, 2, 5], np.float32))[1] == 8.0
-    alone = out(Runners, num=1, max_entities={"Runner": 1})
-    assert alone.action_space == spaces.Box(np.array([-2, 1], np.float32), np.array([2, 5], np.float32))
-    alone.reset()
-    assert alone.step(np.array([0.5, 1], np.float32))[1] == 1.5
-    assert out(Runners, "ragged").action_space["run"].feature_space == alone.action_space
-
-
-def test_real_and_whole_numbers_do_not_go_into_one_array(out: Made) -> None:
-    with pytest.raises(
-        ValueError, match=r"'bark' is categorical, 'run' is continuous.*use form='nested' or form='ragged'"
-    ):
-        out(Yard, **ROOM)
-    assert set(to_gymnasium(Yard, "nested", **ROOM).action_space) == {"chase", "bark", "run", "gate"}
-
-
-def test_more_entities_than_there_is_room_for_are_refused(out: Made) -> None:
-    env = out(Yard, run=False, max_entities={"Dog": 1, "Cat": 2})
-    env.reset()
-    with pytest.raises(
-        ValueError, match="Yard .* shows 2 entities of type 'Dog'; there is room for 1: see max_entities"
-    ):
-        env.step(np.zeros(env.action_space.shape, np.int64))
-
-
-def test_more_actors_than_there_is_room_for_are_refused(out: Made) -> None:
-    env = out(Yard, run=False, max_entities={"Dog": 3, "Cat": 2}, max_actors={"chase": 3, "bark": 1})
-    env.reset()
-    with pytest.raises(ValueError, match="Yard .* has 2 actors of 'bark'; there is room for 1: see max_actors"):
-        env.step(np.zeros(env.action_space.shape, np.int64))
-
-
-def test_a_python_world_has_to_be_told_how_many_there_can_be(out: Made) -> None:
-    with pytest.raises(ValueError, match=r"say it, for example max_entities=\{'Dog': 10, 'Cat': 10\}"):
-        out(Yard)
-    with pytest.raises(ValueError, match="max_entities names 'Dogs'; .*did you mean 'Dog'"):
-        out(Yard, max_entities={"Dogs": 1})
-
-
-def test_an_action_of_another_shape_is_refused(out: Made) -> None:
-    env = out(Yard, run=False, **ROOM)
-    env.reset()
-    with pytest.raises(
-        ValueError, match=r"the action has shape \(2,\); expected \(7,\), the numbers of \['chase', 'bark'"
-    ):
-        env.step(np.zeros(2, np.int64))
-    with pytest.raises(ValueError, match="'bark' of actor 0 is 3; it must be from 0 to 2"):
-        env.step(np.array([3, 0, 0, 3, 0, 0, 0]))
-
-
-def test_nested_names_are_joined_and_single_numbers_are_arrays_of_one(out: Made) -> None:
-    arrays = {name: Crowd.arrays["obs:clock"] for name in ("obs:sky.sun", "obs:sky.moon.x")}
-    sky = type("Sky", (Crowd,), {"arrays": arrays, "observe": observe_sky})
-    env = out(sky)
-    obs, _ = env.reset()
-    assert plain(obs) == {"sky/sun": [5], "sky/moon/x": [6]}
-    assert obs in env.observation_space
-
-
-def observe_sky(s: Any, obs: Any) -> None:
-    obs.n.Player = s.left
-    obs.arrays.obs_sky_sun[()] = 5
-    obs.arrays.obs_sky_moon_x[()] = 6
-
-
-def test_rows_of_players_have_no_padded_form(out: Made) -> None:
-    with pytest.raises(ValueError, match="Crowd shows a row for each player in 'players/view', .*use form='ragged'"):
-        out(Crowd)
-
-
-# ---- both
-
-
-@pytest.mark.parametrize("form", ["padded", "ragged"])
-@pytest.mark.parametrize("name", ["CartPole-v1", "MineSweeper", "RockPaperScissors", "Skirmish"])
-def test_every_environment_passes_gymnasiums_checker(name: str, form: str, out: Made) -> None:
-    if name == "Skirmish" and form == "padded":
-        with pytest.raises(ValueError, match="Skirmish has actions that do not go into one array .*use form='nested'"):
-            out(name, form)
-        form = "nested"
-    assert remarks(out(name, form)) == []
-
-
-@pytest.mark.parametrize(
-    ("world", "options"),
-    [
-        (Yard, {"run": False, **ROOM}),
-        (Runners, {"form": "ragged"}),
-        (Runners, {"max_entities": {"Runner": 2}}),
-        (Coins, {"max_entities": {"Coin": 3}}),
-        (Crowd, {"form": "ragged"}),
-        (Hall, {}),
-        (Counter(), {"max_entities": {"Total": 1}}),
-    ],
-)
-def test_every_kind_of_world_passes_gymnasiums_checker(world: Any, options: dict[str, Any], out: Made) -> None:
-    said = remarks(out(world, **options))
-    if isinstance(world, Counter):  # one object cannot be made again
-        said = [text for text in said if "spec" not in text]
-    assert said == []
-
-
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 2**31), most=st.integers(1, 6))
-def test_whatever_is_sampled_from_the_spaces_can_be_played(seed: int, most: int) -> None:
-    room = {"max_entities": {"Dog": most, "Cat": 2}}
-    for env in (to_gymnasium(Yard, "ragged", most=most), to_gymnasium(Yard, run=False, most=most, **room)):
-        env.action_space.seed(seed)
-        env.reset()
-        for _ in range(3):
-            obs, *_, info = env.step(env.action_space.sample())
-            assert obs in env.observation_space
-            assert info["replaced_actions"] <= 3 * min(most, 3)
-
-
-@pytest.mark.parametrize("form", ["padded", "ragged"])
-def test_worlds_can_be_made_from_their_specs_again(form: str, out: Made) -> None:
-    env = out("MineSweeper", form, max_episode_steps=7)
-    again = gymnasium.make(env.spec)
-    assert type(again.unwrapped) is type(env)
-    assert again.observation_space == env.observation_space
-    assert again.spec.max_episode_steps == 7
-    again.close()
-    assert pickle.loads(pickle.dumps(env.spec)).kwargs == env.spec.kwargs
-
-
 def test_one_environment_object_can_be_given(out: Made) -> None:
-    yard = Yard(max_steps=2)
-    env = out(yard, "ragged")
+    yard = Yard(run=False, max_steps=2)
+    env = out(yard, **{name: value for name, value in CHOICES.items() if name != "run"})
     env.reset(options={"env_info": {"most": 1}})
-    obs = env.step(yard_actions([1], [0], [[0, 1]], 0))[0]
-    assert (yard.steps, plain(obs["counts"])) == (1, {"Dog": 1, "Cat": 2})
+    obs = env.step(np.zeros(7, int))[0]
+    assert (yard.steps, obs["mask/Dog"].tolist()) == (1, [1, 0, 0])
     assert env.spec is None
     env.close()
     assert yard.closed == 1
-
-
-def test_images_are_those_of_the_world(out: Made) -> None:
-    env = out("CherryPick", "ragged", render_mode="rgb_array")
-    env.reset()
-    assert env.render().dtype == np.uint8
-
-
-def test_a_world_that_cannot_be_drawn_says_so(out: Made) -> None:
-    assert out(Yard, "ragged").metadata["render_modes"] == out(Hall).metadata["render_modes"] == []
-    assert out("CherryPick").metadata["render_modes"] == ["rgb_array"]
-
-
-def test_an_unknown_form_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match="form is 'raged'; allowed: 'padded', 'nested', 'ragged'; did you mean 'ragged'?"
-    ):
-        to_gymnasium("Xor", "raged")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="how many entities"):
+        to_gymnasium(yard)
+    assert yard.closed == 2
     with pytest.raises(ValueError, match="num_envs is 2"):
         to_gymnasium("Xor", num_envs=2)
 
 
-def test_a_world_that_cannot_be_shown_is_closed() -> None:
-    yard = Yard()
-    with pytest.raises(ValueError, match="do not go into one array"):
-        to_gymnasium(yard, **ROOM)
-    with pytest.raises(ValueError, match="how many entities"):
-        to_gymnasium(yard)
-    assert yard.closed == 2
+def test_images_are_those_of_the_world(out: Made) -> None:
+    env = out("CherryPick", render_mode="rgb_array")
+    env.reset()
+    assert env.render().dtype == np.uint8 and env.metadata["render_modes"] == ["rgb_array"]
+    assert out("CherryPick").render() is None
+    assert out(Yard, **CHOICES).metadata["render_modes"] == out(Hall).metadata["render_modes"] == []
+    pool = out("CartPole-v1", 2, render_mode="rgb_array")
+    pool.reset()
+    assert [(image.shape, image.dtype.name) for image in pool.render()] == [((121, 241, 3), "uint8")] * 2
+    assert out("CartPole-v1", 2).render() is None
+    with pytest.raises(ValueError, match="render_mode is 'human'; allowed: None, 'rgb_array'"):
+        make_gym("CartPole-v1", render_mode="human")
+
+
+# ---- many environments
+
+
+def test_the_end_of_an_episode_is_reported_as_gymnasium_does(out: Made) -> None:
+    env = out(Hall, 2)
+    env.reset(options={"env_info": [{"max_steps": 2}, {"max_steps": 3}]})
+    still = np.array([[0, 0, 0, 0, 1], [0, 0, 0, 0, 0]])
+    assert "final_obs" not in env.step(still)[-1]
+    obs, _, terminated, truncated, info = env.step(still)
+    assert (terminated.tolist(), truncated.tolist()) == ([False, False], [True, False])
+    assert obs["global"].tolist() == [[0], [2]]
+    assert info["final_obs"][0]["global"].tolist() == [2]
+    assert info["final_obs"][0] in env.single_observation_space and obs in env.observation_space
+    assert info["final_obs"][1] is None
+    assert info["_final_obs"].tolist() == info["_final_info"].tolist() == [True, False]
+    assert info["final_info"]["light"].tolist() == [1, 0]  # `info` of the environment
+    assert info["final_info"]["_light"].tolist() == [True, False]
+    assert info["final_info"]["elapsed_step"].tolist() == [2, 0]
+    assert (info["elapsed_step"].tolist(), info["env_id"].tolist()) == ([0, 2], [0, 1])
+
+
+def test_one_environment_is_the_same_in_gymnasiums_own_vector_environment(out: Made) -> None:
+    options = {"orbital_cannon": True, "cooldown_period": 1, "max_episode_steps": 9}
+    own = SyncVectorEnv([lambda: out("MineSweeper", **options)], autoreset_mode=AutoresetMode.SAME_STEP)
+    ours = out("MineSweeper", 1, **options)
+    assert own.observation_space == ours.observation_space
+    assert own.action_space == ours.action_space
+    assert ours.metadata["autoreset_mode"] is own.metadata["autoreset_mode"]
+    own.action_space.seed(0)
+    results: list[Any] = [own.reset(seed=3), ours.reset(seed=3)]
+    ends = 0
+    for _ in range(60):
+        assert data_equivalence(*results, exact=True)
+        assert results[1][0] in ours.observation_space
+        action = own.action_space.sample()
+        results = [own.step(action), ours.step(action)]
+        ends += "final_obs" in results[1][-1]
+    assert ends > 5
+
+
+def test_gymnasiums_wrappers_take_it(out: Made) -> None:
+    env = RecordEpisodeStatistics(out("MultiArmedBandit", 2, max_episode_steps=4))
+    env.reset()
+    for _ in range(4):
+        *_, info = env.step(np.array([0, 1]))  # lever A pays 1 / 32, the others nothing
+    assert info["episode"]["r"].tolist() == [0.125, 0.0]
+    assert info["episode"]["l"].tolist() == [4, 4]
+
+
+def test_reset_refuses_what_it_does_not_know(out: Made) -> None:
+    env = out("Xor", 2)
+    with pytest.raises(ValueError, match=r"options has \['reset_mask'\]; allowed: 'env_info'"):
+        env.reset(options={"reset_mask": np.array([True, False])})
+    with pytest.raises(ValueError, match=r"seed is \[1, 2\]; it must be one whole number"):
+        env.reset(seed=[1, 2])
+    env.close()
+    with pytest.raises(ValueError, match="the pool is closed"):
+        env.reset()
+
+
+def test_a_pool_without_last_observations_is_refused_when_one_is_needed() -> None:
+    spec = make_spec(Counter, limit=1, max_entities={"Total": 1}, max_actors={"add": 1})
+    env = GymnasiumVectorEnv(ListEnv(lambda: Counter(limit=1), 1, final_observations="none"), spec)
+    env.reset()
+    with pytest.raises(ValueError, match="final_observations='all'"):
+        env.step(np.array([0]))
+    env.close()
 
 
 # ---- measured room
@@ -306,15 +264,23 @@ def test_a_python_world_is_measured_and_what_is_given_stays(out: Made) -> None:
     env = out(Yard, run=False, measure=True, max_entities={"Cat": 9})
     assert env.observation_space["entities/Dog"].shape[0] == 3 and env.observation_space["entities/Cat"].shape[0] == 9
     assert env.spec.kwargs["max_entities"]["Dog"] == 3 and "measure" not in env.spec.kwargs
-
-
-def test_one_environment_that_is_there_already_is_measured_and_goes_on(out: Made) -> None:
     yard = Yard(run=False)
-    env = out(yard, measure=True)
-    assert plain(env.reset()[0])["mask/Dog"][0] == 1
+    assert out(yard, measure=True).reset()[0]["mask/Dog"][0] == 1
     assert yard.closed == 0
 
 
-def test_ragged_rows_need_no_measure(out: Made) -> None:
-    with pytest.raises(ValueError, match="measure is for form='padded'"):
-        out(Yard, "ragged", measure=True)
+# ---- Stable-Baselines3
+
+
+def test_stable_baselines3_takes_the_spaces(out: Made) -> None:
+    pytest.importorskip("stable_baselines3", reason="pip install stable-baselines3")
+    from stable_baselines3.common.env_checker import check_env as check_for_sb3
+
+    coins = {"max_entities": {"Coin": 3}}
+    for world, options in (("MineSweeper", {}), ("CartPole-v1", {}), (Yard, CHOICES), (Coins, coins)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.filterwarnings(
+                "ignore", message=".*(symmetric|unconventional shape)"
+            )  # it recommends, and flattens
+            check_for_sb3(out(world, **options))

@@ -1,0 +1,378 @@
+"""What every environment of another library shows of a world, and takes; what `out_worlds` show and pay is worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+pytest.importorskip("gymnasium")
+pytest.importorskip("dm_env")
+
+from entity_gym import Entity, ObsSpace, make_dm, make_gym  # noqa: E402
+from entity_gym.bridges import to_dm_env, to_gymnasium  # noqa: E402
+from entity_gym.bridges.padded import frame_of  # noqa: E402
+from tests.entity_gym.bridges.out_worlds import Coins, Hall, Runners, Yard  # noqa: E402
+from tests.entity_gym.pools.kinds_of_pools import Counter  # noqa: E402
+
+ROOM: dict[str, Any] = {"max_entities": {"Dog": 3, "Cat": 2}, "max_actors": {"chase": 3, "bark": 3, "run": 3}}
+CHOICES: dict[str, Any] = {"run": False, "max_entities": ROOM["max_entities"], "max_actors": {"chase": 3, "bark": 3}}
+
+
+@dataclass
+class Frame:
+    """One environment's observation, reward, end, and number of replaced choices; numbers are as in `tolist()`."""
+
+    observation: dict[str, Any]
+    reward: float
+    terminated: bool
+    truncated: bool
+    replaced: int
+
+
+class Face:
+    """A world as an environment of another library; `num_envs` environments of it are all told the same."""
+
+    def __init__(self, make: Callable[..., Any], num_envs: int | None, env: Any, **options: Any) -> None:
+        if isinstance(env, str) or hasattr(env, "as_environment"):
+            options.setdefault("compile", False)
+        self.num_envs = num_envs
+        self.env = make(env, **options) if num_envs is None else make(env, num_envs, **options)
+        self.is_dm = make in (to_dm_env, make_dm)
+
+    def reset(self) -> Frame:
+        return self._frame(self.env.reset())
+
+    def step(self, action: Any) -> Frame:
+        if self.num_envs is not None:
+            action = (
+                {name: np.stack([values] * self.num_envs) for name, values in action.items()}
+                if isinstance(action, dict)
+                else np.stack([action] * self.num_envs)
+            )
+        return self._frame(self.env.step(action))
+
+    def _frame(self, told: Any) -> Frame:
+        if self.is_dm:
+            step_type, reward, discount, shown = told
+            last = step_type == 2
+            cut = discount == 1 if self.num_envs is not None else discount in (1, None)
+            ends = (last & ~np.bool_(cut), last & np.bool_(cut)) if self.num_envs else (last and not cut, last and cut)
+        else:
+            shown, info = told[0], told[-1]
+            reward, *ends = told[1:4] if len(told) > 2 else (0.0, False, False)
+            if isinstance(info, dict) and "final_obs" in info:
+                shown = {name: [each[name] for each in info["final_obs"]] for name in info["final_obs"][0]}
+                info = info["final_info"]
+            shown = {**shown, **{name: value for name, value in info.items() if name in ("replaced_actions",)}}
+        plain = {
+            name: np.array(array).tolist() for name, array in shown.items() if name not in ("env_id", "elapsed_step")
+        }
+        if self.num_envs is not None:
+            assert all(array[0] == array[-1] for array in plain.values())
+            plain = {name: array[0] for name, array in plain.items()}
+        replaced = plain.pop("replaced_actions", 0)
+        terminated, truncated = (bool(np.ravel(end)[0]) for end in ends)
+        return Frame(plain, float(np.ravel(0.0 if reward is None else reward)[0]), terminated, truncated, replaced)
+
+
+FACES: dict[str, tuple[Callable[..., Any], int | None]] = {
+    "to_gymnasium": (to_gymnasium, None),
+    "make_gym": (make_gym, 2),
+    "to_dm_env": (to_dm_env, None),
+    "make_dm": (make_dm, 2),
+}
+Made = Callable[..., Face]
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Iterator[Made]:
+    """Makes worlds as environments of another library, and closes them."""
+    made: list[Face] = []
+
+    def make_one(env: Any, **options: Any) -> Face:
+        made.append(Face(*FACES[request.param], env, **options))
+        return made[-1]
+
+    yield make_one
+    for each in made:
+        each.env.close()
+
+
+# ---- observations
+
+
+def test_entities_are_padded_hidden_ones_are_0_and_masks_say_what_is_open(face: Made) -> None:
+    env = face(Yard, **CHOICES)
+    chase, nobody = [0, 0, 0, 1, 1, 1], [0] * 6  # rows: three dogs, two cats; the last number is nobody
+    assert env.reset().observation == {
+        "entities/Dog": [[10], [0], [0]],
+        "entities/Cat": [[1, 2], [3, 4]],
+        "mask/Dog": [1, 0, 0],
+        "mask/Cat": [1, 1],
+        "global": [0],
+        "actors/chase": [0, -1, -1],
+        "actors/bark": [0, -1, -1],
+        "action_mask/chase": [chase, nobody, nobody],
+        "action_mask/bark": [[1, 1, 0], [0, 0, 0], [0, 0, 0]],
+        "action_mask/gate": [[1, 1]],
+    }
+    shown = env.step(np.array([5, 0, 0, 0, 0, 0, 0])).observation
+    assert shown["entities/Dog"] == [[10], [0], [0]] and shown["mask/Dog"] == [1, 0, 0]  # the second is hidden
+    assert shown["actors/chase"] == [0, 1, -1] and shown["global"] == [1]
+
+
+def test_a_compiled_world_declares_its_room_and_a_type_without_features_is_a_mask(face: Made) -> None:
+    shown = face(Hall).reset().observation
+    assert shown["entities/Door"] == [[10], [11], [0]] and shown["mask/Lamp"] == [1]
+    assert "entities/Lamp" not in shown
+    assert shown["actors/enter"] == [3, -1]  # behind three doors
+    assert shown["action_mask/enter"] == [[1, 1, 0, 0, 0, 1], [0] * 6]  # the lamp is behind two guests
+
+
+def test_the_room_for_entities_and_actors_can_be_chosen_and_is_kept_to(face: Made) -> None:
+    with pytest.raises(ValueError, match=r"say it, for example max_entities=\{'Dog': 10, 'Cat': 10\}"):
+        face(Yard)
+    small = face(Yard, run=False, max_entities={"Dog": 1, "Cat": 2}, max_actors={"chase": 3, "bark": 3})
+    small.reset()
+    with pytest.raises(
+        ValueError, match="Yard .* shows 2 entities of type 'Dog'; there is room for 1: see max_entities"
+    ):
+        small.step(np.zeros(7, int))
+    few = face(Yard, **{**CHOICES, "max_actors": {"chase": 3, "bark": 1}})
+    few.reset()
+    with pytest.raises(ValueError, match="Yard .* has 2 actors of 'bark'; there is room for 1: see max_actors"):
+        few.step(np.zeros(5, int))
+    assert len(face(Hall, max_entities={"Door": 2, "Guest": 1}).reset().observation["mask/Door"]) == 2
+
+
+def test_two_names_that_become_one_are_refused(face: Made) -> None:
+    class Twice(Coins):
+        def obs_space(self) -> ObsSpace:
+            return ObsSpace({name: Entity(["x"]) for name in ("Coin", "a.b", "a/b")})
+
+    with pytest.raises(ValueError, match="Twice has 'a.b' and 'a/b', which are one name here; rename one"):
+        face(Twice, max_entities={"Coin": 3, "a.b": 1, "a/b": 1})
+
+
+# ---- actions
+
+
+def test_an_action_is_one_array_and_entities_are_selected_by_their_rows(face: Made) -> None:
+    env = face(Yard, **CHOICES)
+    env.reset()
+    # The first dog chases cat 1, which is in row 4, and barks normally; the gate is opened. The rest is ignored.
+    assert env.step(np.array([4, 9, -5, 1, 7, 7, 1])).reward == 1210
+    assert env.step(np.array([5, 3, 0, 0, 2, 0, 0])).reward == 20  # 5 is nobody; the second dog barks loudly
+    last = env.step(np.zeros(7, int))
+    assert (last.terminated, last.truncated) == (False, True)
+    assert last.observation["mask/Dog"] == [1, 1, 0] and last.observation["actors/bark"] == [-1] * 3
+
+
+def test_the_only_choice_of_the_only_actor_is_an_integer(face: Made) -> None:
+    env = face(Counter, max_entities={"Total": 4}, max_actors={"add": 1})
+    env.reset()
+    frame = env.step(2)
+    assert (frame.observation["entities/Total"], frame.reward) == ([[2], [0], [0], [0]], 2)
+
+
+def test_continuous_actions_are_one_array_of_numbers_within_bounds(face: Made) -> None:
+    env = face(Runners, max_entities={"Runner": 3}, max_actors={"run": 3})
+    assert "action_mask/run" not in env.reset().observation
+    assert env.step(np.array([0, 1, 2, 5, np.nan, -7])).reward == 8  # the third runner is not there
+    for wrong, message in (
+        ([0, 0, 2, 5, 0, 1], "'run' of actor 0: value 1 is 0.0; it must be a finite number from 1.0 to 5.0"),
+        ([0, 1, np.nan, 5, 0, 1], "'run' of actor 1: value 0 is nan"),
+        ([0, 1, 1e300, 5, 0, 1], "'run' of actor 1: value 0 is inf"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            env.step(np.array(wrong))
+    alone = face(Runners, num=1, max_entities={"Runner": 1})
+    alone.reset()
+    assert alone.step(np.array([0.5, 1], np.float32)).reward == 1.5
+
+
+def test_a_world_with_choices_and_continuous_actions_takes_a_dictionary(face: Made) -> None:
+    env = face(Yard, **ROOM)
+    env.reset()
+    action = {"chase": [4, 0, 0], "bark": [1, 0, 0], "run": [[0.5, 1.5], [0, 1], [0, 1]], "gate": [1]}
+    assert env.step({name: np.array(values) for name, values in action.items()}).reward == 1212
+    for changes, message in (
+        ({"barks": [0]}, "unknown action 'barks'; .*did you mean 'bark'"),
+        ({"run": [[0, 1, 1]]}, r"'run' has shape \(1, 3\) .*; expected numbers of shape \(3, 2\)"),
+        ({"gate": [0.5]}, "'gate' has .* dtype float64 .*; expected whole numbers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            env.step({name: np.array(values) for name, values in {**action, **changes}.items()})
+    with pytest.raises(ValueError, match="action 'bark' is missing; give numbers of shape"):
+        env.step({"chase": np.zeros(3, int)})
+    with pytest.raises(
+        ValueError, match=r"actions are .*99.*; expected a dictionary with \['chase', 'bark', 'run', 'gate'\]"
+    ):
+        env.step(99)
+
+
+def test_an_action_outside_the_space_is_named_and_nothing_has_happened(face: Made) -> None:
+    env = face(Yard, **CHOICES)
+    env.reset()
+    for wrong, message in (
+        ([0] * 2, r"numbers of \['chase', 'bark', 'gate'\], has shape \(2,\) .*expected whole numbers of shape \(7,\)"),
+        ([0.0] * 7, "dtype float64 in each environment; expected whole numbers"),
+        ([3, 0, 0, 3, 0, 0, 0], r"Yard \(environment \d\): action 'bark' of actor 0 is 3; it must be from 0 to 2"),
+        ([-1, 0, 0, 0, 0, 0, 0], "action 'chase' of actor 0 is -1; it must be from 0 to 5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            env.step(np.array(wrong))
+    assert env.step(np.array([5, 0, 0, 1, 0, 0, 0])).observation["global"] == [1]
+
+
+def test_a_choice_that_is_not_open_becomes_the_next_open_one_and_is_counted(face: Made) -> None:
+    env = face(Yard, **CHOICES, max_steps=2)
+    env.reset()
+    # The dog in row 0 cannot be chased: cat 0 is next. Not loudly, so softly.
+    frame = env.step(np.array([0, 0, 0, 2, 0, 0, 0]))
+    assert (frame.reward, frame.replaced) == (100, 2)
+    # In the last step of an episode the count belongs to that episode; the second dog chases nobody.
+    frame = env.step(np.array([5, 5, 0, 2, 0, 0, 0]))
+    assert (frame.truncated, frame.reward, frame.replaced) == (True, 0, 1)
+    assert env.reset().replaced == 0
+    strict = face(Yard, **CHOICES, invalid_actions="raise")
+    strict.reset()
+    with pytest.raises(
+        ValueError,
+        match=r"Yard \(environment 0\): action 'bark' of actor 0 is 2, which is not open now; open are \[0, 1\]",
+    ):
+        strict.step(np.array([5, 0, 0, 2, 0, 0, 0]))
+    assert strict.step(np.array([5, 0, 0, 1, 0, 0, 0])).reward == 10
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), most=st.integers(1, 6))
+def test_whatever_is_sampled_from_the_spaces_can_be_played(seed: int, most: int) -> None:
+    for run in (False, True):
+        env = to_gymnasium(Yard, run=run, most=most, max_entities={"Dog": most, "Cat": 2})
+        env.action_space.seed(seed)
+        env.reset()
+        for _ in range(3):
+            obs, *_, info = env.step(env.action_space.sample())
+            assert obs in env.observation_space
+            assert info["replaced_actions"] <= 2 * min(most, 3)
+
+
+# ---- many environments
+
+
+def episodes_of_gymnasium(actions: NDArray[Any], **options: Any) -> Iterator[Any]:
+    env = to_gymnasium("MineSweeper", **options)
+    yield env.reset(seed=3)[0]
+    for action in actions:
+        obs, reward, terminated, truncated, _ = env.step(action)
+        yield obs, reward, terminated, truncated
+        if terminated or truncated:
+            yield env.reset()[0]
+
+
+def episodes_of_gymnasiums_pool(actions: NDArray[Any], **options: Any) -> Iterator[Any]:
+    with make_gym("MineSweeper", 2, **options) as env:
+        yield frame_of(env.reset(seed=3)[0], 0)
+        for action in actions:
+            obs, reward, terminated, truncated, info = env.step(np.stack([action, action]))
+            ended = terminated[0] or truncated[0]
+            yield info["final_obs"][0] if ended else frame_of(obs, 0), reward[0], terminated[0], truncated[0]
+            if ended:
+                yield frame_of(obs, 0)
+
+
+def episodes_of_dm_env(actions: NDArray[Any], **options: Any) -> Iterator[Any]:
+    env, taken = to_dm_env("MineSweeper", seed=3, **options), 0
+    yield env.reset().observation
+    while taken < len(actions):
+        step = env.step(actions[taken])
+        cut = step.last() and step.discount == 1
+        yield step.observation if step.first() else (step.observation, step.reward, step.last() and not cut, cut)
+        taken += not step.first()  # the action after a last step is ignored
+
+
+def episodes_of_dm_envs_pool(actions: NDArray[Any], **options: Any) -> Iterator[Any]:
+    with make_dm("MineSweeper", 2, **options) as env:
+        taken = 0
+        yield frame_of(env.reset(seed=3).observation, 0)
+        while taken < len(actions):
+            step = env.step(np.stack([actions[taken]] * 2))
+            obs, first, last = frame_of(step.observation, 0), step.step_type[0] == 0, step.step_type[0] == 2
+            cut = last and step.discount[0] == 1
+            yield obs if first else (obs, step.reward[0], last and not cut, cut)
+            taken += not first
+
+
+def test_all_play_the_same_episodes() -> None:
+    options: dict[str, Any] = {"max_episode_steps": 5, "compile": False, "orbital_cannon": True, "cooldown_period": 1}
+    space = to_gymnasium("MineSweeper", **options).action_space
+    space.seed(0)
+    actions = np.stack([space.sample() for _ in range(40)])
+
+    def plain(frame: Any) -> Any:
+        if isinstance(frame, tuple):
+            return [plain(frame[0]), *map(float, frame[1:])]
+        return {name: array.tolist() for name, array in frame.items() if "/" in name}
+
+    plays = (episodes_of_gymnasium, episodes_of_gymnasiums_pool, episodes_of_dm_env, episodes_of_dm_envs_pool)
+    first, *others = [[plain(frame) for frame in play(actions, **options)] for play in plays]
+    assert len(first) > 45 and any(frame[2] for frame in first if isinstance(frame, list))
+    for frames in others:
+        assert frames[: len(first) - 1] == first[: len(frames)][: len(first) - 1]
+
+
+@pytest.mark.parametrize("make", [make_gym, make_dm])
+def test_asynchronously_every_environment_has_the_same_trajectory(make: Callable[..., Any]) -> None:
+    def rows(told: Any) -> Iterator[tuple[int, list[Any]]]:
+        if make is make_dm:
+            shown, others = (
+                told.observation,
+                (told.step_type, told.reward, told.discount, told.observation["elapsed_step"]),
+            )
+            ids = told.observation["env_id"]
+        else:
+            shown, ids = told[0], told[-1]["env_id"]
+            others = (*told[1:4], told[-1]["elapsed_step"])
+        for k, i in enumerate(ids.tolist()):
+            final = [] if make is make_dm or "final_obs" not in told[-1] else [told[-1]["final_obs"][k]]
+            ended = [None if each is None else each["entities/Cart"].tolist() for each in final]
+            yield i, [shown["entities/Cart"][k].tolist(), *(each[k].item() for each in others), ended]
+
+    options: dict[str, Any] = {"seed": 9, "max_episode_steps": 11, "compile": False}
+    seen: list[list[Any]] = [[] for _ in range(4)]
+    with make("CartPole-v1", 4, batch_size=2, num_threads=2, **options) as env:
+        env.async_reset()
+        while min(map(len, seen)) < 30:
+            told = env.recv()
+            ids = [i for i, _ in rows(told)]
+            assert len(ids) == 2
+            for i, frame in rows(told):
+                seen[i].append(frame)
+            env.send(np.array(ids) % 2, ids)
+    with make("CartPole-v1", 4, **options) as env:
+        env.reset()
+        for t in range(1, 30):
+            for i, frame in rows(env.step(np.arange(4) % 2)):
+                assert [each for each in seen[i][t] if each != []][:5] == frame[:5]
+                ended = seen[i][t][5] if seen[i][t][5] != [None] else []
+                assert ended == [each for each in frame[5] if each is not None]
+
+
+@pytest.mark.parametrize("make", [make_gym, make_dm])
+def test_pools_need_every_last_observation_and_know_one_dimension_more(make: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="final_observations is 'none'; make_gym and make_dm need 'all'"):
+        make("Xor", final_observations="none")
+    with make("Xor", 2, compile=False) as env:
+        env.reset()
+        with pytest.raises(ValueError, match=r"has shape \(3,\); expected one row for each of 2 environments"):
+            env.step(np.zeros(3, int))
+        env.close()
+        env.close()
