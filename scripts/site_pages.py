@@ -114,7 +114,7 @@ COMMANDS = (
         besides=TrainConfig,
     ),
     Command("python -m enn_ppo.serve checkpoint=outputs/my_run", "serves a policy to other programs.", ServeConfig),
-    Command("python -m enn_ppo.plot run1 run2", "compares runs: curves in a picture, and a page.", PlotConfig),
+    Command("python -m enn_ppo.plot run1 run2", "compares runs: curves in a picture.", PlotConfig),
 )
 
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from numbers import Real
 from statistics import fmean, stdev
 from types import TracebackType
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from enn_ppo.eval.policy import Policy
 from enn_ppo.eval.replay import Replay
-from enn_ppo.eval.video import Video, action_text
+from enn_ppo.eval.video import Video
 from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.players import Cast
 from entity_gym.batch.vec_obs import VecAction, VecObs
@@ -102,7 +101,7 @@ def play_episodes(
                     record(obs, batch, result, step.was_running.obs)
                 outcome, env_id = step.was_running
                 if video:
-                    video.add(pool.render, env_id, outcome.reward, partial(action_text, actions, pool.action_space()))
+                    video.add(pool.render, env_id, outcome.reward)
                 if replay:
                     replay.step(env_id, outcome.end_of_episode_info)
                 if isinstance(tracker, PlayersTracker):

@@ -7,8 +7,6 @@ from typing import Literal
 
 from rogue_net.checks import HalfOpenUnitInterval, check_fields
 
-__all__ = ["Band", "PlotConfig", "XAxis"]
-
 XAxis = Literal["step", "seconds", "updates"]
 Band = Literal["minmax", "ci95", "std"]
 
@@ -20,7 +18,7 @@ class PlotConfig:
     runs: tuple[str, ...]
     """Run directories, or files of metrics; at least one."""
     x: XAxis = "step"
-    """Horizontal axis: environment steps, seconds of training, or updates. The page begins with it and can switch."""
+    """Horizontal axis: environment steps, seconds of training, or updates."""
     y: tuple[str, ...] = ("episodic_reward",)
     """Metrics, a panel each."""
     smooth: HalfOpenUnitInterval = 0.0
@@ -28,8 +26,8 @@ class PlotConfig:
     band: Band = "minmax"
     """Band around the mean of several seeds: minimum to maximum, the 95 % confidence interval of the mean (Student's t), or one
     standard deviation to each side."""
-    output: tuple[str, ...] = ("plot.png", "plot.html")
-    """Files to write: a picture of the curves (`.png`), a page with curves, settings and results (`.html`)."""
+    output: str = "plot.png"
+    """File to write: a picture of the curves, `.png`, `.svg` or `.pdf`."""
 
     def __post_init__(self) -> None:
         if not self.runs:
@@ -37,6 +35,5 @@ class PlotConfig:
         check_fields(self)
         if not self.y or not all(self.y):
             raise ValueError(f"y must name metrics, with commas between them, got {','.join(self.y)!r}")
-        for output in self.output or ("",):
-            if not output.lower().endswith((".png", ".html")):
-                raise ValueError(f"output must name files that end with .png or .html, got {output!r}")
+        if not self.output.lower().endswith((".png", ".svg", ".pdf")):
+            raise ValueError(f"output must name a file that ends with .png, .svg or .pdf, got {self.output!r}")

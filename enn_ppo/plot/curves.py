@@ -1,51 +1,55 @@
-"""Learning curves of runs: values of a metric over steps or time, and the mean of several seeds with a band."""
+"""Learning curves of runs: values of a metric over steps or time, the mean of several seeds with a band, and their picture."""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from enn_ppo.plot.config import Band, PlotConfig, XAxis
 from enn_ppo.plot.runs import Run
+from enn_ppo.training.tracking.curve import new_figure
 
-__all__ = ["Line", "curve", "line_of_group", "mean_and_band", "t_quantile"]
-
-
-@dataclass(frozen=True)
-class Line:
-    """The curve of a group of runs."""
-
-    label: str
-    band: pd.DataFrame  # columns `mean`, `low`, `high` over x
-    measured: pd.Series | None  # values before smoothing, of a single run that was smoothed
+_LABELS: dict[XAxis, str] = {"step": "environment steps", "seconds": "seconds of training", "updates": "updates"}
 
 
-def line_of_group(label: str, runs: Sequence[Run], x: XAxis, y: str, config: PlotConfig) -> Line:
-    """The line of runs that differ only in their seed.
-
-    The band of a single run is the 95 % interval of its evaluations, or nothing.
+def draw(groups: Mapping[str, Sequence[Run]], config: PlotConfig) -> Any:
+    """Draw the curves of groups of runs over `config.x`, a panel for each metric, and return the figure.
 
     Raises:
-        ValueError: a run has no such metric, or the curves have no common range; the message names the runs.
+        ValueError: a run has no such metric, or the curves of a group have no common range; the message names the runs.
     """
-    measured = [curve(run, x, y) for run in runs]
+    figure = new_figure(8, 0.6 + 3.2 * len(config.y))
+    panels = figure.subplots(len(config.y), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, y in zip(panels, config.y, strict=True):
+        for label, runs in groups.items():
+            _draw_group(axes, label, runs, y, config)
+        axes.set_ylabel(y)
+        axes.grid(alpha=0.3)
+        axes.legend(loc="best", fontsize="small")
+    panels[-1].set_xlabel(_LABELS[config.x])
+    return figure
+
+
+def _draw_group(axes: Any, label: str, runs: Sequence[Run], y: str, config: PlotConfig) -> None:
+    """Draw the mean of runs that differ only in their seed, and its band: of one run, the 95 % interval of evaluations."""
+    measured = [curve(run, config.x, y) for run in runs]
     try:
         band = mean_and_band([each.ewm(alpha=1 - config.smooth).mean() for each in measured], config.band)
     except ValueError as error:
         raise ValueError(f"{label}: {error} ({', '.join(str(run.path) for run in runs)})") from error
-    if len(runs) > 1:
-        return Line(f"{label} (n = {len(runs)})", band, None)
-    if config.smooth > 0:
-        return Line(label, band, measured[0])
-    if runs[0].metrics.get(f"{y}_ci95", pd.Series()).notna().any():
-        half_width = curve(runs[0], x, f"{y}_ci95")
+    if len(runs) == 1 and config.smooth == 0 and runs[0].metrics.get(f"{y}_ci95", pd.Series()).notna().any():
+        half_width = curve(runs[0], config.x, f"{y}_ci95")
         band = band.assign(low=band["mean"] - half_width, high=band["mean"] + half_width).dropna()
-    return Line(label, band, None)
+    mean, several = band["mean"], f" (n = {len(runs)})" if len(runs) > 1 else ""
+    (line,) = axes.plot(mean.index, mean, label=f"{label}{several}", marker="." if len(mean) < 30 else "")
+    if len(runs) == 1 and config.smooth > 0:
+        axes.plot(measured[0].index, measured[0], color=line.get_color(), alpha=0.25, linewidth=1)
+    axes.fill_between(mean.index, band["low"], band["high"], color=line.get_color(), alpha=0.2, linewidth=0)
 
 
 def curve(run: Run, x: XAxis, y: str) -> pd.Series:

@@ -1,16 +1,16 @@
-"""Compare runs: learning curves in one picture, and a page with their settings and results.
+"""Compare runs: learning curves in one picture.
 
 Runs that differ only in their seed become one line with a band.
 
 python -m enn_ppo.plot RUN [RUN ...] [name=value ...]
-python -m enn_ppo.plot outputs/a outputs/b x=seconds y=episodic_reward,entropy smooth=0.6 output=comparison.html
+python -m enn_ppo.plot outputs/a outputs/b x=seconds y=episodic_reward,entropy smooth=0.6 output=comparison.svg
 
 RUN     a run directory, or its metrics.jsonl
-x       step, seconds (of training) or updates; default step. The page begins with it and can switch
+x       step, seconds (of training) or updates; default step.
 y       metrics, separated by commas, a panel each; default episodic_reward
 smooth  weight of the past in a moving average, from 0 (none) to below 1; default 0
 band    minmax (all seeds lie inside), ci95 (95 % interval of the mean) or std; default minmax
-output  files to write, separated by commas: a picture (.png), a page (.html); default plot.png,plot.html
+output  file to write, .png, .svg or .pdf; default plot.png
 
 Exit codes: 0 done, 2 a mistake of the user. Needs pandas: pip install "enn-ppo[plot]"
 """
@@ -24,36 +24,31 @@ from typing import Any
 
 from enn_ppo.plot.config import PlotConfig
 from enn_ppo.settings.schema import from_dict
+from enn_ppo.training.tracking.curve import save_figure
 from entity_gym.errors import shortened
 from entity_gym.output import accept_all_characters
 
-__all__ = ["main", "parse", "plot"]
 
-
-def plot(config: PlotConfig) -> list[Path]:
-    """Write the picture and the page; returns their paths.
+def plot(config: PlotConfig) -> Path:
+    """Write the picture; returns its path.
 
     Raises:
-        ValueError: pandas is not installed, a run or a metric does not exist, or a file cannot be written.
+        ValueError: pandas is not installed, a run or a metric does not exist, or the file cannot be written.
     """
     try:
-        from enn_ppo.plot.page import write_page
-        from enn_ppo.plot.picture import write_picture
+        from enn_ppo.plot.curves import draw
         from enn_ppo.plot.runs import group_runs, read_run
     except ModuleNotFoundError as error:
         if error.name != "pandas":
             raise
         raise ValueError('a plot needs pandas, which is not installed: pip install "enn-ppo[plot]"') from error
-    groups = group_runs([read_run(Path(path)) for path in config.runs])
-    outputs = [Path(output) for output in config.output]
-    for output in outputs:
-        write = write_picture if output.suffix.lower() == ".png" else write_page
-        try:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            write(groups, config, output)
-        except OSError as error:
-            raise ValueError(f"output {output} cannot be written: {error}") from error
-    return outputs
+    figure, output = draw(group_runs([read_run(Path(path)) for path in config.runs]), config), Path(config.output)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        save_figure(figure, output)
+    except OSError as error:
+        raise ValueError(f"output {output} cannot be written: {error}") from error
+    return output
 
 
 def parse(arguments: Sequence[str]) -> PlotConfig:
@@ -68,8 +63,8 @@ def parse(arguments: Sequence[str]) -> PlotConfig:
         raise ValueError(f"{options[0]} is no option: settings look like x=seconds, and --help lists them")
     if "runs" in values:
         raise ValueError(f"runs={values['runs']}: run directories are given by themselves, without a name")
-    for name in {"y", "output"} & values.keys():
-        values[name] = tuple(each.strip() for each in values[name].split(","))
+    if "y" in values:
+        values["y"] = tuple(each.strip() for each in values["y"].split(","))
     return from_dict(PlotConfig, {**values, "runs": runs})
 
 
@@ -81,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(__doc__, end="")
         return 0
     try:
-        print("wrote", " and ".join(map(str, plot(parse(arguments)))))
+        print("wrote", plot(parse(arguments)))
     except (ValueError, OSError) as error:
         print("error:", shortened(" ".join(str(error).split())), file=sys.stderr)
         return 2

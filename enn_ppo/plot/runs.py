@@ -15,8 +15,6 @@ from enn_ppo.training.tracking.logger import read_metrics
 from enn_ppo.training.tracking.run_dir import CONFIG, METRICS
 from entity_gym.untrusted import YAML_BYTES, open_regular, parse_yaml, read_regular
 
-__all__ = ["Run", "differing_settings", "group_runs", "read_run"]
-
 #: Settings that do not affect learning.
 _IGNORED = r"(seed|run_dir|resume|overwrite|trust|progress|debug|record|record_logits|logger\..*)"
 

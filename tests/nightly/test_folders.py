@@ -86,7 +86,7 @@ COMMANDS: dict[str, Callable[[Path], int]] = {
     "resume": lambda run: run_train(train, [f"resume={run}", "total_timesteps=128"]),
     "eval": lambda run: run_eval(evaluate, [f"checkpoint={run}", "episodes=2", "num_envs=2"]),
     "watch": lambda run: run_watch(watch, [str(run), "open=false", "episodes=1"]),
-    "plot": lambda run: plot([str(run), f"output={run.parent / 'plot.html'}"]),
+    "plot": lambda run: plot([str(run), f"output={run.parent / 'plot.svg'}"]),
     "play": lambda run: play([str(run)]),
     "serve": lambda run: run_serve(_stopped_at_once, [f"checkpoint={run}", "port=0"]),
 }

@@ -42,15 +42,15 @@ def new_figure(width: float, height: float) -> Any:
     return figure
 
 
-def save_figure(figure: Any, output_png: Path) -> None:
-    """Write a figure with 120 dots per inch, atomically.
+def save_figure(figure: Any, output: Path) -> None:
+    """Write a figure, atomically, in the format that the file's name ends with; pixels are 120 per inch.
 
     Raises:
         OSError: the picture cannot be written; an older one is unchanged.
     """
     picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    replace_file(output_png, picture.getvalue())
+    figure.savefig(picture, format=output.suffix[1:].lower(), dpi=120)
+    replace_file(output, picture.getvalue())
 
 
 def _figure(rows: Sequence[dict[str, Any]]) -> Any:
