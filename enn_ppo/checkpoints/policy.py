@@ -51,7 +51,7 @@ def saved_config(checkpoint: Checkpoint) -> TrainConfig:
     except ValueError as error:
         raise ValueError(
             f"checkpoint {checkpoint.path} has settings that this version of enn-ppo cannot use, as if it were written by "
-            f"another: config.yaml: {error}"
+            f"another: {error}"
         ) from error
 
 
@@ -84,12 +84,12 @@ def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.devi
     config = saved_config(checkpoint)
     net_config = config.net if network == "policy" else config.value_net
     if net_config is None:
-        raise ValueError(f"checkpoint {checkpoint.path} has weights of a {network}, and its config.yaml has none")
+        raise ValueError(f"checkpoint {checkpoint.path} has weights of a {network}, and its settings have none")
     weights = checkpoint.policy if network == "policy" else checkpoint.more_weights[network]
     try:
         obs_space, action_space = spaces_from_dict(checkpoint.spaces)
     except ValueError as error:
-        raise ValueError(f"checkpoint {checkpoint.path} holds no spaces: spaces.json: {error}") from error
+        raise ValueError(f"checkpoint {checkpoint.path} holds no spaces: {error}") from error
     if (reason := why_not_precision(net_config, device.type)) is not None:
         log.warning("the policy is played in fp32: %s", reason)
         net_config = replace(net_config, precision="fp32")
@@ -98,13 +98,13 @@ def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.devi
             net = RogueNet(net_config, obs_space, action_space)
     except ValueError as error:
         raise ValueError(
-            f"checkpoint {checkpoint.path} holds no network that its config.yaml and spaces.json ask for: {error}"
+            f"checkpoint {checkpoint.path} holds no network that its settings and spaces ask for: {error}"
         ) from error
     try:
         load_weights(net, weights)
     except ValueError as error:
         raise ValueError(
-            f"checkpoint {checkpoint.path} holds other weights than its config.yaml and spaces.json ask for: {error}"
+            f"checkpoint {checkpoint.path} holds other weights than its settings and spaces ask for: {error}"
         ) from error
     return net
 

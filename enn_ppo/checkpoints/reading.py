@@ -1,75 +1,62 @@
-"""Finding and reading checkpoints and agent files. Reading never executes code."""
+"""Finding and reading checkpoints. Reading never executes code."""
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import io
-import math
 import os
 import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from torch import Tensor
 
-from enn_ppo.checkpoints.manifest import MANIFEST, Manifest, checksum_of, parse_manifest
+from enn_ppo.checkpoints.policy_file import (
+    TENSOR_BYTES,
+    Checkpoint,
+    CheckpointError,
+    check_finite,
+    first_line,
+    read_policy_file,
+)
 from enn_ppo.checkpoints.stored_values import decode
 from enn_ppo.checkpoints.trainer_state import check_trainer
 from enn_ppo.training.files import is_link
-from entity_gym.untrusted import JSON_BYTES, YAML_BYTES, open_regular, parse_json, parse_yaml, read_regular
-from rogue_net.finite import NotFinite
+from entity_gym.untrusted import read_regular
 
-FORMAT = 2  # of checkpoints and agent files; raised when older ones can no longer be read
-
-POLICY, CONFIG, SPACES, TRAINER = "policy.safetensors", "config.yaml", "spaces.json", "trainer.pt"
-FILES = (POLICY, CONFIG, SPACES, TRAINER)  # required in every checkpoint
-WEIGHTS = ".safetensors"  # suffix of the weights of further networks
-ABOUT = "agent.json"  # {"format": ..., "step": ...}
-AGENT_FILES = (ABOUT, POLICY, CONFIG, SPACES)  # in an agent file
+POLICY, TRAINER = "policy.safetensors", "trainer.pt"
 LEARNING = ("optimizer", "scale")  # entries of the trainer that must be finite; environments may hold NaN
-_TENSOR_BYTES = 2**34  # of weights and trainer states
 LATEST, BEST = "latest", "best"
-BROKEN_ZIP = (zipfile.BadZipFile, NotImplementedError)  # the latter for a version of the format that cannot be
 _STEP_FOLDER = re.compile(r"step_(\d{12,})")
 
 
-class CheckpointError(ValueError):
-    """A checkpoint cannot be saved, found or read. The message says which, why, and names an alternative."""
-
-
-@dataclass(frozen=True, eq=False)
-class Checkpoint:
-    """A checkpoint in memory. Every tensor is on the CPU."""
-
-    path: Path  # its step folder
-    step: int  # environment steps trained so far
-    policy: dict[str, Tensor]
-    config: dict[str, Any]  # tuples have become lists, as in every YAML and JSON file
-    spaces: dict[str, Any]
-    trainer: dict[
-        str, Any
-    ]  # exactly as given to `save_checkpoint`, with NumPy arrays and tuples; of agent files only `value_unit`
-    more_weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # network -> weights
-    seconds: float | None = None  # training time; None: unknown
-    score: float | None = None  # None: unknown
-    is_own: bool = False  # whether this installation of enn-ppo has written and signed it
-
-
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint from any path that `resolve_checkpoint` takes. Loading never executes code.
+    """Read a checkpoint from any path that `resolve_checkpoint` takes, or a policy file. Loading never executes code.
 
     Raises:
         CheckpointError: the checkpoint does not exist, has another format, holds NaN, or a file is missing, damaged or not data;
             the message names the file, the cause, and the newest complete checkpoint beside it.
     """
+    path = Path(path)
+    if path.is_file() and path.name not in (LATEST, BEST):  # which are files where links are not possible
+        try:
+            checkpoint = read_policy_file(path)
+            _check_step(path.stem, checkpoint.step)
+            return checkpoint
+        except CheckpointError:
+            raise
+        except ValueError as error:
+            raise CheckpointError(
+                f"{path} is no whole policy file: {error}; give a run directory, its checkpoints folder, a step folder, or a "
+                "file that enn_ppo.export wrote"
+            ) from error
     folder = resolve_checkpoint(path)
     try:
         return _read_folder(folder)
@@ -77,15 +64,6 @@ def load_checkpoint(path: Path) -> Checkpoint:
         other = _newest_complete(folder.parent)
         advice = f"the newest complete checkpoint beside it is {other}" if other else "there is no other beside it"
         raise CheckpointError(f"{error}; {advice}") from error
-
-
-def load_checkpoint_or_agent(path: Path) -> Checkpoint:
-    """Read a checkpoint from any path that `resolve_checkpoint` takes, or an agent file: networks and the unit of values.
-
-    Raises:
-        CheckpointError: as in `load_checkpoint`; or the file is no agent file, is damaged, or has another format.
-    """
-    return _read_agent(path) if path.is_file() and not link_target(path) else load_checkpoint(path)
 
 
 def load_common(run_dirs: Sequence[Path]) -> list[Checkpoint]:
@@ -182,147 +160,42 @@ def link_target(path: Path) -> Path | None:
     )
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a checkpoint.
-
-    Raises:
-        ValueError: it is missing or damaged; the message names the file and the cause.
-    """
-    manifest: Manifest = _read_part(folder / MANIFEST)
-    return manifest
-
-
-def check_finite(value: Any, where: str) -> None:
-    """Check that all floats and tensors in nested dictionaries and lists are finite; `where` is the name of `value` in errors.
-
-    Raises:
-        NotFinite: one is NaN or infinite; the message has its place.
-    """
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            check_finite(item, f"{where}[{key!r}]")
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            check_finite(item, f"{where}[{index}]")
-    elif (isinstance(value, float) and not math.isfinite(value)) or (
-        isinstance(value, Tensor) and not bool(value.isfinite().all())
-    ):
-        raise NotFinite(f"{where} is NaN or infinite")
-
-
-def is_agent(file: Path) -> bool:
-    """Whether a file is an agent file of any version."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            return set(AGENT_FILES) <= set(archive.namelist())
-    except (*BROKEN_ZIP, OSError):
-        return False
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 def _read_folder(folder: Path) -> Checkpoint:
-    _check_present(folder, (*FILES, MANIFEST))
-    try:
-        manifest = read_manifest(folder)
-        _check_present(folder, manifest.files)
-        if unlisted := [name for name in FILES if name not in manifest.files]:
-            raise ValueError(f"{MANIFEST}: it has no checksum of {', '.join(unlisted)}")
-        parts = {name: _read_part(folder / name, checksum) for name, checksum in manifest.files.items()}
-    except ValueError as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"checkpoint {folder} is damaged: {error}") from error
-    policy, config, spaces, saved = (parts.pop(name) for name in FILES)
-    if saved.get("format") != FORMAT:
-        raise CheckpointError(
-            f"checkpoint {folder} has format {saved.get('format')!r}, and this version of enn-ppo reads format {FORMAT}: install "
-            "the version that has written it"
-        )
-    step, of_name = saved["step"], _STEP_FOLDER.fullmatch(folder.name)
-    if of_name and step != int(of_name[1]):
-        raise CheckpointError(f"checkpoint {folder} is damaged: {TRAINER}: it belongs to the checkpoint of step {step}")
-    more_weights = {name.removesuffix(WEIGHTS): part for name, part in parts.items() if name.endswith(WEIGHTS)}
-    trainer, numbers = saved["trainer"], (manifest.seconds, manifest.score)
-    return Checkpoint(folder, step, policy, config, spaces, trainer, more_weights, *numbers, manifest.is_own)
-
-
-def _check_present(folder: Path, names: Iterable[str]) -> None:
-    if missing := [name for name in names if not (folder / name).is_file()]:
+    if missing := [name for name in (POLICY, TRAINER) if not (folder / name).is_file()]:
         raise CheckpointError(f"checkpoint {folder} is half-written: {', '.join(missing)} is missing")
-
-
-def _read_agent(file: Path) -> Checkpoint:
     try:
-        with open_regular(file) as content, zipfile.ZipFile(content) as archive:
-            members = {info.filename: info for info in archive.infolist()}
-            if missing := [name for name in AGENT_FILES if name not in members]:
-                raise ValueError(f"{', '.join(missing)} is not in it")
-            more = [name for name in members if name.endswith(WEIGHTS) and name != POLICY]
-            if any(members[name].compress_type != zipfile.ZIP_STORED for name in (*AGENT_FILES, *more)):
-                raise ValueError("it is compressed, and such files never are")  # and may be far larger than they look
-            about, policy, config, spaces = (_read_part(zipfile.Path(archive, name)) for name in AGENT_FILES)
-            more_weights = {name.removesuffix(WEIGHTS): _read_part(zipfile.Path(archive, name)) for name in more}
-        if type(about.get("format")) is not int or type(about.get("step")) is not int or about["step"] < 0:
-            raise ValueError(f"{ABOUT} holds {about!r:.200}")
-        unit = about.get("value_unit")  # older versions wrote none
-        if unit is not None and not (type(unit) in (int, float) and 0 < unit < math.inf):
-            raise ValueError(f"{ABOUT} has the value_unit {unit!r:.200}")
-        if about["format"] != FORMAT:
-            raise ValueError(f"its format is {about['format']}, and this version of enn-ppo reads format {FORMAT}")
-    except (OSError, ValueError, *BROKEN_ZIP) as error:
-        raise CheckpointError(
-            f"{file} is no agent that enn_ppo.export or save_agent wrote: {first_line(error)}"
-        ) from error
-    trainer = {} if unit is None else {"value_unit": float(unit)}
-    return Checkpoint(file, about["step"], policy, config, spaces, trainer, more_weights)
+        checkpoint = read_policy_file(folder / POLICY)
+        _check_step(folder.name, checkpoint.step)
+        trainer = _read_trainer(folder / TRAINER, checkpoint)
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"checkpoint {folder} is damaged: {error}") from error
+    return replace(checkpoint, path=folder, trainer=trainer)
 
 
-def _read_part(file: Path | zipfile.Path, checksum: str | None = None) -> Any:
-    """Read a file of a checkpoint or an agent file.
+def _check_step(name: str, step: int) -> None:
+    of_name = _STEP_FOLDER.fullmatch(name)
+    if of_name and step != int(of_name[1]):
+        raise ValueError(f"it belongs to the checkpoint of step {step}")
 
-    Args:
-        file: the file.
-        checksum: of its content, which is compared before it is parsed; None: unknown.
 
-    Returns:
-        Name -> tensor for weights, the `Manifest` for `manifest.json`, and the content as a dictionary for other files.
+def _read_trainer(file: Path, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Read the state of the trainer.
 
     Raises:
-        ValueError: the file cannot be read, is damaged or holds NaN; the message names it and the cause.
+        ValueError: the file cannot be read, is damaged or is no data; the message names it and the cause.
     """
     try:
-        is_weights = file.name.endswith(WEIGHTS)
-        most = (
-            _TENSOR_BYTES if is_weights or file.name == TRAINER else YAML_BYTES if file.name == CONFIG else JSON_BYTES
-        )
-        # a member of an agent file is no larger than the file, since it is not compressed
-        data = read_regular(file, most) if isinstance(file, Path) else file.read_bytes()
-        if len(data) > most:
-            raise ValueError(f"it has {len(data):,} bytes, and at most {most:,} are read")
-        if checksum is not None and checksum_of(data) != checksum:
-            raise ValueError(f"its checksum is not the one in {MANIFEST}")
-        if not data:
-            raise ValueError("is empty")
-        if is_weights:
-            weights = safetensors.torch.load(data)
-            check_finite(weights, file.name.removesuffix(WEIGHTS))
-            return weights
-        if file.name == TRAINER:
-            return _read_trainer(data)
-        if file.name == MANIFEST:
-            return parse_manifest(data)
-        return _mapping(parse_yaml(data) if file.name == CONFIG else parse_json(data))
-    except Exception as error:  # a damaged file can raise many types: zip, pickle, JSON, YAML, Unicode, shapes
+        data = read_regular(file, TENSOR_BYTES)
+        if hashlib.sha256(data).hexdigest() != checkpoint.trainer_hash:
+            raise ValueError(f"its checksum is not the one in {POLICY}")
+        return _trainer_of(data, checkpoint.step)
+    except Exception as error:  # a damaged file can raise many types: zip, pickle, Unicode, shapes
         raise ValueError(f"{file.name}: {first_line(error)}") from error
 
 
-def _read_trainer(data: bytes) -> dict[str, Any]:
+def _trainer_of(data: bytes, step: int) -> dict[str, Any]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         entries = archive.infolist()
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
@@ -330,23 +203,17 @@ def _read_trainer(data: bytes) -> dict[str, Any]:
     if sum(entry.file_size for entry in entries) > len(data):
         raise ValueError("its entries claim to be larger than the file")
     try:
-        content = _mapping(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
+        stored = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL (\S+)", str(error))
         cause = f"names {named[1]}" if named else "is cut short or holds more than plain values"
         raise ValueError(f"{cause}; refused, because only data is read and no code is run") from error
-    if content.get("format") == FORMAT:  # other formats are refused later, with advice
-        trainer = _mapping(decode(content["trainer"], len(data)))
-        check_finite({name: trainer[name] for name in LEARNING if name in trainer}, "trainer")
-        check_trainer(trainer, content["step"])
-        content["trainer"] = trainer
-    return content
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"holds {type(value).__name__}, not a mapping")
-    return value
+    trainer = decode(stored, len(data))
+    if not isinstance(trainer, dict):
+        raise ValueError(f"holds {type(trainer).__name__}, not a mapping")
+    check_finite({name: trainer[name] for name in LEARNING if name in trainer}, "trainer")
+    check_trainer(trainer, step)
+    return trainer
 
 
 def _newest_complete(directory: Path) -> Path | None:
@@ -360,10 +227,7 @@ def _newest_complete(directory: Path) -> Path | None:
 def _not_there(path: Path) -> str:
     """The error message for a path that is no folder."""
     if path.is_file():
-        hint = "; it is an agent that enn_ppo.export wrote, which load_agent and enn_ppo.serve take"
-        return f"{path} is a file: give a run directory, its checkpoints folder, or a step folder" + (
-            hint if is_agent(path) else ""
-        )
+        return f"{path} is a file: give a run directory, its checkpoints folder, or a step folder"
     home = next(parent for parent in path.parents if parent.is_dir())
     missing = path.relative_to(home).parts[0]
     names = sorted(entry.name for entry in home.iterdir() if entry.is_dir() and not entry.name.startswith("."))
@@ -386,7 +250,7 @@ def _nothing_in(path: Path, home: Path) -> str:
             return f"no complete checkpoint in {home}: {error}"
     names = sorted(entry.name for entry in home.iterdir() if not entry.name.startswith("."))
     looked_for = f"looked for {LATEST} and step_<12 digits> in {home}"
-    if (path / CONFIG).is_file():
+    if (path / "config.yaml").is_file():
         return f"no checkpoint in {path}: its training ended before it saved one; begin again with overwrite=true"
     return f"no checkpoint in {path}: {looked_for}, which holds {_listing(names)}"
 

@@ -1,44 +1,40 @@
-"""Writing checkpoints and agent files. After a crash, a full disk or `kill -9` the previous checkpoint still loads."""
+"""Writing checkpoints. After a crash, a full disk or `kill -9` the previous checkpoint still loads."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
-import json
 import math
 import os
-import re
 import shutil
-import zipfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-import yaml
 from torch import Tensor
 
-from enn_ppo.checkpoints.manifest import MANIFEST, Manifest, checksum_of, manifest_bytes
-from enn_ppo.checkpoints.reading import (
-    ABOUT,
-    BEST,
-    CONFIG,
-    FORMAT,
-    LATEST,
-    LEARNING,
-    POLICY,
-    SPACES,
-    TRAINER,
-    WEIGHTS,
+from enn_ppo.checkpoints.policy_file import (
+    TENSOR_BYTES,
     Checkpoint,
     CheckpointError,
     check_finite,
     first_line,
-    is_agent,
+    policy_bytes,
+    read_policy_file,
+    seconds_and_score,
+)
+from enn_ppo.checkpoints.reading import (
+    BEST,
+    LATEST,
+    LEARNING,
+    POLICY,
+    TRAINER,
     link_target,
-    read_manifest,
+    load_checkpoint,
     step_folder,
     step_folders,
 )
@@ -47,6 +43,7 @@ from enn_ppo.checkpoints.stored_values import encode
 from enn_ppo.checkpoints.trainer_state import check_trainer
 from enn_ppo.training.files import flush_folder, is_link, make_folder, replace_file, write_file
 from enn_ppo.training.learning.return_scale import value_unit
+from entity_gym.untrusted import read_regular
 
 _NEW, _SPARE, _OLD, _LINK = ".saving_new", ".saving_spare", ".saving_old", ".saving_link"  # hidden, until renamed
 
@@ -73,12 +70,12 @@ def save_checkpoint(
         directory: the run's `checkpoints` folder; created if missing.
         step: environment steps trained so far, at least 0.
         policy: name -> tensor on any device.
-        config: plain values that YAML can hold.
+        config: plain values that JSON can hold.
         spaces: plain values that JSON can hold.
         trainer: nested dicts, lists and tuples of str, bytes, int of any size, float, bool, None, tensors, NumPy arrays
             and NumPy scalars. All come back with their type, dtype and shape.
         retention: rules about which checkpoints are kept.
-        more_weights: name of another network, such as `value_net` -> its weights; each is a separate file.
+        more_weights: name of another network, such as `value_net` -> its weights.
         seconds: training time so far, for `keep_every_minutes`.
         score: for `keep_best` and the link `best`; higher is better. None: not known yet; see `record_score`.
 
@@ -95,20 +92,22 @@ def save_checkpoint(
     directory = Path(directory)
     folder, latest = step_folder(directory, step), directory / LATEST
     try:
-        files = {
-            POLICY: _weights("policy", policy),
-            CONFIG: _plain(CONFIG, config),
-            SPACES: _plain(SPACES, spaces),
-            TRAINER: trainer_bytes(step, trainer),
-        }
-        for name, weights in (more_weights or {}).items():
-            if not re.fullmatch(r"\w+", name) or name + WEIGHTS == POLICY:
-                raise CheckpointError(
-                    f"more_weights has {name!r}: a network's name is made of letters, digits and _, and not 'policy'"
-                )
-            files[name + WEIGHTS] = _weights(name, weights)
-        checksums = {name: checksum_of(data) for name, data in files.items()}
-        files[MANIFEST] = manifest_bytes(Manifest(checksums, seconds, _known(score), is_own=True))
+        data = trainer_bytes(step, trainer)
+        normalize = config.get("ppo", {}).get("normalize", "none")
+        checkpoint = Checkpoint(
+            path=folder,
+            step=step,
+            policy=policy,
+            config=config,
+            spaces=spaces,
+            value_unit=value_unit(normalize, trainer.get("scale")),
+            more_weights=more_weights or {},
+            trainer_hash=hashlib.sha256(data).hexdigest(),
+            seconds=seconds,
+            score=_known(score),
+            is_own=True,
+        )
+        files = {POLICY: policy_bytes(checkpoint), TRAINER: data}
         make_folder(directory)
         _sweep(directory)
         try:
@@ -145,7 +144,7 @@ def record_score(directory: Path, step: int, score: float) -> None:
         score: higher is better.
 
     Raises:
-        CheckpointError: the disk cannot be written, or the manifest is damaged; the checkpoint is unchanged.
+        CheckpointError: the disk cannot be written, or the policy file is damaged; the checkpoint is unchanged.
     """
     directory = Path(directory)
     folder = step_folder(directory, step)
@@ -153,8 +152,8 @@ def record_score(directory: Path, step: int, score: float) -> None:
         return
     try:
         # a stranger's checkpoint stays unsigned, as `is_own` is False
-        manifest = replace(read_manifest(folder), score=_known(score))
-        replace_file(folder / MANIFEST, manifest_bytes(manifest))
+        scored = replace(read_policy_file(folder / POLICY), score=_known(score))
+        replace_file(folder / POLICY, policy_bytes(scored))
         flush_folder(folder)
         latest = link_target(directory / LATEST)
         last = next((saved for saved, each in step_folders(directory) if each == latest), step)
@@ -167,30 +166,32 @@ def record_score(directory: Path, step: int, score: float) -> None:
         raise CheckpointError(f"the score of checkpoint {folder} is not written, for it is damaged: {error}") from error
 
 
-def write_agent(checkpoint: Checkpoint, file: Path) -> Path:
-    """Write a checkpoint's networks, settings, spaces and unit of values into one file: a zip archive without compression.
+def save_policy(path: str | Path, file: str | Path) -> Path:
+    """Copy a checkpoint's policy file: networks, settings and spaces, which `load_policy` and all commands but `train` take.
+
+    Args:
+        path: a run directory, one of its checkpoints, or a policy file.
+        file: the file to write; only an existing policy file is replaced.
+
+    Returns:
+        `file`.
 
     Raises:
-        CheckpointError: the file cannot be written, or exists and is no agent file.
+        CheckpointError: there is no policy at `path`, or the file cannot be written or exists and is no policy file.
     """
-    if file.is_file() and not is_agent(file):
-        raise CheckpointError(f"{file} is there already and is no agent, so it is not replaced; name another file")
-    normalize = checkpoint.config.get("ppo", {}).get("normalize", "none")
-    unit = value_unit(normalize, checkpoint.trainer.get("scale"))
-    parts = {
-        ABOUT: _plain(ABOUT, {"format": FORMAT, "step": checkpoint.step, "value_unit": unit}),
-        POLICY: _weights("policy", checkpoint.policy),
-        CONFIG: _plain(CONFIG, checkpoint.config),
-        SPACES: _plain(SPACES, checkpoint.spaces),
-        **{name + WEIGHTS: _weights(name, weights) for name, weights in checkpoint.more_weights.items()},
-    }
-    whole = io.BytesIO()
-    with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED) as archive:
-        for name, data in parts.items():
-            archive.writestr(zipfile.ZipInfo(name), data)  # without a timestamp: the same policy gives the same file
+    file = Path(file)
+    found = load_checkpoint(Path(path)).path
+    if file.is_file():
+        try:
+            seconds_and_score(file)
+        except ValueError:
+            raise CheckpointError(
+                f"{file} is there already and is no policy file, so it is not replaced; name another file"
+            ) from None
     try:
+        data = read_regular(found if found.is_file() else found / POLICY, TENSOR_BYTES)
         file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, whole.getvalue())
+        replace_file(file, data)
     except OSError as error:
         raise CheckpointError(f"{file} cannot be written: {first_line(error)}") from error
     return file
@@ -207,33 +208,6 @@ def what_is_there(directory: Path) -> str:
 # --- Contents ---
 
 
-def _weights(network: str, weights: Mapping[str, Tensor]) -> bytes:
-    for name, tensor in weights.items():
-        if not isinstance(tensor, Tensor):
-            raise CheckpointError(f"{network}[{name!r}] is {type(tensor).__name__}: it must be a tensor")
-    check_finite(weights, network)
-    # clones, because safetensors refuses tensors that share memory (tied weights)
-    return safetensors.torch.save(
-        {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
-    )
-
-
-def _plain(name: str, value: Mapping[str, Any]) -> bytes:
-    try:
-        if name == CONFIG:
-            return str(yaml.dump(dict(value), Dumper=_NoAliases, sort_keys=False, allow_unicode=True)).encode()
-        return json.dumps(dict(value), indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-    except (TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise CheckpointError(f"{name} cannot hold this: {first_line(error)}") from error
-
-
-class _NoAliases(yaml.SafeDumper):  # type: ignore[misc]
-    """Writes a list or mapping that is there twice as often, since aliases are not read."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-
 def _known(score: float | None) -> float | None:
     return None if score is None or not math.isfinite(score) else float(score)
 
@@ -247,7 +221,7 @@ def trainer_bytes(step: int, trainer: Mapping[str, Any]) -> bytes:
     except ValueError as error:
         raise CheckpointError(str(error)) from error
     buffer = io.BytesIO()  # torch.save turns an OSError of a file into a RuntimeError
-    torch.save({"format": FORMAT, "step": step, "trainer": stored}, buffer)
+    torch.save(stored, buffer)
     return buffer.getvalue()
 
 
@@ -299,11 +273,10 @@ def _point_best(directory: Path, saved: Iterable[Saved]) -> None:
 def _saved(directory: Path) -> list[Saved]:
     saved = []
     for step, folder in step_folders(directory):
-        try:
-            manifest = read_manifest(folder)
-        except ValueError:  # damage of one checkpoint does not stop the saving of others
-            manifest = Manifest({})
-        saved.append(Saved(step, manifest.seconds, manifest.score))
+        seconds = score = None
+        with suppress(ValueError):  # damage of one checkpoint does not stop the saving of others
+            seconds, score = seconds_and_score(folder / POLICY)
+        saved.append(Saved(step, seconds, score))
     return saved
 
 

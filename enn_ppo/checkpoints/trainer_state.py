@@ -1,4 +1,4 @@
-"""The schema of a trainer's state: type and range of every entry that a resumed run, an evaluation or a server uses.
+"""The schemas of a policy file's header and of a trainer's state: type and range of every entry that is used.
 
 A checksum says that a file is as it was written, not who wrote it. Entries of other names are not checked, and not used.
 """
@@ -55,6 +55,11 @@ def _whole(value: Any, where: str) -> None:
 def _text(value: Any, where: str) -> None:
     if type(value) is not str:
         _fail(where, value, "a text")
+
+
+def _mapping(value: Any, where: str) -> None:
+    if type(value) is not dict:
+        _fail(where, value, "a mapping")
 
 
 def _anything(value: Any, where: str) -> None:
@@ -161,6 +166,18 @@ _SELF_PLAY_ENTRIES = _entries(
         snapshots=_list(_row(_whole, _number(), _number(0), _number(0), _number(0), _whole)),
     ),
 )
+
+#: Entry of a policy file's header -> its check.
+HEADER: Mapping[str, Check] = {
+    "format": _whole,
+    "step": _whole,
+    "config": _mapping,
+    "spaces": _mapping,
+    "value_unit": _number(sys.float_info.min),
+    "trainer": _optional(_text),
+    "seconds": _optional(_number(0)),
+    "score": _optional(_number()),
+}
 
 #: Entry of a trainer's state -> its check.
 TRAINER: Mapping[str, Check] = {

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from enn_ppo.checkpoints.reading import Checkpoint
+from enn_ppo.checkpoints import Checkpoint
 from entity_gym.registry import list_envs
 
 

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
-from enn_ppo.checkpoints.policy import saved_config
-from enn_ppo.training.learning.return_scale import value_unit
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.spaces import ObsSpace
@@ -47,27 +45,12 @@ def fit_critic(
     device: torch.device,
     env: str,
 ) -> Critic:
-    """Fit the value function of a checkpoint to the spaces that its policy was fitted to. Errors as in `value_unit_of`."""
-    unit = value_unit_of(checkpoint)
+    """Fit the value function of a checkpoint to the spaces that its policy was fitted to."""
+    unit = checkpoint.value_unit
     if "value_net" not in checkpoint.more_weights:
         return Critic(policy, unit)
     fitted = fit_policy(checkpoint, obs_space, action_space, device, env, "value_net")
     return Critic(fitted._replace(net=fitted.net.eval()), unit)
-
-
-def value_unit_of(checkpoint: Checkpoint) -> float:
-    """The reward that equals a value of 1 in a checkpoint or an agent file.
-
-    Raises:
-        ValueError: an older version has exported the agent file without its value network or without this unit.
-    """
-    config, trainer = saved_config(checkpoint), checkpoint.trainer
-    is_known = config.ppo.normalize != "rewards" or "scale" in trainer or "value_unit" in trainer
-    if not is_known or (config.value_net is None) != ("value_net" not in checkpoint.more_weights):
-        raise ValueError(
-            f"{checkpoint.path} lacks the value network or the unit of its values; export it again with this version of enn-ppo"
-        )
-    return float(trainer.get("value_unit") or value_unit(config.ppo.normalize, trainer.get("scale")))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A trained policy that plays in a program: `load_agent("outputs/my_run")` instead of the trainer's agent.
 
-    agent = load_agent("outputs/my_run")        # or a checkpoint, or one file that `save_agent` wrote
+    agent = load_agent("outputs/my_run")        # or a checkpoint, or a policy file that `enn_ppo.export` wrote
     move = agent.act(Obs(Move, score=game.score, entities=[*game.foods], actors=[game.head]))
     decision = agent.decide(obs)                # the same, with probabilities and the value of the position
 
@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from enn_ppo.checkpoints import Checkpoint, load_checkpoint, load_checkpoint_or_agent, write_agent
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
 from enn_ppo.checkpoints.policy import CPU, load_net
-from enn_ppo.eval.policy import Critic, fit_critic, value_unit_of
+from enn_ppo.eval.policy import Critic, fit_critic
 from entity_gym.actions import Action, ActionSpace
 from entity_gym.actions.choices import ActionsOfEach
 from entity_gym.agents.agent import Agent, Handle, Obs, check_obs
@@ -137,7 +137,7 @@ class TrainedPolicy:
     def __init__(self, checkpoint: Checkpoint, *, greedy: bool, seed: int) -> None:
         self._net = load_net(checkpoint).eval()
         self._critic = load_net(checkpoint, "value_net").eval() if "value_net" in checkpoint.more_weights else self._net
-        self._unit = value_unit_of(checkpoint)
+        self._unit = checkpoint.value_unit
         self._reader = FrameReader(self._net.obs_space, self._net.action_space, "the observation")
         self._greedy, self._generator = greedy, torch.Generator().manual_seed(seed)
 
@@ -193,7 +193,7 @@ def load_policy(path: str | Path, *, greedy: bool = False, seed: int = 0) -> Tra
     """Load a trained policy: `load_policy("outputs/my_run").act(env.reset()).actions`.
 
     Args:
-        path: a run directory, one of its checkpoints, or a file that `save_agent` wrote.
+        path: a run directory, one of its checkpoints, or a policy file that `enn_ppo.export` wrote.
         greedy: take the most likely action instead of sampling.
         seed: of the sampling.
 
@@ -201,14 +201,14 @@ def load_policy(path: str | Path, *, greedy: bool = False, seed: int = 0) -> Tra
         ValueError: there is no policy at `path`.
     """
     check_seed(seed)
-    return TrainedPolicy(load_checkpoint_or_agent(Path(path)), greedy=greedy, seed=seed)
+    return TrainedPolicy(load_checkpoint(Path(path)), greedy=greedy, seed=seed)
 
 
 def load_agent(path: str | Path, *, greedy: bool = False, seed: int = 0) -> TrainedAgent:
     """Load a trained policy as an agent. Loading never executes code.
 
     Args:
-        path: a run directory, one of its checkpoints, or a file that `enn_ppo.export` or `save_agent` wrote.
+        path: a run directory, one of its checkpoints, or a policy file that `enn_ppo.export` wrote.
         greedy: take the most likely choice instead of sampling.
         seed: of the sampling, at least 0.
 
@@ -217,25 +217,9 @@ def load_agent(path: str | Path, *, greedy: bool = False, seed: int = 0) -> Trai
     """
     if not isinstance(path, str | Path):
         raise ValueError(
-            f"load_agent: path is {path!r:.200}; it must name a run directory, a checkpoint or an agent file"
+            f"load_agent: path is {path!r:.200}; it must name a run directory, a checkpoint or a policy file"
         )
     if not isinstance(greedy, bool):
         raise ValueError(f"load_agent: greedy is {greedy!r:.200}; it must be True or False")
     check_seed(seed)
-    return TrainedAgent(load_checkpoint_or_agent(Path(path)), greedy=greedy, seed=seed)
-
-
-def save_agent(path: str | Path, file: str | Path) -> Path:
-    """Write a checkpoint's policy, with its settings and spaces, into one agent file.
-
-    Args:
-        path: a run directory, or one of its checkpoints.
-        file: the file to write; only an existing agent file is replaced.
-
-    Returns:
-        `file`.
-
-    Raises:
-        ValueError: there is no policy at `path`, or the file cannot be written or exists and is no agent file.
-    """
-    return write_agent(load_checkpoint(Path(path)), Path(file))
+    return TrainedAgent(load_checkpoint(Path(path)), greedy=greedy, seed=seed)

@@ -60,7 +60,7 @@ class ServedPolicy:
         config: settings of the server.
 
     Attributes:
-        spaces: the spaces in the form of `spaces.json`.
+        spaces: the spaces in the form of a policy file's header.
         news: differences from the spaces of training, in one line; empty if there are none.
     """
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from enn_ppo.checkpoints import load_checkpoint_or_agent
+from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import select_device
 from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.serve.server import PolicyServer, Served
@@ -37,7 +37,7 @@ def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Serv
     """
     say = say or partial(print, flush=True)
     device = select_device(config.device)
-    policies = ServedPolicies(load_checkpoint_or_agent(Path(config.checkpoint)), device, config)
+    policies = ServedPolicies(load_checkpoint(Path(config.checkpoint)), device, config)
     policies.warm_up()
     gc.freeze()  # a long message starts many collections, which need not look at what has been loaded so far
 

@@ -106,7 +106,7 @@ def _load(config: TrainConfig) -> dict[str, Checkpoint]:
     for checkpoint in found:
         if missing := [part for part in TRAINER if part not in checkpoint.trainer]:
             raise ValueError(
-                f"checkpoint {checkpoint.path} cannot be resumed: its trainer.pt is not that of a run of enn-ppo, and lacks "
+                f"checkpoint {checkpoint.path} cannot be resumed: it has no trainer.pt of a run of enn-ppo, and lacks "
                 f"{', '.join(missing)}"
             )
     return dict(zip(config.policies or [""], found, strict=True))

@@ -317,7 +317,7 @@ class TrainState:
         environments = self.sampler.state()
         if self.self_play:  # the checkpoint refers to these files, so they are written first
             try:
-                self.self_play.write(run_dir)
+                self.self_play.write(run_dir, to_dict(self.config))
             except ValueError as error:
                 raise ValueError(f"{error}; {what_is_there(run_dir / CHECKPOINTS)}") from error
 

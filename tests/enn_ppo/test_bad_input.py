@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from enn_ppo.plot.plot import main as plot
 from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_train
 from rogue_net.config import RogueNetConfig
 from rogue_net.size import check_fits, least_weights, machine_memory
+from tests.enn_ppo.forged import sealed, with_settings
 from tests.enn_ppo.recordings import net_for, record
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
@@ -98,47 +98,55 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mon
 # --- Files of checkpoints ---
 
 
-def spaces(**changes: Any) -> bytes:
-    return json.dumps({"entities": [], "global_features": [], "actions": []} | changes).encode()
+def copy_of(whole: Path, bad: Path) -> Path:
+    """Copy a run; returns the folder of its checkpoint."""
+    shutil.copytree(whole, bad, symlinks=True)
+    return bad / "checkpoints" / "step_000000000160"
+
+
+def refused_to_play_and_resume(bad: Path, refused: Callable[..., str]) -> list[str]:
+    return [
+        refused(run_eval, evaluate, [f"checkpoint={bad}", "episodes=1"]),
+        refused(run_train, train, [f"resume={bad}", "total_timesteps=160"]),
+    ]
+
+
+@pytest.mark.parametrize("file", ["trainer.pt", "policy.safetensors"])
+def test_an_empty_file_of_a_checkpoint_is_named(
+    file: str, whole: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    folder = copy_of(whole, tmp_path / "bad")
+    (folder / file).write_bytes(b"")
+    for line in refused_to_play_and_resume(tmp_path / "bad", refused):
+        assert str(folder) in line and file in line, line
 
 
 @pytest.mark.parametrize(
-    ("file", "content"),
+    ("changes", "message"),
     [
-        ("config.yaml", b""),
-        ("config.yaml", b"[not yaml"),
-        ("config.yaml", b"colour: green\n"),
-        ("spaces.json", b""),
-        ("spaces.json", b"[]"),
-        ("spaces.json", spaces(entities=["Lamp"])),
-        ("spaces.json", spaces(actions=[{"name": "Switch", "type": "lever"}])),
-        ("trainer.pt", b""),
-        ("policy.safetensors", b""),
+        ({"config": {"colour": "green"}}, "colour is not a setting"),
+        ({"spaces": {}}, "holds no spaces"),
+        ({"spaces": {"entities": ["Lamp"], "global_features": [], "actions": []}}, "holds no spaces"),
+        (
+            {"spaces": {"entities": [], "global_features": [], "actions": [{"name": "Switch", "type": "lever"}]}},
+            "lever",
+        ),
     ],
 )
-def test_an_empty_or_foreign_file_of_a_checkpoint_is_named(
-    file: str, content: bytes, whole: Path, tmp_path: Path, refused: Callable[..., str]
+def test_settings_and_spaces_that_this_version_does_not_know_are_named(
+    changes: dict[str, Any], message: str, whole: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    bad = tmp_path / "bad"
-    shutil.copytree(whole, bad, symlinks=True)
-    (bad / "checkpoints" / "latest" / file).write_bytes(content)
-    names = str(bad / "checkpoints" / "step_000000000160"), file
-    for line in (
-        refused(run_eval, evaluate, [f"checkpoint={bad}", "episodes=1"]),
-        refused(run_train, train, [f"resume={bad}", "total_timesteps=160"]),
-    ):
-        assert all(name in line for name in names), line
+    folder = sealed(copy_of(whole, tmp_path / "bad"), is_own=True, **changes)
+    for line in refused_to_play_and_resume(tmp_path / "bad", refused):
+        assert str(folder) in line and message in line, line
 
 
 def test_a_checkpoint_whose_network_cannot_fit_into_memory_is_named(
     whole: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    bad = tmp_path / "bad"
-    shutil.copytree(whole, bad, symlinks=True)
-    config = bad / "checkpoints" / "latest" / "config.yaml"
-    config.write_text(config.read_text().replace("d_model: 16", "d_model: 100000000"))
-    line = refused(run_eval, evaluate, [f"checkpoint={bad}", "episodes=1"])
-    assert "step_000000000160" in line and "config.yaml" in line
+    folder = with_settings(copy_of(whole, tmp_path / "bad"), "net", d_model=100_000_000)
+    line = refused(run_eval, evaluate, [f"checkpoint={tmp_path / 'bad'}", "episodes=1"])
+    assert str(folder) in line and "settings" in line
 
 
 def test_a_checkpoint_that_is_no_run_s_is_not_resumed(whole: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
@@ -148,7 +156,7 @@ def test_a_checkpoint_that_is_no_run_s_is_not_resumed(whole: Path, tmp_path: Pat
     save_checkpoint(tmp_path / "checkpoints", 160, **content, trainer={"step": 160}, retention=retention)
     line = refused(run_train, train, [f"resume={tmp_path}", f"run_dir={tmp_path}"])
     assert "step_000000000160 cannot be resumed" in line
-    assert "trainer.pt is not that of a run of enn-ppo, and lacks num_updates, seconds, optimizer" in line
+    assert "it has no trainer.pt of a run of enn-ppo, and lacks num_updates, seconds, optimizer" in line
 
 
 # --- Run directories that hold no run ---

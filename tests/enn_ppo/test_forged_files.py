@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import safetensors.torch
 import torch
 import yaml
 
@@ -21,7 +19,7 @@ from enn_ppo.plot.runs import read_run
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.training.learning.return_scale import value_unit
 from enn_ppo.training.recording import read_header
-from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path, write_snapshot
+from enn_ppo.training.self_play.snapshots import snapshot_path, write_snapshot
 from enn_ppo.training.tracking.logger import read_metrics
 from entity_gym.bridges.views.view import view_mapping
 from entity_gym.untrusted import MAX_DEPTH, parse_json, parse_yaml, read_regular
@@ -85,7 +83,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         read_regular(tmp_path / "large", 100)
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "config.yaml", "trainer.pt", "policy.safetensors", "spaces.json"])
+@pytest.mark.parametrize("name", ["trainer.pt", "policy.safetensors"])
 def test_a_pipe_in_a_checkpoint_is_refused(folder: Path, name: str) -> None:
     (folder / name).unlink()
     os.mkfifo(folder / name)
@@ -99,7 +97,6 @@ def test_a_pipe_in_a_checkpoint_is_refused(folder: Path, name: str) -> None:
         ("metrics.jsonl", read_metrics),
         ("view.yaml", view_mapping),
         ("000000_00000000.safetensors", lambda path: read_header(path.parent)),
-        ("step_000000000000.safetensors", lambda path: read_snapshot(path, CPU)),
     ],
 )
 def test_a_pipe_in_place_of_another_file_is_refused(tmp_path: Path, name: str, read: Callable[[Path], Any]) -> None:
@@ -118,28 +115,15 @@ def test_a_pipe_as_the_config_of_a_run_that_is_plotted_is_refused(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "message"), [(LAUGHS, "it has an alias"), ("[" * DEEP, "nested more than 100 deep"), ("{" * DEEP, "deep")]
 )
-def test_aliases_and_deep_nesting_of_yaml_are_refused(folder: Path, text: str, message: str) -> None:
+def test_aliases_and_deep_nesting_of_yaml_are_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_yaml(text)
-    (folder / "config.yaml").write_text(text)
-    with pytest.raises(CheckpointError, match=f"{folder} is damaged: config.yaml: .*{message}"):
-        load_checkpoint(sealed(folder))
 
 
 def test_an_alias_in_a_view_is_refused(tmp_path: Path) -> None:
     (tmp_path / "view.yaml").write_text(LAUGHS)
     with pytest.raises(ValueError, match=r"view.yaml: not YAML: it has an alias"):
         view_mapping(tmp_path / "view.yaml")
-
-
-@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, DEEP])
-@pytest.mark.parametrize("name", ["manifest.json", "spaces.json"])
-def test_deep_nesting_of_json_is_refused(folder: Path, name: str, depth: int) -> None:
-    (folder / name).write_text("[" * depth + "]" * depth)
-    if name != "manifest.json":
-        sealed(folder)
-    with pytest.raises(CheckpointError, match=f"{folder} is damaged: {name}: it is nested more than 100 deep"):
-        load_checkpoint(folder)
 
 
 def test_json_that_is_as_deep_as_allowed_is_read() -> None:
@@ -183,37 +167,20 @@ def test_a_trainer_state_that_is_larger_in_memory_is_refused(folder: Path, value
 
 
 def test_weights_of_another_dtype_are_refused(folder: Path) -> None:
-    file = folder / "policy.safetensors"
-    weights = safetensors.torch.load(file.read_bytes())
+    weights = dict(load_checkpoint(folder).policy)
     name = next(name for name, each in weights.items() if each.dtype == torch.float32)
-    weights[name] = weights[name].to(torch.int32)
-    file.write_bytes(safetensors.torch.save(weights))
+    sealed(folder, policy=weights | {name: weights[name].to(torch.int32)})
     with pytest.raises(ValueError, match=f"{name} is torch.int32 in it, and torch.float32 in the network"):
-        load_policy(load_checkpoint(sealed(folder)), CPU)
+        load_policy(load_checkpoint(folder), CPU)
 
 
-def test_a_snapshot_of_another_step_is_refused(tmp_path: Path) -> None:
-    write_snapshot(tmp_path, 10, always(UP))
+def test_a_checkpoint_or_a_snapshot_under_the_name_of_another_step_is_refused(folder: Path, tmp_path: Path) -> None:
+    write_snapshot(tmp_path, 10, always(UP), {})
     snapshot_path(tmp_path, 10).rename(snapshot_path(tmp_path, 20))
-    with pytest.raises(ValueError, match=r"step_0*20.safetensors is damaged: it is the snapshot of step 10"):
-        read_snapshot(snapshot_path(tmp_path, 20), CPU)
-
-
-def test_a_snapshot_without_a_checksum_is_refused(tmp_path: Path) -> None:
-    write_snapshot(tmp_path, 10, always(UP))
-    file = snapshot_path(tmp_path, 10)
-    with safetensors.safe_open(file, "pt") as opened:
-        header = opened.metadata()
-    weights = safetensors.torch.load(file.read_bytes())
-    file.write_bytes(safetensors.torch.save(weights, {"net": header["net"], "spaces": header["spaces"]}))
-    with pytest.raises(ValueError, match=r"step_0*10.safetensors is damaged: "):
-        read_snapshot(file, CPU)
-
-
-def test_a_checkpoint_under_the_name_of_another_step_is_refused(folder: Path) -> None:
     moved = folder.rename(folder.with_name("step_000000000320"))
-    with pytest.raises(CheckpointError, match=r"step_0*320 is damaged: trainer.pt: .* the checkpoint of step 160"):
-        load_checkpoint(moved)
+    for path, step in ((snapshot_path(tmp_path, 20), 10), (moved, 160)):
+        with pytest.raises(CheckpointError, match=rf"{path}.*it belongs to the checkpoint of step {step}"):
+            load_checkpoint(path)
 
 
 # --- The trainer's state ---
@@ -257,13 +224,6 @@ def test_a_wrong_entry_of_the_trainers_state_is_named(folder: Path, entries: dic
         load_checkpoint(with_trainer(folder, **entries))
 
 
-def test_a_wrong_step_of_the_checkpoint_is_named(folder: Path) -> None:
-    content = torch.load(folder / "trainer.pt", weights_only=True)
-    torch.save(content | {"step": float("nan")}, folder / "trainer.pt")
-    with pytest.raises(CheckpointError, match=r"trainer.pt: step is nan; expected a whole number"):
-        load_checkpoint(sealed(folder))
-
-
 def test_a_state_that_could_not_be_loaded_is_not_saved(folder: Path) -> None:
     from tests.enn_ppo.checkpoints.test_checkpoint import save
 
@@ -289,11 +249,3 @@ def test_a_scale_of_another_normalization_is_refused(folder: Path) -> None:
         train(config, env=Copycat)
     with pytest.raises(ValueError, match=r"trainer\['scale'\] has .*, and ppo.normalize=rewards needs a reward scale"):
         value_unit("rewards", scale)
-
-
-def test_a_shared_list_of_the_settings_is_saved_without_aliases(tmp_path: Path) -> None:
-    from tests.enn_ppo.checkpoints.test_manifest import save
-
-    shared = [1, 2]
-    loaded = load_checkpoint(save(tmp_path, 100, config={"a": shared, "b": shared}, trainer={"value": np.ones(2)}))
-    assert loaded.config == {"a": [1, 2], "b": [1, 2]}

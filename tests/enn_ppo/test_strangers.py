@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 import yaml
 
 from enn_ppo import EnvConfig, load_policy, train
-from enn_ppo.checkpoints.manifest import MANIFEST, Manifest, checksum_of, manifest_bytes
+from enn_ppo.checkpoints.policy_file import read_policy_file
 from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.play import main as play
 from enn_ppo.plot.plot import main as plot
 from enn_ppo.serve.serve import serve
 from enn_ppo.settings.command_line.cli import run_eval, run_serve, run_train, run_watch
 from enn_ppo.watch.watch import watch
+from tests.enn_ppo.forged import POLICY, sealed, with_header, with_settings, with_trainer
 from tests.enn_ppo.test_links import digest
 from tests.enn_ppo.worlds import tiny_config
 
@@ -49,35 +49,21 @@ COLUMNS, ROWS = table()
 # --- What stands in the folder
 
 
-def settings(run: Path) -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load((run / STEP / "config.yaml").read_text("utf-8"))
-    return content
-
-
-def put(run: Path, name: str, data: bytes) -> None:
-    """Replace a file of the checkpoint, with a right checksum."""
-    (run / STEP / name).write_bytes(data)
-    seal(run)
-
-
-def seal(run: Path) -> None:
-    files = {path.name: checksum_of(path.read_bytes()) for path in (run / STEP).iterdir() if path.name != MANIFEST}
-    (run / STEP / MANIFEST).write_bytes(manifest_bytes(Manifest(files)))
+def settings(run: Path, section: str, **changes: Any) -> None:
+    """Change settings in the checkpoint and in the run's `config.yaml`."""
+    with_settings(run / STEP, section, **changes)
+    content = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+    content[section] |= changes
+    (run / "config.yaml").write_text(yaml.safe_dump(content))
 
 
 def named_code(run: Path) -> None:
     (run.parent / "stranger.py").write_text("import os\nfrom entity_gym.envs.xor import Xor\nos.environ['RAN'] = '1'\n")
-    content = settings(run)
-    content["env"]["id"] = "stranger:Xor"
-    put(run, "config.yaml", yaml.safe_dump(content).encode())
-    (run / "config.yaml").write_text(yaml.safe_dump(content))
+    settings(run, "env", id="stranger:Xor")
 
 
 def interpolated(run: Path) -> None:
-    content = settings(run)
-    content["logger"]["project"] = f"${{oc.env:{SECRET}}}"
-    put(run, "config.yaml", yaml.safe_dump(content).encode())
-    (run / "config.yaml").write_text(yaml.safe_dump(content))
+    settings(run, "logger", project=f"${{oc.env:{SECRET}}}")
 
 
 def linked(run: Path) -> None:
@@ -96,27 +82,23 @@ def latest_outside(run: Path) -> None:
 
 
 def piped(run: Path) -> None:
-    for file in (run / STEP / "manifest.json", run / "metrics.jsonl"):
+    for file in (run / STEP / POLICY, run / "metrics.jsonl"):
         file.unlink()
         os.mkfifo(file)
 
 
 def damaged(run: Path) -> None:
-    (run / STEP / MANIFEST).unlink()
+    (run / STEP / "trainer.pt").write_bytes((run / STEP / "trainer.pt").read_bytes()[:-1])
 
 
 def other_weights(run: Path) -> None:
-    weights = safetensors.torch.load((run / STEP / "policy.safetensors").read_bytes())
+    weights = dict(read_policy_file(run / STEP / POLICY).policy)
     name = next(name for name, tensor in weights.items() if tensor.is_floating_point())
-    put(run, "policy.safetensors", safetensors.torch.save({**weights, name: weights[name].to(torch.int32)}))
+    sealed(run / STEP, policy={**weights, name: weights[name].to(torch.int32)})
 
 
 def other_state(run: Path) -> None:
-    saved = torch.load(run / STEP / "trainer.pt", weights_only=True)
-    saved["trainer"]["recent_rewards"] = ["x"]
-    buffer = io.BytesIO()
-    torch.save(saved, buffer)
-    put(run, "trainer.pt", buffer.getvalue())
+    with_trainer(run / STEP, recent_rewards=["x"])
 
 
 def compressed_state(run: Path) -> None:
@@ -124,15 +106,15 @@ def compressed_state(run: Path) -> None:
     with zipfile.ZipFile(run / STEP / "trainer.pt") as plain, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as out:
         for name in plain.namelist():
             out.writestr(name, plain.read(name))
-    put(run, "trainer.pt", packed.getvalue())
+    (run / STEP / "trainer.pt").write_bytes(packed.getvalue())
+    sealed(run / STEP)
 
 
 def huge_settings(run: Path) -> None:
+    with_header(run / STEP / POLICY, config="[" * 100_000)
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 10)}]" for k in range(1, 10)]
-    bomb = "\n".join(lines) + "\n"
-    put(run, "config.yaml", (yaml.safe_dump(settings(run)) + bomb).encode())
-    (run / "config.yaml").write_text((run / "config.yaml").read_text("utf-8") + bomb)
+    (run / "config.yaml").write_text((run / "config.yaml").read_text("utf-8") + "\n".join(lines) + "\n")
 
 
 HAZARDS: dict[str, Callable[[Path], None]] = {
@@ -147,7 +129,7 @@ HAZARDS: dict[str, Callable[[Path], None]] = {
     "a trainer's state with other entries or types": other_state,
     "a compressed trainer's state": compressed_state,
     "settings with aliases, thousands of levels, or megabytes": huge_settings,
-    "saved states of environments": seal,  # without a signature
+    "saved states of environments": lambda run: sealed(run / STEP) and None,  # without a signature
 }
 
 

@@ -42,9 +42,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import safetensors.torch
 import torch
-import yaml
 
 import enn_ppo
 import entity_gym
@@ -54,12 +52,11 @@ from enn_ppo.checkpoints import (
     Checkpoint,
     Retention,
     load_checkpoint,
-    load_checkpoint_or_agent,
     save_checkpoint,
-    write_agent,
+    save_policy,
 )
-from enn_ppo.checkpoints.manifest import MANIFEST, Manifest, checksum_of, manifest_bytes
 from enn_ppo.checkpoints.policy import CPU
+from enn_ppo.checkpoints.policy_file import read_policy_file
 from enn_ppo.checkpoints.trainer_state import TRAINER
 from enn_ppo.rollout import EnvBlock, play
 from enn_ppo.serve.policy import ServedPolicies
@@ -69,7 +66,7 @@ from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.recording import Recorder, read_all, read_frames
-from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path, write_snapshot
+from enn_ppo.training.self_play.snapshots import snapshot_path, write_snapshot
 from enn_ppo.training.state import TrainState
 from entity_gym import (
     Action,
@@ -94,6 +91,7 @@ from entity_gym.bridges.remote.connection import HungUp
 from entity_gym.bridges.remote.messages import MessageReader, encode
 from entity_gym.pools.pool import ListEnv
 from rogue_net import RogueNet, RogueNetConfig
+from tests.enn_ppo.forged import sealed, with_header
 
 PACKAGES = tuple(str(Path(package.__path__[0])) for package in (enn_ppo, entity_gym, rogue_net))
 FAILURES = ("wrong", "uncaught")
@@ -375,8 +373,6 @@ class Checkpoints(Kind):
 class Forged(Kind):
     """Checkpoints with wrong values whose checksums are right, from which a run is resumed."""
 
-    TEXTS = ("config.yaml", "spaces.json")
-
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         config = TrainConfig(
@@ -398,22 +394,22 @@ class Forged(Kind):
         self.trainer = torch.load(self.folder / "trainer.pt", weights_only=True)
 
     def damaged(self, rng: random.Random) -> bytes:
-        files = {name: content for name, content in self.files.items() if name != MANIFEST}
-        name = rng.choice(list(files))
-        if name == "trainer.pt":
-            buffer = io.BytesIO()
-            torch.save(damaged_value(self.trainer, rng), buffer)
-            files[name] = buffer.getvalue()
-        elif name == "policy.safetensors":
-            weights = safetensors.torch.load(files[name])
+        for name, content in self.files.items():
+            (self.folder / name).write_bytes(content)
+        name = rng.choice(("trainer", "policy", "config", "spaces"))
+        checkpoint = read_policy_file(self.folder / "policy.safetensors")
+        if name == "trainer":
+            torch.save(damaged_value(self.trainer, rng), self.folder / "trainer.pt")
+            sealed(self.folder)
+        elif name == "policy":
+            weights = dict(checkpoint.policy)
             which = rng.choice(list(weights))
-            weights[which] = weights[which].to(rng.choice((torch.int32, torch.float64, torch.bool, torch.float16)))
-            files[name] = safetensors.torch.save(weights)
+            dtype = rng.choice((torch.int32, torch.float64, torch.bool, torch.float16))
+            sealed(self.folder, policy={**weights, which: weights[which].to(dtype)})
         else:
-            value = damaged_value(yaml.safe_load(files[name]), rng)
-            files[name] = json.dumps(value).encode()  # which is YAML as well
-        manifest = manifest_bytes(Manifest({name: checksum_of(content) for name, content in files.items()}))
-        return pickle.dumps(files | {MANIFEST: manifest})
+            value = damaged_value(getattr(checkpoint, name), rng)
+            with_header(self.folder / "policy.safetensors", **{name: json.dumps(value)})
+        return pickle.dumps({file.name: file.read_bytes() for file in sorted(self.folder.iterdir())})
 
     def read(self, data: bytes) -> str:
         for name, content in pickle.loads(data).items():
@@ -426,19 +422,16 @@ class Forged(Kind):
         return "valid"
 
 
-class Snapshots(Kind):
-    """Snapshots of self-play."""
+class Policies(Kind):
+    """Policy files of their own, such as snapshots of self-play."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.path = snapshot_path(folder, 100)
+        self.path = save_policy(a_checkpoint(folder / "exported"), folder / "farm.policy")
         self.file = str(self.path)
-        write_snapshot(folder, 100, a_network())
         self.content = self.path.read_bytes()
-        self.undamaged = read_snapshot(self.path, CPU).state_dict()
-        other = a_network()
-        torch.nn.init.ones_(next(other.parameters()))
-        write_snapshot(folder, 200, other)
+        self.undamaged = vars(load_checkpoint(self.path))
+        write_snapshot(folder, 200, a_network(), {})
         self.other = snapshot_path(folder, 200).read_bytes()
 
     def damaged(self, rng: random.Random) -> bytes:
@@ -446,25 +439,8 @@ class Snapshots(Kind):
 
     def read(self, data: bytes) -> str:
         self.path.write_bytes(data)
-        return _equal(dict(read_snapshot(self.path, CPU).state_dict()), dict(self.undamaged))
-
-
-class Agents(Kind):
-    """Agent files."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.path = write_agent(load_checkpoint(a_checkpoint(folder / "exported")), folder / "farm.agent")
-        self.file = str(self.path)
-        self.content = self.path.read_bytes()
-        self.undamaged = vars(load_checkpoint_or_agent(self.path))
-
-    def damaged(self, rng: random.Random) -> bytes:
-        return damaged_bytes(self.content, rng)
-
-    def read(self, data: bytes) -> str:
-        self.path.write_bytes(data)
-        return _equal(vars(load_checkpoint_or_agent(self.path)), self.undamaged)
+        checkpoint = load_checkpoint(self.path)
+        return "valid" if data == self.other else _equal(vars(checkpoint), self.undamaged)
 
 
 class Recordings(Kind):
@@ -703,9 +679,8 @@ def framed(message: Any) -> bytes:
 KINDS: dict[str, type[Kind]] = {
     "checkpoints": Checkpoints,
     "recordings": Recordings,
-    "agents": Agents,
     "forged": Forged,
-    "snapshots": Snapshots,
+    "policies": Policies,
     "wire": Wire,
     "server": Server,
     "command_line": CommandLine,

@@ -40,7 +40,7 @@ ENTRIES = (
     "checkpoints/best",
     "checkpoints/.saving_new",
     f"checkpoints/{STEP}",
-    *(f"checkpoints/{STEP}/{name}" for name in ("config.yaml", "manifest.json", "spaces.json", "trainer.pt")),
+    f"checkpoints/{STEP}/trainer.pt",
     f"checkpoints/{STEP}/policy.safetensors",
     "pool",
     f"pool/{STEP}.safetensors",

@@ -15,13 +15,12 @@ CORPUS = Path(__file__).parent / "corpus"
 #: Kind -> number of cases, which together take about half a minute.
 CASES = {
     "recordings": 500,
-    "agents": 500,
     "wire": 1000,
     "server": 600,
     "command_line": 80,
     "checkpoints": 200,
     "forged": 100,
-    "snapshots": 200,
+    "policies": 500,
 }
 
 

@@ -39,7 +39,7 @@ def resolve_train_config(composed: Composed) -> tuple[TrainConfig, str]:
     try:
         saved = to_dict(from_dict(TrainConfig, checkpoint.config))
     except ValueError as error:
-        error.add_note(f"(in the config.yaml of checkpoint {checkpoint.path})")
+        error.add_note(f"(in the settings of checkpoint {checkpoint.path})")
         raise
     holds = checkpoint.path.absolute().parent
     run_dir = _relative(path.absolute() if of_policies else holds.parent) if holds.name == "checkpoints" else None

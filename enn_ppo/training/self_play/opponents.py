@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint, step_folders
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
 from enn_ppo.checkpoints.policy import load_policy
-from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of
+from enn_ppo.training.self_play.snapshots import snapshot_path, snapshots_of
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
@@ -74,13 +74,12 @@ def _past(checkpoint: Checkpoint | None, device: torch.device) -> dict[int, Rogu
     files = {
         step: snapshot_path(run_dir, step) for step in snapshots_of(run_dir) if self_play and step in self_play["pool"]
     }
-    is_pool = bool(files)
     files = files or dict(reversed(step_folders(checkpoint.path.parent)))
     files = {step: file for step, file in files.items() if step < checkpoint.step} or files
     nets = {}
     for step, file in files.items():
         try:
-            nets[step] = read_snapshot(file, device) if is_pool else load_policy(load_checkpoint(file), device)
+            nets[step] = load_policy(load_checkpoint(file), device)
         except ValueError:
             if file.exists():
                 raise

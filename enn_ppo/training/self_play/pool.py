@@ -4,7 +4,7 @@ self_play = SelfPlay(config.self_play, net, device, seed)
 vec_env = self_play.seat(vec_env, source, "MultiSnake")     # a pool of environments with one player
 self_play.add(0)                                            # the first snapshot
 self_play.update(rollout.episodes, step)                    # after every update
-self_play.write(run_dir); save_checkpoint(...); self_play.clean(run_dir, step)
+self_play.write(run_dir, config); save_checkpoint(...); self_play.clean(run_dir, step)
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from enn_ppo.checkpoints import step_folders
+from enn_ppo.checkpoints import load_checkpoint, step_folders
+from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.settings.config import SelfPlayConfig
 from enn_ppo.training.files import replace_file
 from enn_ppo.training.self_play.opponents import LATEST, PolicyOpponents, name_of
 from enn_ppo.training.self_play.ratings import Ratings, prioritized
-from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of, write_snapshot
+from enn_ppo.training.self_play.snapshots import snapshot_path, snapshots_of, write_snapshot
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, RATINGS
 from entity_gym.pools.episodes import Episode
@@ -120,15 +121,15 @@ class SelfPlay:
 
     # ---- on the disk
 
-    def write(self, run_dir: Path) -> None:
-        """Write the table of ratings, and the snapshots that the next checkpoint refers to.
+    def write(self, run_dir: Path, config: Mapping[str, Any]) -> None:
+        """Write the table of ratings, and the snapshots that the next checkpoint refers to. `config` is that of the run.
 
         Raises:
             ValueError: a file cannot be written.
         """
         for step, net in self._nets.items():
             if step != LATEST and (run_dir, step) not in self._written:
-                write_snapshot(run_dir, step, net)
+                write_snapshot(run_dir, step, net, config)
                 self._written.add((run_dir, step))
         table = json.dumps(self.ratings.table(), indent=2) + "\n"
         try:
@@ -172,7 +173,8 @@ class SelfPlay:
             ValueError: a snapshot is missing or damaged.
         """
         for step in state["snapshots"]:
-            self._nets[step] = read_snapshot(snapshot_path(run_dir, step), self._device).requires_grad_(False).eval()
+            snapshot = load_policy(load_checkpoint(snapshot_path(run_dir, step)), self._device)
+            self._nets[step] = snapshot.requires_grad_(False).eval()
             self._written.add((run_dir, step))
         self.pool = list(state["pool"])
         self._gone = {step: at for step, at in state["gone"]}

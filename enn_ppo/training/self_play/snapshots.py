@@ -1,31 +1,23 @@
-"""Files of a run's past policies: the weights, and in the header the step and the network's settings and spaces.
+"""Policy files of a run's past policies: `<run_dir>/pool/step_<12 digits>.safetensors`, which `load_checkpoint` reads.
 
-`<run_dir>/pool/step_<12 digits>.safetensors`, with a checksum in the header. Files are written under another name and renamed,
-so a file of this name is whole.
+Files are written under another name and renamed, so a file of this name is whole.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import safetensors.torch
-import torch
-
-from enn_ppo.checkpoints import check_finite
-from enn_ppo.checkpoints.manifest import checksum_of
-from enn_ppo.checkpoints.policy import load_weights
-from enn_ppo.settings.schema import from_dict, to_dict
+from enn_ppo.checkpoints.policy_file import Checkpoint, policy_bytes
+from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.files import make_folder, replace_file
 from enn_ppo.training.tracking.run_dir import POOL
-from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
-from entity_gym.untrusted import parse_json, read_regular
-from rogue_net import RogueNet, RogueNetConfig
+from entity_gym.batch.saving import spaces_to_dict
+from rogue_net import RogueNet
 
-_MOST_BYTES = 2**34
 _NAME = re.compile(r"step_(\d{12,})\.safetensors")
 
 
@@ -40,56 +32,23 @@ def snapshots_of(run_dir: Path) -> list[int]:
     return sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
 
 
-def write_snapshot(run_dir: Path, step: int, net: RogueNet) -> None:
-    """Write the weights of `net`, replacing an existing snapshot of this step.
+def write_snapshot(run_dir: Path, step: int, net: RogueNet, config: Mapping[str, Any]) -> None:
+    """Write the policy file of `net`, replacing an existing snapshot of this step. `config` is that of the run.
 
     Raises:
         ValueError: the file cannot be written; an existing snapshot is unchanged.
     """
     path = snapshot_path(run_dir, step)
-    header: dict[str, str] = {
-        "step": str(step),
-        "net": json.dumps(to_dict(net.config)),
-        "spaces": json.dumps(spaces_to_dict(net.obs_space, net.action_space)),
-    }
-    weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}
-    header["checksum"] = _checksum(header, weights)
+    snapshot = Checkpoint(
+        path=path,
+        step=step,
+        policy=net.state_dict(),
+        config={**config, "net": to_dict(net.config), "value_net": None},
+        spaces=spaces_to_dict(net.obs_space, net.action_space),
+        is_own=True,
+    )
     try:
         make_folder(path.parent)
-        replace_file(path, safetensors.torch.save(weights, header))
+        replace_file(path, policy_bytes(snapshot))
     except OSError as error:
         raise ValueError(f"snapshot {path} cannot be written: {error.strerror or error}") from error
-
-
-def read_snapshot(path: Path, device: torch.device) -> RogueNet:
-    """Load the policy of a snapshot.
-
-    Raises:
-        ValueError: the file is missing or damaged, or is the snapshot of another step than its name says.
-    """
-    try:
-        data = read_regular(path, _MOST_BYTES)
-        weights = safetensors.torch.load(data)
-        header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-        if header.get("checksum") != _checksum(header, weights):
-            raise ValueError("its checksum does not fit its content")
-        if snapshot_path(Path(), int(header["step"])).name != path.name:
-            raise ValueError(f"it is the snapshot of step {header['step']}")
-        check_finite(weights, "policy")
-        config = from_dict(RogueNetConfig, parse_json(header["net"]), "net")
-        with torch.random.fork_rng(devices=[]):  # initial weights are replaced; the global generator stays as it is
-            net = RogueNet(config, *spaces_from_dict(parse_json(header["spaces"])))
-        load_weights(net, weights)
-    except FileNotFoundError:
-        raise ValueError(f"there is no snapshot {path}") from None
-    except Exception as error:  # a damaged file can raise any exception
-        raise ValueError(f"snapshot {path} is damaged: {error}") from error
-    return net.to(device)
-
-
-def _checksum(header: Mapping[str, str], weights: Mapping[str, torch.Tensor]) -> str:
-    """Checksum of the content: other versions of safetensors may write the same content in another form."""
-    named = [(name, str(weights[name].dtype), list(weights[name].shape)) for name in sorted(weights)]
-    data = [json.dumps([header["step"], header["net"], header["spaces"], named]).encode()]
-    data += [weights[name].reshape(-1).view(torch.uint8).numpy().tobytes() for name in sorted(weights)]
-    return checksum_of(b"".join(data))

@@ -39,7 +39,7 @@ _FEATURE_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Categor
 
 
 def spaces_from_json(given: Any) -> tuple[ObsSpace, dict[str, ActionSpace]]:
-    """Return the spaces that are given in the form of a checkpoint's `spaces.json`.
+    """Return the spaces that are given in the form of docs/protocol.md.
 
     Raises:
         ProtocolError: they do not have that form; says where.

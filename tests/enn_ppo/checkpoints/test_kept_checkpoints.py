@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from enn_ppo.checkpoints import (
     CheckpointError,
@@ -36,14 +34,6 @@ def best(directory: Path) -> int | None:
     link = directory / "best"
     assert link.is_dir() or not link.is_symlink(), "never dangling"
     return int(os.readlink(link).removeprefix("step_")) if link.is_symlink() else None
-
-
-def test_seconds_and_score_are_in_the_manifest(tmp_path: Path) -> None:
-    folder = save(tmp_path, 100, seconds=1.5, score=0.25)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    assert (manifest["seconds"], manifest["score"]) == (1.5, 0.25)
-    loaded = load_checkpoint(folder)
-    assert (loaded.seconds, loaded.score) == (1.5, 0.25)
 
 
 @pytest.mark.parametrize("score", [None, float("nan"), float("inf")])
@@ -116,9 +106,9 @@ def test_after_going_back_what_was_abandoned_is_not_the_best(tmp_path: Path) -> 
     assert (steps(tmp_path), best(tmp_path)) == ([100, 150, 300], 150)
 
 
-def test_a_checkpoint_without_a_manifest_has_no_score_and_no_seconds(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_has_no_score_and_no_seconds(tmp_path: Path) -> None:
     folder = save(tmp_path, 100, score=0.5, seconds=9.0)
-    (folder / "manifest.json").unlink()
+    (folder / "policy.safetensors").write_bytes(b"half")
     save(tmp_path, 200, Retention(keep_last=1, keep_best=5, keep_every_minutes=0.1))
     assert steps(tmp_path) == [200]
 
@@ -148,32 +138,3 @@ def test_a_score_that_cannot_be_written_leaves_the_checkpoint_as_it_was(
         record_score(tmp_path / "checkpoints", 100, 0.9)
     assert load_checkpoint(folder).score == 0.5
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["best", "latest", "step_000000000100"]
-
-
-# --- Further networks ---
-
-
-def test_weights_of_further_networks_have_files_of_their_own(tmp_path: Path) -> None:
-    weights = {"head.weight": torch.arange(3.0)}
-    folder = save(tmp_path, 100, more_weights={"value_net": weights, "critic": {}})
-    assert {"value_net.safetensors", "critic.safetensors"} < set(os.listdir(folder))
-    loaded = load_checkpoint(folder).more_weights
-    assert loaded["value_net"]["head.weight"].equal(weights["head.weight"])
-    assert loaded["critic"] == {}
-
-
-def test_without_further_networks_there_are_none(tmp_path: Path) -> None:
-    assert load_checkpoint(save(tmp_path, 100)).more_weights == {}
-
-
-@pytest.mark.parametrize("name", ["policy", "../value", "", "a b"])
-def test_a_name_that_is_no_name_of_a_network_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CheckpointError, match="more_weights has .*: a network's name is made of letters, digits and _"):
-        save(tmp_path, 100, more_weights={name: {}})
-
-
-def test_a_damaged_file_of_a_further_network_is_named(tmp_path: Path) -> None:
-    folder = save(tmp_path, 100, more_weights={"value_net": {"w": torch.ones(9)}})
-    (folder / "value_net.safetensors").write_bytes(b"half")
-    with pytest.raises(CheckpointError, match="step_0*100 is damaged: value_net.safetensors: "):
-        load_checkpoint(folder)

@@ -621,7 +621,7 @@ def test_weights_of_another_network_than_the_settings_describe_are_named() -> No
     checkpoint.policy["value_head.project.bias"] = torch.zeros(7)
     del checkpoint.policy["embedding.entities.0.project.0.weight"]
     message = (
-        r"step_0*100 holds other weights than its config.yaml and spaces.json ask for: "
+        r"step_0*100 holds other weights than its settings and spaces ask for: "
         r'Missing key.*"embedding.entities.0.project.0.weight".*size mismatch for value_head.project.bias: .*\[7\]'
     )
     with pytest.raises(ValueError, match=message):

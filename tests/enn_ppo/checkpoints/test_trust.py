@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from enn_ppo import EnvConfig, EvalConfig, TrainConfig, evaluate, load_policy, train
-from enn_ppo.checkpoints import load_checkpoint, write_agent
+from enn_ppo.checkpoints import load_checkpoint, save_policy
 from enn_ppo.checkpoints.trust import code_of_training
 from enn_ppo.eval.evaluate import evaluate as evaluate_command
 from enn_ppo.play import main as play
@@ -213,9 +213,24 @@ def test_states_of_environments_are_data_that_only_a_trusted_checkpoint_brings(
 
 def test_playing_in_a_program_and_agents_run_nothing_so_nothing_is_asked(place: Place, another_user: None) -> None:
     assert load_policy("run").obs_space.entities
-    agent = write_agent(load_checkpoint(place.run_dir), place.folder / "a.agent")
-    assert load_policy(agent).obs_space.entities
+    alone = save_policy(place.run_dir, place.folder / "a.policy")
+    assert load_policy(alone).obs_space.entities
     assert place.ran == []
+    assert run_eval(evaluate_command, [f"checkpoint={alone}", *EVALUATE]) == 2  # the signature is another user's
+    assert place.ran == []
+
+
+def test_ones_own_policy_file_is_evaluated_without_a_question_and_cannot_be_resumed(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = save_policy(place.run_dir, place.folder / "a.policy")
+    assert run_eval(evaluate_command, [f"checkpoint={alone}", *EVALUATE]) == 0
+    assert place.ran == ["imported", "made"]
+    assert run_train(train, [f"resume={alone}", *RESUME]) == 2
+    assert (
+        "a.policy cannot be resumed: it has no trainer.pt of a run of enn-ppo, and lacks step"
+        in capsys.readouterr().err
+    )
 
 
 def test_joining_a_cluster_and_writing_elsewhere_are_asked_about() -> None:

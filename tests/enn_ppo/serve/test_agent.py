@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import enum
-import json
 import random
-import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,13 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, RolloutConfig, TrainConfig, evaluate, train
-from enn_ppo.checkpoints import load_checkpoint_or_agent
+from enn_ppo.checkpoints import load_checkpoint, save_policy
 from enn_ppo.checkpoints.fit import fit_policy
 from enn_ppo.checkpoints.policy import CPU, load_net
 from enn_ppo.eval.policy import fit_critic
 from enn_ppo.export import main as export
 from enn_ppo.play import NetPolicy
-from enn_ppo.serve.agent import PolicyDecision, TrainedAgent, load_agent, load_policy, save_agent
+from enn_ppo.serve.agent import PolicyDecision, TrainedAgent, load_agent, load_policy
 from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym.agents import Agent, Obs, TrainEnvBuilder
@@ -122,26 +120,19 @@ def test_greedy_is_always_the_same_and_sampling_follows_the_seed(run_dir: Path) 
 
 
 def test_one_file_plays_as_the_run_does(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "new" / "seek.agent"
+    file = tmp_path / "new" / "seek.safetensors"
     assert export([str(run_dir), str(file)]) == 0
     assert capsys.readouterr().out == f"wrote {file}\n"
     alone, whole = load_agent(file).decide(obs()), load_agent(run_dir).decide(obs())
     assert alone.probabilities.tolist() == whole.probabilities.tolist()
     assert alone.value == whole.value
-    again = save_agent(run_dir, tmp_path / "again.agent")
-    assert again.read_bytes() == file.read_bytes()
-
-
-def test_a_file_holds_no_code_and_nothing_of_the_trainer(run_dir: Path, tmp_path: Path) -> None:
-    file = save_agent(run_dir, tmp_path / "seek.agent")
-    with zipfile.ZipFile(file) as archive:
-        assert archive.namelist() == ["agent.json", "policy.safetensors", "config.yaml", "spaces.json"]
-        assert json.loads(archive.read("agent.json"))["step"] == 3200
+    result = evaluate(EvalConfig(checkpoint=str(file), episodes=16, num_envs=8, greedy=True))
+    assert result.estimates["episodic_reward"].mean > 0.9
 
 
 def values_of(path: Path) -> dict[str, float]:
     """The value of one observation, as each of those tells it that load a policy."""
-    seen, checkpoint = obs().to_observation(), load_checkpoint_or_agent(path)
+    seen, checkpoint = obs().to_observation(), load_checkpoint(path)
     policy = load_policy(path, greedy=True)
     batch = batch_observations([seen], policy.obs_space, policy.action_space, "the test")
     served = ServedPolicies(checkpoint, CPU, ServeConfig(checkpoint=str(path))).trained
@@ -170,11 +161,11 @@ def test_the_value_is_that_of_the_value_network_in_the_unit_of_rewards(normalize
     config = config_for(tmp_path / "run")
     config = replace(config, ppo=PPOConfig(normalize=normalize), value_net=config.net, total_timesteps=1280)
     train(config)
-    file = save_agent(tmp_path / "run", tmp_path / "seek.agent")
+    file = save_policy(tmp_path / "run", tmp_path / "seek.policy")
     values = {
         f"{name} {path.name}": value for path in (tmp_path / "run", file) for name, value in values_of(path).items()
     }
-    checkpoint = load_checkpoint_or_agent(tmp_path / "run")
+    checkpoint = load_checkpoint(tmp_path / "run")
     scale = checkpoint.trainer["scale"]
     unit = (scale["squares"] / scale["count"]) ** 0.5 if normalize == "rewards" else 1.0
     critic = load_net(checkpoint, "value_net").eval()
@@ -184,97 +175,14 @@ def test_the_value_is_that_of_the_value_network_in_the_unit_of_rewards(normalize
     assert values == pytest.approx(dict.fromkeys(values, expected), rel=1e-5)
 
 
-def test_a_file_of_an_older_version_without_the_unit_of_its_values_is_refused(tmp_path: Path) -> None:
-    train(replace(config_for(tmp_path / "run"), ppo=PPOConfig(normalize="rewards"), total_timesteps=128))
-    file = save_agent(tmp_path / "run", tmp_path / "seek.agent")
-    old = rewrite(file, agent=b'{"format": 2, "step": 128}')
-    with pytest.raises(ValueError, match=r"lacks the value network or the unit of its values; export it again"):
-        load_policy(old)
-    for unit in (b"0", b'"1"', b"NaN", b"true"):
-        with pytest.raises(ValueError, match=r"agent\.json has the value_unit"):
-            load_policy(rewrite(file, agent=b'{"format": 2, "step": 128, "value_unit": ' + unit + b"}"))
-
-
-def rewrite(file: Path, compression: int = zipfile.ZIP_STORED, **members: bytes | None) -> Path:
-    with zipfile.ZipFile(file) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
-    changed = file.with_name("changed.agent")
-    with zipfile.ZipFile(changed, "w", compression) as archive:
-        for name, data in parts.items():
-            data = members.get(name.partition(".")[0], data)  # type: ignore[assignment]
-            if data is not None:
-                archive.writestr(name, data)
-    return changed
-
-
-@pytest.mark.parametrize(
-    ("members", "message"),
-    [
-        ({"policy": None}, "policy.safetensors is not in it"),
-        ({"policy": b"x"}, "changed.agent is no agent that enn_ppo.export or save_agent wrote"),
-        ({"spaces": b"[]"}, "wrote: spaces.json: holds list, not a mapping"),
-        ({"spaces": b"{"}, "is no agent that enn_ppo.export or save_agent wrote"),
-        (
-            {"config": b"!!python/object/apply:os.system ['true']"},
-            "is no agent that enn_ppo.export or save_agent wrote: config.yaml: could not determine",
-        ),
-        ({"agent": b'{"format": 99, "step": 1}'}, "its format is 99, and this version of enn-ppo reads format 2"),
-        ({"agent": b'{"format": "2"}'}, "agent.json holds"),
-    ],
-)
-def test_a_damaged_file_is_refused_with_what_is_wrong(
-    run_dir: Path, tmp_path: Path, members: dict[str, bytes | None], message: str
-) -> None:
-    changed = rewrite(save_agent(run_dir, tmp_path / "seek.agent"), **members)
-    with pytest.raises(ValueError, match=message):
-        load_agent(changed)
-
-
-def test_a_file_that_unfolds_when_it_is_read_is_refused(run_dir: Path, tmp_path: Path) -> None:
-    changed = rewrite(save_agent(run_dir, tmp_path / "seek.agent"), zipfile.ZIP_DEFLATED)
-    with pytest.raises(ValueError, match="it is compressed, and such files never are"):
-        load_agent(changed)
-
-
 def test_what_is_no_policy_at_all_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(
-        ValueError, match="text is no agent that enn_ppo.export or save_agent wrote: File is not a zip file"
-    ):
+    with pytest.raises(ValueError, match="text is no whole policy file: text: it is no safetensors file"):
         load_agent(tmp_path / "text")
     with pytest.raises(ValueError, match="no checkpoint .*nowhere"):
         load_agent(tmp_path / "nowhere")
     assert export([str(tmp_path / "nowhere"), str(tmp_path / "x")]) == 2
     assert "error: no checkpoint" in capsys.readouterr().err
-
-
-def test_a_file_that_cannot_be_written_is_refused(run_dir: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="cannot be written"):
-        save_agent(run_dir, tmp_path / "file" / "x.agent")
-
-
-def test_a_file_that_is_no_agent_is_not_replaced(
-    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    game = tmp_path / "game.py"
-    game.write_text("import random\n")
-    assert export([str(run_dir), str(game)]) == 2
-    assert "game.py is there already and is no agent, so it is not replaced" in capsys.readouterr().err
-    assert game.read_text() == "import random\n"
-    archive = tmp_path / "holiday.zip"
-    with zipfile.ZipFile(archive, "w") as pictures:
-        pictures.writestr("beach.txt", "sand")
-    assert export([str(run_dir), str(archive)]) == 2
-    assert export([str(run_dir), str(tmp_path / "a.agent")]) == export([str(run_dir), str(tmp_path / "a.agent")]) == 0
-
-
-def test_where_a_run_is_needed_a_file_of_an_agent_is_told_what_takes_it(run_dir: Path, tmp_path: Path) -> None:
-    file = save_agent(run_dir, tmp_path / "seek.agent")
-    with pytest.raises(
-        ValueError, match="is a file: .*an agent that enn_ppo.export wrote, which load_agent and enn_ppo.serve"
-    ):
-        evaluate(EvalConfig(checkpoint=str(file)))
 
 
 # ---- newer programs

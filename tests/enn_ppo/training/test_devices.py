@@ -11,7 +11,7 @@ import torch
 from enn_ppo import RogueNetConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_policy
-from tests.enn_ppo.forged import sealed
+from tests.enn_ppo.forged import with_settings
 from tests.enn_ppo.worlds import tiny_config
 
 NET = RogueNetConfig(d_model=16, n_layer=1, backend="reference")
@@ -22,9 +22,7 @@ def test_what_was_trained_in_numbers_of_a_gpu_is_played_on_the_cpu_in_fp32_and_t
 ) -> None:
     trained = train(tiny_config(tmp_path / "run", net=NET))
     path = load_checkpoint(tmp_path / "run").path
-    settings = path / "config.yaml"
-    settings.write_text(settings.read_text().replace("precision: fp32", "precision: tf32"))
-    sealed(path)
+    with_settings(path, "net", precision="tf32")
     policy = load_policy(load_checkpoint(path), torch.device("cpu"))
     assert policy.config.precision == "fp32"
     assert "played in fp32: net.precision=tf32 cannot be: it is for device=cuda" in caplog.text

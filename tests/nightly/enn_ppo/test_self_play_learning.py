@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, SelfPlayConfig, TrainConfig, train
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.training.self_play.opponents import PolicyOpponents
-from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path
+from enn_ppo.training.self_play.snapshots import snapshot_path
 from entity_gym.envs.multi_snake import MultiSnake
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.players import players_of
@@ -58,7 +60,8 @@ def test_two_snakes_get_better_than_each_of_their_earlier_selves(tmp_path: Path)
     )
     policy = train(config).policy
     earlier = range(0, 65_536, 8192)
-    win_rates = {step: games(policy, read_snapshot(snapshot_path(tmp_path / "a", step), CPU)) for step in earlier}
+    past = {step: load_policy(load_checkpoint(snapshot_path(tmp_path / "a", step)), CPU) for step in earlier}
+    win_rates = {step: games(policy, net) for step, net in past.items()}
     assert win_rates[0] > 0.62 and win_rates[8192] > 0.52, win_rates
     assert sum(win_rates.values()) / len(win_rates) > 0.52, win_rates
     assert min(win_rates.values()) > 0.48, win_rates  # of 2,000 games: the last snapshots are as good as it is

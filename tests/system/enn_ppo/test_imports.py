@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from enn_ppo import train
-from enn_ppo.serve.agent import save_agent
+from enn_ppo.checkpoints import save_policy
 from tests.enn_ppo.worlds import tiny_config
 
 ROOT = Path(__file__).parents[3]
@@ -46,4 +46,4 @@ def test_training_imports_no_tracker_before_it_is_chosen_and_has_every_public_na
 
 def test_playing_imports_nothing_of_the_trainer(tmp_path: Path) -> None:
     train(tiny_config(tmp_path / "run", total_timesteps=32))
-    assert run(PLAYING, str(save_agent(tmp_path / "run", tmp_path / "a.agent"))) == ["[]"]
+    assert run(PLAYING, str(save_policy(tmp_path / "run", tmp_path / "a.policy"))) == ["[]"]

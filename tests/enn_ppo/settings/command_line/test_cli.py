@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from enn_ppo.checkpoints import CheckpointError, Retention, save_checkpoint
+from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, save_checkpoint
 from enn_ppo.settings.command_line import mistakes
 from enn_ppo.settings.command_line.cli import run_eval, run_train
 from enn_ppo.settings.config import EnvConfig, EvalConfig, OptimConfig, RolloutConfig, TrainConfig
@@ -343,10 +343,9 @@ def test_arguments_of_ones_own_world_are_kept_and_changed_while_resuming(tmp_pat
 
 def test_a_checkpoint_with_an_unknown_setting_is_named(tmp_path: Path, mistake: Callable[..., str]) -> None:
     saved_run(tmp_path)
-    (file,) = (tmp_path / "out/a/checkpoints").glob("step_*/config.yaml")
-    file.write_text(file.read_text() + "sed: 1\n")
-    sealed(file.parent)
-    assert re.search(r"sed is not a setting.*in the config\.yaml of checkpoint .*step_0+64", mistake("resume=out/a"))
+    checkpoint = load_checkpoint(tmp_path / "out/a")
+    sealed(checkpoint.path, config={**checkpoint.config, "sed": 1})
+    assert re.search(r"sed is not a setting.*in the settings of checkpoint .*step_0+64", mistake("resume=out/a"))
 
 
 def test_a_half_written_checkpoint_is_named(tmp_path: Path, mistake: Callable[..., str]) -> None:

@@ -12,8 +12,9 @@ import torch
 
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, train
 from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.training.self_play.opponents import LATEST, PolicyOpponents, RandomOpponent, load_opponent
-from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of, write_snapshot
+from enn_ppo.training.self_play.snapshots import snapshot_path, snapshots_of, write_snapshot
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.envs.minesweeper import MineSweeper
@@ -164,7 +165,7 @@ def test_the_past_of_a_checkpoint_are_the_checkpoints_before_it(run: Path) -> No
 
 def test_the_past_of_a_self_play_run_are_the_snapshots_of_its_pool(run: Path, tmp_path: Path) -> None:
     for step in (0, 7, 21):
-        write_snapshot(tmp_path, step, snake_net())
+        write_snapshot(tmp_path, step, snake_net(), {})
     saved = load_checkpoint(run)
     (tmp_path / "checkpoints").symlink_to(run / "checkpoints")
     here = tmp_path / "checkpoints" / saved.path.name
@@ -200,11 +201,11 @@ def test_a_checkpoint_of_another_world_is_named(run: Path) -> None:
 
 def test_a_snapshot_comes_back_whole_and_draws_no_random_numbers(tmp_path: Path) -> None:
     net = snake_net(3)
-    write_snapshot(tmp_path, 12, net)
+    write_snapshot(tmp_path, 12, net, {})
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
-    again = read_snapshot(snapshot_path(tmp_path, 12), CPU)
+    again = load_policy(load_checkpoint(snapshot_path(tmp_path, 12)), CPU)
     assert torch.equal(torch.rand(1), expected)
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in net.state_dict().items())
     assert again.config == net.config and again.obs_space == net.obs_space
@@ -213,13 +214,13 @@ def test_a_snapshot_comes_back_whole_and_draws_no_random_numbers(tmp_path: Path)
 
 
 def test_snapshots_that_cannot_be_read_or_written_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there is no snapshot .*step_000000000003"):
-        read_snapshot(snapshot_path(tmp_path, 3), CPU)
-    write_snapshot(tmp_path, 3, snake_net())
+    with pytest.raises(ValueError, match="no checkpoint .*step_000000000003"):
+        load_checkpoint(snapshot_path(tmp_path, 3))
+    write_snapshot(tmp_path, 3, snake_net(), {})
     path = snapshot_path(tmp_path, 3)
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(ValueError, match="step_000000000003.safetensors is damaged"):
-        read_snapshot(path, CPU)
+    with pytest.raises(ValueError, match=r"step_000000000003\.safetensors .*its hash does not fit its content"):
+        load_checkpoint(path)
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="snapshot .* cannot be written"):
-        write_snapshot(tmp_path / "file", 3, snake_net())
+        write_snapshot(tmp_path / "file", 3, snake_net(), {})
