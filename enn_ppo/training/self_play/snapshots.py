@@ -43,7 +43,7 @@ def write_snapshot(run_dir: Path, step: int, net: RogueNet, config: Mapping[str,
         path=path,
         step=step,
         policy=net.state_dict(),
-        config={**config, "net": to_dict(net.config), "value_net": None},
+        config={**config, "net": to_dict(net.config)},  # opponents need no values, so a value network is not in it
         spaces=spaces_to_dict(net.obs_space, net.action_space),
         is_own=True,
     )
