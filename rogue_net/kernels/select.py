@@ -14,7 +14,15 @@ from rogue_net.config import RogueNetConfig
 
 log = logging.getLogger(__name__)
 
-DROPOUTS = ("embedding_dropout", "attention_dropout", "residual_dropout")
+#: Settings with the only value that the program has.
+NET_OF_PROGRAM = {
+    "embedding_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "residual_dropout": 0.0,
+    "pooling": "none",
+    "precision": "fp32",
+}
+RELPOS_OF_PROGRAM = {"key_projection": False, "value_projection": False, "value_gate": "relu"}
 
 
 def uses_program(config: RogueNetConfig, weight: Tensor) -> bool:
@@ -48,11 +56,11 @@ def why_no_program(config: RogueNetConfig, weight: Tensor | None = None) -> str 
     width = config.d_model // config.n_head
     if width % 8 != 0:
         return f"the width of a head, net.d_model={config.d_model} / net.n_head={config.n_head} = {width}, is not a multiple of 8"
-    for name in DROPOUTS:
-        if getattr(config, name):
-            return f"net.{name}={getattr(config, name)} has no kernels on CPUs"
-    if config.precision != "fp32":
-        return f"net.precision={config.precision} has no kernels on CPUs"
+    of_relpos = RELPOS_OF_PROGRAM if config.relpos.kind != "none" else {}
+    for section, settings, allowed in (("net", config, NET_OF_PROGRAM), ("net.relpos", config.relpos, of_relpos)):
+        for name, only in allowed.items():
+            if (value := getattr(settings, name)) != only:
+                return f"{section}.{name}={str(value).lower()} has no kernels on CPUs"
     if is_jit_off():
         return "Numba is switched off by NUMBA_DISABLE_JIT"
     if weight is None:

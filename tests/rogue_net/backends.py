@@ -60,13 +60,15 @@ ALL_OF_RELPOS: dict[str, Any] = {
     "per_entity_projections": True,
     "exclude_entities": [FLAG],
 }
+#: All that programs have.
+RELPOS_OF_PROGRAM = {name: value for name, value in ALL_OF_RELPOS.items() if "projection" not in name}
 
 
 # --- What is drawn
 
 
 @st.composite
-def relative_positions(draw: st.DrawFn) -> RelposConfig:
+def relative_positions(draw: st.DrawFn, *, of_program: bool = True) -> RelposConfig:
     kind = draw(st.sampled_from(["grid", "radial", "distance", "polar"]))
     dimensions = 2 if kind in ("radial", "polar") else draw(st.integers(1, 3))
     numbers = {"grid": dimensions, "radial": 1, "distance": 1, "polar": 2}[kind]
@@ -74,6 +76,10 @@ def relative_positions(draw: st.DrawFn) -> RelposConfig:
     if dimensions == 2:
         rotations = [{}, {"rotation_angle_feature": "heading"}, {"rotation_vec_features": ["dx", "dy"]}]
         rotation = draw(st.sampled_from(rotations))
+    modules_only = {}
+    if not of_program:
+        modules_only = {name: draw(flag) for name in ("key_projection", "value_projection", "per_entity_projections")}
+        modules_only["value_gate"] = draw(st.sampled_from(["none", "linear", "relu", "gelu", "sigmoid"]))
     return RelposConfig(
         kind=kind,
         extent=draw(st.lists(st.integers(1, 5), min_size=numbers, max_size=numbers)),
@@ -81,12 +87,9 @@ def relative_positions(draw: st.DrawFn) -> RelposConfig:
         scale=draw(st.sampled_from([0.5, 1.0, 3.0])),
         interpolate=draw(flag),
         per_entity_values=draw(flag),
-        key_projection=draw(flag),
-        value_projection=draw(flag),
-        per_entity_projections=draw(flag),
-        value_gate=draw(st.sampled_from(["none", "linear", "relu", "gelu", "sigmoid"])),
         exclude_entities=draw(st.sampled_from([[FLAG], [FLAG, ROCK]])),
         **rotation,
+        **modules_only,
     )
 
 
@@ -94,8 +97,9 @@ def plain_configs() -> st.SearchStrategy[RogueNetConfig]:
     return st.builds(_config, st.sampled_from(SHAPES), st.integers(1, 3))
 
 
-def relative_configs() -> st.SearchStrategy[RogueNetConfig]:
-    return st.builds(_config, st.sampled_from(RELATIVE_SHAPES), st.integers(1, 3), relative_positions())
+def relative_configs(*, of_program: bool = True) -> st.SearchStrategy[RogueNetConfig]:
+    positions = relative_positions(of_program=of_program)
+    return st.builds(_config, st.sampled_from(RELATIVE_SHAPES), st.integers(1, 3), positions)
 
 
 def _config(shape: tuple[int, int], n_layer: int, relpos: RelposConfig | None = None) -> RogueNetConfig:
@@ -374,7 +378,7 @@ def assert_tensor_near(given: Tensor, exact: Tensor, name: str, least: float = 0
 # --- How a network learns
 
 EACH = pytest.mark.parametrize("name", ["fused", "reference"])
-RELPOS = {"plain": RelposConfig(), "relative": RelposConfig(**ALL_OF_RELPOS)}
+RELPOS = {"plain": RelposConfig(), "relative": RelposConfig(**RELPOS_OF_PROGRAM)}
 EACH_RELPOS = pytest.mark.parametrize("relpos", RELPOS.values(), ids=RELPOS)
 SMALL, OTHER = (Scene([(3, 4, 1), (0, 0, 0), (1, 0, 0), (5, 9, 0)], seed, hide=True).batch for seed in (1, 2))
 

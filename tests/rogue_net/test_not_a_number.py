@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,25 +14,30 @@ from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
 from rogue_net.config import RelposConfig
 from rogue_net.kernels.cpu.calling import entry
 from rogue_net.kernels.cpu.program import Program
-from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, EACH, PICK, SHIP, SPACE, Scene, make_config, make_net, twin
+from tests.rogue_net.backends import (
+    ACTIONS,
+    ALL_OF_RELPOS,
+    EACH,
+    PICK,
+    RELPOS_OF_PROGRAM,
+    SHIP,
+    SPACE,
+    Scene,
+    make_config,
+    make_net,
+    twin,
+)
 from tests.rogue_net.programs import given_for, weighted
 
 COUNTS = [(3, 2, 1), (1, 0, 0), (5, 4, 0), (0, 0, 0), (9, 8, 1), (2, 1, 0)]
 RELPOS = {
     "plain": RelposConfig(),
-    "polar": RelposConfig(**ALL_OF_RELPOS),
+    "polar": RelposConfig(**RELPOS_OF_PROGRAM),
     "grid": RelposConfig(kind="grid", extent=[2, 2], position_features=["x", "y"], exclude_entities=["Flag"]),
     "radial": RelposConfig(kind="radial", extent=[4], position_features=["x", "y"], exclude_entities=["Flag"]),
-    "distance": RelposConfig(
-        kind="distance", extent=[3], position_features=["x"], value_gate="sigmoid", exclude_entities=["Flag"]
-    ),
+    "distance": RelposConfig(kind="distance", extent=[3], position_features=["x"], exclude_entities=["Flag"]),
 }
 EACH_RELPOS = pytest.mark.parametrize("relpos", RELPOS.values(), ids=RELPOS)
-EACH_OPTIONS = pytest.mark.parametrize(
-    "options",
-    [*({"relpos": each} for each in RELPOS.values()), {"pooling": "meanmax"}],
-    ids=[*RELPOS, "pooling"],
-)
 FRAMES = [0, 2, 5]
 
 
@@ -94,11 +98,11 @@ def test_nan_in_one_frame_changes_no_bit_of_the_others(name: str, relpos: Relpos
         check(net, batch, frame)
 
 
-@EACH
-def test_pooling_keeps_nan_in_its_frame(name: str) -> None:
+def test_options_of_modules_alone_keep_nan_in_its_frame() -> None:
     batch = Scene(COUNTS, seed=1, hide=True).batch
-    for pooling in ("mean", "max", "meanmax"):
-        check(make_net(make_config(pooling=pooling, backend=name), batch), batch, 2)
+    options = [{"pooling": pooling} for pooling in ("mean", "max", "meanmax")]
+    for each in (*options, {"relpos": RelposConfig(**ALL_OF_RELPOS)}):
+        check(make_net(make_config(backend="reference", **each), batch), batch, 2)  # type: ignore[arg-type]
 
 
 @EACH
@@ -126,10 +130,12 @@ def test_gradients_of_other_frames_tokens_stay_what_they_were(relpos: RelposConf
         assert torch.equal(gradients(with_nan(batch, frame))[others], expected[others])
 
 
-@EACH_OPTIONS
-def test_a_gradient_is_nan_if_a_frame_of_its_minibatch_is_and_the_next_one_is_what_it_was(options: Any) -> None:
+@EACH_RELPOS
+def test_a_gradient_is_nan_if_a_frame_of_its_minibatch_is_and_the_next_one_is_what_it_was(
+    relpos: RelposConfig,
+) -> None:
     batch = Scene(COUNTS, seed=1, hide=True).batch
-    net = make_net(make_config(**options), batch)
+    net = make_net(make_config(relpos=relpos), batch)
     given = given_for(twin(net, "reference"), batch, 0)
     program = Program(net)
     program.load()

@@ -46,14 +46,20 @@ CONFIGS: dict[str, dict[str, object]] = {
     "attention": {},
     "no layers": {"n_layer": 0},
     "meanmax": {"pooling": "meanmax"},
-    "grid": relpos("grid", [2, 2], per_entity_values=True, value_gate="sigmoid"),
-    "polar": relpos("polar", [4, 3], interpolate=True, key_projection=True, value_projection=True),
+    "grid": relpos("grid", [2, 2], per_entity_values=True),
+    "gated grid": relpos("grid", [2, 2], value_gate="sigmoid"),
+    "polar": relpos("polar", [4, 3], interpolate=True),
+    "projections": relpos("polar", [4, 3], interpolate=True, key_projection=True, value_projection=True),
     "translation": {
         "translation": TranslationConfig(reference_entity="Base", position_features=["x", "y"], add_distance=True)
     },
 }
-#: The same by programs.
-PROGRAMS = {f"{name}, compiled": {"backend": "fused"} | options for name, options in CONFIGS.items()}
+#: Those that programs have.
+PROGRAMS = {
+    f"{name}, compiled": {"backend": "fused"} | options
+    for name, options in CONFIGS.items()
+    if name not in ("meanmax", "gated grid", "projections")
+}
 _NETS: dict[str, RogueNet] = {}
 
 

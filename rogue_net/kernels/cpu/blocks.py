@@ -7,10 +7,9 @@ import numpy as np
 from rogue_net.kernels.cpu.calling import invoke, shifted
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece, value
 from rogue_net.kernels.cpu.relative_attention import Gradients
-from rogue_net.kernels.cpu.rows import add_bias, add_row, add_rows, clear
-from rogue_net.kernels.cpu.simd import load, maximum, spread, store, where_positive
+from rogue_net.kernels.cpu.rows import add_row
+from rogue_net.kernels.cpu.simd import load, store
 from rogue_net.kernels.cpu.tables import (
-    ATTENTION,
     BIAS,
     BOUND,
     INPUTS,
@@ -27,8 +26,6 @@ from rogue_net.kernels.cpu.tables import (
     turned,
     weight_of,
 )
-
-LOWEST = np.float32(np.finfo(np.float32).min)
 
 
 @piece
@@ -50,24 +47,20 @@ def transform(
         qkv = net.first_block + 4 * number
         project, up, down = qkv + 1, qkv + 2, qkv + 3
         invoke(kernels.normalize, BOUND, BOUND, tile.x, has_bias, bias, rows, each.normalized, each.inverse_std)
-        if net.mixing == ATTENTION:
-            invoke(kernels.product, BOUND, each.normalized, weight_of(net, qkv), each.qkv, rows, width, 3 * width, 0)
-            invoke(
-                kernels.attend, BOUND, BOUND, net.num_heads, each.qkv, bias_of(net, qkv), tile.offsets, batch.hides,
-                tile.visible, 0, frames, each.attended, each.softmax, tile.attention,
-            )  # fmt: skip
-            invoke(kernels.product, BOUND, each.attended, weight_of(net, project), tile.x, rows, width, width, 1)
-        elif net.mixing == RELATIVE:
-            invoke(kernels.product, BOUND, each.normalized, weight_of(net, qkv), each.qkv, rows, width, 3 * width, 0)
+        invoke(kernels.product, BOUND, each.normalized, weight_of(net, qkv), each.qkv, rows, width, 3 * width, 0)
+        if net.mixing == RELATIVE:
             _gate(kernels, net, tile, each, number, rows)
             invoke(
                 kernels.relate, BOUND, BOUND, BOUND, net.num_heads, each.qkv, bias_of(net, qkv), net.scheme, tile.entities,
                 shifted(net.weights, net.key_table), shifted(net.weights, net.value_table), each.more, tile.offsets,
                 batch.hides, tile.visible, 0, frames, each.attended, each.softmax, tile.relative,
             )  # fmt: skip
-            invoke(kernels.product, BOUND, each.attended, weight_of(net, project), tile.x, rows, width, width, 1)
         else:
-            invoke(kernels.pool, BOUND, kernels, net, batch, tile, frames, number)
+            invoke(
+                kernels.attend, BOUND, BOUND, net.num_heads, each.qkv, bias_of(net, qkv), tile.offsets, batch.hides,
+                tile.visible, 0, frames, each.attended, each.softmax, tile.attention,
+            )  # fmt: skip
+        invoke(kernels.product, BOUND, each.attended, weight_of(net, project), tile.x, rows, width, width, 1)
         bias = bias_of(net, project)
         invoke(kernels.normalize, BOUND, BOUND, tile.x, 1, bias, rows, each.normalized2, each.inverse_std2)
         invoke(kernels.product, BOUND, each.normalized2, weight_of(net, up), each.slope, rows, width, 4 * width, 0)
@@ -115,19 +108,9 @@ def transform_backward(
             tile.x,
             dproject,
         )
-        if net.mixing == ATTENTION:
-            _outer(kernels, net, tile, each.attended, tile.x, gradient, project, rows)
-            invoke(kernels.product, BOUND, tile.x, turned(net, project), dtokens, rows, width, width, 0)
-            invoke(
-                kernels.attend_backward, BOUND, BOUND, net.num_heads, each.qkv, tile.offsets, batch.hides, tile.visible,
-                0, frames, each.attended, each.softmax, dtokens, tile.dqkv, shifted(gradient, linear(net, qkv, BIAS)),
-                tile.attention,
-            )  # fmt: skip
-            _outer(kernels, net, tile, each.normalized, tile.dqkv, gradient, qkv, rows)
-            invoke(kernels.product, BOUND, tile.dqkv, turned(net, qkv), dtokens, rows, 3 * width, width, 0)
-        elif net.mixing == RELATIVE:
-            _outer(kernels, net, tile, each.attended, tile.x, gradient, project, rows)
-            invoke(kernels.product, BOUND, tile.x, turned(net, project), dtokens, rows, width, width, 0)
+        _outer(kernels, net, tile, each.attended, tile.x, gradient, project, rows)
+        invoke(kernels.product, BOUND, tile.x, turned(net, project), dtokens, rows, width, width, 0)
+        if net.mixing == RELATIVE:
             found = Gradients(
                 tile.dqkv, shifted(gradient, linear(net, qkv, BIAS)), shifted(gradient, net.key_table),
                 shifted(gradient, net.value_table), tile.dgate,
@@ -137,11 +120,16 @@ def transform_backward(
                 shifted(net.weights, net.key_table), shifted(net.weights, net.value_table), each.more, tile.offsets,
                 batch.hides, tile.visible, 0, frames, each.attended, each.softmax, dtokens, found, tile.relative,
             )  # fmt: skip
-            _outer(kernels, net, tile, each.normalized, tile.dqkv, gradient, qkv, rows)
-            invoke(kernels.product, BOUND, tile.dqkv, turned(net, qkv), dtokens, rows, 3 * width, width, 0)
-            _gate_backward(kernels, net, tile, each, number, rows, gradient)
         else:
-            invoke(kernels.pool_backward, BOUND, kernels, net, batch, tile, frames, number, gradient)
+            invoke(
+                kernels.attend_backward, BOUND, BOUND, net.num_heads, each.qkv, tile.offsets, batch.hides, tile.visible,
+                0, frames, each.attended, each.softmax, dtokens, tile.dqkv, shifted(gradient, linear(net, qkv, BIAS)),
+                tile.attention,
+            )  # fmt: skip
+        _outer(kernels, net, tile, each.normalized, tile.dqkv, gradient, qkv, rows)
+        invoke(kernels.product, BOUND, tile.dqkv, turned(net, qkv), dtokens, rows, 3 * width, width, 0)
+        if net.mixing == RELATIVE:
+            _gate_backward(kernels, net, tile, each, number, rows, gradient)
         # the bias that this normalization added: that of the block before; the first has none
         before = linear(net, qkv - 1, BIAS) if number > 0 else -1
         dbias = shifted(gradient, before) if number > 0 else tile.dhidden
@@ -177,7 +165,6 @@ def _place(net, batch, tile, low, high):  # type: ignore[no-untyped-def]
                 entities.facing[2 * to + 1] = geometry.facing[2 * token + 1]
             number = geometry.types[token]
             entities.counts[to] = np.float32(number >= 0)
-            entities.key_blocks[to] = max(number, 0) * geometry.key_block
             entities.value_blocks[to] = max(number, 0) * geometry.value_block
             to += 1
 
@@ -185,144 +172,17 @@ def _place(net, batch, tile, low, high):  # type: ignore[no-untyped-def]
 @inline
 def _gate(kernels, net, tile, each, number, rows):  # type: ignore[no-untyped-def]
     """Write the gates of relative values to `each.more`, and their slopes behind them."""
-    width = net.head_width
-    if net.gate_kind < 0:
-        for at in range(rows * width):
-            each.more[at] = np.float32(1)
-        return
-    layer = net.first_gate + number
+    width, layer = net.head_width, net.first_gate + number
     invoke(kernels.product, BOUND, each.normalized, weight_of(net, layer), each.more, rows, net.width, width, 0)
     slopes = shifted(each.more, tile.room * width)
-    invoke(kernels.open_gates, BOUND, BOUND, net.gate_kind, each.more, bias_of(net, layer), rows, slopes)
+    invoke(kernels.open_gates, BOUND, BOUND, each.more, bias_of(net, layer), rows, slopes)
 
 
 @inline
 def _gate_backward(kernels, net, tile, each, number, rows, gradient):  # type: ignore[no-untyped-def]
     """Add to the gradient in `tile.tokens` what comes through the gates."""
-    if net.gate_kind < 0:
-        return
     width, layer = net.head_width, net.first_gate + number
     slopes, dbias = shifted(each.more, tile.room * width), shifted(gradient, linear(net, layer, BIAS))
     invoke(kernels.close_gates, BOUND, BOUND, tile.dgate, slopes, rows, dbias)
     _outer(kernels, net, tile, each.normalized, tile.dgate, gradient, layer, rows)
     invoke(kernels.product, BOUND, tile.dgate, turned(net, layer), tile.tokens, rows, width, net.width, 1)
-
-
-# --- Pooling
-
-
-@piece
-def pool(lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile, frames: Count, number: Count) -> None:
-    """Add to `tile.x` what a block pools, without the last bias: the steps of `rogue_net.transformer.Pool`.
-
-    There is a row for what all entities of a frame have in common, and where any is hidden, a second for its visible ones.
-    """
-    width, rows = net.width, tile.offsets[frames]
-    each = block_of(net, tile, number)
-    prepare = net.first_block + 4 * number
-    invoke(kernels.product, BOUND, each.normalized, weight_of(net, prepare), each.qkv, rows, width, width, 0)
-    add_bias(each.qkv, bias_of(net, prepare), 0, rows, width)
-    pooled_width = linear(net, prepare + 1, INPUTS)
-    kinds = 2 if batch.hides else 1
-    for frame in range(frames):
-        for kind in range(kinds):
-            _reduce(lanes, net, tile, each, frame, kind, (frame * kinds + kind) * pooled_width)
-    out = tile.dqkv
-    invoke(kernels.product, BOUND, each.more, weight_of(net, prepare + 1), out, frames * kinds, pooled_width, width, 0)
-    for frame in range(frames):
-        for token in range(tile.offsets[frame], tile.offsets[frame + 1]):
-            row = frame * kinds + (kinds == 2 and tile.visible[token] != 0)
-            add_row(lanes, tile.x, token * width, out, row * width, width)
-
-
-@inline
-def _reduce(lanes, net, tile, each, frame, kind, to):  # type: ignore[no-untyped-def]
-    """Write mean and maximum of the prepared tokens of a frame, of kind 1 of its visible ones; 0 where there are none."""
-    width, first, end = net.width, tile.offsets[frame], tile.offsets[frame + 1]
-    count = _count(tile, first, end, kind)
-    share = np.float32(1) / np.float32(max(count, 1))
-    zeros = spread(lanes, np.float32(0))
-    for d in range(0, width, value(lanes)):
-        sums, highest = zeros, spread(lanes, LOWEST)
-        for token in range(first, end):
-            if kind == 0 or tile.visible[token] != 0:
-                numbers = load(lanes, each.qkv, token * width + d)
-                sums, highest = sums + numbers, maximum(highest, numbers)
-        at = to + d
-        if net.pools_mean:
-            store(each.more, at, sums * share)
-            at += width
-        if net.pools_max:
-            store(each.more, at, zeros if count == 0 else highest + sums * np.float32(0))  # NaN if any is
-
-
-@inline
-def _count(tile, first, end, kind):  # type: ignore[no-untyped-def]
-    count = 0
-    for token in range(first, end):
-        count += kind == 0 or tile.visible[token] != 0
-    return count
-
-
-@piece
-def pool_backward(
-    lanes: Const,
-    kernels: Kernels,
-    net: Net,
-    batch: Minibatch,
-    tile: Tile,
-    frames: Count,
-    number: Count,
-    gradient: Floats,
-) -> None:
-    """From the gradient in `tile.x` to that of the normalized tokens, in `tile.tokens`, and those of the weights."""
-    width, rows = net.width, tile.offsets[frames]
-    each = block_of(net, tile, number)
-    prepare = net.first_block + 4 * number
-    pooled_width = linear(net, prepare + 1, INPUTS)
-    kinds = 2 if batch.hides else 1
-    dout, dpooled = tile.dqkv, tile.dhidden
-    dprepared = shifted(tile.dqkv, 2 * tile.room * width)
-    clear(dout, 0, frames * kinds * width)
-    for frame in range(frames):
-        for token in range(tile.offsets[frame], tile.offsets[frame + 1]):
-            row = frame * kinds + (kinds == 2 and tile.visible[token] != 0)
-            add_row(lanes, dout, row * width, tile.x, token * width, width)
-    _outer(kernels, net, tile, each.more, dout, gradient, prepare + 1, frames * kinds)
-    invoke(kernels.product, BOUND, dout, turned(net, prepare + 1), dpooled, frames * kinds, width, pooled_width, 0)
-    clear(dprepared, 0, rows * width)
-    for frame in range(frames):
-        for kind in range(kinds):
-            at = (frame * kinds + kind) * pooled_width
-            _reduce_backward(lanes, net, tile, each, frame, kind, at, dpooled, dprepared)
-    add_rows(shifted(gradient, linear(net, prepare, BIAS)), dprepared, 0, rows, width)
-    _outer(kernels, net, tile, each.normalized, dprepared, gradient, prepare, rows)
-    invoke(kernels.product, BOUND, dprepared, turned(net, prepare), tile.tokens, rows, width, width, 0)
-
-
-@inline
-def _reduce_backward(lanes, net, tile, each, frame, kind, at, dpooled, dprepared):  # type: ignore[no-untyped-def]
-    """Add the gradient of `_reduce`; tokens that are all the largest share that of the maximum."""
-    width, first, end = net.width, tile.offsets[frame], tile.offsets[frame + 1]
-    share = np.float32(1) / np.float32(max(_count(tile, first, end, kind), 1))
-    zeros, ones = spread(lanes, np.float32(0)), spread(lanes, np.float32(1))
-    for d in range(0, width, value(lanes)):
-        dmean, place = zeros, at + d
-        if net.pools_mean:
-            dmean = load(lanes, dpooled, place) * share
-            place += width
-        dhighest, highest, ties = zeros, zeros, ones
-        if net.pools_max:
-            highest, ties = load(lanes, each.more, place), zeros
-            for token in range(first, end):
-                if kind == 0 or tile.visible[token] != 0:
-                    numbers = load(lanes, each.qkv, token * width + d)
-                    ties = ties + where_positive(numbers - highest, ones, zeros)
-            dhighest = load(lanes, dpooled, place) / maximum(ties, ones)
-        for token in range(first, end):
-            if kind == 0 or tile.visible[token] != 0:
-                change = dmean
-                if net.pools_max:
-                    numbers = load(lanes, each.qkv, token * width + d)
-                    change = change + where_positive(numbers - highest, dhighest, zeros)
-                store(dprepared, token * width + d, load(lanes, dprepared, token * width + d) + change)

@@ -1,4 +1,4 @@
-"""What a block does to every token by itself, forward and backward: normalization, and the MLP's activation.
+"""What a block does to every token by itself, forward and backward: normalization, the MLP's activation, gates.
 
 Layouts: rows of float32. Widths are multiples of 8. Biases of the matrix products before
 are added here, where the numbers pass by anyway.
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece, value
-from rogue_net.kernels.cpu.simd import exp, fma, load, maximum, minimum, spread, store, total
+from rogue_net.kernels.cpu.simd import exp, fma, load, maximum, minimum, spread, store, total, where_positive
 
 
 class Shape(NamedTuple):
@@ -163,11 +163,11 @@ def gelu(
 
 @piece
 def gelu_backward(lanes: Const, width: Const, gradient: Floats, slope: Floats, rows: Count, dbias: Floats) -> None:
-    """gradient *= gelu'(z); dbias += its sum over rows.
+    """gradient *= slope; dbias += its sum over rows. The slope is gelu'(z), or that of `open_gates`.
 
     Args:
         gradient: of `activated`; changed in place to that of z.
-        slope: as `gelu` left it in `hidden`.
+        slope: as `gelu` left it in `hidden`, or `open_gates` in `slope`.
         dbias: (width).
         others: see `normalize`.
     """
@@ -177,3 +177,23 @@ def gelu_backward(lanes: Const, width: Const, gradient: Floats, slope: Floats, r
             change = load(lanes, gradient, at + d) * load(lanes, slope, at + d)
             store(gradient, at + d, change)
             store(dbias, d, load(lanes, dbias, d) + change)
+
+
+@piece
+def open_gates(lanes: Const, width: Const, gate: Floats, bias: Floats, rows: Count, slope: Floats) -> None:
+    """relu(z) of z = gate + bias, the gates of relative values; `gelu_backward` takes the gradient back through them.
+
+    Args:
+        gate: (rows, width), changed in place to relu(z).
+        bias: (width).
+        slope: result, 1 where z > 0, else 0.
+        others: see `normalize`.
+    """
+    one, zero = spread(lanes, np.float32(1)), spread(lanes, np.float32(0))
+    for row in range(rows):
+        for d in range(0, value(width), value(lanes)):
+            at = row * value(width) + d
+            z = load(lanes, gate, at) + load(lanes, bias, d)
+            is_open = where_positive(zero - z, zero, one)  # torch's choice: 0 at 0
+            store(gate, at, z * is_open)
+            store(slope, at, is_open)

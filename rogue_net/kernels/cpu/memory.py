@@ -52,8 +52,8 @@ class TileMemory:
         width, head_width, mixing = (self._net[name] for name in ("width", "head_width", "mixing"))
         scheme: Scheme = self._net["scheme"]
         keys, actors = self._keys, room * max(num_actions, 1)
-        more = tables.numbers_of_mixing(mixing, width, head_width)
-        saved = self._net["num_blocks"] * room * tables.saved_floats(width, self._net["num_heads"], more)
+        saved_floats = tables.saved_floats(width, self._net["num_heads"], head_width, mixing)
+        saved = self._net["num_blocks"] * room * saved_floats
         floats = {
             "x": room * width, "tokens": room * width, "dqkv": room * 3 * width, "dhidden": room * 4 * width,
             "dgate": room * head_width, "saved": saved, "inputs": (room + ROWS * (num_types + 1)) * self._inputs,
@@ -72,25 +72,24 @@ class TileMemory:
         keys_at_once = rounded(room)
         of_attention = attention.scratch_sizes(head_width, keys_at_once)
         is_relative = mixing == tables.RELATIVE
-        terms = max(scheme.key_terms, scheme.value_terms)
-        of_relative = relative_attention.scratch_sizes(scheme.dimensions, terms, head_width, keys_at_once)
+        of_relative = relative_attention.scratch_sizes(scheme.dimensions, scheme.terms, head_width, keys_at_once)
         places_room = room + LANES
         of_places = [scheme.dimensions * places_room, 2 * room, places_room]
         sizes = [*floats.values(), *of_attention, *(of_relative + of_places if is_relative else [])]
         starts = np.cumsum([0, *(padded(size, 16) for size in sizes)]).tolist()
         self._floats = np.zeros(starts[-1], np.float32)
-        self._ints = np.zeros(sum(ints.values()) + 2 * room, np.int64)
+        self._ints = np.zeros(sum(ints.values()) + room, np.int64)
         self._visible = np.ones(room, np.bool_)
         base: int = address(self._floats)
         places: list[Any] = [base + 4 * start for start in starts[:-1]]
         named = dict(zip(floats, places, strict=False))
         rest = places[len(floats) :]
         own, rest = rest[: len(of_attention)], rest[len(of_attention) :]
-        int_starts = np.cumsum([0, *ints.values(), room, room]).tolist()
+        int_starts = np.cumsum([0, *ints.values(), room]).tolist()
         int_places: list[Any] = [address(self._ints) + 8 * start for start, _ in pairwise(int_starts)]
         if is_relative:
             related = relative_attention.Scratch(keys_at_once, *rest[: len(of_relative)])
-            entities = Places(places_room, *rest[len(of_relative) :], *int_places[-2:])
+            entities = Places(places_room, *rest[len(of_relative) :], int_places[-1])
         else:
             related = relative_attention.Scratch(*[0] * len(relative_attention.Scratch._fields))  # type: ignore[arg-type]
             entities = Places(*[0] * len(Places._fields))  # type: ignore[arg-type]

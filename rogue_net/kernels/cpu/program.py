@@ -12,7 +12,6 @@ program.store(moments)
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -48,7 +47,6 @@ from rogue_net.kernels.cpu import (
     elementwise,
     embed,
     flat,
-    gates,
     inputs,
     relative_attention,
     select_entity,
@@ -63,7 +61,7 @@ from rogue_net.kernels.cpu.dense import DEPTH, ROWS, outer, product
 from rogue_net.kernels.cpu.inputs import sources_of
 from rogue_net.kernels.cpu.memory import TileMemory, padded, usual_room
 from rogue_net.kernels.cpu.relative_terms import NO_SCHEME, Scheme, scheme_of
-from rogue_net.kernels.cpu.tables import ATTENTION, LINEAR_COLUMNS, POOLING, RELATIVE
+from rogue_net.kernels.cpu.tables import ATTENTION, LINEAR_COLUMNS, RELATIVE
 from rogue_net.kernels.cpu.threads import run_parts
 from rogue_net.transformer import Block
 
@@ -82,11 +80,10 @@ def kernels_of(width: int, head_width: int, mixing: int) -> dict[str, Job]:
     head, gate = attention.Shape.of(head_width), elementwise.Shape.of(head_width)
     of_mixing: dict[int, dict[str, Job]] = {
         ATTENTION: {"attend": (attention.forward, head[1:]), "attend_backward": (attention.backward, head[1:])},
-        POOLING: {"pool": (blocks.pool, lanes), "pool_backward": (blocks.pool_backward, lanes)},
         RELATIVE: {
             "relate": (relative_attention.forward, head),
             "relate_backward": (relative_attention.backward, head),
-            "open_gates": (gates.open_gates, gate),
+            "open_gates": (elementwise.open_gates, gate),
             "close_gates": (elementwise.gelu_backward, gate),
         },
     }
@@ -113,10 +110,8 @@ def kernels_of_action(space: ActionSpace, width: int) -> list[Job]:
 
 
 def mixing_of(config: RogueNetConfig) -> int:
-    """The number of the layer that mixes tokens: attention, relative attention or pooling."""
-    if config.n_layer and config.relpos.kind != "none":
-        return RELATIVE
-    return ATTENTION if config.pooling == "none" else POOLING
+    """The number of the layer that mixes tokens: attention or relative attention."""
+    return RELATIVE if config.n_layer and config.relpos.kind != "none" else ATTENTION
 
 
 def jobs_of(config: RogueNetConfig, action_space: Mapping[str, ActionSpace]) -> list[Job]:
@@ -199,6 +194,7 @@ class Program:
         ]
         self._linears: list[list[int]] = []
         self._folds: list[list[int]] = []
+        self._relative_tables: list[tuple[int, int, int]] = []  # place in `weights`, place among the parameters, size
         self._weights_size = self._turned_size = 0
         self._held: list[Any] = []  # owners of memory that tables point to
         self._net_fields: dict[str, Any] = {}
@@ -220,7 +216,6 @@ class Program:
         config = net.config
         width, head_width = config.d_model, config.d_model // config.n_head
         relative = net.transformer.relative_positions if config.n_layer else None
-        pools = config.pooling != "none"
         mixing = mixing_of(config)
         direct: list[Tensor] = []  # parameters whose gradients stand behind those of linear layers, as they are
         types = {
@@ -231,7 +226,7 @@ class Program:
         for block in net.transformer.blocks:
             self._describe_block(block)
         first_gate = len(self._linears)
-        if relative is not None and config.relpos.value_gate != "none":
+        if relative is not None:
             for block in net.transformer.blocks:
                 self._add_linear(relative.gate_projection, block.attention_norm)
         widest = max([8, *(each[tables.INPUTS] for each in self._linears[:first_block])])
@@ -273,9 +268,6 @@ class Program:
             "num_blocks": config.n_layer,
             "has_value": self.with_value,
             "mixing": mixing,
-            "pools_mean": pools and "mean" in config.pooling,
-            "pools_max": pools and "max" in config.pooling,
-            "gate_kind": gates.KINDS.get(config.relpos.value_gate, -1) if relative is not None else -1,
             "first_block": first_block,
             "first_gate": first_gate,
             "key_table": key_table,
@@ -336,11 +328,8 @@ class Program:
 
     def _describe_block(self, block: Block) -> None:
         norm2, up, _, down = list[Any](block.mlp)
-        mixes = (
-            [block.query_key_value, block.project] if block.pool is None else [block.pool.prepare, block.pool.project]
-        )
-        self._add_linear(mixes[0], block.attention_norm)
-        self._add_linear(mixes[1])
+        self._add_linear(block.query_key_value, block.attention_norm)
+        self._add_linear(block.project)
         self._add_linear(up, norm2)
         self._add_linear(down)
 
@@ -374,21 +363,11 @@ class Program:
 
     def _describe_relative(self, relative: Any) -> int:
         """Find places for the tables of relative positions; returns the size of that of keys."""
-        numbered = copy.deepcopy(relative).double()  # whose parameters are their own places
-        for own, numbers in zip(relative.parameters(), numbered.parameters(), strict=True):
-            numbers.data = torch.arange(own.numel(), dtype=torch.float64).view(own.shape) + self._at(own)
-        with torch.no_grad():
-            keys, values = numbered.tables()
-        self._relative = keys, values
-        sources = [keys.rows.flatten().long(), values.rows.flatten().long()]
-        room = padded(len(sources[0]), 16)
-        self._table_sources = sources
-        self._table_places = [self._weights_size, self._weights_size + room]
-        self._weights_size += room + padded(len(sources[1]), 16)
+        room = padded(relative.keys.numel(), 16)
+        for table, place in ((relative.keys, self._weights_size), (relative.values, self._weights_size + room)):
+            self._relative_tables.append((place, self._at(table), table.numel()))
+        self._weights_size += room + padded(relative.values.numel(), 16)
         return room
-
-    _table_sources: list[Tensor] = []
-    _table_places: list[int] = []
 
     def _scheme(self, hold: Callable[[Any], None]) -> Scheme:
         def held(tensor: Tensor) -> int:
@@ -396,10 +375,9 @@ class Program:
             hold(tensor)
             return tensor.data_ptr()
 
-        keys, values = self._relative
         positions = self.net.transformer.relative_positions
         assert positions is not None
-        return scheme_of(positions, (keys.terms, values.terms), held)
+        return scheme_of(positions, held)
 
     def _add_linear(self, linear: nn.Linear, norm: nn.LayerNorm | None = None) -> int:
         """Find the places of a linear layer; returns its number."""
@@ -452,8 +430,8 @@ class Program:
             len(self._fold_table), address(self._fold_table), address(self.flat), address(self.weights),
             address(self.turned),
         )  # fmt: skip
-        for at, sources in zip(self._table_places, self._table_sources, strict=True):
-            self.weights[at : at + len(sources)] = self.flat[sources]
+        for place, at, size in self._relative_tables:
+            self.weights[place : place + size] = self.flat[at : at + size]
 
     # - Frames
 
@@ -483,7 +461,6 @@ class Program:
     def _geometry(self, batch: ObsBatch, columns: Columns) -> tables.Geometry:
         positions = self.net.transformer.relative_positions
         assert positions is not None
-        keys, values = self._relative
         first = np.zeros(len(columns.lengths), np.int64)
         np.cumsum(columns.lengths[:-1], out=first[1:])
         found = positions.geometry(batch)
@@ -492,8 +469,8 @@ class Program:
         tensors = [each.contiguous() for each in of_tokens]
         columns.held.extend([first, *tensors])
         fields: Any = tables.Geometry
-        width = keys.rows.shape[1]
-        made: tables.Geometry = fields(address(first), *map(address, tensors), keys.block * width, values.block * width)
+        value_block = positions.num_buckets * positions.keys.shape[1] if positions.config.per_entity_values else 0
+        made: tables.Geometry = fields(address(first), *map(address, tensors), value_block)
         return made
 
     # - Acting
@@ -634,8 +611,8 @@ class Program:
             len(self._fold_table), address(self._fold_table), len(self._direct_places), address(self._direct_places),
             address(self.flat), address(own), address(numbers),
         )  # fmt: skip
-        for at, sources in zip(self._table_places, self._table_sources, strict=True):
-            numbers.index_add_(0, sources, torch.from_numpy(own[at : at + len(sources)]))
+        for place, at, size in self._relative_tables:
+            numbers[at : at + size] += torch.from_numpy(own[place : place + size])
 
     def norm(self) -> float:
         """Norm of the gradient."""
@@ -692,12 +669,9 @@ class Program:
         return _shares(sizes, threads, WAKING // self.net.config.d_model**2)
 
     def _net(self, columns: Columns) -> tables.Net:
-        fields = dict(self._net_fields)
-        if fields["mixing"] == RELATIVE:  # statistics of the differences may be others by now
-            fields["scheme"] = self._scheme(columns.held.append)
         head, made = self.net.value_head, cast(Any, tables.Net)
         net: tables.Net = made(
-            **fields,
+            **self._net_fields,
             num_types=len(columns.types),
             num_actions=len(columns.actions),
             value_mean=float(head.mean),

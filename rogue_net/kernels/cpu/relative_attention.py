@@ -63,11 +63,11 @@ class Gradients(NamedTuple):
 
 
 @inline
-def add_terms(part, width, table, terms, blocks, first, length, scratch, sums):  # type: ignore[no-untyped-def]
+def add_terms(part, width, table, terms, blocks, has_blocks, first, length, scratch, sums):  # type: ignore[no-untyped-def]
     """Write sum_m c_ijm table[r_ijm] of all keys j of one query into `sums`, (room, K)."""
     for j in range(length):
         for d in range(0, value(width), value(part)):
-            at = blocks[first + j] + d
+            at = has_blocks * blocks[first + j] + d
             row = load(part, table, at + int(scratch.rows[j]) * value(width)) * scratch.coefficients[j]
             for m in range(scratch.room + j, terms * scratch.room + j, scratch.room):
                 more = load(part, table, at + int(scratch.rows[m]) * value(width))
@@ -139,8 +139,8 @@ def _relate_query(  # type: ignore[no-untyped-def]
 ):
     """Write a_ij, b_ij and gate_j * b_ij of query i for all keys into the scratch."""
     relate(lanes, scheme, places, token, length, i, scratch)
-    add_terms(part, width, keys, scheme.key_terms, places.key_blocks, token, length, scratch, scratch.keys)
-    add_terms(part, width, values, scheme.value_terms, places.value_blocks, token, length, scratch, scratch.values)
+    add_terms(part, width, keys, scheme.terms, places.value_blocks, 0, token, length, scratch, scratch.keys)
+    add_terms(part, width, values, scheme.terms, places.value_blocks, 1, token, length, scratch, scratch.values)
     for at in range(0, length * value(width), value(part)):
         store(scratch.gated, at, load(part, gate, first * value(width) + at) * load(part, scratch.values, at))
 
@@ -237,14 +237,9 @@ def backward(
                 _slopes(lanes, scratch, length, scale, blind, softmax[kept], softmax[kept + 1], mean)
                 _spread_gradients(part, width, qkv, query, key, size, dy, out, length, gradients.qkv, scratch)
             _through_gates(part, gate, gradients.gate, first * value(width), length * value(width), scratch)
-            _scatter(
-                part, width, scratch.dkeys, scheme.bucket_terms, scheme.key_terms, places.key_blocks, token, length,
-                scratch, gradients.keys,
-            )  # fmt: skip
-            _scatter(
-                part, width, scratch.dvalues, scheme.bucket_terms, scheme.value_terms, places.value_blocks, token, length,
-                scratch, gradients.values,
-            )  # fmt: skip
+            blocks = places.value_blocks
+            _scatter(part, width, scratch.dkeys, scheme.terms, blocks, 0, token, length, scratch, gradients.keys)
+            _scatter(part, width, scratch.dvalues, scheme.terms, blocks, 1, token, length, scratch, gradients.values)
         add_rows(gradients.bias, gradients.qkv, first, length, stride)
 
 
@@ -297,24 +292,12 @@ def _through_gates(part, gate, dgate, first, count, scratch):  # type: ignore[no
 
 
 @inline
-def _scatter(part, width, changes, bucket_terms, terms, blocks, first, length, scratch, gradient):  # type: ignore[no-untyped-def]
+def _scatter(part, width, changes, terms, blocks, has_blocks, first, length, scratch, gradient):  # type: ignore[no-untyped-def]
     """Add c_ijm times the change of each key j to its rows r_ijm."""
-    for m in range(0, bucket_terms * scratch.room, scratch.room):
+    for m in range(0, terms * scratch.room, scratch.room):
         for j in range(length):
             coefficient = spread(part, scratch.coefficients[m + j])
             for d in range(0, value(width), value(part)):
-                at = blocks[first + j] + int(scratch.rows[m + j]) * value(width) + d
+                at = has_blocks * blocks[first + j] + int(scratch.rows[m + j]) * value(width) + d
                 change = load(part, changes, j * value(width) + d)
                 store(gradient, at, fma(change, coefficient, load(part, gradient, at)))
-    # All keys of a type share the rows of projections: their sum is made first, which is faster and rounds less.
-    for m in range(bucket_terms * scratch.room, terms * scratch.room, scratch.room):
-        for d in range(0, value(width), value(part)):
-            sums, block = spread(part, np.float32(0)), blocks[first]
-            row = int(scratch.rows[m]) * value(width) + d
-            for j in range(length):
-                if blocks[first + j] != block:
-                    store(gradient, block + row, load(part, gradient, block + row) + sums)
-                    sums, block = spread(part, np.float32(0)), blocks[first + j]
-                change = load(part, changes, j * value(width) + d)
-                sums = fma(change, spread(part, scratch.coefficients[m + j]), sums)
-            store(gradient, block + row, load(part, gradient, block + row) + sums)

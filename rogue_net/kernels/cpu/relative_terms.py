@@ -1,7 +1,7 @@
 """Rows and coefficients of relative positions on CPUs, for one query and all keys of its frame at a time.
 
-The formulas are those of `RelativePositions.terms`; here they are once more, in vectors of keys. Rows are kept as float32,
-which holds every number up to 2^24.
+The formulas are those of `RelativePositions.terms` without projections; here they are once more, in vectors of keys. Rows are
+kept as float32, which holds every number up to 2^24.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rogue_net.inputs.normalization import RunningNorm
 from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, Number, inline, value
 from rogue_net.kernels.cpu.simd import (
     absolute,
@@ -54,14 +53,7 @@ class Scheme(NamedTuple):
     extents: Floats  # (axes,) e of a grid
     per_scale: Number  # buckets per unit of distance
     rounding: Number  # added to a position on an axis before it is rounded down to a bucket
-    num_buckets: Count  # P
-    components: Count  # n + 1 with projections, else 0
-    offset: Floats  # (n + 1,) by which components are normalized, see `RunningNorm`
-    scale: Floats
-    limit: Number  # of normalized components
-    bucket_terms: Count  # of the M terms, those that come from buckets
-    key_terms: Count
-    value_terms: Count
+    terms: Count  # M
 
 
 class Places(NamedTuple):
@@ -71,21 +63,17 @@ class Places(NamedTuple):
     positions: Floats  # (n, room)
     facing: Floats  # (E, 2)
     counts: Floats  # (room,) 1, or 0 for an excluded entity
-    key_blocks: Ints  # (E,) where the rows of the token's type start in the keys, in floats
-    value_blocks: Ints  # the same of the values
+    value_blocks: Ints  # (E,) where the rows of the token's type start in the values, in floats
 
 
-def scheme_of(positions: RelativePositions, terms: tuple[int, int], hold: Callable[[Tensor], int]) -> Scheme:
+def scheme_of(positions: RelativePositions, hold: Callable[[Tensor], int]) -> Scheme:
     """The terms of the pairs, as kernels take them.
 
     Args:
         positions: of the network.
-        terms: of relative keys and of relative values, see `rogue_net.relative.relative_positions.Table`.
         hold: keeps a tensor alive, and returns its address.
     """
     config = positions.config
-    nothing = torch.zeros(1)
-    offset, scale = (positions.norm.offset, positions.norm.scale) if positions.projects else (nothing, nothing)
     fields: Any = Scheme  # from outside, addresses in the place of numbers
     made: Scheme = fields(
         kind=_KINDS[config.kind],
@@ -97,14 +85,7 @@ def scheme_of(positions: RelativePositions, terms: tuple[int, int], hold: Callab
         extents=hold(torch.tensor(config.extent, dtype=torch.float32)),
         per_scale=1 / config.scale,
         rounding=positions.rounding,
-        num_buckets=positions.num_buckets,
-        components=positions.num_components if positions.projects else 0,
-        offset=hold(offset),
-        scale=hold(scale),
-        limit=RunningNorm.LIMIT,
-        bucket_terms=positions.num_bucket_terms,
-        key_terms=terms[0],
-        value_terms=terms[1],
+        terms=positions.num_bucket_terms,
     )
     return made
 
@@ -139,8 +120,6 @@ def relate(lanes, scheme, places, first, length, i, scratch):  # type: ignore[no
                 below = floor(position + scheme.rounding)
                 store(rows, j, load(lanes, rows, j) + _within(lanes, below, size, circular) * stride)
             stride *= size
-        if scheme.components:
-            _project(lanes, scheme, counts, scratch.components, rows, coefficients, terms * room + j, room)
 
 
 @inline
@@ -215,16 +194,3 @@ def _split(lanes, position, size, circular, stride, rows, coefficients, j, terms
         store(rows, to, row + high)
         store(coefficients, at, coefficient * (np.float32(1) - share))
         store(coefficients, to, coefficient * share)
-
-
-@inline
-def _project(lanes, scheme, counts, components, rows, coefficients, at, room):  # type: ignore[no-untyped-def]
-    """The terms of a projection: the normalized components, and 1 for its bias."""
-    low, high = spread(lanes, -scheme.limit), spread(lanes, scheme.limit)
-    for c in range(scheme.components):
-        component = (load(lanes, components, c * value(lanes)) - scheme.offset[c]) * scheme.scale[c]
-        store(rows, at, spread(lanes, np.float32(scheme.num_buckets + c)))
-        store(coefficients, at, minimum(maximum(component, low), high) * counts)
-        at += room
-    store(rows, at, spread(lanes, np.float32(scheme.num_buckets + scheme.components)))
-    store(coefficients, at, counts)

@@ -35,8 +35,6 @@ class Kernels(NamedTuple):
     relate_backward: Count
     open_gates: Count
     close_gates: Count
-    pool: Count
-    pool_backward: Count
     embed: Count
     embed_backward: Count
     transform: Count
@@ -77,7 +75,7 @@ CATEGORY_COLUMNS = 2
 ACTION_COLUMNS = 19
 
 #: How entities see each other.
-ATTENTION, RELATIVE, POOLING = range(3)
+ATTENTION, RELATIVE = range(2)
 
 
 class Net(NamedTuple):
@@ -91,12 +89,7 @@ class Net(NamedTuple):
     num_actions: Count
     has_value: Count
     mixing: Count  # one of those above
-    pools_mean: Count  # whether
-    pools_max: Count
-    gate_kind: Count  # of relative values, see `gates.KINDS`; -1: they are not gated
-    first_block: (
-        Count  # number of its first linear layer; a block has four: qkv (or `prepare` of a pool), project, up, down
-    )
+    first_block: Count  # number of its first linear layer; a block has four: qkv, project, up, down
     first_gate: Count  # number of the first block's linear layer of gates
     key_table: Count  # places of relative keys and values in `weights`
     value_table: Count
@@ -123,8 +116,7 @@ class Geometry(NamedTuple):
     positions: Floats  # (E, dimensions)
     facing: Floats  # (E, 2)
     types: Ints  # (E) -1 for entities without relative positions
-    key_block: Count  # numbers from one type's rows to the next in the table of keys
-    value_block: Count
+    value_block: Count  # numbers from one type's rows to the next in the table of values
 
 
 class Minibatch(NamedTuple):
@@ -200,7 +192,7 @@ class Block(NamedTuple):
     """Activations of a block that its backward needs."""
 
     normalized: Any  # (T, D)
-    qkv: Any  # (T, 3 D); where it pools, what is pooled
+    qkv: Any  # (T, 3 D)
     attended: Any  # (T, D)
     normalized2: Any  # (T, D)
     slope: Any  # (T, 4 D) of GELU
@@ -208,27 +200,22 @@ class Block(NamedTuple):
     inverse_std: Any  # (T)
     inverse_std2: Any  # (T)
     softmax: Any  # (T, H, 2)
-    more: Any  # (T, `numbers_of_mixing`)
+    more: Any  # (T, 2 K) gates of relative values and their slopes; nothing without relative positions
 
 
 _WIDTHS = 14  # widths of a block's first six arrays
 
 
-def saved_floats(width: int, num_heads: int, more: int) -> int:
+def saved_floats(width: int, num_heads: int, head_width: int, mixing: int) -> int:
     """Numbers that `Block` has for each token."""
-    return _WIDTHS * width + 2 + 2 * num_heads + more
-
-
-def numbers_of_mixing(mixing: int, width: int, head_width: int) -> int:
-    """Numbers that relative positions or pooling keep for each token: gates and their slopes, or (2 F, 2 D) that is pooled."""
-    return {ATTENTION: 0, RELATIVE: 2 * head_width, POOLING: 4 * width}[mixing]
+    return _WIDTHS * width + 2 + 2 * num_heads + (2 * head_width if mixing == RELATIVE else 0)
 
 
 @inline
 def block_of(net, tile, number):  # type: ignore[no-untyped-def]
     """The memory of a block."""
     width, room = net.width, tile.room
-    more = 2 * net.head_width if net.mixing == RELATIVE else 4 * width if net.mixing == POOLING else 0
+    more = 2 * net.head_width if net.mixing == RELATIVE else 0
     at = shifted(tile.saved, number * room * (_WIDTHS * width + 2 + 2 * net.num_heads + more))
     rest = shifted(at, room * _WIDTHS * width)
     return Block(

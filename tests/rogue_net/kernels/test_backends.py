@@ -23,6 +23,8 @@ from rogue_net.kernels import select
 from tests.rogue_net.backends import (
     ACTIONS,
     ALL_OF_RELPOS,
+    FLAG,
+    RELPOS_OF_PROGRAM,
     SPACE,
     Scene,
     as_double,
@@ -44,7 +46,7 @@ from tests.rogue_net.backends import (
 
 
 @settings(max_examples=25)
-@given(config=st.one_of(plain_configs(), relative_configs()), scene=scenes())
+@given(config=st.one_of(plain_configs(), relative_configs(of_program=False)), scene=scenes())
 def test_blocks_of_the_reference_and_their_gradients_are_those_of_float64(config: RogueNetConfig, scene: Scene) -> None:
     batch = scene.batch
     assume(away_from_edges(batch, config.relpos))
@@ -54,7 +56,7 @@ def test_blocks_of_the_reference_and_their_gradients_are_those_of_float64(config
 
 
 @settings(max_examples=20)
-@given(config=st.one_of(plain_configs(), relative_configs()), scene=scenes(many=True))
+@given(config=st.one_of(plain_configs(), relative_configs(of_program=False)), scene=scenes(many=True))
 def test_a_network_of_the_reference_and_all_its_gradients_are_those_of_float64(
     config: RogueNetConfig, scene: Scene
 ) -> None:
@@ -82,6 +84,12 @@ def test_a_crowd_of_500_among_frames_of_5_is_computed_as_if_alone(relpos: Relpos
 
 BATCH = even_scene(3, 4).batch
 WEIGHT = torch.empty(0)
+
+
+def with_places(**options: Any) -> RelposConfig:
+    return RelposConfig(kind="distance", extent=[3], position_features=["x", "y"], exclude_entities=[FLAG], **options)
+
+
 KEYS = FrameKeys(keyed(3, torch.arange(3)))
 NO_PROGRAM = {
     "the width of a head, net.d_model=24 / net.n_head=2 = 12, is not a multiple of 8": {"d_model": 24},
@@ -89,6 +97,10 @@ NO_PROGRAM = {
     "net.attention_dropout=0.25 has no kernels on CPUs": {"attention_dropout": 0.25},
     "net.residual_dropout=0.25 has no kernels on CPUs": {"residual_dropout": 0.25},
     "net.precision=bf16 has no kernels on CPUs": {"precision": "bf16"},
+    "net.pooling=mean has no kernels on CPUs": {"pooling": "mean"},
+    "net.relpos.key_projection=true has no kernels on CPUs": {"relpos": with_places(key_projection=True)},
+    "net.relpos.value_projection=true has no kernels on CPUs": {"relpos": with_places(value_projection=True)},
+    "net.relpos.value_gate=none has no kernels on CPUs": {"relpos": with_places(value_gate="none")},
 }
 EACH_OF_NO_PROGRAM = pytest.mark.parametrize(("reason", "options"), NO_PROGRAM.items(), ids=str)
 
@@ -148,9 +160,7 @@ def test_fused_refuses_by_name_what_has_no_kernels_and_else_modules_act_which_is
     assert said() == [f"PyTorch's modules take the place of the compiled program, which is slower: {reason}"]
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"pooling": "meanmax"}, {"relpos": RelposConfig(**ALL_OF_RELPOS)}, {"n_layer": 0}]
-)
+@pytest.mark.parametrize("options", [{}, {"relpos": RelposConfig(**RELPOS_OF_PROGRAM)}, {"n_layer": 0}])
 def test_a_program_acts_where_it_can_and_nothing_is_said(
     options: dict[str, Any], said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from rogue_net import FrameKeys, RogueNetConfig, keyed
 from rogue_net.config import RelposConfig
 from tests.rogue_net.backends import (
     ACTIONS,
-    ALL_OF_RELPOS,
+    RELPOS_OF_PROGRAM,
     Scene,
     assert_near,
     away_from_edges,
@@ -52,24 +52,13 @@ def test_networks_with_relative_positions(config: RogueNetConfig, scene: Scene) 
     assert_exact(config, scene)
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    pooling=st.sampled_from(["mean", "max", "meanmax"]),
-    shape=st.sampled_from([(16, 2), (32, 2), (24, 3)]),
-    n_layer=st.integers(1, 2),
-    scene=scenes(many=True),
-)
-def test_networks_that_pool(pooling: str, shape: tuple[int, int], n_layer: int, scene: Scene) -> None:
-    assert_exact(make_config(shape, n_layer=n_layer, pooling=pooling), scene)
-
-
 @pytest.mark.parametrize("shape", [(32, 2), (64, 2), (80, 2)])
 def test_relative_positions_in_heads_of_other_widths(shape: tuple[int, int]) -> None:
-    config = make_config(shape, relpos=RelposConfig(**ALL_OF_RELPOS))
+    config = make_config(shape, relpos=RelposConfig(**RELPOS_OF_PROGRAM))
     assert_exact(config, Scene([(5, 6, 1), (0, 0, 0), (1, 0, 0), (17, 20, 0)], seed=1, hide=True))
 
 
-@pytest.mark.parametrize("more", [{}, {"relpos": RelposConfig(**ALL_OF_RELPOS)}, {"pooling": "meanmax"}])
+@pytest.mark.parametrize("more", [{}, {"relpos": RelposConfig(**RELPOS_OF_PROGRAM)}])
 def test_a_crowd_of_500_among_frames_of_5_is_computed_as_if_alone(more: dict[str, Any]) -> None:
     batch = Scene([(2, 3, 0)] * 20 + [(200, 300, 0)] + [(2, 3, 0)] * 20, seed=2, hide=True).batch
     net = make_net(make_config((16, 2), **more), batch)

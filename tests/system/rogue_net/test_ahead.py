@@ -154,7 +154,7 @@ for compiled in [each for each in gc.get_objects() if isinstance(each, Dispatche
 """
 
 
-@pytest.mark.parametrize("settings", ["{}", "{'pooling': 'mean', 'd_model': 24, 'n_head': 1}"])
+@pytest.mark.parametrize("settings", ["{}", "{'d_model': 24, 'n_head': 1}"])
 def test_all_that_acts_and_learns_is_known_ahead(
     settings: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
