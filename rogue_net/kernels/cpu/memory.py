@@ -89,7 +89,7 @@ class TileMemory:
         int_places: list[Any] = [address(self._ints) + 8 * start for start, _ in pairwise(int_starts)]
         if is_relative:
             related = relative_attention.Scratch(keys_at_once, *rest[: len(of_relative)])
-            entities = Places(places_room, *rest[len(of_relative) :], int_places[-1])
+            entities = Places(places_room, *rest[len(of_relative) :], *int_places[-1:])
         else:
             related = relative_attention.Scratch(*[0] * len(relative_attention.Scratch._fields))  # type: ignore[arg-type]
             entities = Places(*[0] * len(Places._fields))  # type: ignore[arg-type]
