@@ -28,7 +28,6 @@ from rogue_net import ObsBatch, RogueNet, RogueNetConfig
 from rogue_net.attention import ragged_attention
 from rogue_net.config import RelposConfig, TranslationConfig
 from rogue_net.relative.relative_positions import RelativePositions
-from tests.rogue_net.relative_cases import make_case
 
 WAIT: dict[str, ActionSpace] = {"wait": CategoricalActionSpace(["wait"])}
 LEADER = {"Leader": Entity(["x", "y", "heading", "dx", "dy"]), "Rock": Entity(["x", "y"])}
@@ -401,16 +400,18 @@ def test_a_network_takes_statistics_of_positions_as_its_translation_leaves_them_
 
 def test_gradients_are_those_of_the_statistics_that_the_forward_pass_saw() -> None:
     config = RelposConfig(kind="distance", extent=[3], position_features=["x"], key_projection=True)
+    space, generator = ObsSpace({"A": Entity(["x"])}), torch.Generator().manual_seed(0)
+    batch, other = (batch_of(space, {"A": torch.randn(n, 1, generator=generator).tolist()}) for n in (5, 18))
+    qkv = torch.randn(5, 3, 1, 8, generator=generator)
     gradients = []
     for more in (False, True):
-        case = make_case(config, [(3, 2)], 1, 8, 0, hide=False)
-        q, k, v = torch.randn(3, 5, 1, 8, generator=torch.Generator().manual_seed(0))
-        frames = case.batch.frames
-        out = ragged_attention(torch.stack([q, k, v], 1), frames, case.module(case.batch, frames.rows.index))
+        module = make(config, space, d_model=8)
+        module.update_normalization(batch)
+        out = ragged_attention(qkv, batch.frames, module(batch, batch.frames.rows.index))
         if more:
-            case.module.update_normalization(make_case(config, [(9, 9)], 1, 8, 1, hide=False).batch)
+            module.update_normalization(other)
         (out * torch.arange(out.numel()).view_as(out)).sum().backward()
-        gradients.append(case.module.key_projections[0].weight.grad)
+        gradients.append(module.key_projections[0].weight.grad)
     torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0)
 
 
