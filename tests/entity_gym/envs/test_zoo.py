@@ -31,35 +31,36 @@ from entity_gym.envs.xor import Xor
 from entity_gym.pools.pool import ListEnv, SlotVecEnv
 from entity_gym.pools.vec_env import VecEnv
 
-#: Every world, those with parameters in more than one form.
-WORLDS: list[CompiledEnvironment] = [
-    CartPole(),
-    CartPoleV0(),
-    CherryPick(),
-    CherryPick(num_cherries=7),
-    Count(),
-    Count(masked_choices=2),
-    FloorIsLava(),
-    Minefield(),
-    Minefield(translate=True, max_mines=3, max_steps=30),
-    MineSweeper(),
-    MineSweeper(orbital_cannon=True, cooldown_period=2, width=9, num_robots=4),
-    MoveToOrigin(),
-    MultiArmedBandit(),
-    MultiSnake(),
-    MultiSnake(num_snakes=4, board_size=8, max_steps=40),
-    NotHotdog(),
-    PickMatchingBalls(),
-    PickMatchingBalls(randomize=True, one_hot=True, max_balls=10),
-    RockPaperScissors(),
-    RockPaperScissors(cheat=True),
-    Skirmish(num_units=3, width=12.0, max_steps=40),
-    Skirmish(opponent=0, num_units=3, continuous=True, width=12.0, max_steps=40),
-    Skirmish(opponent=3, num_units=3, width=12.0),
-    TreasureHunt(),
-    TreasureHunt(num_traps=0, num_treasures=16, max_steps=50),
-    Xor(),
+#: Every world, those with parameters in more than one form, and the most steps that an episode of it can have.
+ZOO: list[tuple[CompiledEnvironment, int]] = [
+    (CartPole(), 500),
+    (CartPoleV0(), 200),
+    (CherryPick(), 16),
+    (CherryPick(num_cherries=7), 3),
+    (Count(), 1),
+    (Count(masked_choices=2), 1),
+    (FloorIsLava(), 1),
+    (Minefield(), 200),
+    (Minefield(translate=True, max_mines=3, max_steps=30), 30),
+    (MineSweeper(), 100),
+    (MineSweeper(orbital_cannon=True, cooldown_period=2, width=9, num_robots=4), 100),
+    (MoveToOrigin(), 32),
+    (MultiArmedBandit(), 32),
+    (MultiSnake(), 180),
+    (MultiSnake(num_snakes=4, board_size=8, max_steps=40), 40),
+    (NotHotdog(), 1),
+    (PickMatchingBalls(), 32),
+    (PickMatchingBalls(randomize=True, one_hot=True, max_balls=10), 10),
+    (RockPaperScissors(), 1),
+    (RockPaperScissors(cheat=True), 1),
+    (Skirmish(num_units=3, width=12.0, max_steps=40), 40),
+    (Skirmish(opponent=0, num_units=3, continuous=True, width=12.0, max_steps=40), 40),
+    (Skirmish(opponent=3, num_units=3, width=12.0), 100),
+    (TreasureHunt(), 100),
+    (TreasureHunt(num_traps=0, num_treasures=16, max_steps=50), 50),
+    (Xor(), 1),
 ]
+WORLDS = [env for env, _ in ZOO]
 each_class = pytest.mark.parametrize("env", dict.fromkeys(type(env) for env in WORLDS))
 
 WITHOUT_CHANCE = (MultiArmedBandit,)  # the same whatever the seed
