@@ -496,15 +496,11 @@ def check_compiled(subject: Subject) -> str:
     started = time.monotonic()
     compiled = subject.threaded_pool(doing="compiling")
     took = time.monotonic() - started
-    python = subject.threaded_pool(compile=False)  # has the declared arrays, which the pools of other checks have not
-    seconds = subject.effort.seconds
-    arrays = Trajectory(SEED)
-    arrays.record(python, 100, None if seconds is None else seconds / 3)
     reason = (
         "Look for whole numbers that overflow, for an index outside its array, and for variables whose type differs (use "
         "np.int64 and np.float64)"
     )
-    different = repeat(arrays, compiled) or repeat(subject.trajectory, compiled)
+    different = repeat(subject.trajectory, compiled)
     _require_same(different, "compiled and as ordinary Python", reason)
     _try_wrong_actions(compiled, subject.trajectory)
     return f"compiled or loaded in {took:.1f} s; {len(subject.trajectory):,} steps are identical"

@@ -154,9 +154,8 @@ def _pairs(expected: VecObs, found: VecObs) -> Iterator[tuple[tuple[str, ...], A
             yield ("action", name, "mask"), mask.spelled_out(width), other.spelled_out(width)
     for name in expected.visible.keys() | found.visible.keys():
         yield ("visible", name), _visible(expected, name), _visible(found, name)
-    # A compiled environment that runs as ordinary Python has no arrays, so only those that both have are compared.
-    for name in expected.arrays.keys() & found.arrays.keys():
-        yield ("arrays", name), expected.arrays[name], found.arrays[name]
+    for name, array in expected.arrays.items():
+        yield ("arrays", name), array, found.arrays[name]
 
 
 def _describe(path: tuple[str, ...], was: NDArray[Any], now: NDArray[Any], obs_space: ObsSpace) -> str:

@@ -1,4 +1,4 @@
-"""Entities and arrays that a compiled environment declares, and the slots that hold them.
+"""Entities that a compiled environment declares, and the slots that hold what it shows.
 
 Shapes: N slots, one for each environment. Every slot has room for the most that its environment can show.
 """
@@ -43,7 +43,6 @@ class Kind(Enum):
     ACTEES = "actees"
     MASK = "mask"
     NUMBERS = "numbers"  # of a continuous action, as `step` sees them
-    ARRAY = "array"  # declared in `arrays`
     OUTCOME = ""  # of the last step; every environment has the same
     INFO = "info"
     METRIC = "metric"
@@ -56,7 +55,7 @@ class Slot:
 
     Attributes:
         kind: of the array.
-        owner: attribute of the entity type, action, array, parameter... that it belongs to.
+        owner: attribute of the entity type, action, parameter... that it belongs to.
         dtype, shape: of one slot.
         rows: for packed arrays the count that tells how many rows leave, a pair of counts whose product tells it, or "" for
             exactly one. None: the array is not packed by compiled code.
@@ -121,40 +120,3 @@ class Entity:
         features = spaces.with_kinds(self.features, self.kinds)
         ids = ", ids=True" if self.ids else ""
         return f"Entity(features={features}, max={self.max}, hideable={self.hideable}{ids})"
-
-
-@dataclass(frozen=True)
-class Array:
-    """A fixed array beside the entities, for consumers of the Gymnasium and dm forms.
-
-    Attributes:
-        shape: of one environment. A leading -1 stands for the players: `obs.n.players` of them, at most `max_num_players`.
-        dtype: of its numbers.
-        low: smallest value: a number, or an array of `shape` (without the players).
-        high: largest value, in the same way.
-    """
-
-    shape: tuple[int, ...] = ()
-    dtype: Any = np.float32
-    low: Any = -np.inf
-    high: Any = np.inf
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(self.shape))
-        object.__setattr__(self, "dtype", np.dtype(self.dtype))
-        if any(size < 0 for size in self.shape[1:]) or any(size < -1 for size in self.shape[:1]):
-            raise ValueError(f"Array: shape is {self.shape}; only its first number may be -1, for the players")
-        if not is_compilable(self.dtype):
-            raise ValueError(
-                f"Array: dtype is {self.dtype}; it must be of numbers or bool, as compiled code knows them"
-            )
-
-    @property
-    def per_player(self) -> bool:
-        """Whether every player has a row."""
-        return self.shape[:1] == (-1,)
-
-    @property
-    def item_shape(self) -> tuple[int, ...]:
-        """The shape without the players."""
-        return self.shape[1:] if self.per_player else self.shape

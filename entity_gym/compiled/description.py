@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from entity_gym import spaces
 from entity_gym.actions import ActionSpace
 from entity_gym.compiled.actions import ActionDeclaration
-from entity_gym.compiled.declare import Array, Entity
+from entity_gym.compiled.declare import Entity
 from entity_gym.errors import nearest
 
 Value = int | float | bool
@@ -29,10 +29,8 @@ class Description:
     state: ClassVar[Sequence[tuple[Any, ...]]] = ()
     info: ClassVar[Sequence[str] | Mapping[str, str]] = ()
     metrics: ClassVar[Sequence[str] | Mapping[str, str]] = ()
-    arrays: ClassVar[Mapping[str, Array]] = {}
     player_rewards: ClassVar[Sequence[str]] = ()
     targets: ClassVar[Sequence[str] | Mapping[str, str]] = ()
-    max_num_players: ClassVar[int] = 1
     reward_threshold: ClassVar[float | None] = None
 
     reset: ClassVar[Callable[..., None]]

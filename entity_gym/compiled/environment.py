@@ -34,11 +34,9 @@ class CompiledEnvironment(Description):
         info: state fields that are reported when an episode ends; or a mapping from the reported name to the field. NaN:
             nothing to report.
         metrics: state fields that are reported with every step, in the same forms.
-        arrays: `obs:...` or `info:...` -> `Array`, beside the entities; written as `obs.arrays.<name>`.
         player_rewards: in worlds with several players (`entity_gym.pools.players`), the state fields that say what each player
             earned with a step, in the order of players. NaN: there is no such player. Empty: all share the reward.
         targets: state fields that no policy sees, for a network to predict (`ObsSpace.targets`), in the forms of `metrics`.
-        max_num_players: the largest number of players: the capacity of arrays whose shape begins with -1, a row for each player.
         reward_threshold: mean episodic reward at which the environment counts as solved.
 
     Names become attributes with "_" for whatever cannot stand in an identifier: `act.Fire_Orbital_Cannon`.

@@ -61,7 +61,7 @@ def _bad_count(layout: Layout, name: str, value: int) -> str:
         for listed in action.lists:
             if listed.count == name:
                 return listed.refusal(action.name, value)
-    return f"obs.n.{name} is {value}; allowed: 0 to max_num_players={layout.max_num_players}"
+    raise AssertionError(f"there is no count {name!r}")
 
 
 def _closed_actor(action: ActionPlan, mask: NDArray[np.bool_], counts: Any) -> str:

@@ -90,7 +90,7 @@ def _play(env: Description) -> None:
 def _check_all_is_written(slots: CompiledSlots, ids: NDArray[np.int64]) -> None:
     """Fill the arrays with 0, then with 1, and observe each time: what differs was not written by `observe`."""
     layout, arrays = slots.layout, slots.slots
-    written = layout.of_kind(Kind.FEATURES, Kind.GLOBAL_FEATURES, Kind.ARRAY)
+    written = layout.of_kind(Kind.FEATURES, Kind.GLOBAL_FEATURES)
     shown = []
     for background in (0, 1):
         for slot in written:
@@ -101,7 +101,7 @@ def _check_all_is_written(slots: CompiledSlots, ids: NDArray[np.int64]) -> None:
         shown.append({slot.name: arrays[slot.name][0].copy() for slot in written})
     for slot in written:
         count = int(arrays["counts"][0][slot.rows]) if slot.rows else None
-        first, second = (each[slot.name][:count] if slot.shape else each[slot.name] for each in shown)
+        first, second = (each[slot.name][:count] for each in shown)
         if first.tobytes() != second.tobytes():
             place = np.argwhere(first != second)[0].tolist()
             raise ValueError(
@@ -114,8 +114,5 @@ def _part(slots: CompiledSlots, slot: Slot, place: list[int]) -> str:
     layout = slots.layout
     if slot.kind is Kind.GLOBAL_FEATURES:
         return f"global feature {layout.global_features[place[0]]!r}"
-    if slot.kind is Kind.ARRAY:
-        name = next(name for name, each in layout.arrays.items() if each == slot)
-        return f"array {name!r}{place if place else ''}"
     name, feature = layout.entity_names[slot.owner], layout.entities[slot.owner].features[place[1]]
     return f"feature {feature!r} of entity {place[0]} of type {name!r}"

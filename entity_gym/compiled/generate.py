@@ -160,7 +160,7 @@ def _head(layout: Layout) -> Iterator[str]:
     for action in layout.actions:
         if action.written():
             yield from _named_tuple(f"Offer_{action.attribute}", list(action.written()))
-    for kind, name in ((Kind.VISIBLE, "Visible"), (Kind.IDS, "Ids"), (Kind.ARRAY, "DeclaredArrays")):
+    for kind, name in ((Kind.VISIBLE, "Visible"), (Kind.IDS, "Ids")):
         if layout.of_kind(kind):
             yield from _named_tuple(name, [slot.owner for slot in layout.of_kind(kind)])
     yield from _named_tuple("Obs", [name for name, _ in _obs_fields(layout)])
@@ -189,11 +189,10 @@ def _obs_fields(layout: Layout) -> list[tuple[str, str]]:
     for kind, name, attribute in (
         (Kind.VISIBLE, "Visible", "visible"),
         (Kind.IDS, "Ids", "ids"),
-        (Kind.ARRAY, "DeclaredArrays", "arrays"),
     ):
         slots = layout.of_kind(kind)
-        if slots:  # a single number is an array of one: written as obs.arrays.name[0]
-            rows = [f"a.{slot.name}[i]" if slot.shape else f"a.{slot.name}[i : i + 1]" for slot in slots]
+        if slots:
+            rows = [f"a.{slot.name}[i]" for slot in slots]
             fields.append((attribute, "\n".join(_call(f"{name}(", rows))))
     return fields
 
@@ -222,7 +221,7 @@ def _show(layout: Layout) -> Iterator[str]:
     yield "def show(a, i, s):"
     yield '    """Let `observe` write what slot i shows; fill in declared actors and actees; check counts and entity indices."""'
     yield "    n = a.counts[i]"
-    for name in [*layout.entities, "players"]:
+    for name in layout.entities:
         yield f"    n.{name} = 0"
     for slot in layout.of_kind(Kind.VISIBLE):
         yield f"    open_all(a.{slot.name}, i, {slot.shape[0]})"
@@ -231,9 +230,8 @@ def _show(layout: Layout) -> Iterator[str]:
     for action in layout.actions:
         yield from _indented(action.before())
     yield from _indented(_call("observe(s, Obs(", [value for _, value in _obs_fields(layout)], "))"))
-    limits = {name: entity.max for name, entity in layout.entities.items()} | {"players": layout.max_num_players}
-    for name, most in limits.items():
-        yield f"    if n.{name} < 0 or n.{name} > {most}:"
+    for name, entity in layout.entities.items():
+        yield f"    if n.{name} < 0 or n.{name} > {entity.max}:"
         yield f"        return fail(a.report, BAD_COUNT, i, {columns.index(name)}, n.{name})"
     yield from _indented(_firsts(layout))
     for number, action in enumerate(layout.actions):
@@ -358,7 +356,7 @@ def _copy(layout: Layout) -> Iterator[str]:
         place = [f"a.offsets[{columns.index(rows)}]"] if rows else []
         arguments = [*counts, *place, f"a.{slot.name}", f"a.packed_{slot.name}", *slot.options, "lo", "hi"]
         fault = f"        return fail(a.report, BAD_ROW, lo, {number}, 0)"
-        if slot.copy in ("copy_numbers", "copy_player_rows"):
+        if slot.copy == "copy_numbers":
             yield from _indented(_call(f"{slot.copy}(", arguments))
             continue
         yield from _indented(_call(f"if not {slot.copy}(", arguments, "):"))

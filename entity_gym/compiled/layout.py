@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled.actions import ActionDeclaration, ActionPlan, GlobalCategorical
-from entity_gym.compiled.declare import Array, Entity, Kind, Slot, at_least_one, is_compilable, safe_name
+from entity_gym.compiled.declare import Entity, Kind, Slot, is_compilable, safe_name
 from entity_gym.compiled.description import Description
 from entity_gym.errors import nearest
 from entity_gym.spaces import FeatureKind, ObsSpace, num_values
 
 ENGINE_FIELDS = ("rng", "steps", "max_steps", "next_id")
-ENGINE_COUNTS = ("players",)
-RESERVED = (*ENGINE_COUNTS, "n", "global_features", "visible", "ids", "arrays", "first")
+RESERVED = ("n", "global_features", "visible", "ids", "first")
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,6 @@ class Layout:
         player_rewards: fields, by player.
         targets: name -> field.
         slots: the arrays with a row for each slot.
-        arrays: name of a declared array -> its slot.
-        max_num_players: 0 where no array has players.
     """
 
     name: str
@@ -59,8 +56,6 @@ class Layout:
     player_rewards: tuple[str, ...]
     targets: Mapping[str, str]
     slots: tuple[Slot, ...]
-    arrays: Mapping[str, Slot]
-    max_num_players: int
     has_global_entity: bool
 
     @functools.cached_property
@@ -103,7 +98,6 @@ def _layout_of(env: type[Description]) -> Layout:
         if not callable(getattr(env, function, None)):
             raise ValueError(f"{name} has no function {function}; a CompiledEnvironment needs reset, step and observe")
     _check_kinds(name, "entities", env.entities, Entity, "Entity")
-    _check_kinds(name, "arrays", env.arrays, Array, "Array")
     _check_kinds(
         name,
         "actions",
@@ -111,26 +105,24 @@ def _layout_of(env: type[Description]) -> Layout:
         ActionDeclaration,
         "Categorical, GlobalCategorical, SelectEntity or Continuous",
     )
+    if not env.entities and not env.actions:
+        raise ValueError(f"{name} declares neither entities nor actions: there is nothing to see or to do")
     entity_names = _attributes(env.entities, name, "entities")
     action_names = _attributes(env.actions, name, "actions")
     both = entity_names.keys() & action_names.keys()
     if both:
         raise ValueError(f"{name}: an entity type and an action are both called {sorted(both)}; rename one of them")
-    at_least_one(name, "max_num_players", env.max_num_players)
     obs_space, _ = env.obs_space(), env.action_space()  # check names and choices
     entities = {attribute: env.entities[original] for attribute, original in entity_names.items()}
     actions = tuple(
         env.actions[original].plan(f"{name}: action {original!r}", original, env.entities)
         for original in action_names.values()
     )
-    array_names = _attributes(env.arrays, name, "arrays")
     record, counts = _record(env), _counts(name, entities, actions)
     info, metrics = _reported(env.info, "info", record, name), _reported(env.metrics, "metrics", record, name)
     player_rewards = tuple(_reported(env.player_rewards, "player_rewards", record, name).values())
-    arrays = {original: _array_slot(env, safe, original) for safe, original in array_names.items()}
     slots = [
         *_shown_slots(obs_space, entities, actions),
-        *arrays.values(),
         *_outcome_slots(record, info, metrics, player_rewards, tuple(env.parameters)),
     ]
     pairs = [slot.rows for slot in slots if isinstance(slot.rows, tuple)]
@@ -150,8 +142,6 @@ def _layout_of(env: type[Description]) -> Layout:
         player_rewards=player_rewards,
         targets=_reported(env.targets, "targets", record, name),
         slots=tuple(slots),
-        arrays=arrays,
-        max_num_players=env.max_num_players if any(array.per_player for array in env.arrays.values()) else 0,
         has_global_entity=bool(obs_space.global_features)
         or any(isinstance(declared, GlobalCategorical) for declared in env.actions.values()),
     )
@@ -243,7 +233,7 @@ def _reported(given: Sequence[str] | Mapping[str, str], what: str, record: np.dt
 
 
 def _counts(owner: str, entities: Mapping[str, Entity], actions: Sequence[ActionPlan]) -> np.dtype[Any]:
-    names = [*entities, *ENGINE_COUNTS, *(action.attribute for action in actions)]
+    names = [*entities, *(action.attribute for action in actions)]
     for action in actions:
         if action.actees is not None:
             actees = action.actees.count
@@ -278,14 +268,6 @@ def _shown_slots(obs_space: ObsSpace, entities: Mapping[str, Entity], actions: S
         yield Slot(
             Kind.GLOBAL_FEATURES, "features", F32, shape, "", shape, "copy_global_features", (str(len(names)),), whole
         )
-
-
-def _array_slot(env: type[Description], attribute: str, name: str) -> Slot:
-    array = env.arrays[name]
-    if array.per_player:
-        shape = (env.max_num_players, *array.item_shape)
-        return Slot(Kind.ARRAY, attribute, array.dtype, shape, "players", array.item_shape, "copy_player_rows")
-    return Slot(Kind.ARRAY, attribute, array.dtype, array.item_shape)
 
 
 def _outcome_slots(

@@ -341,14 +341,3 @@ def copy_pairs(
                     to += 1
                 fine &= any_open
     return fine
-
-
-@inlined
-def copy_player_rows(ids: Any, lengths: Any, column: int, offsets: Any, slots: Any, out: Any, lo: int, hi: int) -> bool:
-    """Copy arrays that have a row of any shape for each player."""
-    for j in range(lo, hi):
-        i = ids[j]
-        to = offsets[j]
-        for k in range(lengths[i, column]):
-            out[to + k] = slots[i, k]
-    return True

@@ -222,7 +222,6 @@ class CompiledSlots(EnvSlots):
         ]
         if layout.has_global_entity:  # its rows are counted by the last column, one for each environment
             self._features.append((GLOBAL_ENTITY, packed(layout.slot(Kind.GLOBAL_FEATURES, "features")), -1))
-        self._arrays = [(name, number.get(slot.name, -1), slots[slot.name]) for name, slot in layout.arrays.items()]
         self._info = {name: slots[f"info_{safe_name(name)}"] for name in layout.info}
         self._metrics = {name: slots[f"metric_{safe_name(name)}"] for name in layout.metrics}
         self._make_room(0, [0] * len(columns))
@@ -530,8 +529,6 @@ class CompiledSlots(EnvSlots):
                 obs.end_of_episode_info = _EpisodeInfo(reports, ended, ended)
         if self._metrics:
             obs.metrics = _metrics(self._metrics, ids)
-        for name, number, array in self._arrays:
-            obs.arrays[name] = buffers[number] if number >= 0 else taken(array)
         for name, field in self.layout.targets.items():
             told = slots["record"][field].take(ids).astype(np.float32)
             if not np.isfinite(told).all():

@@ -128,12 +128,8 @@ def _obs_problems(node: ast.Attribute, path: list[str], layout: Layout) -> Itera
         with_ids = [slot.owner for slot in layout.of_kind(Kind.IDS)]
         if path[1] not in with_ids:
             yield node, f"{path[1]!r} has no ids to write: declare it with Entity(..., ids=True)"
-    elif len(path) == 2 and path[0] == "arrays":
-        arrays = [slot.owner for slot in layout.arrays.values()]
-        if path[1] not in arrays:
-            yield node, f"there is no array {path[1]!r}; {nearest(path[1], arrays)}"
     elif len(path) == 1:
-        known = ["n", "visible", "ids", "arrays", *layout.entities, *actions]
+        known = ["n", "visible", "ids", *layout.entities, *actions]
         if path[0] == "global_features" and not layout.global_features:
             yield node, "there are no global features: declare `global_features`"
         elif path[0] not in (*known, "global_features"):

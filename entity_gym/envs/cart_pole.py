@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.compiled import Array, Categorical, CompiledEnvironment, Entity, rand_float
+from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, rand_float
 from entity_gym.envs.drawing import BLUE, DARK, LINE, ORANGE, Image, canvas, disc, line, name_of, rectangle
 
 GRAVITY = 9.8  # m/s²
@@ -20,15 +20,13 @@ TAU = 0.02  # s, one step
 MAX_POSITION = 2.4  # m
 MAX_ANGLE = 12 * 2 * math.pi / 360
 RIGHT = 1
-BOUNDS = np.array([2 * MAX_POSITION, np.inf, 2 * MAX_ANGLE, np.inf], np.float32)
 
 
 class CartPole(CompiledEnvironment):
     """Balance a pole that is hinged to a cart, by pushing the cart left or right. The same dynamics as Gymnasium's.
 
     **Observation.** One `Cart` [position, velocity, angle, angular_velocity], in metres, radians and seconds; the angle
-    is 0 for an upright pole and grows to the right. Each starts uniformly in -0.05 <= value < 0.05. The fixed array
-    `obs`, (4,) float32, has the same numbers for the Gymnasium and dm forms.
+    is 0 for an upright pole and grows to the right. Each starts uniformly in -0.05 <= value < 0.05.
 
     **Actions.** `Push`: left (0) or right (1), with 10 newtons for one step of 0.02 seconds.
 
@@ -60,7 +58,6 @@ class CartPole(CompiledEnvironment):
         ("angle", np.float64),
         ("angular_velocity", np.float64),
     ]
-    arrays = {"obs": Array((4,), np.float32, low=-BOUNDS, high=BOUNDS)}
 
     def reset(s: Any) -> None:
         s.position = 0.1 * rand_float(s) - 0.05
@@ -91,8 +88,6 @@ class CartPole(CompiledEnvironment):
         obs.Cart[0, 1] = s.velocity
         obs.Cart[0, 2] = s.angle
         obs.Cart[0, 3] = s.angular_velocity
-        for i in range(4):
-            obs.arrays.obs[i] = obs.Cart[0, i]
 
     def draw(s: Any) -> dict[str, Any]:
         """Hints for replays: the cart on its track, as high as its angle says; where the pole is upright it is in the middle."""

@@ -93,11 +93,6 @@ class NotHideable(Sound):
         obs.visible.Foot_Soldier[0] = False  # here
 
 
-class NoSuchArray(Sound):
-    def observe(s: Any, obs: Any) -> None:
-        obs.arrays.board[0] = 1  # here
-
-
 class WritesParameter(Sound):
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
         s.width = 3  # here

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from entity_gym import actions, spaces
-from entity_gym.compiled import Array, Categorical, CompiledEnvironment, Entity, GlobalCategorical, SelectEntity
+from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, GlobalCategorical, SelectEntity
 from tests.entity_gym.compiled.comparing import Playing, ordinary
 from tests.entity_gym.compiled.worlds import Everything, Watching
 
@@ -104,9 +104,6 @@ def test_a_parameter_that_cannot_be_is_refused(given: dict[str, Any], message: s
         (lambda: SelectEntity(actors="A"), r"SelectEntity: actees=None and max_actees=None; give one of them"),
         (lambda: SelectEntity(actees="A"), r"SelectEntity: actors=None and max_actors=None; give one of them"),
         (lambda: SelectEntity(max_actors=1, actees="A", max_actees=3), r"actees='A' and max_actees=3"),
-        (lambda: Array((2, -1)), r"Array: shape is \(2, -1\); only its first number may be -1"),
-        (lambda: Array((-2,)), r"Array: shape is \(-2,\); only its first number may be -1"),
-        (lambda: Array((2,), dtype="U3"), r"Array: dtype is <U3; it must be of numbers or bool"),
     ],
 )
 def test_a_part_that_cannot_be_is_refused(make: Callable[[], Any], message: str) -> None:
@@ -125,7 +122,7 @@ STAR = Watching.entities["Star"]
         ({"actions": {"Star": GlobalCategorical(["a"])}}, r"an entity type and an action are both called \['Star'\]"),
         ({"entities": {"a b": STAR, "a_b": STAR}}, r"entities 'a b' and 'a_b' are both written a_b; rename one"),
         ({"actions": {"a b": GlobalCategorical(["x"]), "a-b": GlobalCategorical(["x"])}}, r"'a b' and 'a-b' are both"),
-        ({"entities": {"players": STAR}}, r"'players' in entities is a name that the engine uses; choose another"),
+        ({"entities": {"visible": STAR}}, r"'visible' in entities is a name that the engine uses; choose another"),
         ({"actions": {"visible": GlobalCategorical(["x"])}}, r"'visible' in actions is a name that the engine uses"),
         ({"state": [("t", np.int64), ("t", np.float64)]}, r"World: the field 't' is declared twice, in parameters or state"),
         ({"state": [("steps", np.int64)]}, r"World: the field 'steps' is declared by the engine; rename it"),
@@ -154,7 +151,6 @@ def test_a_class_that_cannot_be_is_refused_when_it_is_first_described(attributes
         ({"actions": {"1st": GlobalCategorical(["x"])}}, "1st"),
         ({"actions": {"import": GlobalCategorical(["x"])}}, "import"),
         ({"state": [("class", np.int64)]}, "class"),
-        ({"arrays": {"1:2": Array((2,))}}, "1:2"),
     ],
 )
 def test_a_name_that_cannot_be_written_in_python_is_refused(attributes: dict[str, Any], message: str) -> None:
@@ -173,7 +169,6 @@ def test_a_name_that_cannot_be_written_in_python_is_refused(attributes: dict[str
         {"actions": {"aim": SelectEntity(actors="Star", actees="Star"), "aim_actees": GlobalCategorical(["x"])}},
         {"info": {"a b": "t", "a_b": "t"}},
         {"metrics": {"a b": "t", "a:b": "t"}},
-        {"arrays": {"obs:a": Array(()), "obs.a": Array(())}},
         {"state": [("t",)]},
         {"state": [("t", np.int64), 5]},
         {"state": [("t", object)]},
@@ -182,12 +177,11 @@ def test_a_name_that_cannot_be_written_in_python_is_refused(attributes: dict[str
         {"state": [("t", ">i8")]},
         {"state": [("t", np.int64, "many")]},
         {"state": [("t", np.int64, -1)]},
-        {"arrays": {"obs:a": np.float32}},
         {"entities": {"Star": spaces.Entity(["x"])}},
+        {"entities": {}, "actions": {}},
         {"actions": {"go": actions.CategoricalActionSpace(["x"])}},
         {"max_steps": -4},
         {"max_steps": 2.5},
-        {"max_num_players": 0, "arrays": {"obs:hand": Array((-1, 2))}},
     ],
 )
 def test_whatever_else_cannot_be_is_refused_by_name_and_not_by_the_machinery(attributes: dict[str, Any]) -> None:
@@ -224,8 +218,3 @@ def test_any_other_name_will_do_for_a_field_an_entity_or_an_action(name: str) ->
 
 def test_a_choice_of_types_may_be_one_name_or_several() -> None:
     assert Categorical(["a"], actors="Cat") == Categorical(["a"], actors=["Cat"]) == Categorical(["a"], actors=("Cat",))
-
-
-def test_an_array_of_one_number_has_the_empty_shape() -> None:
-    assert Array(()).shape == () and not Array(()).per_player
-    assert Array((-1, 2)).per_player and Array((-1, 2)).item_shape == (2,)

@@ -50,7 +50,6 @@ SEEN = {
     mistakes.DeclaredActors: r"observe: 'Move' has no actors to write: the declared actors are filled in for you",
     mistakes.DeclaredActees: r"observe: 'Shoot Enemy' has no actees to write: the declared actees are filled in for you",
     mistakes.NotHideable: r"observe: 'Foot_Soldier' cannot be hidden: declare it with Entity\(\.\.\., hideable=True\)",
-    mistakes.NoSuchArray: r"observe: there is no array 'board'",
     mistakes.NoGlobalFeatures: r"observe: there are no global features: declare `global_features`",
     mistakes.WritesParameter: r"step: 'width' is read-only: it is a parameter",
     mistakes.AddsToParameter: r"reset: 'width' is read-only: it is a parameter",
@@ -118,7 +117,6 @@ FAULTS = {
     worlds.SET_GLOBAL: r"obs.n.Weather is 2; .*it can only be set to 0",
     worlds.ALL_CLOSED: r"every one of the 2 choices of actor 0 of action 'Sniff' is masked; leave one open",
     worlds.NO_PAIR: r"every one of the \d choices of actor 1 of action 'Chase' is masked; leave one open",
-    worlds.TOO_MANY_PLAYERS: r"obs.n.players is 4; allowed: 0 to max_num_players=3",
     worlds.NAN_REWARD: r"step\(\) returned the reward nan; it must be a finite number",
     worlds.HUGE_REWARD: r"step\(\) returned the reward inf; it must be a finite number",
 }

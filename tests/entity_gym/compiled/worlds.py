@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import (
-    Array,
     Categorical,
     CompiledEnvironment,
     Entity,
@@ -20,14 +19,12 @@ from entity_gym.compiled import (
 )
 from tests.entity_gym.compiled import rules
 
-MAX_CATS, MAX_DOGS, MAX_ROCKS, MAX_PLAYERS = 4, 3, 2, 3
+MAX_CATS, MAX_DOGS, MAX_ROCKS = 4, 3, 2
 NO_VALUE = float("nan")
 
 # What `Everything` does in every step of an environment whose parameter `fault` says so.
 NOTHING, TOO_MANY, NEGATIVE, NAN_FEATURE, INF_GLOBAL, BAD_ACTOR, BAD_ACTEE, TOO_MANY_ACTORS, TOO_MANY_ACTEES = range(9)
-SET_DECLARED, SET_GLOBAL, ALL_CLOSED, NO_PAIR, TOO_MANY_PLAYERS, NAN_REWARD, HUGE_REWARD, RAISE, RAISE_IN_RESET = range(
-    9, 18
-)
+SET_DECLARED, SET_GLOBAL, ALL_CLOSED, NO_PAIR, NAN_REWARD, HUGE_REWARD, RAISE, RAISE_IN_RESET = range(9, 17)
 
 
 class MadeUpError(Exception):
@@ -73,13 +70,6 @@ class Everything(CompiledEnvironment):
     ]
     info = {"score": "score", "cats left": "cats", "was lucky": "lucky", "last noise": "noise"}
     metrics = ["noise", "cats"]
-    arrays = {
-        "obs:board": Array((2, 3), np.uint8, low=0, high=9),
-        "obs:clock": Array(()),
-        "info:players.hand": Array((-1, 2), np.int32),
-        "info:flags": Array((2,), np.bool_),
-    }
-    max_num_players = MAX_PLAYERS
 
     @staticmethod
     def check_parameters(p: Any) -> None:
@@ -192,16 +182,6 @@ class Everything(CompiledEnvironment):
         elif s.steps % 2 == 1:
             obs.n.Weather = 0
 
-        for i in range(2):
-            for j in range(3):
-                obs.arrays.obs_board[i, j] = (s.steps + 3 * i + j) % 10
-        obs.arrays.obs_clock[...] = s.steps
-        obs.n.players = s.cats % (MAX_PLAYERS + 1)
-        for p in range(s.cats % (MAX_PLAYERS + 1)):
-            obs.arrays.info_players_hand[p, 0] = p
-            obs.arrays.info_players_hand[p, 1] = -s.steps
-        obs.arrays.info_flags[0] = s.lucky
-        obs.arrays.info_flags[1] = s.windy
         if s.fault != NOTHING and s.steps > 0:
             show_nonsense(s.fault, obs)
 
@@ -271,8 +251,6 @@ def show_nonsense(fault: int, obs: Any) -> None:
         obs.n.Chase = -1
         for j in range(MAX_CATS + MAX_ROCKS):
             obs.Chase.mask[1, j] = False
-    elif fault == TOO_MANY_PLAYERS:
-        obs.n.players = MAX_PLAYERS + 1
 
 
 class Bare(CompiledEnvironment):

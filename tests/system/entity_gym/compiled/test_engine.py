@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
@@ -24,7 +23,7 @@ from tests.entity_gym.compiled.comparing import (
     of_environment,
     play_pool,
 )
-from tests.entity_gym.compiled.worlds import MAX_PLAYERS, Bare, Everything, OddNames, Watching
+from tests.entity_gym.compiled.worlds import Bare, Everything, OddNames, Watching
 from tests.entity_gym.pools.kinds_of_pools import Streams, play_together
 
 WORLDS = [Everything, OddNames, Bare, Watching]
@@ -230,30 +229,6 @@ def test_declared_actors_are_filled_in_in_the_order_of_their_declaration() -> No
             hunted = chase.actees[i].values[:, 0].tolist()
             resting = obs.elapsed_step[i] % 3 == 2
             assert hunted == ([] if resting or dogs == 0 else [*range(rocks, rocks + cats), *range(rocks)])
-
-
-def test_fixed_arrays_come_in_their_shapes_and_types() -> None:
-    for obs in play_pool(Everything, steps=30, final_observations="all"):
-        for part in (obs, obs.final):
-            if part is not None:
-                check_arrays(part)
-
-
-def check_arrays(obs: VecObs) -> None:
-    board, clock, hands, flags = (obs.arrays[name] for name in Everything.arrays)
-    n = len(obs)
-    assert isinstance(board, np.ndarray) and board.shape == (n, 2, 3) and board.dtype == np.uint8
-    expected = (obs.elapsed_step[:, None, None] + 3 * np.arange(2)[:, None] + np.arange(3)) % 10
-    assert board.tolist() == expected.tolist()
-    assert isinstance(clock, np.ndarray) and clock.shape == (n,) and clock.dtype == np.float32
-    assert clock.tolist() == obs.elapsed_step.tolist()
-    assert isinstance(flags, np.ndarray) and flags.shape == (n, 2) and flags.dtype == np.bool_ and flags[:, 1].all()
-    assert isinstance(hands, RaggedBuffer) and hands.values.dtype == np.int32 and hands.values.shape[1:] == (2,)
-    players = obs.features["Cat"].size1() % (MAX_PLAYERS + 1)
-    assert np.diff(hands.offsets).tolist() == players.tolist()
-    for i in range(n):
-        rows = hands.values[hands.offsets[i] : hands.offsets[i + 1]]
-        assert rows.tolist() == [[p, -int(obs.elapsed_step[i])] for p in range(players[i])]
 
 
 def test_no_environments_can_be_asked_for() -> None:
