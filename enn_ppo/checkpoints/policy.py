@@ -13,7 +13,9 @@ from torch import Tensor
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import from_dict
+from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_from_dict
+from entity_gym.spaces import ObsSpace
 from rogue_net import RogueNet
 from rogue_net.kernels.select import why_not_precision
 
@@ -55,6 +57,18 @@ def saved_config(checkpoint: Checkpoint) -> TrainConfig:
         ) from error
 
 
+def spaces_of(checkpoint: Checkpoint) -> tuple[ObsSpace, dict[str, ActionSpace]]:
+    """Read the observation and action spaces of a checkpoint's training.
+
+    Raises:
+        ValueError: they are no spaces.
+    """
+    try:
+        return spaces_from_dict(checkpoint.spaces)
+    except ValueError as error:
+        raise ValueError(f"checkpoint {checkpoint.path} holds no spaces: {error}") from error
+
+
 def set_threads(count: int | None) -> None:
     """Set the number of threads that act and learn in this process; None: torch's default, at most `MOST_THREADS`."""
     torch.set_num_threads(min(torch.get_num_threads(), MOST_THREADS) if count is None else count)
@@ -86,10 +100,7 @@ def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.devi
     if net_config is None:
         raise ValueError(f"checkpoint {checkpoint.path} has weights of a {network}, and its settings have none")
     weights = checkpoint.policy if network == "policy" else checkpoint.more_weights[network]
-    try:
-        obs_space, action_space = spaces_from_dict(checkpoint.spaces)
-    except ValueError as error:
-        raise ValueError(f"checkpoint {checkpoint.path} holds no spaces: {error}") from error
+    obs_space, action_space = spaces_of(checkpoint)
     if (reason := why_not_precision(net_config, device.type)) is not None:
         log.warning("the policy is played in fp32: %s", reason)
         net_config = replace(net_config, precision="fp32")

@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
-from enn_ppo.checkpoints.fit import fit_policy
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.eval.episodes import Estimate, play_episodes, policy_seed, summarize
-from enn_ppo.eval.policy import Policy, fit_critic
+from enn_ppo.eval.policy import Acted, fit
 from enn_ppo.eval.replay import Replay, Subject
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EnvConfig
@@ -36,7 +34,6 @@ from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.episodes import Episode, EpisodeVecEnv
 from entity_gym.pools.players import players_of
 from entity_gym.pools.seats import SeatedEpisodeVecEnv
-from rogue_net import ActResult, ObsBatch
 
 OPPONENTS = "an opponent is random, past, policies, or a run directory or checkpoint"  # for messages
 
@@ -108,15 +105,15 @@ def evaluate_checkpoint(
         policies = {}
         for number, (each, its) in enumerate(checkpoints.items()):
             generator = torch.Generator(device).manual_seed(policy_seed(config.seed, number))
-            fitted = fit_policy(its, *spaces, device, bound.config.id)
-            critic = fit_critic(its, fitted, *spaces, device, bound.config.id)
-            policies[each] = Policy(fitted, generator, bool(config.greedy), record_logits, critic)
+            policies[each] = fit(
+                its, *spaces, bound.config.id, generator, greedy=bool(config.greedy), logits=record_logits
+            )
         own = policies[name].fitted
         record_step = None
         if record:
             recorder = Recorder(record, own.net.obs_space, own.net.action_space, logits=record_logits)
             stack.callback(recorder.flush)
-            record_step = partial(_record_step, recorder, policies[name])
+            record_step = partial(_record_step, recorder)
         if replay:
             title = f"{bound.config.id}, step {checkpoint.step:,}"
             subject = Subject(title, bound.config.id, _arguments_of(bound), config.seed, whole, own.net)
@@ -195,30 +192,25 @@ def _see_opponents(
     )
 
 
-def _record_step(
-    recorder: Recorder, policy: Policy, obs: VecObs, batch: ObsBatch, result: ActResult, outcome: VecObs
-) -> None:
+def _record_step(recorder: Recorder, obs: VecObs, acted: Acted, outcome: VecObs) -> None:
     """Record a step, with values in the unit of rewards."""
-    critic = policy.critic
-    assert critic is not None
-
-    def values(seen: VecObs) -> Tensor:
-        return critic.values(ObsBatch.from_vec_obs(seen, batch.device))
-
     done, truncated = torch.from_numpy(outcome.done), torch.from_numpy(outcome.truncated)
+    result = acted.result
     recorder.add(
         Frames(
-            obs=batch,
+            obs=acted.batch,
             env_id=torch.from_numpy(obs.env_id),
             step=torch.from_numpy(obs.elapsed_step),
             actions=result.actions,
             log_probs={name: result.actions[name]._replace(values=each) for name, each in result.log_probs.items()},
             logits=result.logits,
-            values=result.values * critic.unit if critic.fitted is policy.fitted else values(obs),
+            values=acted.values,
             rewards=torch.from_numpy(outcome.reward),
             terminated=done & ~truncated,
             truncated=truncated,
-            final_values=torch.where(truncated, values(outcome), 0.0) if truncated.any() else torch.zeros(len(obs)),
+            final_values=(
+                torch.where(truncated, acted.policy.values(outcome), 0.0) if truncated.any() else torch.zeros(len(obs))
+            ),
         )
     )
 

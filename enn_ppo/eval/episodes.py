@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from enn_ppo.eval.policy import Policy
+from enn_ppo.eval.policy import Acted, Policy
 from enn_ppo.eval.replay import Replay
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.evaluation import EpisodesConfig
@@ -25,7 +25,6 @@ from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.episodes import Episode, EpisodeTracker, EpisodeVecEnv
 from entity_gym.pools.players import Seating
 from entity_gym.pools.seats import PlayersTracker, SeatedEpisodeVecEnv
-from rogue_net import ActResult, ObsBatch
 
 #: Seconds between two lines of progress.
 SHOWN_EVERY = 5.0
@@ -50,7 +49,7 @@ def play_episodes(
     *,
     video: Video | None = None,
     replay: Replay | None = None,
-    record: Callable[[VecObs, ObsBatch, ActResult, VecObs], None] | None = None,
+    record: Callable[[VecObs, Acted, VecObs], None] | None = None,
     progress: bool = False,
 ) -> dict[str, list[Episode]]:
     """Play `config.episodes` episodes to their end, in rounds of one episode per environment.
@@ -64,8 +63,8 @@ def play_episodes(
         cast: assignment of players to policies. None: the policy acts for all actors.
         video: films the first episodes.
         replay: records the first episodes for a page.
-        record: without a `cast`, called after each step with the observations, the policy's input, its result, and the
-            observations that followed.
+        record: without a `cast`, called after each step with the observations, what the policy did, and the observations that
+            followed.
         progress: whether to show the progress on standard error: as a bar in a terminal, elsewhere as a line every few seconds.
 
     Returns:
@@ -91,14 +90,14 @@ def play_episodes(
                 if cast:
                     actions = _act_together(policies, cast, obs, replay)
                 else:
-                    batch, result = policies[name].act(obs)
-                    actions = result.to_buffers()
+                    acted = policies[name].act(obs)
+                    actions = acted.result.to_buffers()
                     if replay:
                         seats = pool.seats[obs.env_id] if isinstance(pool, SeatedEpisodeVecEnv) else None
                         replay.see(obs, actions, policies[name], seats)
                 step = pool.step(actions)
                 if record and not cast:
-                    record(obs, batch, result, step.was_running.obs)
+                    record(obs, acted, step.was_running.obs)
                 outcome, env_id = step.was_running
                 if video:
                     video.add(pool.render, env_id, outcome.reward)
@@ -173,7 +172,7 @@ def _act_together(
     for player, name in enumerate(cast.played_by):
         part = seating.part(player)
         seen = seating.show(part)
-        actions = policies[name].act(seen)[1].to_buffers()
+        actions = policies[name].act(seen).result.to_buffers()
         if replay:
             replay.see(seen, actions, policies[name], part.seats)
         parts.append((part, actions))

@@ -1,4 +1,4 @@
-"""A policy in the environments of an evaluation, and its value function.
+"""A trained policy in the spaces of a world: the one way to play it outside of training.
 
 Shapes: B frames.
 """
@@ -7,65 +7,138 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
-from entity_gym.actions import ActionSpace
+from entity_gym.actions import Action, ActionSpace
+from entity_gym.actions.choices import ActionsOfEach
+from entity_gym.batch.frame import Frame
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.spaces import ObsSpace
-from rogue_net import ActResult, ObsBatch, RogueNet
+from rogue_net import ActResult, ObsBatch
 from rogue_net.finite import check_finite
-
-
-@dataclass(frozen=True)
-class Critic:
-    """The value function of a policy."""
-
-    fitted: FittedPolicy
-    unit: float = 1.0  # the reward that equals a value of 1
-
-    def values(self, batch: ObsBatch) -> Tensor:
-        """(B,) values of the world's observations, in the unit of rewards."""
-        return self.fitted.net.value(self.fitted.adaptor(batch)).cpu() * self.unit
-
-    @torch.no_grad()
-    def values_of(self, policy: RogueNet, batch: ObsBatch, result: ActResult) -> Tensor:
-        """(B,) as `values`, after `policy` has acted in `batch` with this result: its own value head need not run again."""
-        return result.values.cpu() * self.unit if self.fitted.net is policy else self.values(batch)
-
-
-def fit_critic(
-    checkpoint: Checkpoint,
-    policy: FittedPolicy,
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
-    device: torch.device,
-    env: str,
-) -> Critic:
-    """Fit the value function of a checkpoint to the spaces that its policy was fitted to."""
-    unit = checkpoint.value_unit
-    if "value_net" not in checkpoint.more_weights:
-        return Critic(policy, unit)
-    fitted = fit_policy(checkpoint, obs_space, action_space, device, env, "value_net")
-    return Critic(fitted._replace(net=fitted.net.eval()), unit)
+from rogue_net.heads.noise import FrameKeys
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy in the environments of an evaluation."""
+    """A policy, and its value function, fitted to the spaces of a world."""
 
-    fitted: FittedPolicy  # adapted to these environments
-    generator: torch.Generator  # of the sampling, on the policy's device
-    greedy: bool = False
+    fitted: FittedPolicy
+    generator: torch.Generator | None = None  # of the sampling, on the policy's device; None: torch's own
+    greedy: bool = False  # take the most likely action instead of sampling
+    temperature: float = 1.0  # see `RogueNet.act`
     logits: bool = False  # whether the logits of all choices are returned too
-    critic: Critic | None = None  # None: nobody asks for values
+    critic: FittedPolicy | None = None  # a separate value network; None: the policy estimates values
+    value_unit: float = 1.0  # the reward that equals a value of 1
 
-    def act(self, obs: VecObs) -> tuple[ObsBatch, ActResult]:
-        """Choose actions. Returns the policy's input, and the result."""
-        batch = self.fitted.adaptor(ObsBatch.from_vec_obs(obs, self.generator.device))
-        result = self.fitted.net.act(batch, greedy=self.greedy, generator=self.generator, logits=self.logits)
+    def act(
+        self,
+        obs: VecObs | ObsBatch,
+        *,
+        greedy: bool | None = None,
+        logits: bool | None = None,
+        generator: FrameKeys | None = None,
+    ) -> Acted:
+        """Choose actions for B observations of the world; the other arguments replace attributes of the policy.
+
+        Raises:
+            NotFinite: the network returns NaN or infinite numbers.
+        """
+        shown = obs if isinstance(obs, ObsBatch) else ObsBatch.from_vec_obs(obs, self.device)
+        batch = self.fitted.adaptor(shown)
+        result = self.fitted.net.act(
+            batch,
+            greedy=self.greedy if greedy is None else greedy,
+            temperature=self.temperature,
+            generator=generator or self.generator,
+            logits=self.logits if logits is None else logits,
+        )
         check_finite(self.fitted.net, batch, result)
-        return batch, result
+        return Acted(self, shown, batch, result)
+
+    @torch.no_grad()
+    def values(self, obs: VecObs | ObsBatch) -> Tensor:
+        """(B,) values of observations of the world, on the CPU, in the unit of rewards."""
+        shown = obs if isinstance(obs, ObsBatch) else ObsBatch.from_vec_obs(obs, self.device)
+        critic = self.critic or self.fitted
+        return critic.net.value(critic.adaptor(shown)).cpu() * self.value_unit
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the policy."""
+        return next(self.fitted.net.parameters()).device
+
+
+@dataclass(frozen=True)
+class Acted:
+    """What a policy has decided in B frames."""
+
+    policy: Policy
+    shown: ObsBatch  # as the world shows it
+    batch: ObsBatch  # as the policy sees it
+    result: ActResult
+
+    @cached_property
+    def values(self) -> Tensor:
+        """(B,) values, on the CPU, in the unit of rewards."""
+        if self.policy.critic is None:
+            return self.result.values.cpu() * self.policy.value_unit
+        return self.policy.values(self.shown)
+
+    def actions(self, k: int, frame: Frame) -> dict[str, Action]:
+        """The actions of frame `k`, with the world's own ids; the argument of `Environment.act`."""
+        return dict(self._of_each.of(k, frame.actions, frame.ids))
+
+    def probabilities(self, k: int, frame: Frame) -> dict[str, Any]:
+        """Probability of each choice in frame `k`, by discrete action, in the form of docs/protocol.md. Needs logits."""
+        assert self.result.logits is not None
+        told = {}
+        for name, offer in frame.actions.items():
+            space = self._action_space[name]
+            if space.discrete:
+                rows, offsets = self.result.logits[name]
+                own = rows[int(offsets[k]) : int(offsets[k + 1])].exp().cpu().numpy()
+                told[name] = space.probabilities_to_json(own, offer, frame.ids)
+        return told
+
+    @property
+    def _action_space(self) -> Mapping[str, ActionSpace]:
+        return self.policy.fitted.net.action_space
+
+    @cached_property
+    def _of_each(self) -> ActionsOfEach:
+        return ActionsOfEach(self.result.to_buffers(), 0, len(self.result.values), dict(self._action_space))
+
+
+def fit(
+    checkpoint: Checkpoint,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    env: str,
+    generator: torch.Generator,
+    *,
+    greedy: bool = False,
+    temperature: float = 1.0,
+    logits: bool = False,
+) -> Policy:
+    """Fit a checkpoint's policy and value function to the spaces of the world `env`; see `fit_policy`.
+
+    The policy runs on the device of `generator`, from which it samples.
+
+    Raises:
+        ValueError: the world lacks an entity type, feature or action of the policy; the message names the first.
+    """
+
+    def fitted(network: str) -> FittedPolicy:
+        found = fit_policy(checkpoint, obs_space, action_space, generator.device, env, network)
+        found.net.eval()
+        return found
+
+    critic = fitted("value_net") if "value_net" in checkpoint.more_weights else None
+    return Policy(fitted("policy"), generator, greedy, temperature, logits, critic, checkpoint.value_unit)

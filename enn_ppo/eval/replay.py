@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from enn_ppo.checkpoints.fit import FittedPolicy
-from enn_ppo.eval.policy import Critic, Policy
+from enn_ppo.eval.policy import Policy
 from enn_ppo.training.files import replace_file
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.vec_obs import VecAction, VecObs
@@ -32,7 +31,7 @@ from rogue_net.inputs.embedding import EntityEmbedding
 MOST_EXPLAINED = 2048
 
 #: Finds the policy that acts in an environment; None: none that could be explained.
-PolicyOf = Callable[[int], FittedPolicy | None]
+PolicyOf = Callable[[int], Policy | None]
 
 
 class Subject(NamedTuple):
@@ -113,12 +112,12 @@ class Replay:
             if seats is not None and not self._subject.played_by:  # opponents play the other players
                 for row in rows.tolist():
                     self._running[int(obs.env_id[row])]["player"] = int(seats[row])
-            self._see(obs, rows, actions, seats, policy.fitted, policy.critic)
+            self._see(obs, rows, actions, seats, policy, has_values=True)
             return
         found = {env: policy(env) for env in set(obs.env_id[rows].tolist())}
-        for fitted in {id(each): each for each in found.values()}.values():
-            mine = [row for row in rows.tolist() if found[int(obs.env_id[row])] is fitted]
-            self._see(obs, np.array(mine, np.int64), actions, seats, fitted, None)
+        for opponent in {id(each): each for each in found.values()}.values():
+            mine = [row for row in rows.tolist() if found[int(obs.env_id[row])] is opponent]
+            self._see(obs, np.array(mine, np.int64), actions, seats, opponent, has_values=False)
 
     def _see(
         self,
@@ -126,22 +125,21 @@ class Replay:
         rows: NDArray[np.int64],
         actions: Mapping[str, VecAction],
         seats: NDArray[np.int64] | None,
-        fitted: FittedPolicy | None,
-        critic: Critic | None,
+        policy: Policy | None,
+        has_values: bool,
     ) -> None:
         """Record the frames `rows`, in which one policy acts."""
         views = [self._view(obs, row) for row in rows.tolist()]
-        if fitted is None:
+        if policy is None:
             for view, row in zip(views, rows.tolist(), strict=True):
                 view["actions"] = build_decisions(obs, row, self._spaces[1], actions)
         else:
-            device = next(fitted.net.parameters()).device
+            device = policy.device
             batch = ObsBatch.from_vec_obs(obs, device)[torch.from_numpy(rows).to(device)]
-            self._explain(views, obs, rows, actions, fitted, batch)
-            if critic is not None:
-                with torch.no_grad():
-                    for view, value in zip(views, critic.values(batch).tolist(), strict=True):
-                        view["value"] = number(value)
+            self._explain(views, obs, rows, actions, policy, batch)
+            if has_values:
+                for view, value in zip(views, policy.values(batch).tolist(), strict=True):
+                    view["value"] = number(value)
         for view, row in zip(views, rows.tolist(), strict=True):
             player = 0 if seats is None else int(seats[row])
             self._views.setdefault(int(obs.env_id[row]), {})[player] = view
@@ -152,12 +150,12 @@ class Replay:
         obs: VecObs,
         rows: NDArray[np.int64],
         actions: Mapping[str, VecAction],
-        fitted: FittedPolicy,
+        policy: Policy,
         batch: ObsBatch,
     ) -> None:
         """Add distributions and attention to the views of the frames `rows` of `obs`, which `batch` holds."""
-        seen = fitted.adaptor(batch)
-        explained = explain(fitted.net, seen, attention=seen.frames.max_length <= MOST_EXPLAINED)
+        seen = policy.fitted.adaptor(batch)
+        explained = explain(policy.fitted.net, seen, attention=seen.frames.max_length <= MOST_EXPLAINED)
         for i, (view, row) in enumerate(zip(views, rows.tolist(), strict=True)):
             logits, entropies = {}, {}
             for name, ragged in explained.logits.items():

@@ -21,11 +21,9 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
-from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
-from enn_ppo.checkpoints.policy import CPU, load_net
-from enn_ppo.eval.policy import Critic, fit_critic
+from enn_ppo.checkpoints.policy import load_net, spaces_of
+from enn_ppo.eval.policy import Policy, fit
 from entity_gym.actions import Action, ActionSpace
-from entity_gym.actions.choices import ActionsOfEach
 from entity_gym.agents.agent import Agent, Handle, Obs, check_obs
 from entity_gym.batch.batching import batch_frames, batch_observations
 from entity_gym.batch.frame import FrameReader
@@ -33,8 +31,6 @@ from entity_gym.environment import Observation
 from entity_gym.errors import nearest
 from entity_gym.pools.slots import check_seed
 from entity_gym.spaces import Entity, ObsSpace
-from rogue_net import ObsBatch
-from rogue_net.finite import check_finite
 
 A = TypeVar("A")
 
@@ -53,17 +49,18 @@ class TrainedAgent(Agent):
     """A checkpoint's policy as an agent; see `load_agent`."""
 
     def __init__(self, checkpoint: Checkpoint, *, greedy: bool, seed: int) -> None:
-        self._checkpoint, self._name = checkpoint, f"checkpoint {checkpoint.path}"
-        self._net = load_net(checkpoint).eval()
-        self._greedy, self._generator = greedy, torch.Generator().manual_seed(seed)
+        self._checkpoint, self._greedy = checkpoint, greedy
+        known = load_net(checkpoint)
+        self._known = known.obs_space, known.action_space
+        self._generator = torch.Generator().manual_seed(seed)
         self._types: dict[str, Entity] = {}  # entity types in the program's observations so far
-        # action -> the policy and its value function, fitted to the spaces of the program
-        self._fits: dict[str, tuple[FittedPolicy, Critic, ObsSpace, dict[str, ActionSpace]]] = {}
+        # action -> the policy, fitted to the spaces of the program, which follow
+        self._fits: dict[str, tuple[Policy, ObsSpace, dict[str, ActionSpace]]] = {}
 
     @property
     def news(self) -> str:
         """Differences of the program's spaces from those of training, in one line; empty if there are none."""
-        return "; ".join(dict.fromkeys(policy.news for policy, *_ in self._fits.values() if policy.news))
+        return "; ".join(dict.fromkeys(policy.fitted.news for policy, *_ in self._fits.values() if policy.fitted.news))
 
     def act_async(self, obs: Obs[A]) -> Handle[A]:
         """Choose actions at once; see `Agent.act_async`.
@@ -81,19 +78,15 @@ class TrainedAgent(Agent):
             ValueError: `obs` lacks an entity type, feature or action that the policy needs; the message names it.
         """
         check_obs(obs)
-        policy, critic, obs_space, action_space = self._fit(obs)
+        policy, obs_space, action_space = self._fit(obs)
         name, choices = obs.choices.name, obs.choices
-        seen = batch_observations([obs.to_observation()], obs_space, action_space, "the program")
-        shown = ObsBatch.from_vec_obs(seen)
-        batch = policy.adaptor(shown)
-        result = policy.net.act(batch, greedy=self._greedy, generator=self._generator, logits=True)
-        check_finite(policy.net, batch, result)
-        assert result.logits is not None
-        actions = [choices.pick(index) for index in result.actions[name].values[:, 0].tolist()]
-        probabilities = result.logits[name].values.exp().view(len(actions), len(choices.labels)).numpy()
-        return Decision(actions, choices.labels, probabilities, float(critic.values_of(policy.net, shown, result)[0]))
+        acted = policy.act(batch_observations([obs.to_observation()], obs_space, action_space, "the program"))
+        assert acted.result.logits is not None
+        actions = [choices.pick(index) for index in acted.result.actions[name].values[:, 0].tolist()]
+        probabilities = acted.result.logits[name].values.exp().view(len(actions), len(choices.labels)).numpy()
+        return Decision(actions, choices.labels, probabilities, float(acted.values[0]))
 
-    def _fit(self, obs: Obs[A]) -> tuple[FittedPolicy, Critic, ObsSpace, dict[str, ActionSpace]]:
+    def _fit(self, obs: Obs[A]) -> tuple[Policy, ObsSpace, dict[str, ActionSpace]]:
         """Fit the policy to the entity types of all observations so far, and to the action of `obs`."""
         for name, shown in obs.types().items():
             if name not in self._types:
@@ -104,19 +97,17 @@ class TrainedAgent(Agent):
                     f"the entity type {name!r} is {self._types[name]} since this agent was first shown one, and is now "
                     f"{shown.entity}: a type stays as it is; call load_agent again for a class that has changed"
                 )
-        action, space, known = obs.choices.name, obs.choices.space, self._net
-        if action not in known.action_space:
+        action, space, (known, known_actions) = obs.choices.name, obs.choices.space, self._known
+        if action not in known_actions:
             raise ValueError(
-                f"{self._name} was not trained for the action {action!r}; {nearest(action, known.action_space)}"
+                f"checkpoint {self._checkpoint.path} was not trained for the action {action!r}; "
+                f"{nearest(action, known_actions)}"
             )
-        if action not in self._fits or self._fits[action][3][action] != space:
-            entities = {**known.obs_space.entities, **self._types}  # known types may be shown later
-            obs_space = ObsSpace(entities, known.obs_space.global_features, known.obs_space.global_kinds)
-            action_space: dict[str, ActionSpace] = {**known.action_space, action: space}
-            policy = fit_net(known, obs_space, action_space, CPU, self._name, "the program")
-            policy.net.eval()
-            critic = fit_critic(self._checkpoint, policy, obs_space, action_space, CPU, "the program")
-            self._fits[action] = policy, critic, obs_space, action_space
+        if action not in self._fits or self._fits[action][2][action] != space:
+            entities = {**known.entities, **self._types}  # known types may be shown later
+            spaces = ObsSpace(entities, known.global_features, known.global_kinds), {**known_actions, action: space}
+            policy = fit(self._checkpoint, *spaces, "the program", self._generator, greedy=self._greedy, logits=True)
+            self._fits[action] = policy, *spaces
         return self._fits[action]
 
 
@@ -135,21 +126,20 @@ class TrainedPolicy:
     """A checkpoint's policy for observations of the environment of training; see `load_policy`."""
 
     def __init__(self, checkpoint: Checkpoint, *, greedy: bool, seed: int) -> None:
-        self._net = load_net(checkpoint).eval()
-        self._critic = load_net(checkpoint, "value_net").eval() if "value_net" in checkpoint.more_weights else self._net
-        self._unit = checkpoint.value_unit
-        self._reader = FrameReader(self._net.obs_space, self._net.action_space, "the observation")
-        self._greedy, self._generator = greedy, torch.Generator().manual_seed(seed)
+        spaces = spaces_of(checkpoint)
+        generator = torch.Generator().manual_seed(seed)
+        self._policy = fit(checkpoint, *spaces, "the observation", generator, greedy=greedy, logits=True)
+        self._reader = FrameReader(*spaces, "the observation")
 
     @property
     def obs_space(self) -> ObsSpace:
         """Observation space of its training."""
-        return self._net.obs_space
+        return self._reader.obs_space
 
     @property
     def action_space(self) -> dict[str, ActionSpace]:
         """Action space of its training."""
-        return dict(self._net.action_space)
+        return dict(self._reader.action_space)
 
     @overload
     def act(self, observation: Observation) -> PolicyDecision: ...
@@ -157,7 +147,6 @@ class TrainedPolicy:
     @overload
     def act(self, observation: Sequence[Observation]) -> list[PolicyDecision]: ...
 
-    @torch.no_grad()
     def act(self, observation: Observation | Sequence[Observation]) -> PolicyDecision | list[PolicyDecision]:
         """Choose actions for one observation, or for several in one forward pass.
 
@@ -169,23 +158,11 @@ class TrainedPolicy:
             return []
         frames = [self._reader.read(each, i) for i, each in enumerate(observations)]
         env_id, first = np.arange(len(frames)), np.zeros(len(frames), np.int64)
-        batch = ObsBatch.from_vec_obs(batch_frames(frames, observations, env_id, first, self._reader))
-        result = self._net.act(batch, greedy=self._greedy, generator=self._generator, logits=True)
-        check_finite(self._net, batch, result)
-        assert result.logits is not None
-        values = result.values if self._critic is self._net else self._critic.value(batch)
-        told = ActionsOfEach(result.to_buffers(), 0, len(frames), self.action_space)
-        decisions = []
-        for k, frame in enumerate(frames):
-            probabilities = {}
-            for name, offer in frame.actions.items():
-                space = self._net.action_space[name]
-                if space.discrete:
-                    rows, offsets = result.logits[name]
-                    own = rows[int(offsets[k]) : int(offsets[k + 1])].exp().numpy()
-                    probabilities[name] = space.probabilities_to_json(own, offer, frame.ids)
-            actions = told.of(k, frame.actions, frame.ids)
-            decisions.append(PolicyDecision(dict(actions), probabilities, float(values[k]) * self._unit))
+        acted = self._policy.act(batch_frames(frames, observations, env_id, first, self._reader))
+        decisions = [
+            PolicyDecision(acted.actions(k, frame), acted.probabilities(k, frame), float(acted.values[k]))
+            for k, frame in enumerate(frames)
+        ]
         return decisions[0] if isinstance(observation, Observation) else decisions
 
 

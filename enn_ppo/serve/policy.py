@@ -11,12 +11,10 @@ import numpy as np
 import torch
 
 from enn_ppo.checkpoints import Checkpoint
-from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
-from enn_ppo.checkpoints.policy import load_net
-from enn_ppo.eval.policy import Critic, fit_critic
+from enn_ppo.checkpoints.policy import spaces_of
+from enn_ppo.eval.policy import Policy, fit
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym.actions import ActionSpace
-from entity_gym.actions.choices import ActionsOfEach
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import Frame, FrameReader
 from entity_gym.batch.saving import spaces_to_dict
@@ -25,9 +23,6 @@ from entity_gym.bridges.remote.messages import Message, ProtocolError
 from entity_gym.bridges.remote.wire import actions_to_json, observation_from_json, spaces_from_json
 from entity_gym.errors import check_parts
 from entity_gym.spaces import Category, Entity, ObsSpace
-from rogue_net import ObsBatch
-from rogue_net.finite import check_finite
-from rogue_net.rogue_net import ActResult
 
 _REQUEST = ("type", "id", "observation", "greedy", "value", "probabilities")
 _PROBABILITY_BYTES = 22  # of a number in an answer, at most
@@ -55,8 +50,7 @@ class ServedPolicy:
     Args:
         obs_space: of the clients.
         action_space: of the clients.
-        fitted: the network, adapted to these spaces.
-        critic: its value function.
+        policy: fitted to these spaces.
         config: settings of the server.
 
     Attributes:
@@ -68,12 +62,11 @@ class ServedPolicy:
         self,
         obs_space: ObsSpace,
         action_space: Mapping[str, ActionSpace],
-        fitted: FittedPolicy,
-        critic: Critic,
+        policy: Policy,
         config: ServeConfig,
     ) -> None:
-        self.spaces, self.news = spaces_to_dict(obs_space, action_space), fitted.news
-        self._net, self._adaptor, self._critic = fitted.net.eval(), fitted.adaptor, critic
+        self.spaces, self.news = spaces_to_dict(obs_space, action_space), policy.fitted.news
+        self._policy = policy
         self._reader = _ObservationReader(obs_space, action_space)
         self._config = config
 
@@ -127,51 +120,26 @@ class ServedPolicy:
             )
         return 1 + num_entities + choices / (_WRITTEN_PER_ENTITY if probabilities else _OFFERED_PER_ENTITY)
 
-    def decide(self, requests: Sequence[Request], generator: torch.Generator) -> Iterator[Message]:
+    def decide(self, requests: Sequence[Request]) -> Iterator[Message]:
         """Answer requests with one forward pass. Yields a message for each.
 
         Args:
             requests: at least one, all with the same `greedy`.
-            generator: of the sampling, on the network's device.
         """
-        obs = VecObs.cat([request.obs for request in requests])
-        shown = ObsBatch.from_vec_obs(obs, generator.device)
-        batch = self._adaptor(shown)
         logits = any(request.probabilities for request in requests)
-        result = self._net.act(
-            batch,
-            greedy=requests[0].greedy,
-            temperature=self._config.temperature,
-            generator=generator,
-            logits=logits,
+        acted = self._policy.act(
+            VecObs.cat([request.obs for request in requests]), greedy=requests[0].greedy, logits=logits
         )
-        check_finite(self._net, batch, result)
-        told = ActionsOfEach(result.to_buffers(), 0, len(requests), self._reader.action_space)
-        asked = any(request.value for request in requests)
-        values = self._critic.values_of(self._net, shown, result).tolist() if asked else []
         for k, request in enumerate(requests):
-            actions = told.of(k, request.frame.actions, request.frame.ids)
+            actions = acted.actions(k, request.frame)
             answer: Message = {"type": "actions", "actions": actions_to_json(actions, self._reader.action_space)}
             if request.id is not None:
                 answer["id"] = request.id
             if request.value:
-                answer["value"] = values[k]
+                answer["value"] = float(acted.values[k])
             if request.probabilities:
-                answer["probabilities"] = self._probabilities(result, k, request.frame)
+                answer["probabilities"] = acted.probabilities(k, request.frame)
             yield answer
-
-    def _probabilities(self, result: ActResult, k: int, frame: Frame) -> Message:
-        """Probability of each choice in frame `k`, by action, except continuous actions."""
-        assert result.logits is not None
-        told: Message = {}
-        for name, offer in frame.actions.items():
-            space = self._reader.action_space[name]
-            if not space.discrete:
-                continue
-            values, offsets = result.logits[name]
-            rows = values[int(offsets[k]) : int(offsets[k + 1])].exp().cpu().numpy()
-            told[name] = space.probabilities_to_json(rows, offer, frame.ids)
-        return told
 
 
 class ServedPolicies:
@@ -190,10 +158,11 @@ class ServedPolicies:
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device, config: ServeConfig) -> None:
         self.path, self.device, self._config, self._checkpoint = checkpoint.path, device, config, checkpoint
-        self._saved = load_net(checkpoint, device=device)
+        self._spaces = spaces_of(checkpoint)
+        self._generator = torch.Generator(device=device).manual_seed(config.seed)
         # A policy that no client uses any more is removed.
         self._fitted: weakref.WeakValueDictionary[str, ServedPolicy] = weakref.WeakValueDictionary()
-        self.trained = self._fit(self._saved.obs_space, self._saved.action_space)
+        self.trained = self._fit(*self._spaces)
 
     def policy(self, given: Any) -> ServedPolicy:
         """Fit the policy to a client's spaces, given as JSON. Takes up to a second, so call it outside of the event loop.
@@ -202,7 +171,7 @@ class ServedPolicies:
             ValueError: the spaces are invalid or too large, or lack an entity type, feature or action that the policy needs.
         """
         obs_space, action_space = spaces_from_json(given)
-        trained = _sizes(self._saved.obs_space, self._saved.action_space)
+        trained = _sizes(*self._spaces)
         for setting, size in _sizes(obs_space, action_space).items():
             limit = max(getattr(self._config, setting), trained[setting])
             if size > limit:
@@ -220,22 +189,24 @@ class ServedPolicies:
 
     def warm_up(self) -> None:
         """Decide once, greedily and by sampling: the first decision loads or compiles kernels, which takes seconds."""
-        obs_space, action_space = self._saved.obs_space, self._saved.action_space
+        obs_space, action_space = self._spaces
         observation = {
             "features": {name: np.zeros((2, len(each.features))).tolist() for name, each in obs_space.entities.items()},
             "ids": {name: [f"{name} 1", f"{name} 2"] for name in obs_space.entities},
             "actions": {name: {} for name in action_space},
             "global_features": [0.0] * len(obs_space.global_features),
         }
-        generator = torch.Generator(device=self.device)
         for greedy in (True, False):
             message = {"type": "act", "observation": observation, "greedy": greedy}
-            list(self.trained.decide([self.trained.read(message)], generator))
+            list(self.trained.decide([self.trained.read(message)]))
+        self._generator.manual_seed(self._config.seed)
 
     def _fit(self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ServedPolicy:
-        fitted = fit_net(self._saved, obs_space, action_space, self.device, f"checkpoint {self.path}", "the client's")
-        critic = fit_critic(self._checkpoint, fitted, obs_space, action_space, self.device, "the client's")
-        return ServedPolicy(obs_space, action_space, fitted, critic, self._config)
+        temperature = self._config.temperature
+        policy = fit(
+            self._checkpoint, obs_space, action_space, "the client's", self._generator, temperature=temperature
+        )
+        return ServedPolicy(obs_space, action_space, policy, self._config)
 
 
 def _sizes(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> dict[str, int]:

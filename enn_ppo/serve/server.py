@@ -20,8 +20,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-import torch
-
 from enn_ppo.serve.policy import Request, ServedPolicies, ServedPolicy
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym.bridges.remote.messages import PROTOCOL, Message, MessageReader, ProtocolError, decode, encode
@@ -103,7 +101,6 @@ class PolicyServer:
 
     def __init__(self, config: ServeConfig, policies: ServedPolicies, say: Callable[[str], None]) -> None:
         self._config, self._policies, self._say = config, policies, say
-        self._generator = torch.Generator(device=policies.device).manual_seed(config.seed)
         self._clients: dict[_Client, asyncio.Task[None]] = {}
         self._num_connections = 0  # with those of dropped clients that are told the reason
         # Self-clocked fair queueing (Golestani, 1994): a request's turn is that of its client's last one plus its cost, so a
@@ -452,7 +449,7 @@ class PolicyServer:
         try:
             # one by one, since an answer with probabilities takes ten times as much memory before it is encoded
             requests = [question.request for question in questions]
-            return [encode(answer) for answer in questions[0].policy.decide(requests, self._generator)]
+            return [encode(answer) for answer in questions[0].policy.decide(requests)]
         except Exception as error:  # such as full memory
             if len(questions) > 1:  # one by one, so that only the client whose request fails is dropped
                 return [answer for question in questions for answer in self._decide([question])]

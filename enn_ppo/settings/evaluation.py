@@ -85,7 +85,7 @@ class EvalConfig(ShownEpisodesConfig):
     """Settings of an evaluation."""
 
     checkpoint: str
-    """A run directory, or one of its checkpoints."""
+    """A run directory, one of its checkpoints, or a file that `python -m enn_ppo.export` wrote."""
     device: Device = "auto"
     """`cpu`, `cuda`, or `auto`: cuda where there is one."""
     output: str | None = None

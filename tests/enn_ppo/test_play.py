@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from enn_ppo import EnvConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_policy
-from enn_ppo.play import NetPolicy, main
+from enn_ppo.play import main
 from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.play.browser import Advice, _Game
 from entity_gym.play.session import Session
 from entity_gym.replay.server import PageServer
 from rogue_net import ObsBatch, RogueNet
+from tests.enn_ppo.adviser import adviser
 from tests.enn_ppo.worlds import tiny_config
 from tests.entity_gym.check import broken
 
@@ -54,7 +55,7 @@ def chosen(advice: Advice, action: str) -> list[int]:
 
 
 def test_probabilities_are_those_of_the_network_and_0_where_a_choice_is_closed(net: RogueNet, obs: VecObs) -> None:
-    advice = NetPolicy(net)(obs)
+    advice = adviser(net)(obs)
     (step,) = probabilities(advice, "step")
     assert step[0] == 0.0
     assert sum(step) == pytest.approx(1.0)
@@ -67,7 +68,7 @@ def test_probabilities_are_those_of_the_network_and_0_where_a_choice_is_closed(n
 
 
 def test_choices_are_drawn_by_their_probabilities_and_the_same_seed_draws_the_same(net: RogueNet, obs: VecObs) -> None:
-    policy, again, other = NetPolicy(net, seed=1), NetPolicy(net, seed=1), NetPolicy(net, seed=2)
+    policy, again, other = adviser(net, seed=1), adviser(net, seed=1), adviser(net, seed=2)
     drawn = [[chosen(each(obs), "step") for _ in range(20)] for each in (policy, again, other)]
     assert drawn[0] == drawn[1] != drawn[2]
     advised = [policy(obs) for _ in range(200)]
@@ -76,15 +77,15 @@ def test_choices_are_drawn_by_their_probabilities_and_the_same_seed_draws_the_sa
 
 
 def test_greedy_takes_the_likeliest_choice(net: RogueNet, obs: VecObs) -> None:
-    policy = NetPolicy(net, greedy=True)
+    policy = adviser(net, greedy=True)
     advised = [policy(obs) for _ in range(20)]
     assert {chosen(each, "step")[0] for each in advised} == {int(probabilities(advised[0], "step").argmax())}
 
 
 def test_temperature_sharpens_and_flattens(net: RogueNet, obs: VecObs) -> None:
-    (_, second, third), *_ = probabilities(NetPolicy(net)(obs), "step")
-    (_, colder, _), *_ = probabilities(NetPolicy(net, temperature=0.5)(obs), "step")
-    (_, hotter, _), *_ = probabilities(NetPolicy(net, temperature=1e6)(obs), "step")
+    (_, second, third), *_ = probabilities(adviser(net)(obs), "step")
+    (_, colder, _), *_ = probabilities(adviser(net, temperature=0.5)(obs), "step")
+    (_, hotter, _), *_ = probabilities(adviser(net, temperature=1e6)(obs), "step")
     assert colder == pytest.approx(second**2 / (second**2 + third**2))
     assert hotter == pytest.approx(0.5, abs=1e-4)
 
@@ -111,7 +112,7 @@ def game(run_dir: str, *arguments: str) -> dict[str, Any]:
 def test_a_checkpoint_gives_advice_in_the_environment_of_its_training(run_dir: str, net: RogueNet, obs: VecObs) -> None:
     view = game(f"checkpoint={run_dir}", "--seed", "11")
     assert view["features"] == {"Walker": [[1]], "Wall": [[0], [5]]}
-    advice = NetPolicy(net)(obs)
+    advice = adviser(net)(obs)
     assert view["actions"]["step"]["probs"][0] == pytest.approx(probabilities(advice, "step")[0], abs=1e-6)
     assert view["actions"]["look at"]["advised"] == [0]
     assert view["value"] == pytest.approx(advice.value)

@@ -575,7 +575,7 @@ class Server(Kind):
                 policy = self.policies.policy(message.get("spaces"))
                 continue
             request = policy.read(message)
-            (answer,) = policy.decide([request], torch.Generator().manual_seed(0))
+            (answer,) = policy.decide([request])
             encode(answer)
             _check_as_written(message["observation"], request.obs)
         return "valid"

@@ -16,15 +16,15 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint, step_folders
-from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
+from enn_ppo.checkpoints.fit import fit_net
 from enn_ppo.checkpoints.policy import load_policy
+from enn_ppo.eval.policy import Policy
 from enn_ppo.training.self_play.snapshots import snapshot_path, snapshots_of
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.players import Opponents
 from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
-from rogue_net.finite import check_finite
 
 #: Number of the current policy; the number of a past policy is its step.
 LATEST = -1
@@ -153,9 +153,7 @@ class PolicyOpponents:
         self._obs_space, self._action_space = pool.obs_space(), pool.action_space()
         self._rng = _generator(seed)
         self._num_acts = 0
-        self._fitted: dict[
-            int, FittedPolicy
-        ] = {}  # policies adapted to entity types, features and actions that are new
+        self._fitted: dict[int, Policy] = {}  # policies adapted to entity types, features and actions that are new
         for number in nets:
             self._fit(number)
 
@@ -188,7 +186,7 @@ class PolicyOpponents:
         """The opponent in each environment: `latest` or `step_<12 digits>`."""
         return [name_of(number) for number in self.faces[env_id].tolist()]
 
-    def policy_of(self, env_id: int) -> FittedPolicy:
+    def policy_of(self, env_id: int) -> Policy:
         """The policy that an environment faces, adapted to it."""
         number = int(self.faces[env_id])
         return self._fitted.get(number) or self._fit(number)
@@ -233,16 +231,14 @@ class PolicyOpponents:
         self.faces[env_id] = self._draw(len(env_id), self._rng)
 
     def _chosen(self, number: int, batch: ObsBatch, keys: torch.Tensor) -> dict[str, VecAction]:
-        fitted = self._fitted.get(number) or self._fit(number)
-        seen = fitted.adaptor(batch)
-        result = fitted.net.act(seen, greedy=self._greedy, generator=FrameKeys(keys.to(self._device)))
-        check_finite(fitted.net, seen, result)
-        return result.to_buffers()
+        policy = self._fitted.get(number) or self._fit(number)
+        return policy.act(batch, generator=FrameKeys(keys.to(self._device))).result.to_buffers()
 
-    def _fit(self, number: int) -> FittedPolicy:
+    def _fit(self, number: int) -> Policy:
         fitted = fit_net(self.nets[number], self._obs_space, self._action_space, self._device, self._where, "this one")
-        self._fitted = {n: known for n, known in self._fitted.items() if n in self.nets} | {number: fitted}
-        return fitted
+        policy = Policy(fitted, greedy=self._greedy)
+        self._fitted = {n: known for n, known in self._fitted.items() if n in self.nets} | {number: policy}
+        return policy
 
 
 def _generator(seed: int) -> np.random.Generator:

@@ -74,7 +74,7 @@ class OneMoreFeature(Copycat):
 def config(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     value_net = RogueNetConfig(d_model=8, n_layer=1, n_head=1)
     run_dir = tmp_path_factory.mktemp("runs") / "a"
-    return tiny_config(run_dir, env=EnvConfig(), value_net=value_net, total_timesteps=640)
+    return tiny_config(run_dir, env=EnvConfig(), value_net=value_net, total_timesteps=160)
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +90,8 @@ def going_on(config: TrainConfig, run_dir: Path, to: Path, steps: int) -> TrainC
 def test_a_run_goes_on_with_a_feature_a_type_an_action_and_a_choice_more(
     config: TrainConfig, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = train(going_on(config, run_dir, tmp_path / "b", 960), env=More)
-    assert result.step == 960
+    result = train(going_on(config, run_dir, tmp_path / "b", 192), env=More)
+    assert result.step == 192
     told = capsys.readouterr().out
     for line in (
         "entity type 'Cat' is new: untrained, and seen by all others\n",
@@ -105,14 +105,14 @@ def test_a_run_goes_on_with_a_feature_a_type_an_action_and_a_choice_more(
     assert result.metrics is not None and all(
         np.isfinite(result.metrics[name] or 0.0) for name in ("policy_loss", "grad_norm")
     )
-    again = train(going_on(config, tmp_path / "b", tmp_path / "b", 992), env=More)  # now it is at home there
-    assert again.step == 992 and "is new" not in capsys.readouterr().out
+    again = train(going_on(config, tmp_path / "b", tmp_path / "b", 224), env=More)  # now it is at home there
+    assert again.step == 224 and "is new" not in capsys.readouterr().out
 
 
 def test_before_it_learns_on_it_acts_as_before_and_what_is_new_is_measured(
     config: TrainConfig, run_dir: Path, tmp_path: Path
 ) -> None:
-    train(going_on(config, run_dir, tmp_path / "b", 640), env=OneMoreFeature)  # nothing is left to train
+    train(going_on(config, run_dir, tmp_path / "b", 160), env=OneMoreFeature)  # nothing is left to train
     before, after = load_checkpoint(run_dir), load_checkpoint(tmp_path / "b")
     for network in ("policy", "value_net"):
         old, new = load_net(before, network), load_net(after, network)
@@ -157,13 +157,13 @@ def test_a_value_network_of_another_width_is_refused(config: TrainConfig, run_di
     with pytest.raises(
         ValueError, match="does not fit the network: value_net.d_model is 8 in the checkpoint and 16 now"
     ):
-        train(going_on(wider, run_dir, tmp_path / "b", 960), env=Copycat)
+        train(going_on(wider, run_dir, tmp_path / "b", 192), env=Copycat)
     assert not (tmp_path / "b").exists()
 
 
 def test_a_feature_that_is_gone_is_named(config: TrainConfig, run_dir: Path, tmp_path: Path) -> None:
-    train(going_on(config, run_dir, tmp_path / "b", 672), env=OneMoreFeature)
+    train(going_on(config, run_dir, tmp_path / "b", 192), env=OneMoreFeature)
     with pytest.raises(
         ValueError, match="belongs to another environment than .*Copycat: the feature 'heat' of 'Lamp' is gone"
     ):
-        train(going_on(config, tmp_path / "b", tmp_path / "c", 960), env=Copycat)
+        train(going_on(config, tmp_path / "b", tmp_path / "c", 192), env=Copycat)

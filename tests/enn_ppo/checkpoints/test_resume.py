@@ -256,8 +256,10 @@ def test_new_episodes_are_none_that_the_run_began_with(tmp_path: Path) -> None:
 # --- More steps, other settings ---
 
 
-@pytest.mark.parametrize("before", ["none", "rewards", "returns"])
-@pytest.mark.parametrize("now", ["none", "rewards", "returns"])
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [("none", "rewards"), ("rewards", "returns"), ("returns", "none"), ("rewards", "rewards"), ("returns", "returns")],
+)
 def test_another_normalization_begins_with_statistics_of_its_own_and_says_so(
     before: Any, now: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

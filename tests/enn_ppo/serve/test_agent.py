@@ -14,11 +14,10 @@ import torch
 
 from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, RolloutConfig, TrainConfig, evaluate, train
 from enn_ppo.checkpoints import load_checkpoint, save_policy
-from enn_ppo.checkpoints.fit import fit_policy
 from enn_ppo.checkpoints.policy import CPU, load_net
-from enn_ppo.eval.policy import fit_critic
+from enn_ppo.eval.policy import fit
 from enn_ppo.export import main as export
-from enn_ppo.play import NetPolicy
+from enn_ppo.play import advice
 from enn_ppo.serve.agent import PolicyDecision, TrainedAgent, load_agent, load_policy
 from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.settings.serving import ServeConfig
@@ -143,16 +142,17 @@ def values_of(path: Path) -> dict[str, float]:
         "actions": {"Turn": {"actor_types": ["Me"]}},
     }
     request = served.read({"type": "act", "observation": asked, "value": True})
-    (answer,) = served.decide([request], torch.Generator())
-    fitted = fit_policy(checkpoint, policy.obs_space, policy.action_space, CPU, "the test")
-    critic = fit_critic(checkpoint, fitted, policy.obs_space, policy.action_space, CPU, "the test")
+    (answer,) = served.decide([request])
+    spaces = policy.obs_space, policy.action_space
+    played = fit(checkpoint, *spaces, "the test", torch.Generator(), greedy=True)
     decided = policy.act(seen)
     assert isinstance(decided, PolicyDecision)
     return {
         "policy": decided.value,
         "agent": load_agent(path, greedy=True).decide(obs()).value,
         "server": answer["value"],
-        "play": NetPolicy(fitted.net, greedy=True, adaptor=fitted.adaptor, critic=critic)(batch).value,
+        "play": advice(played, batch).value,
+        "evaluation": float(played.values(batch)[0]),
     }
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -219,7 +218,7 @@ def test_whatever_stands_in_an_observation_it_is_answered_or_refused(
         request = policy.read({"type": "act", "observation": told})
     except ValueError:
         return
-    (answer,) = policy.decide([request], torch.Generator())
+    (answer,) = policy.decide([request])
     assert encode(answer)
 
 

@@ -203,11 +203,11 @@ def test_a_loaded_policy_says_it(broken: Path) -> None:
 def test_a_server_says_it(broken: Path) -> None:
     served = ServedPolicies(load_checkpoint(broken), torch.device("cpu"), ServeConfig(checkpoint=str(broken))).trained
     with make("MineSweeper", 1, **SMALL_BOARD) as pool, pytest.raises(NotFinite, match=BROKEN):
-        next(served.decide([Request(None, pool.reset(0), None, False, False, False, 1.0)], torch.Generator()))  # type: ignore[arg-type]
+        next(served.decide([Request(None, pool.reset(0), None, False, False, False, 1.0)]))  # type: ignore[arg-type]
 
 
 def test_observations_that_are_not_finite_are_what_is_reported(trained: Path) -> None:
-    net = load_policy(trained)._net
+    net = load_policy(trained)._policy.fitted.net
     with make("MineSweeper", 2, **SMALL_BOARD) as pool:
         batch = ObsBatch.from_vec_obs(pool.reset(0))
     check_finite(net, batch, net.act(batch))
@@ -223,7 +223,7 @@ def test_observations_that_are_not_finite_are_what_is_reported(trained: Path) ->
 
 
 def test_finite_parameters_that_are_too_large_are_named(trained: Path) -> None:
-    net = load_policy(trained)._net
+    net = load_policy(trained)._policy.fitted.net
     with make("MineSweeper", 1, **SMALL_BOARD) as pool:
         batch = ObsBatch.from_vec_obs(pool.reset(0))
     with torch.no_grad():
@@ -235,7 +235,7 @@ def test_finite_parameters_that_are_too_large_are_named(trained: Path) -> None:
 def test_actions_are_fetched_in_one_copy_with_what_tells_whether_all_is_finite(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    net = load_policy(trained)._net
+    net = load_policy(trained)._policy.fitted.net
     with make("MineSweeper", 3, **SMALL_BOARD) as pool:
         obs = pool.reset(0)
     batch = ObsBatch.from_vec_obs(obs)

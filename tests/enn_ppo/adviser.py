@@ -1,0 +1,23 @@
+"""A network as the adviser of somebody who plays by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from enn_ppo.checkpoints.fit import fit_net
+from enn_ppo.checkpoints.policy import CPU
+from enn_ppo.eval.policy import Policy
+from enn_ppo.play import advice
+from entity_gym.batch.vec_obs import VecObs
+from entity_gym.play.browser import Advice
+from rogue_net import RogueNet
+
+
+def adviser(net: RogueNet, seed: int = 0, **how: Any) -> Callable[[VecObs], Advice]:
+    """What a network advises in observations of its own spaces; `how` are attributes of `Policy`."""
+    fitted = fit_net(net, net.obs_space, net.action_space, CPU, "the network", "the test")
+    return partial(advice, Policy(fitted, torch.Generator().manual_seed(seed), **how))
