@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -59,12 +61,26 @@ HalfOpenUnitInterval = Annotated[float, Range(0, 1, open_high=True)]
 def check_fields(settings: Any, section: str = "") -> None:
     """Check every field of a dataclass by its type: a number with a `Range`, a text, a truth value, a choice, or a section.
 
+    NumPy's numbers become Python's, whole floats become integers and paths become texts, where the type asks for these.
+
     Args:
         settings: the dataclass; fields of other types are left to it.
         section: its dotted name, with a dot at its end, for messages.
     """
     for name, hint in field_types(type(settings)).items():
-        _check(section + name, getattr(settings, name), hint)
+        value = _plain(getattr(settings, name), hint)
+        _check(section + name, value, hint)
+        object.__setattr__(settings, name, value)
+
+
+def _plain(value: object, hint: object) -> object:
+    kinds = [split_range(kind)[0] for kind in alternatives(hint)]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value) if str in kinds else value
+    number: Any = value
+    if isinstance(number, numbers.Real) and type(number) not in (bool, int, float):
+        number = int(number) if isinstance(number, numbers.Integral) else float(number)
+    return int(number) if isinstance(number, float) and int in kinds and number.is_integer() else number
 
 
 def field_types(cls: type[Any]) -> dict[str, Any]:

@@ -72,7 +72,7 @@ prints the values as YAML. In Python the options are arguments of the classes: `
 - On the command line an option is `name=value`: `optim.lr=1e-3`. A wrong name or value ends the command with an error message
   before training begins.
 - A group sets several options at once: `env=MineSweeper`, `experiment=quick`, `value_net=default`. A file of your own,
-  `mine/net/large.yaml`, is selected by `--config-dir mine net=large`.
+  `mine/net/large.yaml`, is added by `--config-dir mine +net=large`.
 - Put arguments with characters that the shell interprets in single quotes: `'optim.lr=0.001@0 -> 0@1'`, `'env.info.x=[1,2]'`.
 - A **schedule** is written as values over progress, joined by `->` (linear), `cos` (half a cosine) or `step` (a jump at the
   next point): `0@0 -> 0.001@0.1 cos 0.0001@1`. Progress is 0 at the start and 1 at the end of training: the larger fraction

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from enn_ppo.settings.command_line.composition import Arguments, compose, plain_values
 from enn_ppo.settings.command_line.mistakes import as_value_error
 from enn_ppo.settings.config import TrainConfig
-from enn_ppo.settings.schema import from_dict
+from enn_ppo.settings.schema import from_dict, quoted
 
 
 def preset(env: str, *overrides: str, **settings: Any) -> TrainConfig:
@@ -22,9 +21,11 @@ def preset(env: str, *overrides: str, **settings: Any) -> TrainConfig:
     Raises:
         ValueError: there is no such preset or setting, or a value is not allowed.
     """
-    given = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in settings.items()]
+    given = [f"{name}={quoted(value, name)}" for name, value in settings.items()]
     arguments = Arguments([f"env={env}", *overrides, *given])
     with as_value_error(TrainConfig):
-        config = compose("train", arguments, lambda composed: from_dict(TrainConfig, plain_values(composed.config)))
+        config = compose(
+            "train", TrainConfig, arguments, lambda composed: from_dict(TrainConfig, plain_values(composed.config))
+        )
     assert config is not None
     return config

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import numbers
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -120,8 +122,6 @@ def _convert(value: object, hint: object) -> object:
             return float(value)
         except OverflowError:  # an integer of hundreds of digits
             return math.inf if value > 0 else -math.inf
-    if int in kinds and isinstance(value, float) and value.is_integer():
-        return int(value)
     return value
 
 
@@ -142,17 +142,37 @@ def plain(value: Any, where: str) -> Any:
     )
 
 
-def quoted(value: object, where: str) -> str:
-    """Format a value for the command line, in the grammar of Hydra.
+def text_settings(cls: type[Any], path: str = "") -> list[str]:
+    """The dotted names of all settings that are texts, or null."""
+    names = []
+    for name, hint in get_type_hints(cls).items():
+        if (section := section_of(hint)) is not None:
+            names += text_settings(section, f"{path}{name}.")
+        elif set(get_args(hint) or (hint,)) <= {str, type(None)}:
+            names.append(f"{path}{name}")
+    return names
+
+
+def quoted(value: object, where: str = "the argument", *, always: bool = False) -> str:
+    """Format a value for the command line, in the grammar of Hydra; `always`: also texts that need no quotes.
 
     Raises:
-        ValueError: `where` holds something else than numbers, texts, true, false, null, and lists of them.
+        ValueError: `where` holds something else than numbers, texts, true, false, null, lists and mappings.
     """
-    if value is None or isinstance(value, bool | int | float):
+    if isinstance(value, os.PathLike):
+        return quoted(os.fspath(value), where, always=True)
+    if value is None or type(value) in (bool, int, float):
         return json.dumps(value)
+    if isinstance(value, numbers.Real):  # of NumPy
+        return str(value)
     if isinstance(value, str):
-        plain_text = re.fullmatch(r"[\w.@/:+-]+", value, re.ASCII)
-        return value if plain_text else "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-    if isinstance(value, list):
+        if not always and re.fullmatch(r"[\w.@/:+-]+", value, re.ASCII):
+            return value
+        # within quotes, a backslash stands for itself unless quotes follow
+        escaped = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + match[2].replace("'", "\\'"), value)
+        return f"'{escaped}'"
+    if isinstance(value, list | tuple):
         return "[" + ",".join(quoted(item, where) for item in value) + "]"
-    raise ValueError(f"{where} must hold numbers, texts, true, false, null or lists, got {value!r}")
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{quoted(key, where)}:{quoted(item, where)}" for key, item in value.items()) + "}"
+    raise ValueError(f"{where} must hold numbers, texts, true, false, null, lists or mappings, got {value!r}")

@@ -73,8 +73,8 @@ class RolloutConfig:
     """Steps of each environment between two updates."""
     max_seconds: PositiveFloat | None = None
     """Seconds that the environments may take for a rollout. A new run measures them first: if `steps` would take longer, it has
-    fewer steps from its first rollout on, but at least a minibatch, and says so; the run's settings have the lower number. On the
-    command line, `rollout.steps=...` turns this off. Not for `distributed=ray`. null: `steps` stay as they are."""
+    fewer steps from its first rollout on, but at least a minibatch, and says so; the run's settings have the lower number. Not
+    for `distributed=ray`. null: `steps` stay as they are."""
     num_threads: NumWorkers | Literal["auto"] = 1
     """Threads that step environments, including the main thread; more than one helps if a step of all environments takes longer
     than about 150 microseconds, and for Python environments only if they release the GIL. `auto` measures and chooses."""

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
 
@@ -15,8 +16,7 @@ from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser import overrides_parser
-from hydra.core.override_parser.overrides_visitor import HydraOverrideVisitor
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
@@ -24,21 +24,21 @@ import enn_ppo
 from enn_ppo.clone.config import CloneConfig
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
-from enn_ppo.settings.schema import plain, quoted, section_of
+from enn_ppo.settings.schema import plain, quoted, section_of, text_settings
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
 from rogue_net.config import RogueNetConfig
 
 T = TypeVar("T")
 
-#: Sections of training that are Hydra groups, with the choice `default` and the files of configs/<section> (none so far) and of
-#: the user's --config-dir.
-SECTIONS = ("rollout", "net", "optim", "value_optim", "ppo", "eval", "self_play", "logger")
 _OPEN = r"(?:env\.kwargs|env\.info|eval\.env_kwargs|env_kwargs|policies)"  # mappings that accept any name
 #: In configs: `${given:${env.view},1,0}` is 1 if there is a view, and otherwise 0.
 OmegaConf.register_new_resolver(
     "given", lambda value, then, otherwise: otherwise if value is None else then, replace=True
 )
+_SCHEDULE = re.compile(
+    r"[^\s,:{}\[\]()][^,:{}\[\]()]*->[^,:{}\[\]()]*[^\s,:{}\[\]()]"
+)  # Hydra's grammar does not allow `>`
 _EXAMPLES = {
     "env.id": "env.id=my_pkg.my_env:MyEnv",
     "checkpoint": "checkpoint=<run directory or one of its checkpoints>",
@@ -47,18 +47,7 @@ _EXAMPLES = {
 }
 
 
-MAX_NAME = 200  # characters of a setting's name
-
-
-class _OverrideVisitor(HydraOverrideVisitor):
-    def visitDictContainer(self, ctx: Any) -> Any:  # noqa: N802 - Hydra's name
-        keys = [str(self.visitDictKey(pair.dictKey())) for pair in ctx.dictKeyValuePair()]
-        if twice := sorted({key for key in keys if keys.count(key) > 1}):
-            raise HydraException(f"the mapping has the key {twice[0]!r} twice")
-        return super().visitDictContainer(ctx)
-
-
-vars(overrides_parser)["HydraOverrideVisitor"] = _OverrideVisitor  # Hydra itself takes the last of equal keys
+LONGEST, DEEPEST = 10_000, 30  # characters of an argument; nested brackets, or parts of a name
 
 
 class Arguments(NamedTuple):
@@ -99,54 +88,52 @@ def parse(arguments: Sequence[str]) -> Arguments:
     parser.add_argument("--config-dir", "-cd", type=Path)
     parser.add_argument("--version", action="version", version=enn_ppo.__version__)
     parser.add_argument("overrides", nargs="*")
+    for argument in arguments:
+        depth = max(accumulate((c in "[{(") - (c in "]})") for c in argument), default=0)
+        if len(argument) > LONGEST or max(depth, argument.partition("=")[0].count(".")) > DEEPEST:
+            raise ValueError(
+                f"the argument {argument[:40]}... is too long or nested too deeply; at most {LONGEST} characters and "
+                f"{DEEPEST} brackets or parts of a name are read"
+            )
     given = parser.parse_intermixed_args(list(arguments))
     for override in given.overrides:
         if re.match(r"[+~]*=", override):
             raise ValueError(f"the argument {override!r} has no name; settings are written name=value")
         if re.match(r"[+~]*hydra[./]", override) and not given.multirun:
             raise ValueError(f"{override} is a setting of Hydra about the jobs of a sweep: add --multirun")
-        if len(name := override.partition("=")[0]) > MAX_NAME:
-            raise ValueError(
-                f"the name {name[:40]}... of a setting has {len(name)} characters; at most {MAX_NAME} are read"
-            )
     if given.config_dir is not None and not given.config_dir.is_dir():
         raise ValueError(f"--config-dir: folder '{given.config_dir}' not found")
     return Arguments(given.overrides, given.multirun, given.config_dir, bool(given.cfg), given.help)
 
 
-def compose(name: str, arguments: Arguments, make: Callable[[Composed], T]) -> T | None:
+def compose(name: str, schema: type[Any], arguments: Arguments, make: Callable[[Composed], T]) -> T | None:
     """Compose the settings of a command, and return the result of `make`.
 
     Args:
         name: of the command: `train`, `eval` and so on.
+        schema: class of its settings.
         arguments: of the command line; with `show`, the settings are printed and the result is None.
         make: called while Hydra's search path is set.
 
     Raises:
-        ValueError: a setting is not allowed, or is nested too deeply. Errors of Hydra are raised as well; see `mistakes.told`.
+        ValueError: a setting is not allowed. Errors of Hydra are raised as well; see `mistakes.told`.
     """
-    try:
-        return _compose(name, arguments, make)
-    except RecursionError:
-        deepest = max(arguments.overrides, key=lambda each: len(re.findall(r"[\[{(.]", each)), default="the settings")
-        raise ValueError(f"{deepest[:60]}... nests too many lists, mappings or names") from None
-
-
-def _compose(name: str, arguments: Arguments, make: Callable[[Composed], T]) -> T | None:
     _store_defaults()
     with initialize_config_dir(version_base="1.3", config_dir=str(config_directory())):
-        composed = compose_one(name, [_quoted(override) for override in arguments.overrides], arguments.config_dir)
+        typed = [quote(override, schema) for override in arguments.overrides]
+        composed = compose_one(name, typed, arguments.config_dir)
         if arguments.show:
             print(OmegaConf.to_yaml(composed.config).rstrip())
             return None
         return make(composed)
 
 
-def multirun(name: str, arguments: Arguments, job: Callable[[Composed], object]) -> None:
+def multirun(name: str, schema: type[Any], arguments: Arguments, job: Callable[[Composed], object]) -> None:
     """Let Hydra's sweeper and launcher run a job for every combination of the listed values.
 
     Args:
         name: of the command.
+        schema: class of its settings.
         arguments: of the command line, among them settings of Hydra such as `hydra/launcher=joblib`.
         job: runs one job, maybe in another process; what it returns goes to the sweeper.
     """
@@ -154,15 +141,14 @@ def multirun(name: str, arguments: Arguments, job: Callable[[Composed], object])
 
     def task(config: DictConfig) -> object:
         hydra = HydraConfig.get()
-        typed = [re.sub(r"^\+\+(?=" + _OPEN + ")", "", override) for override in hydra.overrides.task]
-        choices = {group: str(choice) for group, choice in hydra.runtime.choices.items()}
-        return job(_composed(config, typed, choices, arguments.config_dir, hydra.runtime.output_dir))
+        typed = tuple(re.sub(rf"^\+\+(?={_OPEN})", "", override) for override in hydra.overrides.task)
+        return job(Composed(config, typed, hydra.runtime.choices, arguments.config_dir, hydra.runtime.output_dir))
 
     with initialize_config_dir(version_base="1.3", config_dir=str(config_directory()), job_name=name):
-        overrides = _for_hydra([_quoted(override) for override in arguments.overrides], arguments.config_dir)
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        hydra.multirun(config_name=name, task_function=task, overrides=overrides)
+        typed = [quote(override, schema, lists=True) for override in arguments.overrides]
+        hydra.multirun(name, task, _for_hydra(typed, arguments.config_dir))
 
 
 def compose_one(name: str, typed: Sequence[str], config_dir: Path | None) -> Composed:
@@ -171,15 +157,14 @@ def compose_one(name: str, typed: Sequence[str], config_dir: Path | None) -> Com
     Raises:
         ValueError: a group is given a list, or the settings cannot be composed.
     """
-    overrides = _for_hydra(typed, config_dir)
     try:
-        config = hydra_compose(config_name=name, overrides=overrides, return_hydra_config=True)
+        config = hydra_compose(name, _for_hydra(typed, config_dir), return_hydra_config=True)
     except (ValueError, yaml.YAMLError) as error:  # errors of Hydra, and invalid YAML files
         raise ValueError(f"the settings {' '.join(typed)} cannot be composed: {error}") from error
-    choices = {group: str(choice) for group, choice in config.hydra.runtime.choices.items()}
+    choices = dict(config.hydra.runtime.choices)
     with open_dict(config):
         del config.hydra
-    return _composed(config, typed, choices, config_dir)
+    return Composed(config, tuple(typed), choices, config_dir)
 
 
 def _for_hydra(typed: Sequence[str], config_dir: Path | None) -> list[str]:
@@ -192,21 +177,46 @@ def _for_hydra(typed: Sequence[str], config_dir: Path | None) -> list[str]:
     for override in typed:
         if (given := re.match(r"\+*(\w+)=\s*\[", override)) and given[1] in groups:
             raise ValueError(f"{override}: {given[1]} takes the name of one file, not a list")
-    searched = [f"hydra.searchpath=[{quoted(f'file://{config_dir.resolve()}', '')}]"] if config_dir else []
+    searched = [f"hydra.searchpath=[{quoted(f'file://{config_dir.resolve()}')}]"] if config_dir else []
     return [*(f"++{override}" if open_name(override) else override for override in typed), *searched]
 
 
-def _composed(
-    config: DictConfig,
-    typed: Sequence[str],
-    choices: Mapping[str, str],
-    config_dir: Path | None,
-    output_dir: str | None = None,
-) -> Composed:
-    named = {override.partition("=")[0].lstrip("+") for override in typed}
-    if "rollout.steps" in named and "rollout.max_seconds" not in named:
-        config.rollout.max_seconds = None  # who names the steps gets them
-    return Composed(config, tuple(typed), choices, config_dir, output_dir)
+def quote(argument: str, schema: type[Any], *, lists: bool = False) -> str:
+    """Quote the value of an argument where Hydra's grammar would not take it as the user has typed it.
+
+    Texts, such as folders, are quoted as a whole; of other values, schedules and what the grammar cannot read.
+
+    Args:
+        argument: `name=value`.
+        schema: settings class that says which settings are texts.
+        lists: whether a value with commas lists the values of several jobs.
+
+    Raises:
+        ValueError: the shell has read the `->` of a schedule as a redirection.
+    """
+    key, equals, value = argument.partition("=")
+    if not equals:
+        return argument
+    if re.search(r"@\s*[\d.]+\s*-$", value):
+        raise ValueError(
+            f"{argument} breaks off at '->', where a shell writes into a file: quote it, '{key}=... -> ...'"
+        )
+    is_list = lists and "," in value
+    if value in ("", "null") or re.fullmatch(r"""'.*'|".*\"""", value):
+        return argument
+    if key.lstrip("+") in text_settings(schema) and not is_list:
+        return f"{key}={quoted(value, always=True)}"
+    if not {"'", '"'} & set(value):  # Hydra's grammar does not allow `>`
+        argument = f"{key}=" + _SCHEDULE.sub(lambda match: f"'{match[0]}'", value)
+    if is_list:
+        return argument
+    try:
+        OverridesParser.create().parse_override(argument)
+    except ValueError as error:  # a number of thousands of digits
+        raise ValueError(f"the argument {argument[:40]}... cannot be read: {error}") from error
+    except HydraException:
+        return argument if value[0] in "[{(" else f"{key}={quoted(value, always=True)}"
+    return argument
 
 
 def config_directory() -> Path:
@@ -245,23 +255,6 @@ def escaped(value: Any) -> Any:
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
-def _quoted(argument: str) -> str:
-    """Quote the schedules in an argument, since Hydra's grammar does not allow `>`.
-
-    Raises:
-        ValueError: the shell has read `->` as a redirection.
-    """
-    key, equals, value = argument.partition("=")
-    if re.search(r"@\s*[\d.]+\s*-$", value):
-        raise ValueError(
-            f"{argument} breaks off at '->', where a shell writes into a file: quote it, '{key}=... -> ...'"
-        )
-    if "'" in value or '"' in value:
-        return argument  # quoted by the user
-    schedule = r"[^\s,:{}\[\]()][^,:{}\[\]()]*->[^,:{}\[\]()]*[^\s,:{}\[\]()]"
-    return key + equals + re.sub(schedule, r"'\g<0>'", value)
-
-
 # ---- Defaults
 
 
@@ -269,15 +262,12 @@ def _store_defaults() -> None:
     """Register the defaults of every command in Hydra's ConfigStore; configs/ holds only presets."""
     store = ConfigStore.instance().store
     train = defaults_of(TrainConfig)
-    for section in SECTIONS:
-        store(group=section, name="default", node=train.pop(section))
     store(group="value_net", name="default", node=defaults_of(RogueNetConfig))
     store(group="value_net", name="none", node={"value_net": train.pop("value_net")}, package="_global_")
     distributed = train.pop("distributed")
     for mode in ("none", "ray", "ddp"):
         store(group="distributed", name=mode, node=distributed | {"mode": mode})
-    groups: list[Any] = [{section: "default"} for section in SECTIONS]
-    groups += [{"value_net": "none"}, {"distributed": "none"}, "_self_", {"env": "MineSweeper"}, {"experiment": None}]
+    groups = ["_self_", {"value_net": "none"}, {"distributed": "none"}, {"env": "MineSweeper"}, {"experiment": None}]
     store(
         name="train",
         node={
@@ -292,8 +282,10 @@ def _store_defaults() -> None:
     own = {name: value for name, value in clone.items() if name not in TrainConfig.__dataclass_fields__}
     store(name="clone", node={"defaults": ["train", "_self_"], **own})
     sweep = defaults_of(SweepCommand)["sweep"]
-    groups = ["train", "_self_", {"sweep": "ppo"}]
-    store(name="sweep", node={"defaults": groups, "run_dir": "outputs/sweep_${env.id}", "sweep": sweep})
+    store(
+        name="sweep",
+        node={"defaults": ["train", "_self_", {"sweep": "ppo"}], "run_dir": "outputs/sweep_${env.id}", "sweep": sweep},
+    )
     store(name="eval", node=defaults_of(EvalConfig))
     store(name="serve", node=defaults_of(ServeConfig))
     store(name="watch", node=defaults_of(WatchConfig))

@@ -136,7 +136,7 @@ def help_page(name: str, schema: type[Any], arguments: Arguments) -> str:
         groups = {group: loader.get_group_options(group) for group in reversed(names)}  # as the file lists them
         return help_text(schema, plain_values(composed.config, allow_missing=True), groups)
 
-    options = compose(name, Arguments(arguments.overrides, config_dir=arguments.config_dir), describe)
+    options = compose(name, schema, Arguments(arguments.overrides, config_dir=arguments.config_dir), describe)
     program = f"python -m enn_ppo.{name}"
     return "\n".join(
         [

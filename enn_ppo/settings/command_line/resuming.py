@@ -7,7 +7,7 @@ from pathlib import Path
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from enn_ppo.settings.command_line.composition import SECTIONS, Composed, compose_one, escaped, plain_values
+from enn_ppo.settings.command_line.composition import Composed, compose_one, escaped, plain_values
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import flatten, from_dict, to_dict
 from rogue_net.checks import check_text
@@ -53,7 +53,7 @@ def resolve_train_config(composed: Composed) -> tuple[TrainConfig, str]:
         same = chosen["id"] == "???" or (chosen["id"], chosen["api"]) == (saved_env["id"], saved_env["api"])
         # saved arguments fit only the same environment
         base["env"] = OmegaConf.merge(escaped(saved_env), escaped(chosen)) if same else escaped(chosen)
-    groups = ["_self_", *({group: None} for group in (*SECTIONS, "value_net", "distributed", "env", "experiment"))]
+    groups = ["_self_", *({group: None} for group in ("value_net", "distributed", "env", "experiment"))]
     ConfigStore.instance().store(name="resumed", node={"defaults": groups, **base})
     resolved = from_dict(TrainConfig, plain_values(compose_one("resumed", typed, composed.config_dir).config))
     if not resolved.trust:

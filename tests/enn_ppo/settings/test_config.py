@@ -8,9 +8,11 @@ import inspect
 import math
 import re
 from datetime import datetime
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from enn_ppo.settings import config
@@ -31,6 +33,7 @@ from enn_ppo.settings.config import (
     ValueOptimConfig,
     default_run_dir,
 )
+from enn_ppo.settings.presets import preset
 from enn_ppo.settings.schema import from_dict, setting_names, to_dict, unknown_setting
 from rogue_net import config as net_config
 from rogue_net.config import RogueNetConfig
@@ -75,7 +78,7 @@ def test_a_bad_value_is_refused_with_its_dotted_field(
     ("settings", "message"),
     [
         ({"value_optim": ValueOptimConfig(lr=0.1)}, r"value_optim\.lr=0\.1 needs .*value_net=default"),
-        ({"record_logits": True}, r"record_logits=true needs a file: record="),
+        ({"record_logits": True}, r"record_logits=true needs a folder: record="),
         ({"eval": TrainEvalConfig(opponent="random")}, r"eval\.opponent=random needs .*eval\.interval="),
         (
             {"eval": TrainEvalConfig(env_kwargs={"width": 3})},
@@ -97,7 +100,7 @@ def test_a_setting_that_would_do_nothing_says_what_it_needs(settings: dict[str, 
 
 
 def test_an_evaluation_records_logits_only_with_a_file() -> None:
-    with pytest.raises(ValueError, match="record_logits=true needs a file: record="):
+    with pytest.raises(ValueError, match="record_logits=true needs a folder: record="):
         EvalConfig(checkpoint="a", record_logits=True)
 
 
@@ -218,6 +221,18 @@ def test_numbers_as_yaml_reads_them_are_understood(values: dict[str, Any], read:
 def test_a_dictionary_with_a_mistake_is_refused_with_the_dotted_field(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_dict(TrainConfig, values)
+
+
+def test_numbers_and_paths_of_libraries_are_understood() -> None:
+    config = TrainConfig(
+        seed=np.int64(3), total_timesteps=1e6, run_dir=Path("a/b"), optim=OptimConfig(lr=np.float64(0.5))
+    )  # type: ignore[arg-type]
+    assert to_dict(config) == to_dict(
+        TrainConfig(seed=3, total_timesteps=1_000_000, run_dir="a/b", optim=OptimConfig(lr=0.5))
+    )
+    assert preset(
+        "Xor", seed=np.int32(2), total_timesteps=np.float64(1e5), max_train_seconds=np.float32(0.5)
+    ) == preset("Xor", "seed=2", "total_timesteps=1e5", "max_train_seconds=0.5")
 
 
 def test_a_required_setting_that_is_left_out_is_named() -> None:

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from enn_ppo.checkpoints import Retention, save_checkpoint
-from enn_ppo.settings.command_line.cli import config_directory, run_train
+from enn_ppo.settings.command_line.cli import run_train
+from enn_ppo.settings.command_line.composition import config_directory
 from enn_ppo.settings.config import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, TrainConfig
 from enn_ppo.settings.schema import flatten, to_dict
 from enn_ppo.training.environment import BRIDGES

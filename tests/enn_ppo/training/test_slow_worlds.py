@@ -178,9 +178,10 @@ def test_a_fast_world_keeps_its_rollouts_to_the_last_bit(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("env", ["gymnasium", "dm_env", "pettingzoo", "custom", "program"])
-def test_the_presets_for_worlds_of_others_measure_unless_steps_are_given(env: str) -> None:
-    assert preset(env, "env.id=a:B").rollout.max_seconds == 20
-    assert preset(env, "env.id=a:B", "rollout.steps=64").rollout.max_seconds is None
-    given = preset(env, "env.id=a:B", "rollout.steps=64", "rollout.max_seconds=9").rollout
-    assert (given.steps, given.max_seconds) == (64, 9)
+def test_the_presets_for_worlds_of_others_measure_until_they_are_told_otherwise(env: str) -> None:
+    rollout = preset(env, "env.id=a:B").rollout
+    assert rollout.max_seconds == 20
+    assert preset(env, "env.id=a:B", "rollout.steps=64").rollout == replace(rollout, steps=64)
+    given = preset(env, "env.id=a:B", "rollout.steps=64", "rollout.max_seconds=null").rollout
+    assert (given.steps, given.max_seconds) == (64, None)
     assert preset("MineSweeper").rollout.max_seconds is None

@@ -18,6 +18,7 @@ from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, sav
 from enn_ppo.settings.command_line import mistakes
 from enn_ppo.settings.command_line.cli import run_eval, run_train
 from enn_ppo.settings.config import EnvConfig, EvalConfig, OptimConfig, RolloutConfig, TrainConfig
+from enn_ppo.settings.presets import preset
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.errors import Interrupted
 from entity_gym.pools.processes.handle import WorkerDied
@@ -124,9 +125,22 @@ def test_hydra_writes_nothing_and_stays_where_it_is(tmp_path: Path) -> None:
 def test_a_directory_of_ones_own_adds_choices(tmp_path: Path) -> None:
     (tmp_path / "mine/env").mkdir(parents=True)
     (tmp_path / "mine/env/Maze.yaml").write_text("id: maze:Maze\nkwargs: {size: 3}\n")
-    assert composed("--config-dir", "mine", "env=Maze", "env.kwargs.size=4").env == EnvConfig(
-        id="maze:Maze", kwargs={"size": 4}
-    )
+    (tmp_path / "mine/net").mkdir()
+    (tmp_path / "mine/net/large.yaml").write_text("d_model: 64\n")
+    config = composed("--config-dir", "mine", "env=Maze", "env.kwargs.size=4", "+net=large", "~experiment", "seed=1e2")
+    assert config.env == EnvConfig(id="maze:Maze", kwargs={"size": 4})
+    assert (config.net.d_model, config.seed) == (64, 100)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["with space", "lr=0.1,run", "新加卷", "50%", "a#b", "[x]", "it's", "~x", "{k}", "$HOME", "tab\tx", "🙂", 'say "hi"',
+     "back\\slash", "end\\", "a\\'b", "1e3", "true", "a -> b"],
+)  # fmt: skip
+def test_folders_may_have_any_name(name: str) -> None:
+    config = composed(f"run_dir={name}", "env=custom", "env.id=a:B", f"env.kwargs.path=out/{name}")
+    assert config.run_dir == name and config.env.kwargs == {"path": f"out/{name}"}
+    assert preset("Xor", run_dir=Path(name)).run_dir == name
 
 
 @pytest.mark.parametrize("arguments", [["--cfg", "job", "seed=3"], ["--help"], ["--version"]])
@@ -169,7 +183,7 @@ def test_the_arguments_of_the_process_are_used_and_left_alone(monkeypatch: pytes
         (["env=custom"], r"env\.id has no value.*env\.id=my_pkg\.my_env:MyEnv"),
         (["resume=nowhere"], r"nowhere"),
         (["--config-dir", "nowhere"], r"'.*nowhere' not found"),
-        (["net=null"], r"net=null cannot be composed"),
+        (["net=null"], r"net must be a mapping of settings, got None"),
         (["hydra/launcher=joblib"], r"hydra/launcher=joblib is a setting of Hydra .*: add --multirun"),
         (["--multirun", "hydra/launcher=jobli"], r"hydra/launcher=jobli is not a choice; allowed: 'basic'"),
         (["--hydra-help"], r"unrecognized arguments: --hydra-help; settings are written name=value"),
@@ -177,8 +191,6 @@ def test_the_arguments_of_the_process_are_used_and_left_alone(monkeypatch: pytes
         (["seed=1e30"], r"seed must be an integer of at least 0 and at most 9\.22337e\+18, got 1000"),
         (["env=[]"], r"env=\[\]: env takes the name of one file, not a list"),
         (["env=[Count,Xor]"], r"env=\[Count,Xor\]: env takes the name of one file"),
-        (["env.kwargs={a:1,a:2}"], r"env\.kwargs=\{a:1,a:2\}' cannot be read: the mapping has the key 'a' twice"),
-        (["env.kwargs={a:{b:1,c:3,b:2}}"], r"the mapping has the key 'b' twice"),
     ],
 )
 def test_a_mistake_gives_one_paragraph_and_exit_code_2(
@@ -205,7 +217,7 @@ def test_a_mistake_gives_one_paragraph_and_exit_code_2(
 def test_long_and_deep_arguments_are_refused_in_one_short_paragraph(argument: str, mistake: Callable[..., str]) -> None:
     named = argument.lstrip("+-").partition("=")[0][:20]
     message = mistake(argument)
-    assert len(message) <= 1010 and (named in message or "too long" in message)
+    assert len(message) <= 1010 and named in message
 
 
 def test_a_setting_that_a_file_of_ones_own_has_twice_is_refused(tmp_path: Path, mistake: Callable[..., str]) -> None:
@@ -224,29 +236,42 @@ def test_a_key_of_training_is_unknown_to_an_evaluation(capsys: pytest.CaptureFix
     assert "episode is not a setting" in (text := paragraph(capsys)) and "did you mean 'episodes'?" in text
 
 
-@pytest.mark.parametrize("error", [ValueError("the wall\n\n  is red"), CheckpointError("the wall\nis red")])
-def test_a_mistake_found_while_running_gives_one_paragraph(
-    error: ValueError, capsys: pytest.CaptureFixture[str]
+def noted(error: BaseException, *notes: str) -> BaseException:
+    for note in notes:
+        error.add_note(note)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ValueError("the wall\n\n  is red"), 2, "error: the wall is red"),
+        (CheckpointError("the wall\nis red"), 2, "error: the wall is red"),
+        (
+            noted(ValueError("the wall is red"), "raised by House (environment 3) in act()", "(job seed=1)"),
+            2,
+            "error: the wall is red; raised by House (environment 3) in act() (job seed=1)",
+        ),
+        (  # no bug of ours, and no mistake of the user
+            WorkerDied("worker 1 was killed", 1, -9, range(2)),
+            1,
+            "error: worker 1 was killed; go on from the last checkpoint with resume=<run directory>",
+        ),
+        (Interrupted("saved to out/a"), 130, "saved to out/a"),
+        (Interrupted("saved to out/a", 143), 143, "saved to out/a"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (  # an environment that leaves the program does not end it as if all were done
+            noted(SystemExit(0), "raised by Leaver (environment 0) in act()"),
+            1,
+            "error: sys.exit(0), raised by Leaver (environment 0) in act()",
+        ),
+    ],
+)
+def test_what_ends_a_run_is_told_in_a_line_and_has_its_exit_code(
+    error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_train(Runs(raises(error)), []) == 2
-    assert paragraph(capsys) == "error: the wall is red\n"
-
-
-def test_what_was_noted_about_a_mistake_is_told_with_it(capsys: pytest.CaptureFixture[str]) -> None:
-    error = ValueError("the wall is red")
-    error.add_note("raised by House (environment 3) in act()")
-    error.add_note("(job 2 of the sweep)")
-    assert run_train(Runs(raises(error)), []) == 2
-    assert paragraph(capsys) == (
-        "error: the wall is red; raised by House (environment 3) in act() (job 2 of the sweep)\n"
-    )
-
-
-def test_a_worker_that_died_is_no_bug_of_ours_and_no_mistake_of_theirs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_train(Runs(raises(WorkerDied("worker 1 was killed", 1, -9, range(2)))), []) == 1
-    assert paragraph(capsys) == (
-        "error: worker 1 was killed; go on from the last checkpoint with resume=<run directory>\n"
-    )
+    assert run_train(Runs(raises(error)), []) == code
+    assert capsys.readouterr() == ("", f"{said}\n")
 
 
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,13 +286,6 @@ def test_an_unexpected_error_keeps_its_traceback_and_exits_with_1(capsys: pytest
     errors = capsys.readouterr().err
     assert errors.splitlines()[-1] == "TypeError: a bug"
     assert "hydra" not in errors
-
-
-def test_an_orderly_interruption_says_its_message_and_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_train(Runs(raises(Interrupted("saved to out/a"))), []) == 130
-    assert capsys.readouterr().err == "saved to out/a\n"
-    assert run_train(Runs(raises(KeyboardInterrupt())), []) == 130
-    assert capsys.readouterr().err == "interrupted\n"
 
 
 # --- Resuming ---
@@ -317,7 +335,6 @@ def test_a_group_choice_typed_while_resuming_sets_what_its_file_holds_even_defau
     config = composed("resume=out/a", "experiment=quick", "optim.epochs=7")
     assert (config.rollout, config.total_timesteps) == (RolloutConfig(num_envs=32, steps=16), 8192)
     assert config.optim == OptimConfig(lr=5e-5, batch_size=256, epochs=7)
-    assert composed("resume=out/a", "optim=default", "rollout=default").optim == OptimConfig()
     assert composed("resume=out/a", "env=MineSweeper").env.kwargs["width"] == 6
 
 
@@ -378,12 +395,3 @@ def test_our_warnings_are_one_line_while_a_command_runs(capsys: pytest.CaptureFi
     first, second = capsys.readouterr().err.splitlines()[:2]
     assert first == "warning: the file is short"
     assert second == "somebody/elses.py:7: UserWarning: mind the gap"
-
-
-def test_an_environment_that_leaves_the_program_does_not_end_it_as_if_all_were_done(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    left = SystemExit(0)
-    left.add_note("raised by Leaver (environment 0) in act()")
-    assert run_train(Runs(raises(left)), []) == 1
-    assert paragraph(capsys) == "error: sys.exit(0), raised by Leaver (environment 0) in act()\n"

@@ -95,12 +95,6 @@ def test_training_leaves_everything_in_the_run_directory_and_nothing_elsewhere(t
     assert load_checkpoint(place / "out/a/checkpoints/latest").step == 320
 
 
-# --- Processes: mistakes ---
-
-
-# --- Processes: Ctrl-C, kill, wandb ---
-
-
 # --- Every mistake, with the real trainer in this process ---
 
 
