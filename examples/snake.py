@@ -38,7 +38,9 @@ class Turn(enum.Enum):
 class Head:
     """The snake's head: the actor."""
 
-    walls: tuple[int, int, int]  # free cells up to the wall to the left, ahead and to the right
+    left: int  # free cells up to the wall to the left
+    ahead: int
+    right: int
     length: int
     hunger: float  # 0 after a meal, 1 when it starves
 
@@ -108,8 +110,8 @@ class Game:
         """Observation of the snake."""
         x, y = self.body[0]
         free = [y, self.size - 1 - x, self.size - 1 - y, x]  # cells up to the wall in each of DIRECTIONS
-        walls = (free[self.direction - 1], free[self.direction], free[(self.direction + 1) % 4])
-        head = Head(walls, len(self.body), self.hunger / self.patience)
+        left, ahead, right = free[self.direction - 1], free[self.direction], free[(self.direction + 1) % 4]
+        head = Head(left, ahead, right, len(self.body), self.hunger / self.patience)
         segments = [Segment(*self._seen(cell), age=len(self.body) - k) for k, cell in enumerate(self.body[1:], start=1)]
         return Obs(Turn, score=self.score, entities=[*segments, Food(*self._seen(self.food))], actors=[head])
 

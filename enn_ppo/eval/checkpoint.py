@@ -28,7 +28,6 @@ from enn_ppo.training.frames import Frames
 from enn_ppo.training.players import Cast, cast_of
 from enn_ppo.training.recording import Recorder
 from enn_ppo.training.self_play.opponents import PolicyOpponents, load_opponent
-from entity_gym.agents import TrainEnv
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.episodes import Episode, EpisodeVecEnv
@@ -96,7 +95,6 @@ def evaluate_checkpoint(
     else:
         check_players(bound, config)
         name, checkpoints, cast = "", {"": checkpoint}, None
-    check_whole_worlds(bound, config)
     with own_random_numbers(config.seed), ExitStack() as stack:
         whole = EpisodeVecEnv(bound.source, min(config.num_envs, config.episodes), seed=config.seed)
         stack.callback(whole.close)
@@ -238,23 +236,6 @@ def check_players(bound: BoundEnvironment, config: EpisodesConfig) -> None:
         raise ValueError(
             f"opponent={config.opponent} needs an environment with several players, and {bound.config.id} {has}"
         )
-
-
-def check_whole_worlds(bound: BoundEnvironment, config: EpisodesConfig) -> int:
-    """Number of environments per world: environments that are the agents of one world step together.
-
-    Raises:
-        ValueError: `config.num_envs` or `config.episodes` is no multiple of that number.
-    """
-    num_agents = bound.source.num_agents if isinstance(bound.source, TrainEnv) else 1
-    for name in ("episodes", "num_envs"):
-        value = getattr(config, name)
-        if value % num_agents:
-            raise ValueError(
-                f"{config._section}{name} is {value}; it must be a multiple of {num_agents}: each world of {bound.config.id} has "
-                f"{num_agents} agents, and each of them is an environment"
-            )
-    return num_agents
 
 
 @contextmanager

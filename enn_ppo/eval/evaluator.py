@@ -28,7 +28,6 @@ from enn_ppo.eval.checkpoint import (
     OPPONENTS,
     bind_evaluation,
     check_players,
-    check_whole_worlds,
     evaluate_checkpoint,
     own_random_numbers,
 )
@@ -282,8 +281,7 @@ def check_evaluation(
     try:
         bound = bind_evaluation(trained_in, config, env)
         check_players(bound, config)
-        fewest = check_whole_worlds(bound, config)
-        with own_random_numbers(config.seed), closing(EpisodeVecEnv(bound.source, fewest, seed=config.seed)) as pool:
+        with own_random_numbers(config.seed), closing(EpisodeVecEnv(bound.source, 1, seed=config.seed)) as pool:
             spaces = pool.obs_space(), pool.action_space()
             adapt_spaces(obs_space, action_space, *spaces, name="the policy of this run", env=bound.config.id)
             # these opponents do not exist before training

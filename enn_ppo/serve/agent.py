@@ -24,7 +24,7 @@ from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.policy import load_net, spaces_of
 from enn_ppo.eval.policy import Policy, fit
 from entity_gym.actions import Action, ActionSpace
-from entity_gym.agents.agent import Agent, Handle, Obs, check_obs
+from entity_gym.agents.agent import Agent, Obs, check_obs
 from entity_gym.batch.batching import batch_frames, batch_observations
 from entity_gym.batch.frame import FrameReader
 from entity_gym.environment import Observation
@@ -62,14 +62,13 @@ class TrainedAgent(Agent):
         """Differences of the program's spaces from those of training, in one line; empty if there are none."""
         return "; ".join(dict.fromkeys(policy.fitted.news for policy, *_ in self._fits.values() if policy.fitted.news))
 
-    def act_async(self, obs: Obs[A]) -> Handle[A]:
-        """Choose actions at once; see `Agent.act_async`.
+    def act_each(self, obs: Obs[A]) -> list[A]:
+        """Choose an action for each actor; see `Agent.act_each`.
 
         Raises:
             ValueError: `obs` lacks an entity type, feature or action that the policy needs; the message names it.
         """
-        actions = self.decide(obs).actions
-        return Handle(obs, lambda: actions)
+        return self.decide(obs).actions
 
     def decide(self, obs: Obs[A]) -> Decision[A]:
         """Choose actions, and return them with the probability of each choice and the value.

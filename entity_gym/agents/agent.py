@@ -16,9 +16,8 @@ The same loop trains (`entity_gym.agents.train_env`), plays a trained policy (`e
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -69,9 +68,6 @@ class Obs(Generic[A]):
         self.entities = _listed(entities, "entities")
         self.actors = _listed(actors, "actors")
         self.metrics = dict(metrics or {})
-        for name, value in self.metrics.items():
-            if not _is_finite(value):
-                raise ValueError(f"Obs: metrics[{name!r}] is {value!r:.200}; it must be a finite number")
         self.allowed = None if allowed is None else _listed(allowed, "allowed")
         if self.allowed is not None and len(self.allowed) != len(self.actors):
             raise ValueError(
@@ -128,7 +124,7 @@ class Obs(Generic[A]):
             objects[name].append(actor)
         offered = CategoricalActionMask(actor_ids=range(len(self.actors)), mask=self.mask())
         return Observation(
-            features={name: types[name].rows(members) for name, members in objects.items()},
+            features={name: list(map(types[name].row, members)) for name, members in objects.items()},
             ids=ids,
             actions={} if done else {self.choices.name: offered},
             reward=reward,
@@ -144,13 +140,6 @@ def check_obs(obs: object) -> None:
         raise ValueError(f"{obs!r:.200} is no Obs; agents are shown Obs(Move, score=..., entities=[...], actors=[...])")
 
 
-def _check_one_actor(obs: Obs[Any]) -> None:
-    if len(obs.actors) != 1:
-        raise ValueError(
-            f"act: the observation has {len(obs.actors)} actors; it must have exactly one, or use act_each"
-        )
-
-
 def _listed(given: Any, name: str) -> list[Any]:
     try:
         return list(given)
@@ -158,53 +147,12 @@ def _listed(given: Any, name: str) -> list[Any]:
         raise ValueError(f"Obs: {name} is {given!r:.200}; it must be a list") from None
 
 
-def _is_finite(value: Any) -> bool:
-    try:
-        return math.isfinite(value)
-    except TypeError:
-        return False
-
-
-class Handle(Generic[A]):
-    """Actions that were asked for and may still be computed.
-
-    Args:
-        obs: the observation they are for.
-        wait: waits for the actions of all actors and returns them; called at most once.
-    """
-
-    def __init__(self, obs: Obs[A], wait: Callable[[], list[A] | None]) -> None:
-        self._obs = obs
-        self._wait: Callable[[], list[A] | None] | None = wait
-        self._actions: list[A] | None = None
-
-    def receive(self) -> A | None:
-        """Wait for the action of the only actor; None: the trainer is gone, and the program must return.
-
-        Raises:
-            ValueError: there is not exactly one actor.
-        """
-        _check_one_actor(self._obs)
-        actions = self.receive_each()
-        return None if actions is None else actions[0]
-
-    def receive_each(self) -> list[A] | None:
-        """Wait for the actions of all actors, in their order; None: the trainer is gone. May be called again."""
-        if self._wait is not None:
-            self._actions, self._wait = self._wait(), None
-        return self._actions
-
-
 class Agent(ABC):
     """Decides for the actors of a program. Agents of `enn_ppo.load_agent` also have `decide` and `news`."""
 
     @abstractmethod
-    def act_async(self, obs: Obs[A]) -> Handle[A]:
-        """Hand in an observation, whose actions are received later.
-
-        Several agents of one world hand in all their observations before any action is received. `obs` and the objects in it
-        may be changed as soon as this returns.
-        """
+    def act_each(self, obs: Obs[A]) -> list[A] | None:
+        """Return the actions of all actors in `obs`, in their order; None: the trainer is gone, and the program must return."""
 
     def act(self, obs: Obs[A]) -> A | None:
         """Return the action of the only actor in `obs`; None: the trainer is gone, and the program must return.
@@ -213,12 +161,12 @@ class Agent(ABC):
             ValueError: there is not exactly one actor, or `obs` is invalid.
         """
         check_obs(obs)
-        _check_one_actor(obs)
-        return self.act_async(obs).receive()
-
-    def act_each(self, obs: Obs[A]) -> list[A] | None:
-        """Return the actions of all actors in `obs`, in their order; None: the trainer is gone, and the program must return."""
-        return self.act_async(obs).receive_each()
+        if len(obs.actors) != 1:
+            raise ValueError(
+                f"act: the observation has {len(obs.actors)} actors; it must have exactly one, or use act_each"
+            )
+        actions = self.act_each(obs)
+        return None if actions is None else actions[0]
 
     def game_over(self, obs: Obs[A], *, truncated: bool = False) -> None:
         """End the game.
@@ -239,16 +187,15 @@ class _RandomAgent(Agent):
         check_seed(seed)
         self._rng = np.random.default_rng(seed)
 
-    def act_async(self, obs: Obs[A]) -> Handle[A]:
+    def act_each(self, obs: Obs[A]) -> list[A]:
         check_obs(obs)
-        obs.to_observation()  # refuses the same observations as training does
+        obs.to_observation()  # refuses entities that training refuses
         mask, num_choices = obs.mask(), len(obs.choices.labels)
         if mask is None:
             picked = self._rng.integers(num_choices, size=len(obs.actors)).tolist()
         else:
             picked = [int(self._rng.choice(np.flatnonzero(row))) for row in mask]
-        actions = [obs.choices.pick(index) for index in picked]
-        return Handle(obs, lambda: actions)
+        return [obs.choices.pick(index) for index in picked]
 
 
 def random_agent(seed: int = 0) -> Agent:

@@ -24,7 +24,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -34,12 +34,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionSpace, CategoricalAction
-from entity_gym.agents.agent import A, Agent, Handle, Obs, check_obs
+from entity_gym.agents.agent import A, Agent, Obs, check_obs
 from entity_gym.agents.schema import Choices, EntityType, choices_of, entity_type
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, EnvSlots, check_num_envs
+from entity_gym.pools.slots import EnvIds, EnvSlots
 from entity_gym.spaces import ObsSpace
 
 #: Seconds that a program may take between two observations.
@@ -82,23 +82,13 @@ class TrainEnvBuilder:
             _add(self._actions, choices_of(cls), "actions")
         return self
 
-    def build(
-        self,
-        main: Callable[..., None],
-        config: Any = None,
-        *,
-        num_agents: int = 1,
-        time_limit: float = TIME_LIMIT,
-    ) -> TrainEnv:
+    def build(self, main: Callable[..., None], config: Any = None, *, time_limit: float = TIME_LIMIT) -> TrainEnv:
         """Return a factory of environments, which pools take.
 
         Args:
-            main: called as `main(agent, config, seed)` for each environment, or with several agents as
-                `main(agents, config, seed)` for each world; must play game after game until `act` returns None. `seed` is an
-                integer of at least 0; equal seeds must play equal games.
+            main: called as `main(agent, config, seed)` for each environment; must play game after game until `act` returns
+                None. `seed` is an integer of at least 0; equal seeds must play equal games.
             config: passed to `main`; shared by all environments, so it must not be changed.
-            num_agents: agents in one world. To the trainer each is an environment of its own, so the number of environments of
-                a pool, and of each worker process, must be a multiple of `num_agents`. The games of one world end together.
             time_limit: seconds that `main` may take until it hands in the next observation.
 
         Raises:
@@ -106,14 +96,12 @@ class TrainEnvBuilder:
         """
         if not self._actions:
             raise ValueError("build: no action was given; add .action(...), an Enum or a dataclass of Enums")
-        if isinstance(num_agents, bool) or not isinstance(num_agents, int) or num_agents < 1:
-            raise ValueError(f"build: num_agents is {num_agents!r}; it must be a whole number, at least 1")
         if not isinstance(time_limit, int | float) or not time_limit > 0:
             raise ValueError(f"build: time_limit is {time_limit!r}; it must be a number of seconds above 0")
         _check_main(main)
         obs_space = ObsSpace({name: known.entity for name, known in self._types.items()})
         action_space = {name: choices.space for name, choices in self._actions.items()}
-        return TrainEnv(main, config, num_agents, float(time_limit), obs_space, action_space)
+        return TrainEnv(main, config, float(time_limit), obs_space, action_space)
 
 
 def _add(known: dict[str, Any], new: Any, what: str) -> None:
@@ -142,14 +130,13 @@ class TrainEnv:
     """A program with its spaces: a factory of environments (`SlotsFactory`). `TrainEnvBuilder.build` makes it.
 
     Attributes:
-        main, config, num_agents, time_limit: see `TrainEnvBuilder.build`.
+        main, config, time_limit: see `TrainEnvBuilder.build`.
         obs_space: the declared entity types.
         action_space: the declared actions.
     """
 
     main: Callable[..., None]
     config: Any
-    num_agents: int
     time_limit: float
     obs_space: ObsSpace
     action_space: Mapping[str, ActionSpace]
@@ -184,63 +171,49 @@ class TrainEnv:
                 raise ValueError(f"the config of {self.__name__} has no field {name!r}; {nearest(name, fields)}")
         return dataclasses.replace(self, config=dataclasses.replace(config, **values))
 
-    def __call__(self) -> Environment:
-        """Return a single environment.
-
-        Raises:
-            ValueError: the program has several agents.
-        """
-        if self.num_agents > 1:
-            raise ValueError(
-                f"{self.__name__} has {self.num_agents} agents in each world, and none of them can be looked at or "
-                "played alone here, as in enn_ppo.play and entity_gym.check: give agents of load_agent or random_agent to the "
-                "game's own loop, or make a pool (ThreadedVecEnv)"
-            )
-        return AgentEnvironment(World(self), 0)
+    def __call__(self) -> AgentEnvironment:
+        """Return a single environment."""
+        return AgentEnvironment(self)
 
     def make_slots(self, num_envs: int, *, first_env: int, **options: Any) -> EnvSlots:
-        """Return slots for `num_envs` environments; see `SlotsFactory`.
-
-        Raises:
-            ValueError: `num_envs` or `first_env` is no multiple of the number of agents.
-        """
-        check_num_envs(num_envs)
-        if num_envs % self.num_agents or first_env % self.num_agents:
-            raise ValueError(
-                f"{self.__name__} has {self.num_agents} agents in each world; num_envs is {num_envs} (first environment: "
-                f"{first_env}) and must be a multiple of {self.num_agents}, in each worker process as well"
-            )
-        worlds = [World(self) for _ in range(num_envs // self.num_agents)]
-        envs = iter([AgentEnvironment(world, number) for world in worlds for number in range(self.num_agents)])
-        return AgentSlots(lambda: next(envs), num_envs, first_env=first_env, **options)
+        """Return slots for `num_envs` environments; see `SlotsFactory`."""
+        return AgentSlots(self, num_envs, first_env=first_env, **options)
 
 
 # ---- the trainer's thread
 
 
 class AgentEnvironment(Environment):
-    """An agent of a world as an environment of the trainer.
+    """A program as an environment of the trainer. It is run again and again, each time in a new thread.
 
-    Args:
-        world: runs the program.
-        number: the agent's number in the world.
+    The first observation after `main` starts, and the first after `game_over`, begins a game. If the trainer resets at
+    another time, `main` has to return, and is started again.
+
+    Attributes:
+        interrupted: the user pressed Ctrl-C while the program was waited for.
     """
 
-    def __init__(self, world: World, number: int) -> None:
-        self.world = world
-        self.number = number
-        self.display_name = world.env.__name__  # in messages of pools
+    def __init__(self, env: TrainEnv) -> None:
+        self.display_name = env.__name__  # in messages of pools
+        self.interrupted = False
+        self._env = env
+        self._seed = int(np.random.SeedSequence().generate_state(1, np.uint64)[0]), 0
+        self._num_starts = 0  # since the environment was seeded
+        self._run: _Run | None = None
+        self._begins_game = False  # whether the next observation begins a game
+        self._closed = False
 
     def obs_space(self) -> ObsSpace:
-        return self.world.env.obs_space
+        return self._env.obs_space
 
     def action_space(self) -> Mapping[str, ActionSpace]:
-        return self.world.env.action_space
+        return self._env.action_space
 
     def reseed(self, seed: int, number: int) -> None:
+        """Start main anew for the next game, with seeds that follow from these two."""
         super().reseed(seed, number)
-        if self.number == 0:
-            self.world.reseed(seed, number)
+        self._seed, self._num_starts = (seed, number), 0
+        self.leave()
 
     def configure(self, info: Mapping[str, Any]) -> None:
         raise ValueError(
@@ -248,12 +221,43 @@ class AgentEnvironment(Environment):
         )
 
     def reset(self) -> Observation:
-        self.world.begin_game(self.number)
-        return self.world.receive(self.number)
+        self.begin_game()
+        return self.receive()
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
         self.send(actions)
-        return self.world.receive(self.number)
+        return self.receive()
+
+    def leave_unless_new(self) -> None:
+        """Tell main to leave unless its next observation begins a game."""
+        if not self._begins_game:
+            self.leave()
+
+    def leave(self, limit: float = LEAVING) -> None:
+        """Tell main to leave within `limit` seconds from now, without waiting."""
+        if self._run is not None:
+            self._run.leave(min(limit, self._env.time_limit))
+
+    def begin_game(self) -> None:
+        """Make sure that the next observation begins a game.
+
+        Raises:
+            TookTooLong: main does not leave.
+            Exception: any exception that main raised while it left.
+        """
+        if self._closed:
+            raise ValueError(f"{self.display_name}: the environment is closed")
+        self.leave_unless_new()
+        if self._run is not None and self._run.leave_by is not None:
+            self._join()
+        if self._run is None:
+            seed = np.random.SeedSequence((*self._seed, self._num_starts)).generate_state(1)
+            self._num_starts += 1
+            self._begins_game = True
+            self._run = _Run(self._env, int(seed[0]))
+            # The thread holds the run and not this object, so that programs leave when a pool is dropped without being closed.
+            self._finalizer = weakref.finalize(self, self._run.leave, LEAVING)
+            self._finalizer.atexit = False
 
     def send(self, actions: Mapping[str, Action]) -> None:
         """Give the program its actions, without waiting for the next observation."""
@@ -262,135 +266,10 @@ class AgentEnvironment(Environment):
             assert isinstance(action, CategoricalAction)
             by_actor = dict(zip(action.actors, np.asarray(action.actions).tolist(), strict=True))
             chosen = [by_actor[actor] for actor in range(len(by_actor))]
-        self.world.send(self.number, chosen)
+        self._running().actions.put(chosen)
 
-    def render(self) -> NDArray[np.uint8]:
-        raise NoPictureError(
-            f"{self.display_name} draws itself, if at all, in its own loop: there is nothing to film; leave videos and films "
-            "out, and watch load_agent play in that loop"
-        )
-
-    def close(self) -> None:
-        self.world.close()
-
-
-class AgentSlots(PythonSlots):
-    """Slots whose environments are agents of programs.
-
-    All actions are sent before any observation is waited for, so that no program waits for another one.
-    """
-
-    envs: list[AgentEnvironment]  # type: ignore[assignment]
-
-    def reset(self, ids: EnvIds, worker: int = 0) -> None:
-        self._check_whole_worlds(ids.tolist())
-        agents = {i: self.envs[i] for i in ids.tolist()}
-        for agent in agents.values():  # tell all programs to leave before any is waited for
-            agent.world.leave_unless_new(agent.number)
-        for i, agent in agents.items():
-            self._call(i, agent.world.begin_game, agent.number)
-        super().reset(ids, worker)
-
-    def close(self) -> None:
-        worlds = [env.world for env in self.envs]
-        limit = LEAVING_AT_ONCE if any(world.interrupted for world in worlds) else LEAVING
-        for world in worlds:  # tell all programs to leave before any is waited for
-            world.leave(limit)
-        super().close()
-
-    def _act(self, ids: list[int], actions: list[dict[str, Action]]) -> list[Observation]:
-        self._check_whole_worlds(ids)
-        for i, told in zip(ids, actions, strict=True):
-            self._call(i, self.envs[i].send, told)
-        observations = {i: self._call(i, self.envs[i].world.receive, self.envs[i].number) for i in ids}
-        self._check_same_ends(observations)
-        return list(observations.values())
-
-    def _check_whole_worlds(self, ids: list[int]) -> None:
-        num_agents = self.envs[0].world.env.num_agents
-        given = set(ids)
-        for i in ids if num_agents > 1 else ():
-            first = i - i % num_agents
-            if not given.issuperset(range(first, first + num_agents)):
-                raise ValueError(
-                    f"{self.where(i)}: the {num_agents} agents of a world are stepped together: environments "
-                    f"{first} to {first + num_agents - 1}, by the same thread and in the same call"
-                )
-
-    def _check_same_ends(self, observations: Mapping[int, Observation]) -> None:
-        num_agents = self.envs[0].world.env.num_agents
-        for i, obs in observations.items() if num_agents > 1 else ():
-            first = i - i % num_agents
-            if obs.done != observations[first].done:
-                over, going_on = (i, first) if obs.done else (first, i)
-                raise ValueError(
-                    f"{self.where(i)}: agent {going_on - first} goes on after the game of agent {over - first} is over: games "
-                    "of one world end together, so call game_over on all of its agents"
-                )
-
-
-class World:
-    """A program that is run again and again, each time in a new thread.
-
-    The first observation after `main` starts, and the first after `game_over`, begins a game. If the trainer resets at
-    another time, `main` has to return, and is started again.
-
-    Attributes:
-        env: the program.
-        interrupted: the user pressed Ctrl-C while the program was waited for.
-    """
-
-    def __init__(self, env: TrainEnv) -> None:
-        self.env = env
-        self.interrupted = False
-        self._seed = int(np.random.SeedSequence().generate_state(1, np.uint64)[0]), 0
-        self._num_starts = 0  # since the world was seeded
-        self._run: _Run | None = None
-        self._begins_game = [False] * env.num_agents  # whether each agent's next observation begins a game
-        self._closed = False
-
-    def reseed(self, seed: int, number: int) -> None:
-        """Start main anew for the next game, with seeds that follow from these two."""
-        self._seed, self._num_starts = (seed, number), 0
-        self.leave()
-
-    def leave_unless_new(self, number: int) -> None:
-        """Tell main to leave unless the agent's next observation begins a game."""
-        if not self._begins_game[number]:
-            self.leave()
-
-    def leave(self, limit: float = LEAVING) -> None:
-        """Tell main to leave within `limit` seconds from now, without waiting."""
-        if self._run is not None:
-            self._run.leave(min(limit, self.env.time_limit))
-
-    def begin_game(self, number: int) -> None:
-        """Make sure that the agent's next observation begins a game.
-
-        Raises:
-            TookTooLong: main does not leave.
-            Exception: any exception that main raised while it left.
-        """
-        if self._closed:
-            raise ValueError(f"{self.env.__name__}: the environment is closed")
-        self.leave_unless_new(number)
-        if self._run is not None and self._run.leave_by is not None:
-            self._join()
-        if self._run is None:
-            seed = np.random.SeedSequence((*self._seed, self._num_starts)).generate_state(1)
-            self._num_starts += 1
-            self._begins_game = [True] * self.env.num_agents
-            self._run = _Run(self.env, int(seed[0]))
-            # The thread holds the run and not this object, so that programs leave when a pool is dropped without being closed.
-            self._finalizer = weakref.finalize(self, self._run.leave, LEAVING)
-            self._finalizer.atexit = False
-
-    def send(self, number: int, choices: Sequence[int]) -> None:
-        """Give an agent the choices of its actors."""
-        self._running().actions[number].put(list(choices))
-
-    def receive(self, number: int) -> Observation:
-        """Wait for an agent's next observation.
+    def receive(self) -> Observation:
+        """Wait for the next observation.
 
         Raises:
             TookTooLong: none came within the time limit; says where main is.
@@ -399,10 +278,10 @@ class World:
         """
         run = self._running()
         try:
-            obs: Observation | None = _get(run.observations[number], self.env.time_limit)
+            obs: Observation | None = _get(run.observations, self._env.time_limit)
         except Empty:
             raise TookTooLong(
-                f"{self.env.__name__} has neither asked for an action nor ended its game for {self.env.time_limit:g} seconds "
+                f"{self.display_name} has neither asked for an action nor ended its game for {self._env.time_limit:g} seconds "
                 f"(time_limit); {run.position()}"
             ) from None
         except KeyboardInterrupt:  # the user does not want to wait: `close` will not wait for long, either
@@ -410,8 +289,14 @@ class World:
             raise
         if obs is None:
             raise self._error(run)
-        self._begins_game[number] = obs.done
+        self._begins_game = obs.done
         return obs
+
+    def render(self) -> NDArray[np.uint8]:
+        raise NoPictureError(
+            f"{self.display_name} draws itself, if at all, in its own loop: there is nothing to film; leave videos and films "
+            "out, and watch load_agent play in that loop"
+        )
 
     def close(self) -> None:
         """Wait until main has left; if it does not, warn and go on.
@@ -429,7 +314,7 @@ class World:
 
     def _running(self) -> _Run:
         if self._run is None:
-            raise ValueError(f"{self.env.__name__}: reset must be called first")
+            raise ValueError(f"{self.display_name}: reset must be called first")
         return self._run
 
     def _join(self) -> None:
@@ -444,14 +329,14 @@ class World:
             raise
         if run.thread.is_alive():
             raise TookTooLong(
-                f"{self.env.__name__} has not returned {run.limit:g} seconds after act returned None; {run.position()}"
+                f"{self.display_name} has not returned {run.limit:g} seconds after act returned None; {run.position()}"
             )
         if run.was_told and isinstance(run.error, Exception):
             raise self._error(run)
 
     def _error(self, run: _Run) -> Exception:
         """Return the error to raise in the trainer's thread because main has ended."""
-        name = self.env.__name__
+        name = self.display_name
         if isinstance(run.error, Exception):
             run.error.add_note(f"raised in {name}" + (" after act had returned None" if run.was_told else ""))
             return run.error
@@ -459,6 +344,33 @@ class World:
         return ValueError(
             f"{name} {how} while the trainer goes on: it must play game after game, and return once act has returned None"
         )
+
+
+class AgentSlots(PythonSlots):
+    """Slots whose environments are programs.
+
+    All actions are sent before any observation is waited for, so that no program waits for another one.
+    """
+
+    envs: list[AgentEnvironment]  # type: ignore[assignment]
+
+    def reset(self, ids: EnvIds, worker: int = 0) -> None:
+        for i in ids.tolist():  # tell all programs to leave before any is waited for
+            self.envs[i].leave_unless_new()
+        for i in ids.tolist():
+            self._call(i, self.envs[i].begin_game)
+        super().reset(ids, worker)
+
+    def close(self) -> None:
+        limit = LEAVING_AT_ONCE if any(env.interrupted for env in self.envs) else LEAVING
+        for env in self.envs:  # tell all programs to leave before any is waited for
+            env.leave(limit)
+        super().close()
+
+    def _act(self, ids: list[int], actions: list[dict[str, Action]]) -> Iterable[Observation]:
+        for i, told in zip(ids, actions, strict=True):
+            self._call(i, self.envs[i].send, told)
+        return [self._call(i, self.envs[i].receive) for i in ids]
 
 
 class TookTooLong(ValueError):  # noqa: N818 - reads as a sentence
@@ -472,8 +384,8 @@ class _Run:
     """One call of main in a thread of its own, and the queues between this thread and the trainer's.
 
     Attributes:
-        observations: one queue per agent; None: main has ended.
-        actions: one queue per agent, of the choices of its actors; None: main must return.
+        observations: None: main has ended.
+        actions: the choices of the actors; None: main must return.
         error: what main raised; set before the None in `observations`.
         was_told: `act` returned None before main ended.
         limit: seconds that main has to return, once it has to.
@@ -481,8 +393,8 @@ class _Run:
     """
 
     def __init__(self, env: TrainEnv, seed: int) -> None:
-        self.observations: list[SimpleQueue[Observation | None]] = [SimpleQueue() for _ in range(env.num_agents)]
-        self.actions: list[SimpleQueue[list[int] | None]] = [SimpleQueue() for _ in range(env.num_agents)]
+        self.observations: SimpleQueue[Observation | None] = SimpleQueue()
+        self.actions: SimpleQueue[list[int] | None] = SimpleQueue()
         self.error: BaseException | None = None
         self.was_told = False
         self.limit = 0.0
@@ -495,8 +407,7 @@ class _Run:
         """Make every `act` return None from now on."""
         if self.leave_by is None:
             self.limit, self.leave_by = limit, time.monotonic() + limit
-            for actions in self.actions:
-                actions.put(None)
+            self.actions.put(None)
 
     def position(self) -> str:
         """Say which line of the program its thread is at."""
@@ -509,15 +420,13 @@ class _Run:
         return f"it is at {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}()"
 
     def _play(self, env: TrainEnv, seed: int) -> None:
-        num_requests = [0] * env.num_agents
-        agents = [TrainAgent(env, self, number, num_requests) for number in range(env.num_agents)]
+        agent = TrainAgent(env, self)
         try:
-            env.main(agents if env.num_agents > 1 else agents[0], env.config, seed)
+            env.main(agent, env.config, seed)
         except BaseException as error:  # SystemExit, too: the trainer's thread must not wait for ever
             self.error = error
-        self.was_told = any(agent.gone for agent in agents)
-        for observations in self.observations:
-            observations.put(None)
+        self.was_told = agent.gone
+        self.observations.put(None)
 
 
 class TrainAgent(Agent):
@@ -526,71 +435,49 @@ class TrainAgent(Agent):
     Args:
         env: the program.
         run: has the queues to the trainer's thread.
-        number: the agent's number in its world.
-        num_requests: how often each agent of the world has asked for actions; shared by these agents.
 
     Attributes:
         gone: the trainer is gone, and the program must return.
     """
 
-    def __init__(self, env: TrainEnv, run: _Run, number: int, num_requests: list[int]) -> None:
-        self._env, self._run, self._number, self._num_requests = env, run, number, num_requests
+    def __init__(self, env: TrainEnv, run: _Run) -> None:
+        self._env, self._run = env, run
         self._last_score: float | None = None  # None: no observation in this game yet
-        self._waiting = False
         self._has_acted = False  # whether any observation of this game had actors
         self.gone = False
 
-    def act_async(self, obs: Obs[A]) -> Handle[A]:
-        """Hand in an observation; see `Agent.act_async`.
+    def act_each(self, obs: Obs[A]) -> list[A] | None:
+        """Hand in an observation, and wait for the actions; see `Agent.act_each`.
 
         Raises:
-            ValueError: `obs` has an entity type or action that was not declared to `TrainEnvBuilder`, the actions asked for
-                before were not received, or the trainer is gone.
+            ValueError: `obs` has an entity type or action that was not declared to `TrainEnvBuilder`, or the trainer is gone.
         """
         check_obs(obs)
         if self.gone:
             raise ValueError(
                 "an action was asked for after act had returned None: the trainer is gone, and main must return"
             )
-        if self._waiting:
-            raise ValueError(
-                f"agent {self._number} asked for another action before it received the one it had asked for"
-            )
         shown = self._observation(obs)
-        self._num_requests[self._number] += 1
-        self._waiting = True
         self._last_score = obs.score
         self._has_acted |= bool(obs.actors)
-        self._run.observations[self._number].put(shown)
-        return Handle(obs, lambda: self._receive(obs))
+        self._run.observations.put(shown)
+        chosen = self._run.actions.get()
+        self.gone = chosen is None
+        return None if chosen is None else [obs.choices.pick(choice) for choice in chosen]
 
     def game_over(self, obs: Obs[A], *, truncated: bool = False) -> None:
         """End the game; see `Agent.game_over`. A game in which no action was asked for is not counted."""
         check_obs(obs)
         if self.gone or self._last_score is None:
             return
-        if self._waiting:
-            raise ValueError(f"agent {self._number}: the game is over before it received the action it had asked for")
         if not self._has_acted:
             warnings.warn(
                 f"{self._env.__name__}: nobody acted in a whole game, so nothing can be learned from it: Obs had no actors",
                 stacklevel=2,
             )
         self._has_acted = False
-        self._run.observations[self._number].put(self._observation(obs, done=True, truncated=truncated))
+        self._run.observations.put(self._observation(obs, done=True, truncated=truncated))
         self._last_score = None
-
-    def _receive(self, obs: Obs[A]) -> list[A] | None:
-        for number, num_requests in enumerate(self._num_requests):
-            if num_requests != self._num_requests[self._number]:
-                raise ValueError(
-                    f"agent {self._number} waits for its action before agent {number} of the same world has handed in its "
-                    "observation: call act_async on all agents, and then receive on each handle"
-                )
-        choices = self._run.actions[self._number].get()
-        self._waiting = False
-        self.gone = choices is None
-        return None if choices is None else [obs.choices.pick(choice) for choice in choices]
 
     def _observation(self, obs: Obs[A], *, done: bool = False, truncated: bool = False) -> Observation:
         declared, actions = self._env.obs_space.entities, self._env.action_space

@@ -174,7 +174,7 @@ def _rows(given: Any, width: int, name: str, where: str) -> NDArray[np.float32]:
         return np.zeros((0, width), dtype=np.float32)
     try:
         rows = _numbers(given)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{where}: features of {name!r} are not rows of {width} numbers each: {error}") from error
     if rows.ndim == 2 and rows.shape[1] == width:
         return rows

@@ -22,11 +22,11 @@ def test_everything_is_seen_from_the_head() -> None:
     new = game()
     new.food = (7, 3)  # the head is at (5, 5)
     seen = new.obs()
-    assert seen.actors == [Head(walls=(5, 5, 4), length=2, hunger=0.0)]
+    assert seen.actors == [Head(left=5, ahead=5, right=4, length=2, hunger=0.0)]
     assert seen.entities == [Segment(ahead=-1, right=0, age=1), Food(ahead=2, right=2)]
     new.tick(Turn.RIGHT)  # to (6, 5), looking right: the food is one ahead, and two to the left
     seen = new.obs()
-    assert seen.actors == [Head(walls=(5, 3, 4), length=2, hunger=0.01)]
+    assert seen.actors == [Head(left=5, ahead=3, right=4, length=2, hunger=0.01)]
     assert seen.entities == [Segment(ahead=-1, right=0, age=1), Food(ahead=1, right=-2)]
 
 

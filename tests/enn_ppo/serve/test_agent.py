@@ -278,7 +278,7 @@ def test_what_is_no_observation_is_refused(run_dir: Path) -> None:
     agent = load_agent(run_dir)
     not_obs: Any
     for not_obs in ({"x": 1}, 3, None):
-        for ask in (agent.act, agent.act_each, agent.act_async, agent.decide, agent.game_over):
+        for ask in (agent.act, agent.act_each, agent.decide, agent.game_over):
             with pytest.raises(ValueError, match=r"is no Obs; agents are shown Obs\(Move, score="):
                 ask(not_obs)
 

@@ -82,39 +82,6 @@ def walk(agent: Agent, config: Any, seed: int) -> None:
         agent.game_over(game.obs())
 
 
-def walk_together(agents: Sequence[Agent], config: Any, seed: int) -> None:
-    """All agents walk, each to a goal of its own."""
-    rng = random.Random(seed)
-    while True:
-        games = [Game(rng) for _ in agents]
-        while not games[0].is_over:
-            handles = [agent.act_async(game.obs()) for agent, game in zip(agents, games, strict=True)]
-            moves = [handle.receive() for handle in handles]
-            for game, move in zip(games, moves, strict=True):
-                if move is None:
-                    return
-                game.step(move)
-        for agent, game in zip(agents, games, strict=True):
-            agent.game_over(game.obs())
-
-
-def one_after_the_other(agents: Sequence[Agent], config: Any, seed: int) -> None:
-    """Breaks the rule: waits for the action of the first before the second has handed in its observation."""
-    games = [Game(random.Random(seed)) for _ in agents]
-    for agent, game in zip(agents, games, strict=True):
-        agent.act(game.obs())
-
-
-def one_ends_early(agents: Sequence[Agent], config: Any, seed: int) -> None:
-    """Breaks the rule: the game of the second goes on after that of the first is over."""
-    games = [Game(random.Random(seed)) for _ in agents]
-    for handle in [agent.act_async(game.obs()) for agent, game in zip(agents, games, strict=True)]:
-        handle.receive()
-    agents[0].game_over(games[0].obs())
-    for handle in [agent.act_async(game.obs()) for agent, game in zip(agents, games, strict=True)]:
-        handle.receive()
-
-
 def leave_after_one_game(agent: Agent, config: Any, seed: int) -> None:
     game = Game(random.Random(seed))
     while not game.is_over and (move := agent.act(game.obs())) is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import gc
 import pickle
+import re
 import threading
 import time
-import warnings
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 
 from entity_gym import CategoricalActionSpace, Entity, ObsSpace
 from entity_gym.agents import Agent, Obs, TrainAgent, TrainEnvBuilder
+from entity_gym.errors import NoPictureError
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.slots import SlotsFactory
@@ -32,14 +33,10 @@ from tests.entity_gym.agents.programs import (
     leave_by_exit,
     make,
     moves,
-    one_after_the_other,
-    one_ends_early,
     play,
     raise_after_one_step,
     trip_over_none,
-    wait_for,
     walk,
-    walk_together,
 )
 
 
@@ -159,6 +156,7 @@ def test_actors_masks_and_actions_differ_from_step_to_step() -> None:
 # ---- seeds and pools
 
 
+@pytest.mark.filterwarnings("error")
 def test_the_same_seed_plays_the_same_whatever_the_pool_and_another_does_not() -> None:
     played = []
     for seed in (1, 1, 2):
@@ -253,70 +251,6 @@ def test_one_environment_alone_is_an_environment() -> None:
         env.reset()
 
 
-# ---- several agents in one world
-
-
-def test_each_agent_of_a_world_is_an_environment_of_its_own() -> None:
-    pool = pool_of(walk_together, 4, num_agents=2)
-    obs = pool.reset(0)
-    for _ in range(2):
-        obs = pool.act(moves(obs, [0, 1, 2, 1]))
-    assert obs.features["Walker"].values.tolist() == [[-2.0], [0.0], [2.0], [0.0]]
-    obs = pool.act(moves(obs, 1))
-    assert obs.done.tolist() == [True] * 4
-    pool.close()
-
-
-def test_worlds_with_several_agents_play_the_same_in_every_pool() -> None:
-    together = pool_of(walk_together, 8, num_agents=2)
-    in_threads = ThreadedVecEnv(make(walk_together, num_agents=2), 8, num_threads=2)
-    assert play(together, 8, 3) == play(in_threads, 8, 3)
-    together.close()
-    in_threads.close()
-
-
-def test_evaluation_plays_whole_worlds() -> None:
-    pool = EpisodeVecEnv(make(walk_together, num_agents=3), 6)
-    obs, running = pool.reset(1)
-    while len(running):
-        (all_obs, _), (obs, running) = pool.step(moves(obs, 1))
-    assert all_obs.done.tolist() == [True] * 6
-    obs, running = pool.reset(env_id=[0, 1, 2])
-    assert running.tolist() == [0, 1, 2]
-    pool.close()
-
-
-def test_an_action_that_is_awaited_too_early_is_an_error_and_no_deadlock() -> None:
-    pool = pool_of(one_after_the_other, num_agents=2)
-    with pytest.raises(ValueError, match="agent 0 waits for its action before agent 1 of the same world has handed in"):
-        pool.act(moves(pool.reset(), 1))
-    pool.close()
-
-
-def test_games_of_one_world_that_do_not_end_together_are_an_error() -> None:
-    pool = pool_of(one_ends_early, num_agents=2)
-    obs = pool.reset()
-    with pytest.raises(ValueError, match=r"agent 1 goes on after the game of agent 0 is over: games of one world end"):
-        pool.act(moves(obs, 1))
-    pool.close()
-
-
-def test_part_of_a_world_can_neither_be_made_nor_stepped() -> None:
-    env = make(walk_together, num_agents=2)
-    with pytest.raises(ValueError, match="2 agents in each world; num_envs is 3 .* must be a multiple of 2"):
-        ThreadedVecEnv(env, 3)
-    with pytest.raises(
-        ValueError, match=r"2 agents in each world, and none of them .* enn_ppo.play and entity_gym.check: .*load_agent"
-    ):
-        env()
-    pool = ThreadedVecEnv(env, 4)
-    obs = pool.reset()
-    with pytest.raises(ValueError, match=r"\(environment 2\): the 2 agents of a world are stepped together: .* 2 to 3"):
-        pool.act({"Move": moves(obs, 1)["Move"][[0, 1, 2]]}, [0, 1, 2])
-    pool.reset()
-    pool.close()
-
-
 # ---- programs that do not behave
 
 
@@ -332,19 +266,19 @@ def test_what_a_program_raises_keeps_its_type_and_names_the_environment() -> Non
     pool.close()
 
 
-def test_a_program_that_returns_is_an_error_that_says_what_it_must_do() -> None:
-    pool = pool_of(leave_after_one_game)
-    obs = pool.reset()
-    with pytest.raises(ValueError, match="leave_after_one_game returned while the trainer goes on: it must play game"):
+@pytest.mark.parametrize(
+    ("main", "message"),
+    [
+        (leave_after_one_game, "leave_after_one_game returned while the trainer goes on: it must play game after game"),
+        (leave_by_exit, "leave_by_exit ended with SystemExit while the trainer goes on"),
+    ],
+)
+def test_a_program_that_ends_is_an_error_that_says_what_it_must_do(main: Any, message: str) -> None:
+    pool = pool_of(main)
+    with pytest.raises(ValueError, match=message):
+        obs = pool.reset()
         for _ in range(3):
             obs = pool.act(moves(obs, 1))
-    pool.close()
-
-
-def test_a_program_that_exits_is_an_error_and_does_not_exit_the_trainer() -> None:
-    pool = pool_of(leave_by_exit)
-    with pytest.raises(ValueError, match="leave_by_exit ended with SystemExit while the trainer goes on"):
-        pool.reset()
     pool.close()
 
 
@@ -396,14 +330,25 @@ def asks_for_more(agent: Agent, config: Any, seed: int) -> None:
     agent.act(Obs(Jump, score=0, actors=[Walker(0)]))
 
 
-def asks_twice(agent: Agent, config: Any, seed: int) -> None:
-    agent.act_async(Obs(Move, score=0, actors=[Walker(0)]))
-    agent.act_async(Obs(Move, score=0, actors=[Walker(0)]))
+def shows_no_number(agent: Agent, config: Any, seed: int) -> None:
+    agent.act(Obs(Move, score=0, actors=[Walker(float("nan"))]))  # type: ignore[arg-type]
 
 
-def ends_while_it_waits(agent: Agent, config: Any, seed: int) -> None:
-    agent.act_async(Obs(Move, score=0, actors=[Walker(0)]))
-    agent.game_over(Obs(Move, score=0))
+def shows_text(agent: Agent, config: Any, seed: int) -> None:
+    agent.act(Obs(Move, score=0, actors=[Walker("3")]))  # type: ignore[arg-type]
+
+
+def shows_too_much(agent: Agent, config: Any, seed: int) -> None:
+    agent.act(Obs(Move, score=0, actors=[Walker(2**2000)]))
+
+
+def measures_nothing(agent: Agent, config: Any, seed: int) -> None:
+    agent.act(Obs(Move, score=0, actors=[Walker(0)], metrics={"q": float("nan")}))
+
+
+def ends_with_nonsense(agent: Agent, config: Any, seed: int) -> None:
+    agent.act(Obs(Move, score=0, actors=[Walker(0)]))
+    agent.game_over({"score": 1})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -411,8 +356,14 @@ def ends_while_it_waits(agent: Agent, config: Any, seed: int) -> None:
     [
         (shows_a_stranger, r"entity type 'Stranger' was not declared: add \.entity\(Stranger\)"),
         (asks_for_more, r"action 'Jump' was not declared: add \.action\(Jump\)"),
-        (asks_twice, "agent 0 asked for another action before it received the one"),
-        (ends_while_it_waits, "agent 0: the game is over before it received the action"),
+        (shows_no_number, r"shows_no_number \(environment 0\): feature 'x' of entity 0 of type 'Walker' is nan"),
+        (
+            shows_text,
+            r"shows_text \(environment 0\): features of 'Walker' are not rows of 1 numbers each: they are \[\['3'",
+        ),
+        (shows_too_much, r"shows_too_much \(environment 0\): features of 'Walker' are not rows of 1 numbers each"),
+        (measures_nothing, r"measures_nothing \(environment 0\): metrics\['q'\] is nan; it must be a finite number"),
+        (ends_with_nonsense, "is no Obs; agents are shown Obs"),
     ],
 )
 def test_what_a_program_may_not_do_is_an_error(main: Any, message: str) -> None:
@@ -448,6 +399,78 @@ def test_a_program_can_ask_whether_the_trainer_is_gone() -> None:
     assert gone == [False, True]
 
 
+# ---- programs that do not leave
+
+
+def closes_soon(pool: ThreadedVecEnv) -> bool:
+    """Whether it is closed within 10 seconds."""
+    closing = threading.Thread(target=pool.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    return not closing.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore:.*it is left behind:RuntimeWarning")
+def test_programs_that_hang_are_waited_for_all_at_once_and_not_one_after_the_other() -> None:
+    go_on = threading.Event()
+    pool = ThreadedVecEnv(make(hang_after_one_step, go_on, time_limit=0.5), 40)
+    obs = pool.reset()
+    with pytest.raises(ValueError, match=r"\(time_limit\)"):
+        pool.act(moves(obs, 1))
+    assert closes_soon(pool)  # half a second for all of them, and not for each
+    go_on.set()
+
+
+class CtrlC:
+    """A queue at which the user presses Ctrl-C."""
+
+    def get(self, timeout: float) -> Any:
+        raise KeyboardInterrupt
+
+    def put(self, obs: Any) -> None:
+        pass
+
+
+def test_a_program_that_was_not_waited_for_any_longer_has_little_time_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("entity_gym.agents.train_env.LEAVING_AT_ONCE", 0.1)
+    go_on = threading.Event()
+    slots: Any = make(hang_after_one_step, go_on).make_slots(
+        2, first_env=0, autoreset=True, final_observations="none", entity_ids=False
+    )
+    pool = SlotVecEnv(slots)
+    obs = pool.reset()
+    slots.envs[0]._run.observations = CtrlC()
+    with pytest.raises(KeyboardInterrupt):
+        pool.act(moves(obs, 1))
+    with pytest.warns(RuntimeWarning, match="has not returned 0.1 seconds after .* left behind"):
+        pool.close()
+    go_on.set()
+
+
+def waits_in_our_lines(agent: Agent, config: threading.Event, seed: int) -> None:
+    agent.act(Obs(Move, score=0, actors=[Walker(0)]))
+
+
+def test_a_program_that_waits_for_us_is_told_at_the_line_that_asked() -> None:
+    env = make(waits_in_our_lines)()
+    env.reset()
+    assert re.search(r"test_train_env\.py:\d+ in waits_in_our_lines\(\)", env._running().position())
+    env.close()
+
+
+def nobody_acts(agent: Agent, config: Any, seed: int) -> None:
+    while agent.act_each(Obs(Move, score=0, entities=[Walker(0)])) is not None:
+        agent.game_over(Obs(Move, score=1))
+
+
+def test_a_game_in_which_nobody_acts_is_warned_of() -> None:
+    pool = ThreadedVecEnv(make(nobody_acts), 1)
+    obs = pool.reset()
+    with pytest.warns(UserWarning, match="nobody_acts: nobody acted in a whole game, so nothing can be learned"):
+        pool.act({name: mask.actors.clone() for name, mask in obs.action_masks.items()})
+    pool.close()
+
+
 # ---- building
 
 
@@ -468,9 +491,6 @@ def test_a_builder_refuses_what_cannot_be() -> None:
         builder.build(lambda agent: None)
     with pytest.raises(ValueError, match="main is 3; it must be a function"):
         builder.build(3)  # type: ignore[arg-type]
-    for num_agents in (0, True, 1.5):
-        with pytest.raises(ValueError, match="num_agents is .*; it must be a whole number, at least 1"):
-            builder.build(walk, num_agents=num_agents)  # type: ignore[arg-type]
     for time_limit in (0, -1.0, "1"):
         with pytest.raises(ValueError, match="time_limit is .*; it must be a number of seconds above 0"):
             builder.build(walk, time_limit=time_limit)  # type: ignore[arg-type]
@@ -503,19 +523,14 @@ def test_fields_of_the_config_can_be_set_to_other_values() -> None:
         make(walk).configured({"size": 4})
 
 
-def test_everything_is_quiet_when_all_behave() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        pool = pool_of(walk, 3)
-        play(pool, 5, 0)
-        pool.close()
-    wait_for_none = threading.Event()
-    wait_for_none.set()
-    wait_for(wait_for_none)
-
-
-def test_programs_take_no_env_info_and_say_how_they_are_configured() -> None:
+def test_a_program_has_a_name_no_picture_and_no_env_info() -> None:
+    assert make(walk).__name__ == "tests.entity_gym.agents.programs.walk"  # the title of whoever plays it
     pool = pool_of(walk, 1)
+    pool.reset()
+    with pytest.raises(
+        NoPictureError, match=r"walk draws itself, if at all, in its own loop: there is nothing to film"
+    ):
+        pool.render([0])
     with pytest.raises(ValueError, match="walk takes no env_info: its parameters are the fields of its config"):
         pool.reset(env_info=[{"number": 3}])
     pool.close()
