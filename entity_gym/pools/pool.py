@@ -72,7 +72,7 @@ _ROUNDS = 5
 _SECONDS_PER_ROUND = 0.02
 _SECONDS = 2.0  # after which no other round is begun
 
-_READY, _LOST = int(Status.READY), int(Status.LOST)
+_READY, _LOST, _OVER = int(Status.READY), int(Status.LOST), int(Status.OVER)
 
 
 def make_slots(
@@ -205,6 +205,7 @@ class SlotVecEnv(VecEnv):
             obs = self.slots.act(actions, ids)
             self._mark(ids, _READY)
             if obs is not None:
+                self._mark_over(obs)
                 return obs
         self.slots.check(actions, ids)
         return self._do_and_collect(ids, lambda lo, hi, worker: self.slots.step(actions, ids, lo, hi, worker))
@@ -322,6 +323,7 @@ class SlotVecEnv(VecEnv):
         run = run_serially if self._waiting else self._workers.run  # workers may be busy for long
         obs = self.slots.collect(ids, run)
         self._mark(ids, _READY)
+        self._mark_over(obs)
         return obs
 
     def _mark(self, ids: EnvIds, status: int) -> None:
@@ -329,6 +331,11 @@ class SlotVecEnv(VecEnv):
             self._statuses.of.fill(status)
         else:
             self._statuses.of[ids] = status
+
+    def _mark_over(self, obs: VecObs) -> None:
+        """Without autoreset: note whose episodes have ended."""
+        if not self.slots.autoreset and obs.done.any():
+            self._statuses.of[obs.env_id[obs.done]] = _OVER
 
     def _submit(self, ids: EnvIds, do: Callable[[int, int, int], None]) -> None:
         """Have do(lo, hi, worker) called without waiting; `_await_next` waits."""
@@ -400,6 +407,7 @@ class ListEnv(SlotVecEnv):
         compile: false runs a compiled environment's source as ordinary Python, for debugging.
         boundscheck: check a compiled environment's array indices while it runs.
         entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
+        autoreset: see `VecEnv`.
 
     Raises:
         ValueError: for an argument that is not allowed.
@@ -416,11 +424,13 @@ class ListEnv(SlotVecEnv):
         compile: bool = True,
         boundscheck: bool = False,
         entity_ids: bool = False,
+        autoreset: bool = True,
     ) -> None:
         slots = make_slots(
             env,
             num_envs,
             first_env=first_env,
+            autoreset=autoreset,
             final_observations=final_observations,
             compile=compile,
             boundscheck=boundscheck,
@@ -465,6 +475,7 @@ class ThreadedVecEnv(SlotVecEnv):
         entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
         background: with one thread, steps that are sent are taken by a thread of their own, so that the caller can do
             something else until `recv`.
+        autoreset: see `VecEnv`.
 
     Attributes:
         num_threads: the number of threads in use.
@@ -488,15 +499,21 @@ class ThreadedVecEnv(SlotVecEnv):
         thread_affinity_offset: int = -1,
         entity_ids: bool = False,
         background: bool = False,
+        autoreset: bool = True,
     ) -> None:
         check_num_envs(num_envs)
         check_affinity(thread_affinity_offset)
+        if num_threads == "auto" and not autoreset:
+            raise ValueError(
+                "num_threads is 'auto', which tries steps with autoreset; give a number where there is none"
+            )
         asked = len(usable_cores()) if num_threads == "auto" else check_num_threads(num_threads)
         most = min(asked, num_envs)
         slots = make_slots(
             env,
             num_envs,
             first_env=first_env,
+            autoreset=autoreset,
             final_observations=final_observations,
             num_workers=numbers_of_workers(most, background=background),
             compile=compile,

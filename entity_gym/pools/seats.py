@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from statistics import fmean
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.obs_rows import CRASHED, Shown
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
-from entity_gym.pools.episodes import Episode, EpisodeStep, EpisodeVecEnv, Running, RunningEpisodes
 from entity_gym.pools.players import Opponents, Part, PlayerMapping, Seating
 from entity_gym.pools.slots import EnvIds, check_state
 from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info
@@ -25,16 +23,37 @@ from entity_gym.spaces import ObsSpace
 TIE = 1e-6  # scores that differ by less than this share of their size are equal: sums of float32 rewards are not exact
 
 
-class _Seated:
-    """A pool as the learner sees it, with the learner's seats, the last observations of all players, and running scores."""
+class SeatedVecEnv(VecEnv):
+    """A pool as the learner sees it: one player of each environment is its own, the others move inside.
 
-    pool: Any
+    Frames are as `Seating.show` has them for the learner's player, with its own reward. To `end_of_episode_info` is added
+    `opponent` (its name), `opponent_reward` (the score of the best of the other players) and `win_rate` (1 for a win, 0.5
+    for a tie with the best of the others, 0 for a loss). A player's score is the sum of its rewards; where the world does
+    not tell them apart, `score_<player>` of its own info if that is there.
+
+    There is no asynchronous form.
+
+    Args:
+        pool: the environments; belongs to this one from now on.
+        mapping: of their world, see `players_of`.
+        opponents: play the other players.
+        seats: (N,) the learner's player in each environment. None: `i % num_players` in environment i.
+        zero_sum: whether the learner's reward is its own less the mean of the others', in the place of its own.
+
+    Attributes:
+        pool: the environments, as all players together see them.
+
+    Raises:
+        ValueError: a seat that is none of the players.
+    """
+
+    pool: VecEnv
     #: Called with the frames of the opponents, their players and their actions, before a step is taken; None: nobody watches.
     on_opponents: Callable[[VecObs, EnvIds, Mapping[str, VecAction]], None] | None = None
 
     def __init__(
         self,
-        pool: Any,
+        pool: VecEnv,
         mapping: PlayerMapping,
         opponents: Opponents,
         seats: Sequence[int] | None = None,
@@ -54,22 +73,16 @@ class _Seated:
         self._latest: tuple[Seating, Part] | None = None  # of what was shown last, so that acting on it costs less
 
     def obs_space(self) -> ObsSpace:
-        """Return the space of their observations."""
-        space: ObsSpace = self.pool.obs_space()
-        return space
+        return self.pool.obs_space()
 
     def action_space(self) -> Mapping[str, ActionSpace]:
-        """Return their action spaces by name."""
-        spaces: Mapping[str, ActionSpace] = self.pool.action_space()
-        return spaces
+        return self.pool.action_space()
 
     def __len__(self) -> int:
         return len(self.pool)
 
     def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
-        """Draw some of the environments, each as a (height, width, 3) image."""
-        images: list[NDArray[np.uint8]] = self.pool.render(env_ids)
-        return images
+        return self.pool.render(env_ids)
 
     @property
     def seats(self) -> NDArray[np.int64]:
@@ -77,13 +90,54 @@ class _Seated:
         return self._seats.copy()
 
     def close(self) -> None:
-        """Release everything. May be called twice."""
         self.pool.close()
 
-    def _start(self, obs: VecObs) -> VecObs:
-        """Return the learner's view of first observations."""
-        self._scores[obs.env_id] = 0.0
+    def rotate(self) -> None:
+        """Give the learner the next player of each environment, from the next reset on."""
+        self._seats = (self._seats + 1) % self.mapping.num_players
+
+    def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
+        self._check_info(env_info)
+        obs = self.pool.reset(seed, env_info)
+        self._scores[:] = 0.0
         return self._show(obs)
+
+    def configure(self, env_info: EnvInfo) -> None:
+        self._check_info(env_info)
+        self.pool.configure(env_info)
+
+    def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
+        ids = self._everyone if env_id is None else check_env_id(env_id, len(self))
+        return self._show_step(self.pool.act(self._join(actions, ids), env_id))
+
+    def under_way(self) -> str:
+        return self.pool.under_way()
+
+    @property
+    def can_save(self) -> bool:
+        return self.pool.can_save
+
+    def state(self) -> dict[str, Any]:
+        own = {"scores": self._scores.copy(), "seats": self._seats.copy(), "opponents": self.opponents.state()}
+        return {"pool": self.pool.state(), **own}
+
+    def load_state(self, state: Mapping[str, Any]) -> VecObs:
+        check_state(state, "pool", "scores", "seats", "opponents")
+        scores, seats = np.array(state["scores"]), np.array(state["seats"])
+        if scores.shape != self._scores.shape:
+            raise ValueError(
+                f"the saved state has {scores.shape[0]} environments of {scores.shape[1]} players; this pool has "
+                f"{self._scores.shape[0]} of {self._scores.shape[1]}"
+            )
+        self._scores, self._seats = scores, seats
+        self.opponents.load_state(state["opponents"])
+        return self._show(self.pool.load_state(state["pool"]))
+
+    def clone(self) -> Self:
+        twin = copy.copy(self)
+        twin.pool, twin.opponents = self.pool.clone(), self.opponents.clone()
+        twin._seats, twin._scores, twin._shown = self._seats.copy(), self._scores.copy(), self._shown.copy()
+        return twin
 
     def _show(self, obs: VecObs) -> VecObs:
         """Return the learner's view of frames that all players see."""
@@ -159,116 +213,6 @@ class _Seated:
                     )
 
 
-class SeatedVecEnv(_Seated, VecEnv):
-    """A pool as the learner sees it: one player of each environment is its own, the others move inside.
-
-    Frames are as `Seating.show` has them for the learner's player, with its own reward. To `end_of_episode_info` is added
-    `opponent` (its name), `opponent_reward` (the score of the best of the other players) and `win_rate` (1 for a win, 0.5
-    for a tie with the best of the others, 0 for a loss). A player's score is the sum of its rewards; where the world does
-    not tell them apart, `score_<player>` of its own info if that is there.
-
-    There is no asynchronous form.
-
-    Args:
-        pool: the environments; belongs to this one from now on.
-        mapping: of their world, see `players_of`.
-        opponents: play the other players.
-        seats: (N,) the learner's player in each environment. None: `i % num_players` in environment i.
-        zero_sum: whether the learner's reward is its own less the mean of the others', in the place of its own.
-
-    Attributes:
-        pool: the environments, as all players together see them.
-
-    Raises:
-        ValueError: a seat that is none of the players.
-    """
-
-    pool: VecEnv
-
-    def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
-        self._check_info(env_info)
-        return self._start(self.pool.reset(seed, env_info))
-
-    def configure(self, env_info: EnvInfo) -> None:
-        self._check_info(env_info)
-        self.pool.configure(env_info)
-
-    def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
-        ids = self._everyone if env_id is None else check_env_id(env_id, len(self))
-        return self._show_step(self.pool.act(self._join(actions, ids), env_id))
-
-    def under_way(self) -> str:
-        return self.pool.under_way()
-
-    @property
-    def can_save(self) -> bool:
-        return self.pool.can_save
-
-    def state(self) -> dict[str, Any]:
-        own = {"scores": self._scores.copy(), "seats": self._seats.copy(), "opponents": self.opponents.state()}
-        return {"pool": self.pool.state(), **own}
-
-    def load_state(self, state: Mapping[str, Any]) -> VecObs:
-        check_state(state, "pool", "scores", "seats", "opponents")
-        scores, seats = np.array(state["scores"]), np.array(state["seats"])
-        if scores.shape != self._scores.shape:
-            raise ValueError(
-                f"the saved state has {scores.shape[0]} environments of {scores.shape[1]} players; this pool has "
-                f"{self._scores.shape[0]} of {self._scores.shape[1]}"
-            )
-        self._scores, self._seats = scores, seats
-        self.opponents.load_state(state["opponents"])
-        return self._show(self.pool.load_state(state["pool"]))
-
-    def clone(self) -> Self:
-        twin = copy.copy(self)
-        twin.pool, twin.opponents = self.pool.clone(), self.opponents.clone()
-        twin._seats, twin._scores, twin._shown = self._seats.copy(), self._scores.copy(), self._shown.copy()
-        return twin
-
-
-class SeatedEpisodeVecEnv(_Seated):
-    """An `EpisodeVecEnv` as the learner sees it, with frames and infos as `SeatedVecEnv` has them.
-
-    The learner plays every side in turn: in environment i player (i + r) % P, in the r-th round of episodes from 0 on.
-
-    Args:
-        pool: the environments; belongs to this one from now on.
-        mapping: of their world, see `players_of`.
-        opponents: play the other players.
-
-    Attributes:
-        pool: the environments, as all players together see them.
-    """
-
-    pool: EpisodeVecEnv
-
-    def __init__(self, pool: EpisodeVecEnv, mapping: PlayerMapping, opponents: Opponents) -> None:
-        super().__init__(pool, mapping, opponents)
-        self._next_seats = self._seats
-        self._running: EnvIds = np.zeros(0, np.int64)
-
-    def reset(
-        self, seed: int | None = None, env_info: EnvInfo | None = None, env_id: EnvIdLike | None = None
-    ) -> Running:
-        """Start episodes; as in `EpisodeVecEnv`."""
-        self._check_info(env_info)
-        obs, self._running = self.pool.reset(seed, env_info, env_id)
-        self._seats = self._next_seats
-        self._next_seats = (self._next_seats + 1) % self.mapping.num_players
-        return Running(self._start(obs), self._running)
-
-    def step(self, actions: Mapping[str, VecAction]) -> EpisodeStep:
-        """Step the environments that are running; as in `EpisodeVecEnv`."""
-        if not len(self._running):
-            return self.pool.step(actions)  # raises: there is nothing to step
-        was, still = self.pool.step(self._join(actions, self._running))
-        self._running = still.env_id
-        obs = self._show_step(was.obs)
-        running = obs if len(still.env_id) == len(was.env_id) else self._show(still.obs)
-        return EpisodeStep(Running(obs, was.env_id), Running(running, still.env_id))
-
-
 class _OnDemand(Mapping[int, Mapping[str, Any]]):
     """Reports of episodes by environment, each made when it is read: most are not."""
 
@@ -307,61 +251,3 @@ def outcome(scores: Sequence[float], player: int) -> dict[str, float]:
     own, best = scores[player], max(others)
     is_tie = abs(own - best) <= TIE * max(1.0, abs(own), abs(best))
     return {"opponent_reward": best, "win_rate": 0.5 if is_tie else float(own > best)}
-
-
-class PlayersTracker(RunningEpisodes):
-    """Follows the running episodes of a pool in which several policies play, each some of the players.
-
-    The reward of a policy's episode is the mean over its players of the sum of their rewards. To `end_of_episode_info` is added
-    `policy` (its name) and, where others play too, who they are (`opponent`), what the best of their players scored
-    (`opponent_reward`) and `win_rate`: 1 for a win, 0.5 for a tie with that one, 0 for a loss, as mean over its players. Scores
-    are those of `SeatedVecEnv`.
-
-    Args:
-        num_envs: N.
-        policies: name -> the players that it plays: each of P players once.
-        first_env: see `RunningEpisodes`.
-    """
-
-    def __init__(self, num_envs: int, policies: Mapping[str, Sequence[int]], first_env: int = 0) -> None:
-        super().__init__((sum(len(players) for players in policies.values()),), num_envs, first_env)
-        self._policies = policies
-
-    def step(self, obs: VecObs, rewards: NDArray[np.float32]) -> list[dict[str, Episode]]:
-        """Take in what `act` returned, and (N, P) what it was worth to each player.
-
-        Returns:
-            The episodes that ended with it, each as every policy has played it.
-        """
-        self.rewards[obs.env_id] += rewards
-        self.lengths[obs.env_id] += 1
-        finished = []
-        for i in np.flatnonzero(obs.done):
-            env = int(obs.env_id[i])
-            sums, length = self.rewards[env].tolist(), int(self.lengths[env])
-            info = obs.end_of_episode_info.get(env, {})
-            scores = None if info == CRASHED else final_scores(sums, info, PLAYER_REWARD in obs.arrays)
-            episodes = {}
-            for name, players in self._policies.items():
-                reward = fmean(sums[player] for player in players)
-                told = {**info, **self._told(name, scores)}
-                episodes[name] = Episode(self.first_env + env, reward, length, bool(obs.truncated[i]), told)
-            finished.append(episodes)
-            self.rewards[env] = 0.0
-            self.lengths[env] = 0
-        return finished
-
-    def _told(self, name: str, scores: Sequence[float] | None) -> dict[str, Any]:
-        """Return the infos of a policy for an episode with these scores of all players; None: the episode crashed."""
-        others = [other for other in self._policies if other != name]
-        if scores is None or not others:
-            return {"policy": name}
-        theirs = [scores[player] for other in others for player in self._policies[other]]
-        results = [outcome([scores[player], *theirs], 0) for player in self._policies[name]]
-        win_rate = fmean(result["win_rate"] for result in results)
-        return {
-            "policy": name,
-            "opponent": ", ".join(others),
-            "opponent_reward": results[0]["opponent_reward"],
-            "win_rate": win_rate,
-        }

@@ -34,7 +34,6 @@ from entity_gym.batch.saving import (
     spaces_to_dict,
 )
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.vec_env import VecEnv
@@ -261,10 +260,10 @@ def test_every_pool_shows_and_pays_the_same(name: str, threads: None) -> None:
 
 
 def test_whole_episodes_carry_every_kind() -> None:
-    env = EpisodeVecEnv(Harbour, 2, compile=False)
-    obs, running = env.reset(1)
-    while len(running):
-        (obs, _), (still, running) = env.step(random_actions(obs, np.random.default_rng(0), env.action_space()))
-        obs, last = still, obs
+    env = ThreadedVecEnv(Harbour, 2, compile=False, autoreset=False)
+    obs = env.reset(1)
+    while len(obs):
+        last = env.act(random_actions(obs, np.random.default_rng(0), env.action_space()), obs.env_id)
+        obs = last.gather(np.flatnonzero(~last.done))
     assert last.truncated.all() and last.reward.any()
     env.close()

@@ -22,7 +22,6 @@ from entity_gym import (
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import Categorical, CompiledEnvironment
 from entity_gym.compiled import Entity as CompiledEntity
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.vec_env import VecEnv
@@ -194,13 +193,6 @@ def test_what_is_under_way_is_waited_for(kind: str, threads: None) -> None:
             env.send(choose("run", [[0]] * 4))
             obs = env.recv()
         assert shown(obs) == [[0, 1, 0.5], [0, 2, 0.5], [0, 3, 0.5], [0, 4, 0.5]]
-
-
-def test_whole_episodes_take_them_at_their_reset() -> None:
-    env = EpisodeVecEnv(Laps, 3, compile=False)
-    obs, running = env.reset(env_info={"laps": [1, 2, 3]}, env_id=[0, 2])
-    assert shown(obs) == [[0, 1, 0.5], [0, 3, 0.5]]
-    assert shown(env.reset().obs) == [[0, 1, 0.5], [0, 2, 0.5], [0, 3, 0.5]]
 
 
 # --- What is refused

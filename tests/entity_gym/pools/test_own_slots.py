@@ -13,7 +13,6 @@ from enn_ppo.settings.config import EnvConfig, RolloutConfig
 from enn_ppo.training.environment import bind_environment
 from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, Environment, Observation, ObsSpace
 from entity_gym import make as make_env
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.python_slots import PythonSlots
@@ -79,11 +78,6 @@ counting = Counting()  # found by its name
 def test_a_pool_asks_for_the_slots(make: Any, threads: None) -> None:
     with make() as pool:
         np.testing.assert_array_equal(pool.reset().features["Thing"].values, [[0, 5], [10, 6], [20, 7]])
-
-
-def test_evaluation_asks_for_them_too() -> None:
-    env = EpisodeVecEnv(counting, 2, seed=1)
-    np.testing.assert_array_equal(env.reset().obs.features["Thing"].values, [[0, 1], [10, 2]])
 
 
 def test_a_pool_of_the_environments_alone_knows_of_no_slots() -> None:
