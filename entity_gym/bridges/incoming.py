@@ -135,13 +135,8 @@ def make_pool(
     if num_workers is not None and num_workers < 1:
         raise ValueError(f"num_workers is {num_workers}; it must be at least 1, or None for one for each core")
     workers = 1 if executor == "list" else min(num_envs, num_workers or os.cpu_count() or 1)
-    if executor != "process":
-        return ThreadedVecEnv(
-            env, num_envs, workers, seed=seed, final_observations=final_observations, autoreset=autoreset
-        )
-    if not autoreset:
-        raise ValueError("autoreset=False is not there for executor='process'; use 'list' or 'thread'")
-    return ProcessVecEnv(env, num_envs, workers, seed=seed, final_observations=final_observations)
+    pool = ProcessVecEnv if executor == "process" else ThreadedVecEnv
+    return pool(env, num_envs, workers, seed=seed, final_observations=final_observations, autoreset=autoreset)
 
 
 def _callables(module: ModuleType) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.obs_rows import CRASHED
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecObs
 from entity_gym.pools.seats import final_scores, outcome
 
@@ -104,7 +103,7 @@ class EpisodeTracker:
             env = int(obs.env_id[i])
             sums, length = self.rewards[env].tolist(), int(self.lengths[env])
             info = obs.end_of_episode_info.get(env, {})
-            scores = None if info == CRASHED else final_scores(sums, info, PLAYER_REWARD in obs.arrays)
+            scores = final_scores(sums, info, PLAYER_REWARD in obs.arrays)
             for name, players in self._policies.items():
                 reward = fmean(sums[player] for player in players)
                 told = {**info, **self._told(name, scores)}
@@ -113,10 +112,10 @@ class EpisodeTracker:
             self.lengths[env] = 0
         return finished
 
-    def _told(self, name: str, scores: Sequence[float] | None) -> dict[str, Any]:
-        """Return the infos of a policy for an episode with these scores of all players; None: the episode crashed."""
+    def _told(self, name: str, scores: Sequence[float]) -> dict[str, Any]:
+        """Return the infos of a policy for an episode with these scores of all players."""
         others = [other for other in self._policies if other != name]
-        if scores is None or not others:
+        if not others:
             return {"policy": name}
         theirs = [scores[player] for other in others for player in self._policies[other]]
         results = [outcome([scores[player], *theirs], 0) for player in self._policies[name]]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
-from entity_gym.batch.obs_rows import CRASHED, Shown
+from entity_gym.batch.obs_rows import Shown
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
 from entity_gym.pools.players import Opponents, Part, PlayerMapping, Seating
 from entity_gym.pools.slots import EnvIds, check_state
@@ -173,8 +173,6 @@ class SeatedVecEnv(VecEnv):
 
         def report(env_id: int) -> Mapping[str, Any]:
             row, info = row_of[env_id], reported.get(env_id, {})
-            if info == CRASHED:  # nobody won
-                return info
             of_players = final_scores(scores[row].tolist(), info, players_are_told)
             return {**info, **outcome(of_players, int(seats[row])), "opponent": opponents[row]}
 

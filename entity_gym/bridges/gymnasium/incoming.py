@@ -143,7 +143,7 @@ def from_gymnasium(
         executor: "list" steps the environments in the calling thread, "thread" in several threads (`ThreadedVecEnv`), "process"
             in worker processes (`ProcessVecEnv`).
         autoreset: whether a new episode follows each that ends. Otherwise each environment plays one episode, and the batch
-            shrinks as they end (see `VecEnv`); not for processes.
+            shrinks as they end (see `VecEnv`).
         num_workers: number of threads or processes. None: one for each core, at most one for each environment.
         final_observations: which last observations to keep in `VecObs.final`.
         observation_space: replaces the environment's own. If an environment declares none, the space is inferred

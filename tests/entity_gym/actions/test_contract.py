@@ -24,7 +24,6 @@ from entity_gym import (
 )
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
-from entity_gym.batch.obs_rows import crashed
 from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool
 from entity_gym.batch.saving import (
     observation_from_state,
@@ -142,13 +141,11 @@ def test_an_offer_that_does_not_fit_is_refused(kind: str) -> None:
 
 
 @every_kind
-def test_frames_are_put_together_and_taken_out_and_last_ones_offer_nothing(kind: str) -> None:
+def test_frames_are_put_together_and_taken_out(kind: str) -> None:
     offer = KINDS[kind][2]
     obs = batch(kind, yard(offer), yard(), yard(offer, walls=2))
     swapped = VecObs.cat([obs.gather(np.array([2])), obs.gather(np.array([0, 1]))])
     assert swapped.action_masks["do"] == batch(kind, yard(offer, walls=2), yard(offer), yard()).action_masks["do"]
-    final = crashed(obs, obs).final
-    assert final is not None and final.action_masks["do"].actors.to_list() == [[], [], []]
 
 
 @every_kind

@@ -318,7 +318,6 @@ def test_the_factory_is_what_every_pool_takes() -> None:
         ((lambda: CartPole().as_environment(),), r"has entities already: give it to ListEnv"),
         ((Line, 0), r"num_envs is 0; it must be at least 1"),
         ((Line, 1, 0, "threads"), r"executor is 'threads'; allowed: 'list', 'thread', 'process'"),
-        ((Line, 1, 0, "process", False), r"autoreset=False is not there for executor='process'"),
     ],
 )
 def test_what_is_no_environment_is_refused(arguments: Any, message: str) -> None:

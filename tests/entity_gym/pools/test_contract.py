@@ -202,7 +202,6 @@ def test_steps_are_counted_from_the_first_observation_of_each_episode(pool: Make
 # --- Without autoreset
 
 
-@in_process
 def test_without_autoreset_the_batch_shrinks_as_episodes_end(pool: MakePool) -> None:
     with pool(Counter, 3, autoreset=False) as env:
         seen = [env.reset(env_info={"limit": [2, 1, 3]})]
@@ -235,7 +234,6 @@ def test_without_autoreset_the_batch_shrinks_as_episodes_end(pool: MakePool) -> 
         assert env.act(add(1, 1, 1)).done.tolist() == [False, True, False]
 
 
-@in_process
 def test_without_autoreset_an_episode_that_has_ended_takes_no_step(pool: MakePool) -> None:
     over = r"the episode of Counter \(environment 1\) has ended, and there is no autoreset; step those that go on, or call reset"
     with pool(Counter, 2, autoreset=False, batch_size=1) as env:
@@ -253,7 +251,6 @@ def test_without_autoreset_an_episode_that_has_ended_takes_no_step(pool: MakePoo
         assert totals(env.reset()) == [0, 0]
 
 
-@in_process
 def test_whole_episodes_are_those_with_autoreset(pool: MakePool) -> None:
     """Each environment's first episode, step for step; the last observation of it is what autoreset keeps in `final`."""
     with ListEnv(Zoo, 9, seed=3, final_observations="all") as again, pool(Zoo, 9, seed=3, autoreset=False) as env:
