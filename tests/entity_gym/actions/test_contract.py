@@ -36,7 +36,7 @@ from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.vec_env import VecEnv
-from tests.entity_gym.pools.harbour import Harbour
+from tests.entity_gym.actions.harbour import Harbour
 from tests.entity_gym.pools.kinds_of_pools import contents
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import Script, making

@@ -241,13 +241,6 @@ def test_a_python_environment_refuses_when_the_episode_begins() -> None:
         assert error.value.__notes__ == ["raised by PythonLaps (environment 1) in configure()"]
 
 
-def test_there_is_one_value_for_each_environment(make: Callable[[int], VecEnv]) -> None:
-    with make(2) as env:
-        env.reset()
-        with pytest.raises(ValueError, match=r"env_info\['laps'\] is 3 values; give one value for each of 2"):
-            env.configure({"laps": [1, 2, 3]})
-
-
 def test_a_pool_of_ones_own_that_has_no_configure_says_so() -> None:
     class Own(ListEnv):
         configure = VecEnv.configure

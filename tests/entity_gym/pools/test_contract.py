@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym import Action, Observation
+from entity_gym import Action, Environment, Observation
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
@@ -504,6 +504,23 @@ def test_a_saved_state_is_not_touched_by_later_steps_and_can_be_loaded_again(poo
             assert totals(env.act(add(1, 1))) == [2, 3]
 
 
+class Unsaved(Counter):
+    state, load_state = Environment.state, Environment.load_state
+
+
+def test_what_cannot_be_saved_says_so(pool: MakePool) -> None:
+    with pool(Unsaved, 2) as env:
+        env.reset()
+        assert not env.can_save
+        with pytest.raises(NotImplementedError, match=r"Unsaved does not implement state\(\)"):
+            env.state()
+        with pytest.raises(
+            ValueError, match=r"a copy needs environments that can be saved; Unsaved does not implement both"
+        ):
+            env.clone()
+        assert totals(env.act(add(1, 2))) == [1, 2]  # and goes on
+
+
 # --- Parameters of episodes
 
 
@@ -578,9 +595,16 @@ def test_some_environments_are_drawn(pool: MakePool) -> None:
 
 
 def test_closing_twice_is_allowed_and_a_closed_pool_says_so(pool: MakePool) -> None:
-    env = pool(Counter, 3)
+    made: list[Counter] = []
+
+    def make() -> Counter:
+        made.append(Counter())
+        return made[-1]
+
+    env = pool(make, 3)
     env.reset()
     env.close()
+    assert all(each.closed == 1 for each in made)  # workers have copies
     env.close()
     for call in (
         env.reset,

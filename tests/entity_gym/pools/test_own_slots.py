@@ -80,11 +80,6 @@ def test_a_pool_asks_for_the_slots(make: Any, threads: None) -> None:
         np.testing.assert_array_equal(pool.reset().features["Thing"].values, [[0, 5], [10, 6], [20, 7]])
 
 
-def test_a_pool_of_the_environments_alone_knows_of_no_slots() -> None:
-    with ListEnv(Numbered, 2, seed=3) as pool:
-        np.testing.assert_array_equal(pool.reset().features["Thing"].values, [[-1, 3], [-1, 4]])
-
-
 def test_what_is_made_already_takes_no_arguments() -> None:
     with pytest.raises(ValueError, match=r"env\.kwargs \{'size': 3\} cannot be given to .*counting"):
         bind_environment(EnvConfig(id=f"{__name__}:counting", kwargs={"size": 3}))

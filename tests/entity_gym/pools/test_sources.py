@@ -11,50 +11,11 @@ import pytest
 
 from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, Environment, Observation, ObsSpace
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import make
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import choose
-
-POOLS: dict[str, Callable[..., VecEnv]] = {
-    "list": ListEnv,
-    "thread": ThreadedVecEnv,
-    "make": make,
-    "make list": lambda env, n: make(env, n, executor="list"),
-}
-
-
-@pytest.fixture(params=POOLS)
-def pool(request: pytest.FixtureRequest) -> Callable[..., VecEnv]:
-    return POOLS[request.param]
-
-
-# --- Every pool takes every kind of environment
-
-
-def test_gymnasium_objects_are_stepped_once_each(pool: Callable[..., VecEnv]) -> None:
-    gymnasium = pytest.importorskip("gymnasium")
-    from entity_gym.bridges.gymnasium.incoming import gymnasium_worlds
-
-    class Steps(gymnasium.Env):  # type: ignore[misc, name-defined]
-        observation_space = gymnasium.spaces.Box(0, 100, (1,), np.float32)
-        action_space = gymnasium.spaces.Discrete(2)
-
-        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            self.steps = 0
-            return np.zeros(1, np.float32), {}
-
-        def step(self, action: Any) -> Any:
-            self.steps += 1
-            return np.array([self.steps], np.float32), 0.0, False, False, {}
-
-    with pool(gymnasium_worlds([Steps(), Steps()]), 2) as env:
-        obs = env.reset()
-        for _ in range(3):
-            obs = env.act(choose(next(iter(obs.action_masks)), [[0], [0]]))
-        assert [rows.values.ravel().tolist() for rows in obs.features.values()] == [[3, 3]]
 
 
 def test_a_list_plays_a_compiled_world_compiled() -> None:

@@ -50,23 +50,6 @@ def test_what_is_no_array_comes_along(pool: ProcessVecEnv) -> None:
     assert obs.final is not None and obs.final.env_id.tolist() == [0]
 
 
-# --- Saving, parameters, drawing
-
-
-@in_threads
-def test_what_cannot_be_saved_says_so() -> None:
-    with ProcessVecEnv(Fragile, 2, 2) as env:
-        assert not env.can_save
-        with pytest.raises(ValueError, match="state was called before reset"):
-            env.state()
-        env.reset()
-        with pytest.raises(NotImplementedError, match=r"Fragile does not implement state\(\)"):
-            env.state()
-        with pytest.raises(ValueError, match="a copy needs environments that can be saved; Fragile does not"):
-            env.clone()
-        assert steps(env.act(do("live", "live"))) == [1, 1]
-
-
 FACTORIES = {
     "a Python world's class": Zoo,
     "a function": big_zoo,
