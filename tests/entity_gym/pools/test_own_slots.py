@@ -11,7 +11,15 @@ import pytest
 
 from enn_ppo.settings.config import EnvConfig, RolloutConfig
 from enn_ppo.training.environment import bind_environment
-from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, Environment, Observation, ObsSpace
+from entity_gym import (
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    Environment,
+    Observation,
+    ObsSpace,
+    registry,
+)
 from entity_gym import make as make_env
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
@@ -80,6 +88,26 @@ def test_a_pool_asks_for_the_slots(make: Any, threads: None) -> None:
         np.testing.assert_array_equal(pool.reset().features["Thing"].values, [[0, 5], [10, 6], [20, 7]])
 
 
+def limited(max_episode_steps: int = 100) -> Environment:
+    env = Numbered()
+    env.number = float(max_episode_steps)
+    return env
+
+
+def test_training_binds_a_registered_limit_to_the_name_that_the_world_has_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+    registry.register("Limited", limited, max_episode_steps=5)
+    pools = [
+        make_env("Limited", 1),
+        bind_environment(EnvConfig(id="Limited")).make_vec_env(RolloutConfig(num_envs=1), 0),
+    ]
+    for pool in pools:
+        assert pool.reset().features["Thing"].values[0, 0] == 5
+        pool.close()
+
+
 def test_what_is_made_already_takes_no_arguments() -> None:
     with pytest.raises(ValueError, match=r"env\.kwargs \{'size': 3\} cannot be given to .*counting"):
         bind_environment(EnvConfig(id=f"{__name__}:counting", kwargs={"size": 3}))
@@ -123,8 +151,12 @@ def test_a_world_over_arrays_plays_alike_in_every_pool(make: Any, threads: None)
 
 def test_a_world_over_arrays_is_trained_with_its_parameters() -> None:
     bound = bind_environment(EnvConfig(id="examples.walks:Walks", kwargs={"length": 1}))
+    given = bind_environment(EnvConfig(), functools.partial(Walks, length=1))  # as pools take it
+    with given.make_vec_env(RolloutConfig(num_envs=8), 0) as pool:
+        expected = content(pool.reset())
     with bound.make_vec_env(RolloutConfig(num_envs=8), 0) as pool:
         obs = pool.reset()
+        assert content(obs) == expected
         assert set(np.abs(obs.features["Goal"].values[:, 0])) == {1}
         with pytest.raises(ValueError, match=r"Walks does not implement configure\(\), so it takes no env_info"):
             pool.configure([{}] * 8)
