@@ -174,6 +174,13 @@ class SlotVecEnv(VecEnv):
     def batch_size(self) -> int:
         return self._batch_size
 
+    @property
+    def envs(self) -> list[Environment]:
+        """The environments, where they are Python objects."""
+        if not isinstance(self.slots, PythonSlots):
+            raise AttributeError(f"environments of {type(self.slots).__name__} are no Python objects")
+        return self.slots.envs
+
     def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
         self.prepare_reset(seed, env_info)
         return self.start(self._everyone)
@@ -394,58 +401,6 @@ def _part(ids: EnvIds, do: Callable[[int, int, int], None], lo: int, hi: int) ->
     return Task(ids[lo:hi], lambda worker: do(lo, hi, worker))
 
 
-class ListEnv(SlotVecEnv):
-    """Steps environments in the calling thread.
-
-    Args:
-        env: what the environments are made from, of any kind; see `EnvSource`.
-        num_envs: at least 1.
-        seed: see `VecEnv.reset`.
-        final_observations: the last observations to keep in `VecObs.final`.
-        first_env: the number of environment 0 in seeds and messages, where this pool is a part of a larger one.
-        batch_size: how many environments `recv` returns. None: all.
-        compile: false runs a compiled environment's source as ordinary Python, for debugging.
-        boundscheck: check a compiled environment's array indices while it runs.
-        entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
-        autoreset: see `VecEnv`.
-
-    Raises:
-        ValueError: for an argument that is not allowed.
-    """
-
-    def __init__(
-        self,
-        env: EnvSource,
-        num_envs: int,
-        seed: int = 0,
-        final_observations: FinalObservations = "truncated",
-        first_env: int = 0,
-        batch_size: int | None = None,
-        compile: bool = True,
-        boundscheck: bool = False,
-        entity_ids: bool = False,
-        autoreset: bool = True,
-    ) -> None:
-        slots = make_slots(
-            env,
-            num_envs,
-            first_env=first_env,
-            autoreset=autoreset,
-            final_observations=final_observations,
-            compile=compile,
-            boundscheck=boundscheck,
-            entity_ids=entity_ids,
-        )
-        super().__init__(slots, batch_size=batch_size, seed=seed)
-
-    @property
-    def envs(self) -> list[Environment]:
-        """The environments, where they are Python objects."""
-        if not isinstance(self.slots, PythonSlots):
-            raise AttributeError(f"environments of {type(self.slots).__name__} are no Python objects")
-        return self.slots.envs
-
-
 class ThreadedVecEnv(SlotVecEnv):
     """Steps environments in fixed threads, each with a slice of them.
 
@@ -532,6 +487,18 @@ class ThreadedVecEnv(SlotVecEnv):
             batch_size=batch_size,
             seed=seed,
         )
+
+
+class ListEnv(ThreadedVecEnv):
+    """Steps environments in the calling thread: `ThreadedVecEnv` with one thread.
+
+    Args:
+        env, num_envs, seed: as in `ThreadedVecEnv`.
+        options: those of `ThreadedVecEnv` that are not about threads, by name.
+    """
+
+    def __init__(self, env: EnvSource, num_envs: int, seed: int = 0, **options: Any) -> None:
+        super().__init__(env, num_envs, seed=seed, **options)
 
 
 def make_workers(num_threads: int, thread_affinity_offset: int = -1, *, background: bool = False) -> Workers:
