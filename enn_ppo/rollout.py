@@ -23,7 +23,6 @@ from enn_ppo.training.watchdog import Watchdog
 from entity_gym.batch.vec_obs import TARGET, Metric, VecAction, VecObs
 from entity_gym.pools.episodes import Episode, EpisodeTracker
 from entity_gym.pools.players import Seating
-from entity_gym.pools.seats import PlayersTracker
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
 from rogue_net import ActResult, FrameKeys, ObsBatch, keyed
 from rogue_net.batch.crossing import moved, to_device
@@ -141,9 +140,7 @@ class EnvBlock:
         self._nets, self._cast, self._logits = nets, cast, logits
         self.seed_noise(seed)
         self.env_id: NDArray[np.int64] = first_env + np.arange(len(vec_env))  # numbers of the environments in the run
-        self.tracker = (
-            PlayersTracker(len(vec_env), cast.policies, first_env) if cast else EpisodeTracker(len(vec_env), first_env)
-        )
+        self.tracker = EpisodeTracker(len(vec_env), first_env, cast.policies if cast else None)
         self.obs: VecObs | None = None  # the current observations of the environments; None before `reset`
         self._states: list[
             object
@@ -186,9 +183,8 @@ class EnvBlock:
         trajectories = [trajectory for played in self._trajectories.values() for trajectory in played]
         for trajectory, view in zip(trajectories, self._show(obs), strict=True):
             trajectory.observe(view)
-        if isinstance(self.tracker, PlayersTracker):
-            seen = self.tracker.step(obs, self._seating.rewards)
-            ended = {name: [each[name] for each in seen] for name in self._nets}
+        if self._cast:
+            ended = self.tracker.step_players(obs, self._seating.rewards)
         else:
             ended = dict.fromkeys(self._nets, self.tracker.step(obs))
         for name, stats in self._stats.items():

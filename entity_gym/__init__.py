@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from entity_gym.batch.vec_obs import VecActionMask, VecObs
     from entity_gym.bridges.outgoing import make_dm, make_gym
     from entity_gym.compiled import CompiledEnvironment
-    from entity_gym.pools.episodes import EpisodeVecEnv
     from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
     from entity_gym.pools.processes.env import ProcessVecEnv
     from entity_gym.pools.slots import EnvSlots
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 _LATER = {
     "CompiledEnvironment": "compiled",
     "EnvSlots": "pools.slots",
-    "EpisodeVecEnv": "pools.episodes",
     "ListEnv": "pools.pool",
     "ProcessVecEnv": "pools.processes.env",
     "RaggedBuffer": "batch.ragged",
@@ -82,7 +80,6 @@ __all__ = [
     "EntityID",
     "Environment",
     "EnvSlots",
-    "EpisodeVecEnv",
     "Flag",
     "GlobalCategoricalAction",
     "GlobalCategoricalActionMask",

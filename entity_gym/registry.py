@@ -55,10 +55,13 @@ class Registered:
         """
         return import_callable(self.env, option, _environments) if isinstance(self.env, str) else self.env
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the parameters to make it with: the defaults, and the step limit as `max_steps`."""
-        limit = {} if self.max_episode_steps is None else {"max_steps": self.max_episode_steps}
-        return {**limit, **self.defaults}
+    def arguments(self, source: Any) -> dict[str, Any]:
+        """Return the parameters to make `source`, the result of `load`, with: the defaults, and the step limit."""
+        if self.max_episode_steps is None:
+            return dict(self.defaults)
+        names, _, _ = _parameters_of(source)
+        limit = next((each for each in LIMITS if each in names), LIMITS[0])
+        return {limit: self.max_episode_steps, **self.defaults}
 
     def bind(
         self,

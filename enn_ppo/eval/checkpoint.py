@@ -30,9 +30,11 @@ from enn_ppo.training.recording import Recorder
 from enn_ppo.training.self_play.opponents import PolicyOpponents, load_opponent
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.compiled import CompiledEnvironment
-from entity_gym.pools.episodes import Episode, EpisodeVecEnv
+from entity_gym.pools.episodes import Episode
 from entity_gym.pools.players import players_of
-from entity_gym.pools.seats import SeatedEpisodeVecEnv
+from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
+from entity_gym.pools.seats import SeatedVecEnv
+from entity_gym.pools.vec_env import VecEnv
 
 OPPONENTS = "an opponent is random, past, policies, or a run directory or checkpoint"  # for messages
 
@@ -96,7 +98,8 @@ def evaluate_checkpoint(
         check_players(bound, config)
         name, checkpoints, cast = "", {"": checkpoint}, None
     with own_random_numbers(config.seed), ExitStack() as stack:
-        whole = EpisodeVecEnv(bound.source, min(config.num_envs, config.episodes), seed=config.seed)
+        num_envs = min(config.num_envs, config.episodes)
+        whole = ThreadedVecEnv(bound.source, num_envs, seed=config.seed, autoreset=False)
         stack.callback(whole.close)
         pool = whole if cast else _seated(whole, bound, config, checkpoint, device)
         spaces = pool.obs_space(), pool.action_space()
@@ -117,7 +120,7 @@ def evaluate_checkpoint(
             subject = Subject(title, bound.config.id, _arguments_of(bound), config.seed, whole, own.net)
             if cast:
                 subject = subject._replace(mapping=cast.mapping, played_by=cast.played_by)
-            elif isinstance(pool, SeatedEpisodeVecEnv):
+            elif isinstance(pool, SeatedVecEnv):
                 subject = subject._replace(mapping=pool.mapping)
                 pool.on_opponents = partial(_see_opponents, replay, pool.opponents)
             replay.show(subject)
@@ -154,8 +157,8 @@ def _policies_of_run(checkpoint: Checkpoint, bound: BoundEnvironment) -> tuple[s
 
 
 def _seated(
-    pool: EpisodeVecEnv, bound: BoundEnvironment, config: EpisodesConfig, checkpoint: Checkpoint, device: torch.device
-) -> EpisodeVecEnv | SeatedEpisodeVecEnv:
+    pool: SlotVecEnv, bound: BoundEnvironment, config: EpisodesConfig, checkpoint: Checkpoint, device: torch.device
+) -> VecEnv:
     """Wrap the environments so that an opponent plays all players but one; without an opponent, return them unchanged.
 
     Raises:
@@ -168,7 +171,7 @@ def _seated(
         return pool
     try:
         opponents = load_opponent(opponent, checkpoint, pool, device, greedy=bool(config.greedy), seed=config.seed)
-        return SeatedEpisodeVecEnv(pool, mapping, opponents)
+        return SeatedVecEnv(pool, mapping, opponents)
     except Exception as error:
         error.add_note(f"(with opponent={opponent}; {OPPONENTS})")
         raise

@@ -22,9 +22,10 @@ from enn_ppo.eval.video import Video
 from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.players import Cast
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.pools.episodes import Episode, EpisodeTracker, EpisodeVecEnv
+from entity_gym.pools.episodes import Episode, EpisodeTracker
 from entity_gym.pools.players import Seating
-from entity_gym.pools.seats import PlayersTracker, SeatedEpisodeVecEnv
+from entity_gym.pools.seats import SeatedVecEnv
+from entity_gym.pools.vec_env import VecEnv
 
 #: Seconds between two lines of progress.
 SHOWN_EVERY = 5.0
@@ -43,7 +44,7 @@ class Estimate:
 @torch.no_grad()
 def play_episodes(
     policies: Mapping[str, Policy],
-    pool: EpisodeVecEnv | SeatedEpisodeVecEnv,
+    pool: VecEnv,
     config: EpisodesConfig,
     cast: Cast | None = None,
     *,
@@ -58,7 +59,7 @@ def play_episodes(
 
     Args:
         policies: name -> policy; a single one without a `cast`.
-        pool: the environments.
+        pool: the environments, without autoreset. With seats, the learner plays every side in turn.
         config: number, seed and longest episode.
         cast: assignment of players to policies. None: the policy acts for all actors.
         video: films the first episodes.
@@ -75,17 +76,22 @@ def play_episodes(
     """
     (name, *_), num_done = policies, 0
     episodes: dict[str, list[Episode]] = {each: [] for each in policies}
-    tracker = PlayersTracker(len(pool), cast.policies) if cast else EpisodeTracker(len(pool))
+    seated = pool if isinstance(pool, SeatedVecEnv) else None
+    tracker = EpisodeTracker(len(pool), policies=cast.policies if cast else None)
     with _Progress(config) if progress else nullcontext() as shown:
         while num_done < config.episodes:
             seed = None if num_done else config.seed
-            obs, running = pool.reset(seed, env_id=range(min(len(pool), config.episodes - num_done)))
+            if seated and num_done:
+                seated.rotate()
+            obs = pool.reset(seed)
+            if config.episodes - num_done < len(pool):
+                obs = obs.gather(np.arange(config.episodes - num_done))
             tracker.reset()
             if video:
-                video.start(pool.render, running)
+                video.start(pool.render, obs.env_id)
             if replay:
-                replay.start(running)
-            while len(running):
+                replay.start(obs.env_id)
+            while len(obs):
                 _check_lengths(tracker.lengths, config.max_episode_steps)
                 if cast:
                     actions = _act_together(policies, cast, obs, replay)
@@ -93,28 +99,25 @@ def play_episodes(
                     acted = policies[name].act(obs)
                     actions = acted.result.to_buffers()
                     if replay:
-                        seats = pool.seats[obs.env_id] if isinstance(pool, SeatedEpisodeVecEnv) else None
+                        seats = seated.seats[obs.env_id] if seated else None
                         replay.see(obs, actions, policies[name], seats)
-                step = pool.step(actions)
+                outcome = pool.act(actions, obs.env_id)
                 if record and not cast:
-                    record(obs, acted, step.was_running.obs)
-                outcome, env_id = step.was_running
+                    record(obs, acted, outcome)
                 if video:
-                    video.add(pool.render, env_id, outcome.reward)
+                    video.add(pool.render, outcome.env_id, outcome.reward)
                 if replay:
-                    replay.step(env_id, outcome.end_of_episode_info)
-                if isinstance(tracker, PlayersTracker):
-                    assert cast
-                    ended = tracker.step(outcome, Seating(outcome, cast.mapping).rewards)
+                    replay.step(outcome.env_id, outcome.end_of_episode_info)
+                if cast:
+                    ended = tracker.step_players(outcome, Seating(outcome, cast.mapping).rewards)
                 else:
-                    ended = [{name: episode} for episode in tracker.step(outcome)]
-                for of_policies in ended:
-                    for each, episode in of_policies.items():
-                        episodes[each].append(episode)
-                num_done += len(ended)
+                    ended = {name: tracker.step(outcome)}
+                for each, own in ended.items():
+                    episodes[each] += own
+                num_done += int(outcome.done.sum())
                 if shown:
-                    shown.step(num_done, len(env_id), tracker.lengths)
-                obs, running = step.still_running
+                    shown.step(num_done, len(outcome), tracker.lengths)
+                obs = outcome.gather(np.flatnonzero(~outcome.done)) if outcome.done.any() else outcome
     return episodes
 
 

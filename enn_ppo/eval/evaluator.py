@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -41,7 +41,7 @@ from enn_ppo.training.self_play.opponents import load_opponent
 from enn_ppo.training.tracking.logger import read_metrics
 from enn_ppo.training.tracking.run_dir import METRICS, REPLAYS, VIDEOS
 from entity_gym.actions import ActionSpace
-from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_worker
 from entity_gym.replay.hints import check_hints
 from entity_gym.spaces import ObsSpace
@@ -281,18 +281,18 @@ def check_evaluation(
     try:
         bound = bind_evaluation(trained_in, config, env)
         check_players(bound, config)
-        with own_random_numbers(config.seed), closing(EpisodeVecEnv(bound.source, 1, seed=config.seed)) as pool:
+        pool = ThreadedVecEnv(bound.source, 1, seed=config.seed, autoreset=False)
+        with own_random_numbers(config.seed), pool:
             spaces = pool.obs_space(), pool.action_space()
             adapt_spaces(obs_space, action_space, *spaces, name="the policy of this run", env=bound.config.id)
             # these opponents do not exist before training
             if config.opponent not in (None, "past", "policies"):
                 load_opponent(str(config.opponent), None, pool, torch.device("cpu"))
             if video:
-                _, running = pool.reset()
-                video.start(pool.render, running)
+                video.start(pool.render, pool.reset().env_id)
             if config.replay:
-                _, running = pool.reset()
-                (hints,) = pool.draw(running[:1])
+                pool.reset()
+                (hints,) = pool.draw([0])
                 check_hints(hints, spaces[0], bound.config.id)
     except ValueError as error:
         if config.opponent:

@@ -104,7 +104,8 @@ def bind_environment(config: EnvConfig, env: EnvFactory | None = None) -> BoundE
     factory: Any = env
     if env is None:
         registered = look_up(config.id, "env.id")
-        factory, kwargs = registered.load("env.id"), registered.arguments() | kwargs
+        factory = registered.load("env.id")
+        kwargs = registered.arguments(factory) | kwargs
     name = config.id if env is None else f"{getattr(env, '__module__', '?')}:{getattr(env, '__qualname__', repr(env))}"
     return BoundEnvironment(_bind(factory, name, kwargs), replace(config, id=name))
 

@@ -1,10 +1,8 @@
-"""The last observation of every environment, and observations of environments whose worker process crashed."""
+"""The last observation of every environment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +10,6 @@ from numpy.typing import NDArray
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
 
 Rows = NDArray[np.int64]
-
-#: What `VecObs.end_of_episode_info` says of an episode that ended with its worker process.
-CRASHED = {"crashed": True}
 
 
 class Shown:
@@ -35,12 +30,6 @@ class Shown:
         self._spell_out()
         for row, i in enumerate(obs.env_id.tolist()):
             self._rows[i] = obs, row
-
-    def last(self, i: int) -> VecObs | None:
-        """Return a copy of the last observation of environment `i`; None if there is none."""
-        self._spell_out()
-        shown = self._rows[i]
-        return None if shown is None else shown[0].gather(np.array([shown[1]]))
 
     def action_masks(self, ids: Rows) -> Mapping[str, VecActionMask]:
         """Return the last action masks of the environments `ids`, in that order; see `frames`."""
@@ -72,24 +61,3 @@ class Shown:
         if self._latest is not None:
             self._rows = [(self._latest, row) for row in range(len(self._rows))]
             self._latest = None
-
-
-def crashed(first: VecObs, last: VecObs | None) -> VecObs:
-    """Return the first observations of new episodes as truncated: a worker crash ended the episodes before.
-
-    Args:
-        first: the first observations of the new episodes.
-        last: the last observations of the old episodes, for bootstrap values. None: leave them out.
-    """
-    num_frames = len(first)
-    ended: dict[str, Any] = {
-        "reward": np.zeros(num_frames, np.float32),
-        "done": np.ones(num_frames, np.bool_),
-        "truncated": np.ones(num_frames, np.bool_),
-        "end_of_episode_info": {i: dict(CRASHED) for i in first.env_id.tolist()},
-        "metrics": {},
-    }
-    if last is None:
-        return replace(first, **ended, final=None)
-    nobody = {name: mask.without_actors() for name, mask in last.action_masks.items()}
-    return replace(first, **ended, final=replace(last, **ended, action_masks=nobody, final=None))

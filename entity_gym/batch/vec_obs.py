@@ -86,11 +86,6 @@ class VecActionMask:
         tree: Any = columns.gather(self.columns(), frames)
         return VecActionMask(**tree)
 
-    def without_actors(self) -> VecActionMask:
-        """The same frames, in which nobody acts."""
-        nobody = RaggedBufferI64.from_flattened(np.zeros((0, 1), np.int64), np.zeros(len(self.actors), np.int64))
-        return VecActionMask(nobody, None if self.actees is None else nobody)
-
 
 #: Name of the rewards of players in `VecObs.arrays`.
 PLAYER_REWARD = "player_reward"

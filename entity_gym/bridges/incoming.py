@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any, Literal, get_args
 
 from entity_gym.errors import nearest
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import EnvSource, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.slots import FinalObservations, check_num_envs
@@ -126,7 +125,7 @@ def make_pool(
     autoreset: bool = True,
     num_workers: int | None = None,
     final_observations: FinalObservations = "truncated",
-) -> VecEnv | EpisodeVecEnv:
+) -> VecEnv:
     """Make a pool of environments; arguments and errors as in `from_gymnasium`."""
     if executor not in get_args(Executor):
         raise ValueError(f"executor is {executor!r}; {nearest(executor, get_args(Executor))}")
@@ -136,12 +135,8 @@ def make_pool(
     if num_workers is not None and num_workers < 1:
         raise ValueError(f"num_workers is {num_workers}; it must be at least 1, or None for one for each core")
     workers = 1 if executor == "list" else min(num_envs, num_workers or os.cpu_count() or 1)
-    if not autoreset:
-        if executor == "process":
-            raise ValueError("autoreset=False is not there for executor='process'; use 'list' or 'thread'")
-        return EpisodeVecEnv(env, num_envs, workers, seed)
     pool = ProcessVecEnv if executor == "process" else ThreadedVecEnv
-    return pool(env, num_envs, workers, seed=seed, final_observations=final_observations)
+    return pool(env, num_envs, workers, seed=seed, final_observations=final_observations, autoreset=autoreset)
 
 
 def _callables(module: ModuleType) -> list[str]:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import ActionSpace
-from entity_gym.actions.reading import EntityID
-from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.pools.pool import EnvSource, SlotVecEnv, make_slots, make_workers
-from entity_gym.pools.slots import check_num_envs
-from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, check_env_id
-from entity_gym.pools.workers import check_affinity, check_num_threads, numbers_of_workers
-from entity_gym.spaces import ObsSpace
+from entity_gym.batch.vec_obs import PLAYER_REWARD, VecObs
+from entity_gym.pools.seats import final_scores, outcome
 
 
 class Episode(NamedTuple):
@@ -36,19 +31,31 @@ class Episode(NamedTuple):
     info: Mapping[str, Any] = {}
 
 
-class RunningEpisodes:
-    """Rewards and lengths of the running episodes of a pool.
+class EpisodeTracker:
+    """Follows the running episodes of a pool in which one policy plays, or several, each some of the players.
+
+    With several policies the reward of a policy's episode is the mean over its players of the sum of their rewards. To
+    `end_of_episode_info` is added `policy` (its name) and, where others play too, who they are (`opponent`), what the best of
+    their players scored (`opponent_reward`) and `win_rate`: 1 for a win, 0.5 for a tie with that one, 0 for a loss, as mean
+    over its players. Scores are those of `SeatedVecEnv`.
 
     Args:
-        rewards: () for each environment, or (P,) for each of its players.
         num_envs: N.
         first_env: the number of environment 0, where these are a part of more; episodes tell their environment's.
+        policies: name -> the players that it plays: each of P players once. None: one policy plays all.
+
+    Attributes:
+        rewards: (N,) sums of the running episodes; with several policies (N, P), of each player.
+        lengths: (N,) numbers of steps.
     """
 
-    def __init__(self, rewards: tuple[int, ...], num_envs: int, first_env: int = 0) -> None:
+    def __init__(self, num_envs: int, first_env: int = 0, policies: Mapping[str, Sequence[int]] | None = None) -> None:
         self.first_env = first_env
-        self.rewards: NDArray[np.float64] = np.zeros((num_envs, *rewards))
+        self._policies = policies or {}
+        players = [] if policies is None else [sum(map(len, policies.values()))]
+        self.rewards: NDArray[np.float64] = np.zeros((num_envs, *players))
         self.lengths: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
+        self._all = np.arange(num_envs)
 
     def reset(self) -> None:
         """New episodes begin everywhere."""
@@ -63,14 +70,6 @@ class RunningEpisodes:
         """Continue from what `state` returned."""
         self.rewards = np.array(state["rewards"])
         self.lengths = np.array(state["lengths"])
-
-
-class EpisodeTracker(RunningEpisodes):
-    """Follows the running episodes of a pool of `num_envs` environments; see `RunningEpisodes`."""
-
-    def __init__(self, num_envs: int, first_env: int = 0) -> None:
-        super().__init__((), num_envs, first_env)
-        self._all = np.arange(num_envs)
 
     def step(self, obs: VecObs) -> list[Episode]:
         """Take in what `act` returned; returns the episodes that ended with it."""
@@ -91,145 +90,39 @@ class EpisodeTracker(RunningEpisodes):
         columns = (envs + self.first_env, rewards, lengths, truncated)
         return list(map(Episode._make, zip(*(column.tolist() for column in columns), infos, strict=True)))
 
-
-class Running(NamedTuple):
-    """Environments that are running, and their observations."""
-
-    obs: VecObs  # n frames
-    env_id: NDArray[np.int64]  # (n,) whose, in ascending order
-
-
-class EpisodeStep(NamedTuple):
-    """A step of the environments that were running."""
-
-    was_running: Running  # all that took this step, with its rewards; those that ended offer no actions
-    still_running: Running  # those of them that have not ended, to choose the next actions for; may be empty
-
-
-class EpisodeVecEnv:
-    """N environments that play one episode each: evaluation takes every episode whole, however long, exactly once.
-
-    There is no autoreset. `reset` starts an episode in each environment, and every `step` takes actions for those that are
-    still running, until none is:
-
-        obs, running = env.reset()
-        while len(running):
-            (all_obs, was_running), (obs, running) = env.step(policy(obs))
-
-    Args:
-        env: a compiled environment (class, or with parameters), or what makes a Python environment.
-        num_envs: at least 1.
-        num_threads: as in `ThreadedVecEnv`.
-        seed: see `reset`.
-        compile, boundscheck, first_env, thread_affinity_offset: as in `ThreadedVecEnv`.
-
-    Raises:
-        ValueError: for an argument that cannot be.
-    """
-
-    def __init__(
-        self,
-        env: EnvSource,
-        num_envs: int,
-        num_threads: int = 1,
-        seed: int = 0,
-        compile: bool = True,
-        boundscheck: bool = False,
-        first_env: int = 0,
-        thread_affinity_offset: int = -1,
-    ) -> None:
-        check_affinity(thread_affinity_offset)
-        check_num_envs(num_envs)
-        threads = min(check_num_threads(num_threads), num_envs)
-        slots = make_slots(
-            env,
-            num_envs,
-            first_env=first_env,
-            autoreset=False,
-            final_observations="none",
-            compile=compile,
-            boundscheck=boundscheck,
-            num_workers=numbers_of_workers(threads),
-        )
-        self._pool = SlotVecEnv(slots, make_workers(threads, thread_affinity_offset), seed=seed)
-        self._running: NDArray[np.int64] | None = None
-
-    def obs_space(self) -> ObsSpace:
-        """Return the space of their observations."""
-        return self._pool.obs_space()
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        """Return their action spaces by name."""
-        return self._pool.action_space()
-
-    def __len__(self) -> int:
-        return len(self._pool)
-
-    def reset(
-        self, seed: int | None = None, env_info: EnvInfo | None = None, env_id: EnvIdLike | None = None
-    ) -> Running:
-        """Start episodes; those that are still running are abandoned.
-
-        Args:
-            seed: environment i draws from `SeedSequence((seed, i))`. None: the random numbers go on where they are.
-            env_info: parameters for the episodes from now on (see `Environment.configure`), one mapping for each
-                environment of the pool, or parameter -> one value for each. None: they stay what they are.
-            env_id: the environments to start, where fewer episodes are wanted than there are environments. None: all.
+    def step_players(self, obs: VecObs, rewards: NDArray[np.float32]) -> dict[str, list[Episode]]:
+        """Take in what `act` returned, and (n, P) what it was worth to each player.
 
         Returns:
-            The first observations, and who is running: those that were started.
-
-        Raises:
-            ValueError: for a negative seed, parameters that do not fit, or environments that are not there.
+            Policy -> the episodes that ended with it, as this policy has played them.
         """
-        ids = np.arange(len(self)) if env_id is None else np.sort(check_env_id(env_id, len(self)))
-        self._running = None
-        self._pool.prepare_reset(seed, env_info)
-        obs = self._pool.start(ids)
-        self._running = ids
-        return Running(obs, ids.copy())
+        self.rewards[obs.env_id] += rewards
+        self.lengths[obs.env_id] += 1
+        finished: dict[str, list[Episode]] = {name: [] for name in self._policies}
+        for i in np.flatnonzero(obs.done):
+            env = int(obs.env_id[i])
+            sums, length = self.rewards[env].tolist(), int(self.lengths[env])
+            info = obs.end_of_episode_info.get(env, {})
+            scores = final_scores(sums, info, PLAYER_REWARD in obs.arrays)
+            for name, players in self._policies.items():
+                reward = fmean(sums[player] for player in players)
+                told = {**info, **self._told(name, scores)}
+                finished[name].append(Episode(self.first_env + env, reward, length, bool(obs.truncated[i]), told))
+            self.rewards[env] = 0.0
+            self.lengths[env] = 0
+        return finished
 
-    def step(self, actions: Mapping[str, VecAction]) -> EpisodeStep:
-        """Step the environments that are running.
-
-        Args:
-            actions: action -> one sequence for each of them, in ascending order of their numbers; as in `VecEnv.act`.
-
-        Returns:
-            `((obs, who was running), (running_obs, who is still running))`: the step as all who took it saw it, and what
-            to go on with. `done`, `truncated` and `end_of_episode_info` are in the first.
-
-        Raises:
-            ValueError: if nobody is running, or the actions were not offered.
-        """
-        was_running = self._running
-        if was_running is None:
-            raise ValueError("step was called before reset")
-        if not len(was_running):
-            raise ValueError("step: every episode has ended; call reset to start new ones")
-        obs = self._pool.act(actions, was_running)
-        if not obs.done.any():
-            return EpisodeStep(Running(obs, was_running.copy()), Running(obs, was_running.copy()))
-        self._running = was_running[~obs.done]
-        still = self._pool.show(self._running)
-        return EpisodeStep(Running(obs, was_running), Running(still, self._running.copy()))
-
-    def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
-        """Draw some of the environments, each as a (height, width, 3) image."""
-        return self._pool.render(env_ids)
-
-    def draw(self, env_ids: EnvIdLike) -> list[Mapping[str, Any] | None]:
-        """Return how some of the environments want their running episodes to be drawn; see `Environment.draw`."""
-        return self._pool.draw(env_ids)
-
-    def show(self, env_ids: EnvIdLike) -> VecObs:
-        """Return what some of the environments show now: their last observations, where their episodes have ended."""
-        return self._pool.show(check_env_id(env_ids, len(self)))
-
-    def world_ids(self, env_id: int) -> Sequence[EntityID | None] | None:
-        """Return the world's own id of each entity that an environment shows; see `EnvSlots.world_ids`."""
-        return self._pool.slots.world_ids(env_id)
-
-    def close(self) -> None:
-        """Release everything. May be called twice."""
-        self._pool.close()
+    def _told(self, name: str, scores: Sequence[float]) -> dict[str, Any]:
+        """Return the infos of a policy for an episode with these scores of all players."""
+        others = [other for other in self._policies if other != name]
+        if not others:
+            return {"policy": name}
+        theirs = [scores[player] for other in others for player in self._policies[other]]
+        results = [outcome([scores[player], *theirs], 0) for player in self._policies[name]]
+        win_rate = fmean(result["win_rate"] for result in results)
+        return {
+            "policy": name,
+            "opponent": ", ".join(others),
+            "opponent_reward": results[0]["opponent_reward"],
+            "win_rate": win_rate,
+        }

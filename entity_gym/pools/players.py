@@ -22,8 +22,7 @@ world says what each player earned with a step in `Observation.player_rewards`
     actions = seating.join([(mine, a), (theirs, b)])        # the actions of all players, as the pool takes them
 
 `entity_gym.pools.seats` does both for a learner that plays one player in each environment against `Opponents`:
-`SeatedVecEnv(pool, mapping, opponents)` is a pool like any other, and `SeatedEpisodeVecEnv(pool, mapping, opponents)` its
-form without autoreset, for evaluation.
+`SeatedVecEnv(pool, mapping, opponents)` is a pool like any other.
 
 Shapes: N frames, P players, E entities of a type in all frames, A actors of an action in all frames.
 """

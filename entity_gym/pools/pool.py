@@ -72,7 +72,7 @@ _ROUNDS = 5
 _SECONDS_PER_ROUND = 0.02
 _SECONDS = 2.0  # after which no other round is begun
 
-_READY, _LOST = int(Status.READY), int(Status.LOST)
+_READY, _LOST, _OVER = int(Status.READY), int(Status.LOST), int(Status.OVER)
 
 
 def make_slots(
@@ -174,6 +174,13 @@ class SlotVecEnv(VecEnv):
     def batch_size(self) -> int:
         return self._batch_size
 
+    @property
+    def envs(self) -> list[Environment]:
+        """The environments, where they are Python objects."""
+        if not isinstance(self.slots, PythonSlots):
+            raise AttributeError(f"environments of {type(self.slots).__name__} are no Python objects")
+        return self.slots.envs
+
     def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
         self.prepare_reset(seed, env_info)
         return self.start(self._everyone)
@@ -205,6 +212,7 @@ class SlotVecEnv(VecEnv):
             obs = self.slots.act(actions, ids)
             self._mark(ids, _READY)
             if obs is not None:
+                self._mark_over(obs)
                 return obs
         self.slots.check(actions, ids)
         return self._do_and_collect(ids, lambda lo, hi, worker: self.slots.step(actions, ids, lo, hi, worker))
@@ -322,6 +330,7 @@ class SlotVecEnv(VecEnv):
         run = run_serially if self._waiting else self._workers.run  # workers may be busy for long
         obs = self.slots.collect(ids, run)
         self._mark(ids, _READY)
+        self._mark_over(obs)
         return obs
 
     def _mark(self, ids: EnvIds, status: int) -> None:
@@ -329,6 +338,11 @@ class SlotVecEnv(VecEnv):
             self._statuses.of.fill(status)
         else:
             self._statuses.of[ids] = status
+
+    def _mark_over(self, obs: VecObs) -> None:
+        """Without autoreset: note whose episodes have ended."""
+        if not self.slots.autoreset and obs.done.any():
+            self._statuses.of[obs.env_id[obs.done]] = _OVER
 
     def _submit(self, ids: EnvIds, do: Callable[[int, int, int], None]) -> None:
         """Have do(lo, hi, worker) called without waiting; `_await_next` waits."""
@@ -387,55 +401,6 @@ def _part(ids: EnvIds, do: Callable[[int, int, int], None], lo: int, hi: int) ->
     return Task(ids[lo:hi], lambda worker: do(lo, hi, worker))
 
 
-class ListEnv(SlotVecEnv):
-    """Steps environments in the calling thread.
-
-    Args:
-        env: what the environments are made from, of any kind; see `EnvSource`.
-        num_envs: at least 1.
-        seed: see `VecEnv.reset`.
-        final_observations: the last observations to keep in `VecObs.final`.
-        first_env: the number of environment 0 in seeds and messages, where this pool is a part of a larger one.
-        batch_size: how many environments `recv` returns. None: all.
-        compile: false runs a compiled environment's source as ordinary Python, for debugging.
-        boundscheck: check a compiled environment's array indices while it runs.
-        entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
-
-    Raises:
-        ValueError: for an argument that is not allowed.
-    """
-
-    def __init__(
-        self,
-        env: EnvSource,
-        num_envs: int,
-        seed: int = 0,
-        final_observations: FinalObservations = "truncated",
-        first_env: int = 0,
-        batch_size: int | None = None,
-        compile: bool = True,
-        boundscheck: bool = False,
-        entity_ids: bool = False,
-    ) -> None:
-        slots = make_slots(
-            env,
-            num_envs,
-            first_env=first_env,
-            final_observations=final_observations,
-            compile=compile,
-            boundscheck=boundscheck,
-            entity_ids=entity_ids,
-        )
-        super().__init__(slots, batch_size=batch_size, seed=seed)
-
-    @property
-    def envs(self) -> list[Environment]:
-        """The environments, where they are Python objects."""
-        if not isinstance(self.slots, PythonSlots):
-            raise AttributeError(f"environments of {type(self.slots).__name__} are no Python objects")
-        return self.slots.envs
-
-
 class ThreadedVecEnv(SlotVecEnv):
     """Steps environments in fixed threads, each with a slice of them.
 
@@ -465,6 +430,7 @@ class ThreadedVecEnv(SlotVecEnv):
         entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
         background: with one thread, steps that are sent are taken by a thread of their own, so that the caller can do
             something else until `recv`.
+        autoreset: see `VecEnv`.
 
     Attributes:
         num_threads: the number of threads in use.
@@ -488,15 +454,21 @@ class ThreadedVecEnv(SlotVecEnv):
         thread_affinity_offset: int = -1,
         entity_ids: bool = False,
         background: bool = False,
+        autoreset: bool = True,
     ) -> None:
         check_num_envs(num_envs)
         check_affinity(thread_affinity_offset)
+        if num_threads == "auto" and not autoreset:
+            raise ValueError(
+                "num_threads is 'auto', which tries steps with autoreset; give a number where there is none"
+            )
         asked = len(usable_cores()) if num_threads == "auto" else check_num_threads(num_threads)
         most = min(asked, num_envs)
         slots = make_slots(
             env,
             num_envs,
             first_env=first_env,
+            autoreset=autoreset,
             final_observations=final_observations,
             num_workers=numbers_of_workers(most, background=background),
             compile=compile,
@@ -515,6 +487,18 @@ class ThreadedVecEnv(SlotVecEnv):
             batch_size=batch_size,
             seed=seed,
         )
+
+
+class ListEnv(ThreadedVecEnv):
+    """Steps environments in the calling thread: `ThreadedVecEnv` with one thread.
+
+    Args:
+        env, num_envs, seed: as in `ThreadedVecEnv`.
+        options: those of `ThreadedVecEnv` that are not about threads, by name.
+    """
+
+    def __init__(self, env: EnvSource, num_envs: int, seed: int = 0, **options: Any) -> None:
+        super().__init__(env, num_envs, seed=seed, **options)
 
 
 def make_workers(num_threads: int, thread_affinity_offset: int = -1, *, background: bool = False) -> Workers:

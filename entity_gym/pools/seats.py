@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from statistics import fmean
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
-from entity_gym.batch.obs_rows import CRASHED, Shown
+from entity_gym.batch.obs_rows import Shown
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
-from entity_gym.pools.episodes import Episode, EpisodeStep, EpisodeVecEnv, Running, RunningEpisodes
 from entity_gym.pools.players import Opponents, Part, PlayerMapping, Seating
 from entity_gym.pools.slots import EnvIds, check_state
 from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info
@@ -25,141 +23,7 @@ from entity_gym.spaces import ObsSpace
 TIE = 1e-6  # scores that differ by less than this share of their size are equal: sums of float32 rewards are not exact
 
 
-class _Seated:
-    """A pool as the learner sees it, with the learner's seats, the last observations of all players, and running scores."""
-
-    pool: Any
-    #: Called with the frames of the opponents, their players and their actions, before a step is taken; None: nobody watches.
-    on_opponents: Callable[[VecObs, EnvIds, Mapping[str, VecAction]], None] | None = None
-
-    def __init__(
-        self,
-        pool: Any,
-        mapping: PlayerMapping,
-        opponents: Opponents,
-        seats: Sequence[int] | None = None,
-        zero_sum: bool = False,
-    ) -> None:
-        self.pool = pool
-        self.mapping, self.opponents, self._zero_sum = mapping, opponents, zero_sum
-        num_envs, num_players = len(pool), mapping.num_players
-        self._everyone: EnvIds = np.arange(num_envs, dtype=np.int64)
-        self._seats: NDArray[np.int64] = self._everyone % num_players if seats is None else np.array(seats, np.int64)
-        if self._seats.shape != (num_envs,) or not ((self._seats >= 0) & (self._seats < num_players)).all():
-            raise ValueError(
-                f"seats are {seats!r:.200}; give one of the players 0 to {num_players - 1} for each of {num_envs} environments"
-            )
-        self._scores = np.zeros((num_envs, num_players))  # of the running episodes
-        self._shown = Shown(num_envs)
-        self._latest: tuple[Seating, Part] | None = None  # of what was shown last, so that acting on it costs less
-
-    def obs_space(self) -> ObsSpace:
-        """Return the space of their observations."""
-        space: ObsSpace = self.pool.obs_space()
-        return space
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        """Return their action spaces by name."""
-        spaces: Mapping[str, ActionSpace] = self.pool.action_space()
-        return spaces
-
-    def __len__(self) -> int:
-        return len(self.pool)
-
-    def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
-        """Draw some of the environments, each as a (height, width, 3) image."""
-        images: list[NDArray[np.uint8]] = self.pool.render(env_ids)
-        return images
-
-    @property
-    def seats(self) -> NDArray[np.int64]:
-        """(N,) the learner's player in each environment."""
-        return self._seats.copy()
-
-    def close(self) -> None:
-        """Release everything. May be called twice."""
-        self.pool.close()
-
-    def _start(self, obs: VecObs) -> VecObs:
-        """Return the learner's view of first observations."""
-        self._scores[obs.env_id] = 0.0
-        return self._show(obs)
-
-    def _show(self, obs: VecObs) -> VecObs:
-        """Return the learner's view of frames that all players see."""
-        self._shown.record(obs)
-        seating = Seating(obs, self.mapping)
-        part = seating.part(self._seats[obs.env_id])
-        self._latest = seating, part
-        view = seating.show(part)
-        if self._zero_sum:
-            others = seating.rewards.sum(axis=1) - view.reward
-            view.reward = view.reward - others / max(1, self.mapping.num_players - 1)
-        return view
-
-    def _show_step(self, obs: VecObs) -> VecObs:
-        """Return the learner's view of what a step led to, and count its rewards.
-
-        Reports of the episodes that ended get `opponent`, `opponent_reward` and `win_rate`.
-        """
-        view = self._show(obs)
-        assert self._latest is not None
-        self._scores[obs.env_id] += self._latest[0].rewards
-        if obs.done.any():
-            view.end_of_episode_info = self._reports(obs)
-        return view
-
-    def _reports(self, obs: VecObs) -> Mapping[int, Mapping[str, Any]]:
-        """Return the reports of the episodes that ended, and start the next ones with a score of 0."""
-        ended = obs.env_id[obs.done]
-        row_of = {env_id: row for row, env_id in enumerate(ended.tolist())}
-        scores, seats, opponents = self._scores[ended], self._seats[ended], self.opponents.faced(ended)
-        self._scores[ended] = 0.0
-        reported, players_are_told = obs.end_of_episode_info, PLAYER_REWARD in obs.arrays  # `obs` itself is let go
-
-        def report(env_id: int) -> Mapping[str, Any]:
-            row, info = row_of[env_id], reported.get(env_id, {})
-            if info == CRASHED:  # nobody won
-                return info
-            of_players = final_scores(scores[row].tolist(), info, players_are_told)
-            return {**info, **outcome(of_players, int(seats[row])), "opponent": opponents[row]}
-
-        return _OnDemand(row_of, report)
-
-    def _join(self, actions: Mapping[str, VecAction], ids: EnvIds) -> dict[str, VecAction]:
-        """Join the learner's `actions` in the environments `ids` with those of its opponents there."""
-        if self._latest is None:
-            raise ValueError("act was called before reset")
-        seating, part = self._latest
-        if not np.array_equal(seating.obs.env_id, ids):
-            seating = Seating(self._shown.frames(ids), self.mapping)
-            part = seating.part(self._seats[ids])
-        num_players = self.mapping.num_players
-        others = [seating.part((part.seats + k) % num_players) for k in range(1, num_players)]
-        parts = [(part, actions)]
-        if others:  # all of them at once, which is what costs a policy least
-            frames = VecObs.cat([seating.show(other) for other in others])
-            theirs = self.opponents.act(frames, np.tile(ids, len(others)))
-            if self.on_opponents is not None:
-                self.on_opponents(frames, np.concatenate([other.seats for other in others]), theirs)
-            for k, other in enumerate(others):
-                rows = slice(k * len(ids), (k + 1) * len(ids))
-                own = theirs if len(others) == 1 else {name: buffer[rows] for name, buffer in theirs.items()}
-                parts.append((other, own))
-        return seating.join(parts)
-
-    def _check_info(self, env_info: EnvInfo | None) -> None:
-        """Refuse parameters that decide who owns what."""
-        for i, info in enumerate([] if env_info is None else check_env_info(env_info, len(self))):
-            for name in self.mapping.fixed:
-                if name in info:
-                    raise ValueError(
-                        f"env_info of environment {i} has {name!r}, on which it depends what belongs to which player: "
-                        "it cannot change between episodes that are played against opponents"
-                    )
-
-
-class SeatedVecEnv(_Seated, VecEnv):
+class SeatedVecEnv(VecEnv):
     """A pool as the learner sees it: one player of each environment is its own, the others move inside.
 
     Frames are as `Seating.show` has them for the learner's player, with its own reward. To `end_of_episode_info` is added
@@ -184,10 +48,59 @@ class SeatedVecEnv(_Seated, VecEnv):
     """
 
     pool: VecEnv
+    #: Called with the frames of the opponents, their players and their actions, before a step is taken; None: nobody watches.
+    on_opponents: Callable[[VecObs, EnvIds, Mapping[str, VecAction]], None] | None = None
+
+    def __init__(
+        self,
+        pool: VecEnv,
+        mapping: PlayerMapping,
+        opponents: Opponents,
+        seats: Sequence[int] | None = None,
+        zero_sum: bool = False,
+    ) -> None:
+        self.pool = pool
+        self.mapping, self.opponents, self._zero_sum = mapping, opponents, zero_sum
+        num_envs, num_players = len(pool), mapping.num_players
+        self._everyone: EnvIds = np.arange(num_envs, dtype=np.int64)
+        self._seats: NDArray[np.int64] = self._everyone % num_players if seats is None else np.array(seats, np.int64)
+        if self._seats.shape != (num_envs,) or not ((self._seats >= 0) & (self._seats < num_players)).all():
+            raise ValueError(
+                f"seats are {seats!r:.200}; give one of the players 0 to {num_players - 1} for each of {num_envs} environments"
+            )
+        self._scores = np.zeros((num_envs, num_players))  # of the running episodes
+        self._shown = Shown(num_envs)
+        self._latest: tuple[Seating, Part] | None = None  # of what was shown last, so that acting on it costs less
+
+    def obs_space(self) -> ObsSpace:
+        return self.pool.obs_space()
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return self.pool.action_space()
+
+    def __len__(self) -> int:
+        return len(self.pool)
+
+    def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
+        return self.pool.render(env_ids)
+
+    @property
+    def seats(self) -> NDArray[np.int64]:
+        """(N,) the learner's player in each environment."""
+        return self._seats.copy()
+
+    def close(self) -> None:
+        self.pool.close()
+
+    def rotate(self) -> None:
+        """Give the learner the next player of each environment, from the next reset on."""
+        self._seats = (self._seats + 1) % self.mapping.num_players
 
     def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
         self._check_info(env_info)
-        return self._start(self.pool.reset(seed, env_info))
+        obs = self.pool.reset(seed, env_info)
+        self._scores[:] = 0.0
+        return self._show(obs)
 
     def configure(self, env_info: EnvInfo) -> None:
         self._check_info(env_info)
@@ -226,47 +139,76 @@ class SeatedVecEnv(_Seated, VecEnv):
         twin._seats, twin._scores, twin._shown = self._seats.copy(), self._scores.copy(), self._shown.copy()
         return twin
 
+    def _show(self, obs: VecObs) -> VecObs:
+        """Return the learner's view of frames that all players see."""
+        self._shown.record(obs)
+        seating = Seating(obs, self.mapping)
+        part = seating.part(self._seats[obs.env_id])
+        self._latest = seating, part
+        view = seating.show(part)
+        if self._zero_sum:
+            others = seating.rewards.sum(axis=1) - view.reward
+            view.reward = view.reward - others / max(1, self.mapping.num_players - 1)
+        return view
 
-class SeatedEpisodeVecEnv(_Seated):
-    """An `EpisodeVecEnv` as the learner sees it, with frames and infos as `SeatedVecEnv` has them.
+    def _show_step(self, obs: VecObs) -> VecObs:
+        """Return the learner's view of what a step led to, and count its rewards.
 
-    The learner plays every side in turn: in environment i player (i + r) % P, in the r-th round of episodes from 0 on.
+        Reports of the episodes that ended get `opponent`, `opponent_reward` and `win_rate`.
+        """
+        view = self._show(obs)
+        assert self._latest is not None
+        self._scores[obs.env_id] += self._latest[0].rewards
+        if obs.done.any():
+            view.end_of_episode_info = self._reports(obs)
+        return view
 
-    Args:
-        pool: the environments; belongs to this one from now on.
-        mapping: of their world, see `players_of`.
-        opponents: play the other players.
+    def _reports(self, obs: VecObs) -> Mapping[int, Mapping[str, Any]]:
+        """Return the reports of the episodes that ended, and start the next ones with a score of 0."""
+        ended = obs.env_id[obs.done]
+        row_of = {env_id: row for row, env_id in enumerate(ended.tolist())}
+        scores, seats, opponents = self._scores[ended], self._seats[ended], self.opponents.faced(ended)
+        self._scores[ended] = 0.0
+        reported, players_are_told = obs.end_of_episode_info, PLAYER_REWARD in obs.arrays  # `obs` itself is let go
 
-    Attributes:
-        pool: the environments, as all players together see them.
-    """
+        def report(env_id: int) -> Mapping[str, Any]:
+            row, info = row_of[env_id], reported.get(env_id, {})
+            of_players = final_scores(scores[row].tolist(), info, players_are_told)
+            return {**info, **outcome(of_players, int(seats[row])), "opponent": opponents[row]}
 
-    pool: EpisodeVecEnv
+        return _OnDemand(row_of, report)
 
-    def __init__(self, pool: EpisodeVecEnv, mapping: PlayerMapping, opponents: Opponents) -> None:
-        super().__init__(pool, mapping, opponents)
-        self._next_seats = self._seats
-        self._running: EnvIds = np.zeros(0, np.int64)
+    def _join(self, actions: Mapping[str, VecAction], ids: EnvIds) -> dict[str, VecAction]:
+        """Join the learner's `actions` in the environments `ids` with those of its opponents there."""
+        if self._latest is None:
+            raise ValueError("act was called before reset")
+        seating, part = self._latest
+        if not np.array_equal(seating.obs.env_id, ids):
+            seating = Seating(self._shown.frames(ids), self.mapping)
+            part = seating.part(self._seats[ids])
+        num_players = self.mapping.num_players
+        others = [seating.part((part.seats + k) % num_players) for k in range(1, num_players)]
+        parts = [(part, actions)]
+        if others:  # all of them at once, which is what costs a policy least
+            frames = VecObs.cat([seating.show(other) for other in others])
+            theirs = self.opponents.act(frames, np.tile(ids, len(others)))
+            if self.on_opponents is not None:
+                self.on_opponents(frames, np.concatenate([other.seats for other in others]), theirs)
+            for k, other in enumerate(others):
+                rows = slice(k * len(ids), (k + 1) * len(ids))
+                own = theirs if len(others) == 1 else {name: buffer[rows] for name, buffer in theirs.items()}
+                parts.append((other, own))
+        return seating.join(parts)
 
-    def reset(
-        self, seed: int | None = None, env_info: EnvInfo | None = None, env_id: EnvIdLike | None = None
-    ) -> Running:
-        """Start episodes; as in `EpisodeVecEnv`."""
-        self._check_info(env_info)
-        obs, self._running = self.pool.reset(seed, env_info, env_id)
-        self._seats = self._next_seats
-        self._next_seats = (self._next_seats + 1) % self.mapping.num_players
-        return Running(self._start(obs), self._running)
-
-    def step(self, actions: Mapping[str, VecAction]) -> EpisodeStep:
-        """Step the environments that are running; as in `EpisodeVecEnv`."""
-        if not len(self._running):
-            return self.pool.step(actions)  # raises: there is nothing to step
-        was, still = self.pool.step(self._join(actions, self._running))
-        self._running = still.env_id
-        obs = self._show_step(was.obs)
-        running = obs if len(still.env_id) == len(was.env_id) else self._show(still.obs)
-        return EpisodeStep(Running(obs, was.env_id), Running(running, still.env_id))
+    def _check_info(self, env_info: EnvInfo | None) -> None:
+        """Refuse parameters that decide who owns what."""
+        for i, info in enumerate([] if env_info is None else check_env_info(env_info, len(self))):
+            for name in self.mapping.fixed:
+                if name in info:
+                    raise ValueError(
+                        f"env_info of environment {i} has {name!r}, on which it depends what belongs to which player: "
+                        "it cannot change between episodes that are played against opponents"
+                    )
 
 
 class _OnDemand(Mapping[int, Mapping[str, Any]]):
@@ -307,61 +249,3 @@ def outcome(scores: Sequence[float], player: int) -> dict[str, float]:
     own, best = scores[player], max(others)
     is_tie = abs(own - best) <= TIE * max(1.0, abs(own), abs(best))
     return {"opponent_reward": best, "win_rate": 0.5 if is_tie else float(own > best)}
-
-
-class PlayersTracker(RunningEpisodes):
-    """Follows the running episodes of a pool in which several policies play, each some of the players.
-
-    The reward of a policy's episode is the mean over its players of the sum of their rewards. To `end_of_episode_info` is added
-    `policy` (its name) and, where others play too, who they are (`opponent`), what the best of their players scored
-    (`opponent_reward`) and `win_rate`: 1 for a win, 0.5 for a tie with that one, 0 for a loss, as mean over its players. Scores
-    are those of `SeatedVecEnv`.
-
-    Args:
-        num_envs: N.
-        policies: name -> the players that it plays: each of P players once.
-        first_env: see `RunningEpisodes`.
-    """
-
-    def __init__(self, num_envs: int, policies: Mapping[str, Sequence[int]], first_env: int = 0) -> None:
-        super().__init__((sum(len(players) for players in policies.values()),), num_envs, first_env)
-        self._policies = policies
-
-    def step(self, obs: VecObs, rewards: NDArray[np.float32]) -> list[dict[str, Episode]]:
-        """Take in what `act` returned, and (N, P) what it was worth to each player.
-
-        Returns:
-            The episodes that ended with it, each as every policy has played it.
-        """
-        self.rewards[obs.env_id] += rewards
-        self.lengths[obs.env_id] += 1
-        finished = []
-        for i in np.flatnonzero(obs.done):
-            env = int(obs.env_id[i])
-            sums, length = self.rewards[env].tolist(), int(self.lengths[env])
-            info = obs.end_of_episode_info.get(env, {})
-            scores = None if info == CRASHED else final_scores(sums, info, PLAYER_REWARD in obs.arrays)
-            episodes = {}
-            for name, players in self._policies.items():
-                reward = fmean(sums[player] for player in players)
-                told = {**info, **self._told(name, scores)}
-                episodes[name] = Episode(self.first_env + env, reward, length, bool(obs.truncated[i]), told)
-            finished.append(episodes)
-            self.rewards[env] = 0.0
-            self.lengths[env] = 0
-        return finished
-
-    def _told(self, name: str, scores: Sequence[float] | None) -> dict[str, Any]:
-        """Return the infos of a policy for an episode with these scores of all players; None: the episode crashed."""
-        others = [other for other in self._policies if other != name]
-        if scores is None or not others:
-            return {"policy": name}
-        theirs = [scores[player] for other in others for player in self._policies[other]]
-        results = [outcome([scores[player], *theirs], 0) for player in self._policies[name]]
-        win_rate = fmean(result["win_rate"] for result in results)
-        return {
-            "policy": name,
-            "opponent": ", ".join(others),
-            "opponent_reward": results[0]["opponent_reward"],
-            "win_rate": win_rate,
-        }

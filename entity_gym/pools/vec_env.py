@@ -28,7 +28,13 @@ class VecEnv(ABC):
     """N environments of one kind that are stepped together, or some of them at a time.
 
     Autoreset happens in the same step: the observation after `done` is the first of the next episode, and comes with the
-    finished episode's reward and info. The finished episode's own last observation is in `VecObs.final`.
+    finished episode's reward and info. The finished episode's own last observation is in `VecObs.final`. A pool without
+    autoreset shows that last observation itself, in which nobody acts, and the batch shrinks:
+
+        obs = pool.reset()
+        while len(obs):
+            obs = pool.act(policy(obs), obs.env_id)
+            obs = obs.gather(np.flatnonzero(~obs.done))
 
     Together: `obs = reset()`, then `obs = act(actions)`. Asynchronously: `async_reset()`, then `obs = recv()` and
     `send(actions, obs.env_id)` in turn, where `recv` returns `batch_size` environments, whichever were ready first.
@@ -227,6 +233,7 @@ class Status(IntEnum):
     READY = 1
     UNDER_WAY = 2  # nothing until it is received
     LOST = 3  # nothing but a reset: what it showed was lost to an error
+    OVER = 4  # nothing but a reset: its episode has ended, and there is no autoreset
 
 
 _READY = int(Status.READY)  # NumPy compares with a plain number 5 times as fast as with a member of an enum
@@ -277,4 +284,9 @@ class Statuses:
             raise ValueError(f"{method} was called before reset")
         if status == Status.LOST:
             raise ValueError(f"{method}: what {self._where(i)} showed last was lost to an error; call reset first")
+        if status == Status.OVER:
+            raise ValueError(
+                f"{method}: the episode of {self._where(i)} has ended, and there is no autoreset; step those that go on, or call "
+                "reset"
+            )
         raise ValueError(f"{method}: {self._where(i)} is under way; recv it first")

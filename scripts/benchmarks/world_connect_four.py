@@ -26,9 +26,9 @@ from enn_ppo.settings.config import EvalConfig
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.players import players_of
-from entity_gym.pools.seats import SeatedEpisodeVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
+from entity_gym.pools.seats import SeatedVecEnv
 
 #: Plies that a player looks ahead; 0: random moves; 1: wins if it can, else random.
 DEPTHS = {"random": 0, "one step": 1, "minimax 4": 4}
@@ -172,9 +172,9 @@ def policy_win_rate(run_dir: Path, opponent: str, config: EvalConfig) -> float:
     mapping, device = players_of(bound.source), torch.device("cpu")
     assert mapping is not None
     with torch.random.fork_rng():
-        pool = EpisodeVecEnv(bound.source, config.num_envs, seed=config.seed)
+        pool = ThreadedVecEnv(bound.source, config.num_envs, seed=config.seed, autoreset=False)
         script: Callable[..., Any] = Script
-        seated = SeatedEpisodeVecEnv(pool, mapping, script(opponent, pool.action_space(), config.seed))
+        seated = SeatedVecEnv(pool, mapping, script(opponent, pool.action_space(), config.seed))
         fitted = fit_policy(checkpoint, seated.obs_space(), seated.action_space(), device, bound.config.id)
         policy = Policy(fitted, torch.Generator().manual_seed(config.seed), bool(config.greedy))
         (episodes,) = play_episodes({"": policy}, seated, config).values()

@@ -11,7 +11,6 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +30,8 @@ from enn_ppo.training.on_ray.shipping import Shipped, Weights, load_weights, shi
 from enn_ppo.training.players import cast_of
 from enn_ppo.training.sampling import LocalSampler, Parameters, block_state, make_pools
 from entity_gym.actions import ActionSpace
-from entity_gym.pools.episodes import Episode, EpisodeVecEnv
+from entity_gym.pools.episodes import Episode
+from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.spaces import ObsSpace
 from rogue_net.finite import NotFinite
@@ -205,7 +205,7 @@ class EnvRunner:
         for place, (name, model) in enumerate(self._models.items()):
             fitted = fit_net(model.policy, *spaces, CPU, "the policy", env.config.id)
             policies[name] = Policy(fitted, torch.Generator().manual_seed(policy_seed(seed, place)))
-        with closing(EpisodeVecEnv(env.source, config.num_envs, seed=seed)) as pool:
+        with ThreadedVecEnv(env.source, config.num_envs, seed=seed, autoreset=False) as pool:
             return play_episodes(policies, pool, config, self._cast)
 
     def read_checkpoint(self, path: str, policy: str) -> Checkpoint:

@@ -1,7 +1,7 @@
 """Opponents: random actions, one policy, or several past policies of a run (players: see `entity_gym.pools.players`).
 
 opponents = load_opponent("random", None, pool, device)   # or a run directory, a checkpoint, or "past" of a checkpoint
-seated = SeatedEpisodeVecEnv(pool, players_of(source), opponents)
+seated = SeatedVecEnv(pool, players_of(source), opponents)
 """
 
 from __future__ import annotations

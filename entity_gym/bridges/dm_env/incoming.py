@@ -21,7 +21,6 @@ from entity_gym.bridges.gymnasium.incoming import GymFactory, GymOptions, from_g
 from entity_gym.bridges.gymnasium.observations import PlainSpace
 from entity_gym.bridges.incoming import Constructor, Executor, parameters_of
 from entity_gym.bridges.views.view import View
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.vec_env import VecEnv
 
@@ -41,7 +40,7 @@ def from_dm_env(
     global_features: bool = False,
     view: str | Path | Mapping[str, Any] | View | None = None,
     **kwargs: Any,
-) -> VecEnv | EpisodeVecEnv:
+) -> VecEnv:
     """Make a pool of dm_env environments.
 
     Args:

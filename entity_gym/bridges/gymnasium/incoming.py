@@ -67,7 +67,6 @@ from entity_gym.bridges.views.view import View, load_view
 from entity_gym.bridges.wrappers import Wrapper, load_wrappers, wrapped
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, warn_caller
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import (
     EnvIds,
@@ -133,7 +132,7 @@ def from_gymnasium(
     agents: bool | None = None,
     wrappers: Sequence[str | Wrapper] = (),
     **kwargs: Any,
-) -> VecEnv | EpisodeVecEnv:
+) -> VecEnv:
     """Make a pool of Gymnasium environments.
 
     Args:
@@ -143,8 +142,8 @@ def from_gymnasium(
         seed: environment i is seeded with `seed + i`.
         executor: "list" steps the environments in the calling thread, "thread" in several threads (`ThreadedVecEnv`), "process"
             in worker processes (`ProcessVecEnv`).
-        autoreset: true makes a `VecEnv`, in which a new episode follows each that ends. False makes an `EpisodeVecEnv`, in
-            which each environment plays one episode, and the batch shrinks as they end.
+        autoreset: whether a new episode follows each that ends. Otherwise each environment plays one episode, and the batch
+            shrinks as they end (see `VecEnv`).
         num_workers: number of threads or processes. None: one for each core, at most one for each environment.
         final_observations: which last observations to keep in `VecObs.final`.
         observation_space: replaces the environment's own. If an environment declares none, the space is inferred

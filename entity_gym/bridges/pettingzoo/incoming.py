@@ -62,7 +62,6 @@ from entity_gym.bridges.views.view import View, load_view
 from entity_gym.bridges.wrappers import Wrapper, load_wrappers, wrapped
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest, warn_caller
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import LARGEST_FLOAT32, ObsSpace
@@ -87,7 +86,7 @@ def from_pettingzoo(
     view: str | Path | Mapping[str, Any] | View | None = None,
     wrappers: Sequence[str | Wrapper] = (),
     **kwargs: Any,
-) -> VecEnv | EpisodeVecEnv:
+) -> VecEnv:
     """Make a pool of parallel or AEC environments.
 
     Args:

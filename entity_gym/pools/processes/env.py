@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import logging
 import os
 import selectors
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +16,10 @@ from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import check_actions
 from entity_gym.batch import columns
 from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.obs_rows import Shown, crashed
+from entity_gym.batch.obs_rows import Shown
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.pool import EnvSource, is_compiled
-from entity_gym.pools.processes.handle import NOBODY, Replies, Request, WorkerDied, WorkerProcess, shut_down
+from entity_gym.pools.processes.handle import Replies, WorkerDied, WorkerProcess, shut_down
 from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.pools.slots import (
     EnvIds,
@@ -42,13 +41,7 @@ from entity_gym.pools.vec_env import (
 )
 from entity_gym.spaces import ObsSpace
 
-#: Reaction of a pool to the death of a worker process.
-OnCrash = Literal["raise", "restart"]
-
 CHECK_INTERVAL = 1.0  # seconds between looks at whether silent workers are alive
-MAX_DEATHS_IN_A_ROW = 5  # of a worker that steps nothing in between: then another restart does not help
-
-log = logging.getLogger(__name__)
 
 
 class ProcessVecEnv(VecEnv):
@@ -60,10 +53,7 @@ class ProcessVecEnv(VecEnv):
 
     An exception of an environment is raised here with its own type, message and notes, and with the worker's traceback as a
     note; the environments concerned have to be reset, and the others may go on. When a worker dies, calls raise
-    `WorkerDied`. With `on_crash="restart"`, its environments are made and reset anew in a new process instead. Each of them
-    then shows the first frame of its next episode, once, in answer to its next action, with `done`, `truncated`, reward 0 and
-    `end_of_episode_info {"crashed": True}`; the last frame of the lost episode stands in `final`. Environment i then draws
-    from `SeedSequence((crash_seed(seed, k), i))`, for the k-th restart of its worker since the seed was set.
+    `WorkerDied`, and the pool has to be made anew.
 
     A pool belongs to the thread and process that made it. In workers, numeric libraries use one thread, and Ctrl-C is
     handled by the main process alone. Linux and macOS only.
@@ -76,11 +66,11 @@ class ProcessVecEnv(VecEnv):
         batch_size: number of environments that `recv` returns. None: all.
         seed: see `VecEnv.reset`.
         final_observations: which last observations to keep in `VecObs.final`.
-        on_crash: "raise" or "restart".
         first_env: the number of environment 0 in seeds and messages, where this is a part of a larger pool.
         compile: of a compiled environment: false runs it as ordinary Python.
         boundscheck: of a compiled environment: compile checks of array bounds in.
         entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
+        autoreset: see `VecEnv`.
 
     Attributes:
         num_processes: the number of workers.
@@ -98,30 +88,26 @@ class ProcessVecEnv(VecEnv):
         batch_size: int | None = None,
         seed: int = 0,
         final_observations: FinalObservations = "truncated",
-        on_crash: OnCrash = "raise",
         *,
         first_env: int = 0,
         compile: bool = True,
         boundscheck: bool = False,
         entity_ids: bool = False,
+        autoreset: bool = True,
     ) -> None:
         check_num_envs(num_envs)
         check_final_observations(final_observations)
         if isinstance(num_processes, bool) or not isinstance(num_processes, int) or num_processes < 1:
             raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
-        if on_crash not in get_args(OnCrash):
-            raise ValueError(f"on_crash is {on_crash!r}; allowed: {get_args(OnCrash)}")
         check_seed(seed)
         self._batch_size = check_batch_size(batch_size, num_envs)
-        self._final_observations = final_observations
-        self._on_crash: OnCrash = on_crash
-        self._seed = seed
-        self._first_env = first_env
+        self._first_env, self._autoreset = first_env, autoreset
         self._options = {
             "final_observations": final_observations,
             "compile": compile,
             "boundscheck": boundscheck,
             "entity_ids": entity_ids,
+            "autoreset": autoreset,
         }
         self._pickled_env = pickled_for_worker(env)
         self._compiled = is_compiled(env)
@@ -131,11 +117,9 @@ class ProcessVecEnv(VecEnv):
         self._worker_of = np.repeat(np.arange(self.num_processes), np.diff(borders))  # (N,)
         self._everyone: EnvIds = np.arange(num_envs, dtype=np.int64)
         self._one_by_one = self._batch_size < num_envs
-        self._env_info: list[Mapping[str, Any]] | None = None
         self._shown = Shown(num_envs)
-        self._crashed: dict[int, VecObs] = {}  # first frames after a crash, each the answer to the next action
         self._inbox = Replies()  # of `send` and `async_reset`, for `recv`
-        self._start_workers()
+        self._start_workers(seed)
 
     def obs_space(self) -> ObsSpace:
         return self._reader.obs_space
@@ -153,31 +137,21 @@ class ProcessVecEnv(VecEnv):
     def batch_size(self) -> int:
         return self._batch_size
 
-    @property
-    def num_restarts(self) -> int:
-        """Number of dead workers that have been replaced so far."""
-        return sum(worker.restarts for worker in self._workers)
-
     def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
         self._check_open()
         infos = None if env_info is None else check_env_info(env_info, len(self))
         if seed is not None:
             check_seed(seed)
-            self._seed = seed
         self._forget(Status.NEW)
         replies = Replies()
         self._ask_resets(replies, False, seed, infos)
         self._await(replies)
-        obs = self._show(replies.frames, self._everyone)
-        if infos is not None:
-            self._remember(infos)
-        return obs
+        return self._show(replies.frames, self._everyone)
 
     def configure(self, env_info: EnvInfo) -> None:
         self._check_open()
         infos = check_env_info(env_info, len(self))
         self._call("configure", {w: ([infos[i] for i in ids],) for w, ids in enumerate(self._slices)})
-        self._remember(infos)
 
     def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
         self._check_open()
@@ -266,15 +240,15 @@ class ProcessVecEnv(VecEnv):
         self._settle_for("clone")
         state = self.state()
         twin = copy.copy(self)
-        twin._crashed, twin._inbox = {}, Replies()
-        twin._start_workers()
+        twin._inbox = Replies()
+        twin._start_workers(0)
         try:
             twin.load_state(state)
         except BaseException:
             twin.close()
             raise
         twin._status.of[:] = self._status.of
-        twin._shown, twin._crashed = self._shown.copy(), self._crashed.copy()
+        twin._shown = self._shown.copy()
         for frames in self._inbox.frames:  # not received from either pool yet
             twin._inbox.add(copy.deepcopy(frames))
         return twin
@@ -284,7 +258,7 @@ class ProcessVecEnv(VecEnv):
 
     # ---- requests
 
-    def _start_workers(self) -> None:
+    def _start_workers(self, seed: int) -> None:
         """Start the processes and wait until all have made their environments."""
         self._owner = os.getpid()
         self._dead: WorkerDied | None = None
@@ -298,7 +272,7 @@ class ProcessVecEnv(VecEnv):
             self._watch()
             replies = Replies()
             for worker in self._workers:
-                self._ask_start(replies, worker, self._seed)
+                worker.ask(replies, "start", self._pickled_env, worker.env_id, self._first_env, seed, self._options)
                 if self._compiled:  # the first one may compile, and the others find it in the cache
                     self._await(replies)
             self._await(replies)
@@ -323,7 +297,6 @@ class ProcessVecEnv(VecEnv):
                     f"and that of {self._reader.where(0)} {wanted!r:.300} in worker 0; environments of one pool must have "
                     "the same spaces"
                 )
-        worker.starting = False
 
     def _call(self, name: str, arguments: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
         """Call a method in some workers, with arguments for each of them. Returns a result for each of them."""
@@ -333,26 +306,17 @@ class ProcessVecEnv(VecEnv):
         self._await(replies)
         return replies.results
 
-    def _ask_start(self, replies: Replies, worker: WorkerProcess, seed: int) -> None:
-        worker.ask(replies, "start", self._pickled_env, worker.env_id, self._first_env, seed, self._options)
-
     def _ask_resets(
         self, replies: Replies, one_by_one: bool, seed: int | None, infos: list[Mapping[str, Any]] | None
     ) -> None:
         """Ask every worker to start episodes everywhere."""
         for worker in self._workers:
-            worker.deaths_in_a_row = 0
-            if seed is not None:
-                worker.restarts_since_seed = 0
             ids, its = np.array(worker.env_id), infos and [infos[i] for i in worker.env_id]
             worker.ask(replies, "reset", ids, one_by_one, seed, its, ids=ids)
 
     def _ask_steps(self, replies: Replies, one_by_one: bool, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
-        """Ask the workers to step `ids`. Environments that crashed meanwhile show that instead."""
+        """Ask the workers to step `ids`."""
         owners = self._worker_of[ids]
-        for k in [k for k, i in enumerate(ids.tolist()) if i in self._crashed] if self._crashed else ():
-            replies.add(self._after_crash(self._crashed.pop(int(ids[k]))))
-            owners[k] = -1
         for worker in self._workers:
             rows = np.flatnonzero(owners == worker.index)
             if len(rows) or (worker.index == 0 and not len(ids)):  # a step of no environments has an answer too
@@ -382,11 +346,11 @@ class ProcessVecEnv(VecEnv):
             raise
 
     def _take_next(self) -> None:
-        """Wait for answers, at most `CHECK_INTERVAL`, and read them. Restarts or reports a worker that died.
+        """Wait for answers, at most `CHECK_INTERVAL`, and read them.
 
         Raises:
             RuntimeError: if Ctrl-C interrupted an earlier call while it read a message, of which half is left.
-            WorkerDied: if a worker died, and is not restarted.
+            WorkerDied: if a worker died.
         """
         if self._interrupted:
             raise RuntimeError("the pool was interrupted in the middle of a message: close it and make a new one")
@@ -403,7 +367,8 @@ class ProcessVecEnv(VecEnv):
         if not answered:  # a dead worker hangs up, unless a process that it started keeps the connection open
             died = next((worker.death() for worker in self._workers if worker.process.poll() is not None), None)
         if died is not None:
-            self._restart(died)
+            self._dead = copy.copy(died)  # without its traceback, which leads here
+            raise died
 
     def _watch(self) -> None:
         self._selector = selectors.PollSelector()
@@ -418,6 +383,8 @@ class ProcessVecEnv(VecEnv):
             obs = obs.gather(row_of[np.searchsorted(obs.env_id, ids, sorter=row_of)])
         self._shown.record(obs)
         self._status.of[ids] = Status.READY
+        if not self._autoreset and obs.done.any():
+            self._status.of[obs.env_id[obs.done]] = Status.OVER
         return obs
 
     def _raise_next_error(self) -> None:
@@ -446,14 +413,8 @@ class ProcessVecEnv(VecEnv):
         """Ignore the frames that are under way and those shown so far; give every environment this status."""
         self._ignore(self._inbox)
         self._inbox = Replies()
-        self._crashed.clear()
         self._shown = Shown(len(self))
         self._status.of[:] = status
-
-    def _remember(self, infos: list[Mapping[str, Any]]) -> None:
-        """Keep parameters for workers that take the place of dead ones."""
-        before = self._env_info or [{}] * len(infos)
-        self._env_info = [{**old, **new} for old, new in zip(before, infos, strict=True)]
 
     def _check_open(self) -> None:
         if not self._finalizer.alive:
@@ -462,73 +423,6 @@ class ProcessVecEnv(VecEnv):
             raise ValueError("this pool was made in another process, and cannot be shared with it: make one here")
         if self._dead is not None:
             raise copy.copy(self._dead)
-
-    # ---- workers that die
-
-    def _restart(self, died: WorkerDied) -> None:
-        """Put a new process in the place of one that died, and reset its environments.
-
-        Raises:
-            WorkerDied: if dead workers are not restarted, or this one does not survive it.
-        """
-        worker = self._workers[died.worker]
-        if self._on_crash == "raise" or worker.starting or worker.deaths_in_a_row >= MAX_DEATHS_IN_A_ROW:
-            self._dead = copy.copy(died)  # without its traceback, which leads here
-            raise died
-        worker.deaths_in_a_row += 1
-        worker.restarts += 1
-        worker.restarts_since_seed += 1
-        log.warning("%s; its environments go on in a new process, in new episodes", died)
-        infos = self._env_info and [self._env_info[i] for i in worker.env_id]
-        ids, replies = np.array(worker.env_id), Replies()
-        try:
-            worker.channel.close()
-            lost = list(worker.requests)
-            worker.launch()
-            self._watch()
-            self._ask_start(replies, worker, crash_seed(self._seed, worker.restarts_since_seed))
-            worker.ask(replies, "reset", ids, False, None, infos, ids=ids)
-            self._await(replies)
-            self._check_started(worker, replies)
-        except BaseException:
-            self._dead = self._dead or copy.copy(died)
-            raise
-        self._answer_lost(worker, lost, VecObs.cat(list(replies.frames)), died)
-
-    def _answer_lost(self, worker: WorkerProcess, lost: list[Request], first: VecObs, died: WorkerDied) -> None:
-        """Answer the requests that a dead worker lost; `first` are the first frames of its successor."""
-        first_frames = {i: first.gather(np.array([row])) for row, i in enumerate(worker.env_id)}
-        idle = {i for i in worker.env_id if self._status.of[i] in (Status.READY, Status.UNDER_WAY)}
-        for request in lost:
-            idle.difference_update(request.ids.tolist())
-            if request.replies is None:
-                continue
-            request.replies.waiting -= 1
-            if request.name == "step":
-                for i in request.ids.tolist():
-                    request.replies.add(self._after_crash(first_frames[i]))
-            elif request.name == "reset":  # the new process can be reset like any other
-                worker.ask(request.replies, "reset", request.ids, *request.arguments[1:], ids=request.ids)
-            elif request.name == "configure":
-                worker.ask(request.replies, "configure", *request.arguments)
-            else:
-                request.replies.errors.append((died, NOBODY))
-        for i in idle:  # nobody can act upon its last frame any more
-            self._crashed[i] = first_frames[i]
-
-    def _after_crash(self, first: VecObs) -> VecObs:
-        """Return the first frame of a new episode, marked as the end of the episode that crashed."""
-        last = None if self._final_observations == "none" else self._shown.last(int(first.env_id[0]))
-        return crashed(first, last)
-
-
-def crash_seed(seed: int, restart: int) -> int:
-    """Return the seed of a worker's environments after its `restart`-th restart (from 1) since it was seeded with `seed`.
-
-    Deterministic, and unlikely to be a seed that a user gives, so that no episode is repeated. It has 32 bits, as many as
-    `numpy.random.RandomState` takes.
-    """
-    return int(np.random.SeedSequence((seed, restart), spawn_key=(0,)).generate_state(1, np.uint32)[0])
 
 
 def merge_states(parts: Sequence[Any]) -> Any:

@@ -71,8 +71,6 @@ class Replies:
 class Request:
     """A request to a worker."""
 
-    name: str  # of a method of `Worker`
-    arguments: tuple[Any, ...]
     pickled: bytes
     arrays: Sequence[Array]
     ids: EnvIds  # environments whose frames are still to come
@@ -89,9 +87,6 @@ class WorkerProcess:
 
     Attributes:
         requests: not completely answered, the oldest first.
-        starting: it has not yet shown that its environments can be made.
-        restarts: how often the process was replaced; `restarts_since_seed` since the last reset with a seed, and
-            `deaths_in_a_row` without frames of a step in between.
 
     Raises:
         OSError: if the process cannot be started.
@@ -99,12 +94,6 @@ class WorkerProcess:
 
     def __init__(self, index: int, env_id: range, first_env: int) -> None:
         self.index, self.env_id, self.first_env = index, env_id, first_env
-        self.restarts = self.restarts_since_seed = self.deaths_in_a_row = 0
-        self.launch()
-
-    def launch(self) -> None:
-        """Start the process, in the place of one that died; requests that this one did not answer are forgotten."""
-        self.starting = True
         self.requests: deque[Request] = deque()
         self._num_sent = 0  # of `requests`
         its_arena, our_arena = create_arena(), create_arena()
@@ -141,7 +130,7 @@ class WorkerProcess:
         value = name, *arguments
         # The arguments of a step are plain, so the faster pickler will do.
         pickled = pickle.dumps(value) if name == "step" else pickled_for_worker(value)
-        self.requests.append(Request(name, arguments, pickled, arrays, ids, replies))
+        self.requests.append(Request(pickled, arrays, ids, replies))
         replies.waiting += 1
         self._send()
 
@@ -186,8 +175,6 @@ class WorkerProcess:
         else:
             paths, reports = content
             replies.add(unpack_frames(paths, reports, arrays))
-            if request.name == "step":
-                self.deaths_in_a_row = 0
 
     def death(self) -> WorkerDied:
         """Wait until a worker that hung up has ended, and describe how."""

@@ -19,9 +19,9 @@ from enn_ppo.training.sampling import LocalSampler, block_state, load_block, mak
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
+from entity_gym.pools.episodes import EpisodeTracker
 from entity_gym.pools.players import PlayerMapping, players_of
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.seats import PlayersTracker
 from rogue_net import FrameKeys, ObsBatch, RogueNet
 from tests.enn_ppo.players_worlds import CPU, SNAKES, snake_net
 from tests.enn_ppo.rollouts import Collector
@@ -155,12 +155,13 @@ def test_a_policy_of_several_players_gets_their_mean_and_wins_against_those_of_o
     obs = ThreadedVecEnv(SNAKES, 1).reset(0)
     obs.done = np.array([True])
     rewards = np.array([[1.0, 2.0, 6.0]], np.float32)
-    (episodes,) = PlayersTracker(1, {"red": [2, 0], "blue": [1]}).step(obs, rewards)
+    ended = EpisodeTracker(1, policies={"red": [2, 0], "blue": [1]}).step_players(obs, rewards)
+    episodes = {name: own for name, (own,) in ended.items()}
     assert (episodes["red"].reward, episodes["blue"].reward) == (3.5, 2.0)
     assert (episodes["red"].info["win_rate"], episodes["blue"].info["win_rate"]) == (0.5, 0.0)
     assert (episodes["red"].info["opponent_reward"], episodes["blue"].info["opponent_reward"]) == (2.0, 6.0)
-    (alone,) = PlayersTracker(1, {"red": [0, 1, 2]}).step(obs, rewards)
-    assert (alone["red"].reward, alone["red"].info) == (3.0, {"policy": "red"})
+    (alone,) = EpisodeTracker(1, policies={"red": [0, 1, 2]}).step_players(obs, rewards)["red"]
+    assert (alone.reward, alone.info) == (3.0, {"policy": "red"})
 
 
 def test_no_two_players_environments_or_steps_share_their_noise() -> None:

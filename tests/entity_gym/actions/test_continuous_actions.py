@@ -27,7 +27,7 @@ from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
 from entity_gym.compiled import Continuous
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.registry import make_spec
-from tests.entity_gym.pools.harbour import A_TENTH, Harbour, Tug
+from tests.entity_gym.actions.harbour import A_TENTH, Harbour, Tug
 from tests.worlds import Script, making
 
 STEER = ContinuousActionSpace([-1, 0], [1, np.inf], ["turn", "thrust"])

@@ -24,7 +24,6 @@ from entity_gym import (
 )
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
-from entity_gym.batch.obs_rows import crashed
 from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool
 from entity_gym.batch.saving import (
     observation_from_state,
@@ -34,11 +33,10 @@ from entity_gym.batch.saving import (
     spaces_to_dict,
 )
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.vec_env import VecEnv
-from tests.entity_gym.pools.harbour import Harbour
+from tests.entity_gym.actions.harbour import Harbour
 from tests.entity_gym.pools.kinds_of_pools import contents
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import Script, making
@@ -143,13 +141,11 @@ def test_an_offer_that_does_not_fit_is_refused(kind: str) -> None:
 
 
 @every_kind
-def test_frames_are_put_together_and_taken_out_and_last_ones_offer_nothing(kind: str) -> None:
+def test_frames_are_put_together_and_taken_out(kind: str) -> None:
     offer = KINDS[kind][2]
     obs = batch(kind, yard(offer), yard(), yard(offer, walls=2))
     swapped = VecObs.cat([obs.gather(np.array([2])), obs.gather(np.array([0, 1]))])
     assert swapped.action_masks["do"] == batch(kind, yard(offer, walls=2), yard(offer), yard()).action_masks["do"]
-    final = crashed(obs, obs).final
-    assert final is not None and final.action_masks["do"].actors.to_list() == [[], [], []]
 
 
 @every_kind
@@ -261,10 +257,10 @@ def test_every_pool_shows_and_pays_the_same(name: str, threads: None) -> None:
 
 
 def test_whole_episodes_carry_every_kind() -> None:
-    env = EpisodeVecEnv(Harbour, 2, compile=False)
-    obs, running = env.reset(1)
-    while len(running):
-        (obs, _), (still, running) = env.step(random_actions(obs, np.random.default_rng(0), env.action_space()))
-        obs, last = still, obs
+    env = ThreadedVecEnv(Harbour, 2, compile=False, autoreset=False)
+    obs = env.reset(1)
+    while len(obs):
+        last = env.act(random_actions(obs, np.random.default_rng(0), env.action_space()), obs.env_id)
+        obs = last.gather(np.flatnonzero(~last.done))
     assert last.truncated.all() and last.reward.any()
     env.close()

@@ -22,7 +22,7 @@ from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.compiled import SelectEntity
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.registry import make_spec
-from tests.entity_gym.pools.harbour import Harbour
+from tests.entity_gym.actions.harbour import Harbour
 from tests.worlds import Script, choose, making
 
 YARD = ObsSpace({"Wall": Entity([]), "Cat": Entity([])})

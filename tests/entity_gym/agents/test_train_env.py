@@ -18,7 +18,6 @@ import pytest
 from entity_gym import CategoricalActionSpace, Entity, ObsSpace
 from entity_gym.agents import Agent, Obs, TrainAgent, TrainEnvBuilder
 from entity_gym.errors import NoPictureError
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.slots import SlotsFactory
 from tests.entity_gym.agents.programs import (
@@ -201,14 +200,13 @@ def test_asynchronously_each_program_goes_on_by_itself() -> None:
 
 
 def test_evaluation_plays_one_game_in_each_environment() -> None:
-    pool = EpisodeVecEnv(make(walk, 5), 3)
+    pool = ThreadedVecEnv(make(walk, 5), 3, autoreset=False)
     for _ in range(2):
-        obs, running = pool.reset()
-        steps = 0
-        while len(running):
-            (all_obs, _), (obs, running) = pool.step(moves(obs, 1))
-            steps += 1
-        assert (steps, all_obs.done.tolist(), all_obs.reward.tolist()) == (5, [True] * 3, [-1.0] * 3)
+        obs = pool.reset()
+        for step in range(5):
+            obs = pool.act(moves(obs, 1))
+            assert obs.done.tolist() == [step == 4] * 3
+        assert obs.reward.tolist() == [-1.0] * 3
     assert len(still_running(".walk")) == 3
     pool.close()
 
@@ -508,12 +506,11 @@ def walk_as_long(agent: Agent, config: Length, seed: int) -> None:
 def test_fields_of_the_config_can_be_set_to_other_values() -> None:
     env = make(walk_as_long, Length())
     assert env.configured({}) is env
-    pool = EpisodeVecEnv(env.configured({"steps": 4}), 1)
-    obs, running = pool.reset()
+    pool = ThreadedVecEnv(env.configured({"steps": 4}), 1)
+    obs = pool.reset()
     for steps in (1, 2, 3, 4):
-        assert len(running) == 1, f"over after {steps - 1} steps"
-        _, (obs, running) = pool.step(moves(obs, 1))
-    assert len(running) == 0
+        obs = pool.act(moves(obs, 1))
+        assert obs.done.tolist() == [steps == 4]
     pool.close()
     with pytest.raises(ValueError, match="walk_as_long has no field 'stpes'; allowed: 'steps'; did you mean 'steps'"):
         env.configured({"stpes": 4})

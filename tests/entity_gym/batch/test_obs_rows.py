@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from entity_gym.batch.obs_rows import Shown, crashed
-from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferI64
+from entity_gym.batch.obs_rows import Shown
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.pools.pool import ListEnv
-from tests.entity_gym.pools.kinds_of_pools import Counter, add, content, play_together
+from tests.entity_gym.pools.kinds_of_pools import Counter, content, play_together
 from tests.worlds import Zoo, frame
 
 
@@ -45,28 +45,10 @@ def test_fixed_arrays_are_taken_by_frame() -> None:
     assert (players.values.tolist(), players.offsets.tolist()) == ([[2, 3], [4, 5], [6, 7], [0, 1]], [0, 3, 3, 4])
 
 
-def test_frames_after_a_crash_end_the_episode_without_a_reward() -> None:
-    env = ListEnv(Counter, 2)
-    env.reset()
-    last = env.act(add(1, 2))
-    first = env.reset()
-    obs = crashed(first, last)
-    assert (obs.done.tolist(), obs.truncated.tolist(), obs.reward.tolist()) == ([True] * 2, [True] * 2, [0, 0])
-    assert obs.end_of_episode_info == {0: {"crashed": True}, 1: {"crashed": True}}
-    assert obs.features["Total"].to_list() == [[[0]], [[0]]]
-    assert obs.final is not None
-    assert obs.final.features["Total"].to_list() == [[[1]], [[2]]]
-    assert (obs.final.done.tolist(), obs.final.elapsed_step.tolist()) == ([True] * 2, [1, 1])
-    assert obs.final.action_masks["add"].actors == RaggedBufferI64.from_flattened(np.zeros((0, 1), np.int64), [0, 0])
-    assert crashed(first, None).final is None
-    assert not first.done.any()
-
-
 def test_what_was_shown_last_is_found_across_batches() -> None:
     env = ListEnv(Zoo, 4, seed=3)
     obs = env.reset()
     shown = Shown(4)
-    assert shown.last(2) is None
     shown.record(obs)
     assert shown.action_masks(np.arange(4)) is obs.action_masks
     assert content(shown.action_masks(np.array([3, 1]))) == content(obs.gather(np.array([3, 1])).action_masks)
@@ -77,6 +59,4 @@ def test_what_was_shown_last_is_found_across_batches() -> None:
     for name, mask in masks.items():
         sources = [(later, 1), (obs, 0), (later, 0)]
         assert mask.actors.to_list() == [batch.action_masks[name].actors[row].to_list()[0] for batch, row in sources]
-    last = shown.last(1)
-    assert last is not None and frame(last, 0) == frame(later, 0)
-    assert last.env_id.tolist() == [1]
+    assert frame(shown.frames(np.array([1])), 0) == frame(later, 0)

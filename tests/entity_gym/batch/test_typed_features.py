@@ -28,7 +28,6 @@ from entity_gym import (
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.registry import make_spec
@@ -249,18 +248,6 @@ def test_every_pool_refuses_it_in_the_same_words(kind: str, threads: None) -> No
             pool.act(ON)
     place = "feature 'held' of entity 1 of type 'Card'"
     assert str(caught.value) == f"Deck (environment 2): {place} is 2; a flag must be 0 or 1"
-
-
-def test_whole_episodes_refuse_it_too() -> None:
-    pool = EpisodeVecEnv(Deck, 4)
-    try:
-        pool.reset()
-        with pytest.raises(
-            ValueError, match="Deck .*feature 'held' of entity 1 of type 'Card' is 2; a flag must be 0 or 1"
-        ):
-            pool.step(ON)
-    finally:
-        pool.close()
 
 
 def test_the_last_observation_of_an_episode_is_checked_as_well() -> None:

@@ -14,7 +14,6 @@ from dm_env import specs  # noqa: E402
 from entity_gym import CategoricalActionSpace, Category, ContinuousActionSpace, Entity  # noqa: E402
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64  # noqa: E402
 from entity_gym.bridges.dm_env.incoming import dm_worlds, from_dm_env  # noqa: E402
-from entity_gym.pools.episodes import EpisodeVecEnv  # noqa: E402
 
 
 class Walk(dm_env.Environment):  # type: ignore[misc]
@@ -123,10 +122,9 @@ def test_actions_arrive_with_the_types_of_their_specs() -> None:
 
 def test_the_batch_shrinks_without_autoreset() -> None:
     pool = from_dm_env(Walk, 2, seed=0, autoreset=False)
-    assert isinstance(pool, EpisodeVecEnv)
     pool.reset()
-    _, (_, running) = pool.step(choose(0, 0))
-    assert running.tolist() == [1]
+    assert pool.act(choose(0, 0)).done.tolist() == [True, False]
+    assert pool.act(choose(0), [1]).env_id.tolist() == [1]
 
 
 def test_a_world_is_found_by_module_and_name() -> None:

@@ -26,7 +26,6 @@ from entity_gym.bridges.gymnasium.incoming import (  # noqa: E402
 )
 from entity_gym.envs.cart_pole import CartPole  # noqa: E402
 from entity_gym.errors import NoPictureError  # noqa: E402
-from entity_gym.pools.episodes import EpisodeVecEnv  # noqa: E402
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv  # noqa: E402
 from entity_gym.pools.slots import SlotsFactory  # noqa: E402
 from tests.entity_gym.bridges.gym_worlds import (  # noqa: E402
@@ -123,15 +122,14 @@ def test_env_info_goes_to_the_options_of_every_reset_from_then_on(pools: Any) ->
 
 def test_without_autoreset_the_batch_shrinks_as_episodes_end(pools: Any) -> None:
     pool = pools(Line, 3, autoreset=False, limit=2)
-    assert isinstance(pool, EpisodeVecEnv)
-    obs, running = pool.reset(env_info={"place": [0, -1, 4]})
+    obs = pool.reset(env_info={"place": [0, -1, 4]})
     assert agents(obs) == [[0, 0], [-1, 0], [4, 0]]
-    (obs, was_running), (still, running) = pool.step(choose(LEFT, LEFT, LEFT))
+    obs = pool.act(choose(LEFT, LEFT, LEFT))
     assert obs.done.tolist() == [False, True, False]
     assert agents(obs) == [[-1, 1], [-2, 1], [3, 1]], "the last observation is shown, and no new episode begins"
-    assert running.tolist() == [0, 2] and agents(still) == [[-1, 1], [3, 1]]
-    (obs, _), (still, running) = pool.step(choose(RIGHT, RIGHT))
-    assert obs.truncated.tolist() == [True, True] and running.tolist() == []
+    assert [len(actors) for actors in obs.action_masks["action"].actors.to_list()] == [1, 0, 1]
+    obs = pool.act(choose(RIGHT, RIGHT), [0, 2])
+    assert obs.truncated.tolist() == [True, True] and agents(obs) == [[0, 2], [4, 2]]
 
 
 def test_a_pool_shows_the_same_as_one_environment_after_another() -> None:
@@ -232,11 +230,12 @@ def test_the_older_interface_says_in_the_info_that_an_episode_was_cut(pools: Any
 
 def test_the_older_interface_without_autoreset_plays_each_environment_to_its_end(pools: Any) -> None:
     pool = pools([Old() for _ in range(4)], seed=80, autoreset=False)
-    obs, running = pool.reset()
+    obs = pool.reset()
     lengths = np.zeros(4, np.int64)
-    while len(running):
-        lengths[running] += 1
-        _, (obs, running) = pool.step(choose(*[RIGHT] * len(running)))
+    while len(obs):
+        lengths[obs.env_id] += 1
+        obs = pool.act(choose(*[RIGHT] * len(obs)), obs.env_id)
+        obs = obs.gather(np.flatnonzero(~obs.done))
     xs = [np.random.default_rng(80 + i).random() * 2 - 1 for i in range(4)]
     assert lengths.tolist() == [int(np.floor((1 - x) / 0.3)) + 1 for x in xs]
 
@@ -319,7 +318,6 @@ def test_the_factory_is_what_every_pool_takes() -> None:
         ((lambda: CartPole().as_environment(),), r"has entities already: give it to ListEnv"),
         ((Line, 0), r"num_envs is 0; it must be at least 1"),
         ((Line, 1, 0, "threads"), r"executor is 'threads'; allowed: 'list', 'thread', 'process'"),
-        ((Line, 1, 0, "process", False), r"autoreset=False is not there for executor='process'"),
     ],
 )
 def test_what_is_no_environment_is_refused(arguments: Any, message: str) -> None:

@@ -27,7 +27,6 @@ from entity_gym import (  # noqa: E402
 from entity_gym.actions.choices import random_actions  # noqa: E402
 from entity_gym.batch.vec_obs import VecAction, VecObs  # noqa: E402
 from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment, PettingZooFactory, from_pettingzoo  # noqa: E402
-from entity_gym.pools.episodes import EpisodeVecEnv  # noqa: E402
 from entity_gym.pools.players import players_of  # noqa: E402
 from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.pools.seats import SeatedVecEnv  # noqa: E402
@@ -52,7 +51,7 @@ def changed(**methods: Callable[..., Any]) -> type[Herd]:
     return type("Changed", (Herd,), methods)
 
 
-def at_random(pool: VecEnv | EpisodeVecEnv, obs: VecObs, rng: np.random.Generator) -> dict[str, VecAction]:
+def at_random(pool: VecEnv, obs: VecObs, rng: np.random.Generator) -> dict[str, VecAction]:
     return random_actions(obs, rng, pool.action_space())
 
 
@@ -306,13 +305,11 @@ def test_environment_i_is_seeded_once_with_seed_plus_i_and_env_info_goes_into_th
 
 def test_without_autoreset_the_batch_shrinks() -> None:
     pool = from_pettingzoo(Herd, 2, autoreset=False, length=2)
-    assert isinstance(pool, EpisodeVecEnv)
-    obs, running = pool.reset()
-    rng = np.random.default_rng(0)
-    for _ in range(2):
-        assert running.tolist() == [0, 1]
-        _, (obs, running) = pool.step(at_random(pool, obs, rng))
-    assert running.tolist() == []
+    obs, rng = pool.reset(), np.random.default_rng(0)
+    for step in range(2):
+        obs = pool.act(at_random(pool, obs, rng), obs.env_id)
+        assert obs.done.tolist() == [step == 1] * 2
+    assert all(mask.actors.items() == 0 for mask in obs.action_masks.values())
 
 
 def test_an_image_is_what_the_environment_draws() -> None:
@@ -494,7 +491,6 @@ def test_environments_that_have_no_such_form_say_why(methods: Any, message: str)
         ("entity_gym:nobody", {}, "the PettingZoo environment is 'entity_gym:nobody', but entity_gym has no class"),
         (Herd, {"executor": "threads"}, "executor is 'threads'; allowed: .*did you mean 'thread'"),
         (Herd, {"num_workers": 2}, "num_workers is 2, which is for executor='thread' or 'process'"),
-        (Herd, {"executor": "process", "autoreset": False}, "autoreset=False is not there for executor='process'"),
         (
             Herd,
             {"size": 3},

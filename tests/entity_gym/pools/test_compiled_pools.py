@@ -10,27 +10,9 @@ import pytest
 from entity_gym.actions.choices import random_actions
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.slots import run_serially
-from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.compiled.comparing import meaning
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
-
-NUM_ENVS = 6
-WORLD = MineSweeper(width=4, height=4, num_mines=3, orbital_cannon=True, cooldown_period=2, max_steps=9)
-
-
-def pool(kind: str, seed: int = 5, **options: Any) -> VecEnv:
-    name, _, count = kind.partition(" ")
-    if name == "threads":
-        return ThreadedVecEnv(WORLD, NUM_ENVS, int(count), seed=seed, final_observations="all", **options)
-    if name == "processes":
-        return ProcessVecEnv(WORLD, NUM_ENVS, int(count), seed=seed, final_observations="all", **options)
-    if name == "unjitted":
-        return ThreadedVecEnv(WORLD, NUM_ENVS, seed=seed, final_observations="all", compile=False)
-    assert name == "list"
-    return ListEnv(WORLD, NUM_ENVS, seed=seed, final_observations="all")
 
 
 def test_steps_taken_in_the_background_change_nothing_of_a_step_taken_meanwhile(

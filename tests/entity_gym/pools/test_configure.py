@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from entity_gym import (
-    Action,
-    ActionSpace,
-    CategoricalActionMask,
-    CategoricalActionSpace,
-    Entity,
     Environment,
-    Observation,
-    ObsSpace,
 )
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import Categorical, CompiledEnvironment
 from entity_gym.compiled import Entity as CompiledEntity
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.vec_env import VecEnv
+from tests.entity_gym.pools.kinds_of_pools import Counter, add, totals
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import Zoo, choose
 
@@ -56,53 +49,13 @@ class Laps(CompiledEnvironment):
         obs.Runner[0, 2] = s.carried
 
 
-class PythonLaps(Environment):
-    """The same as a Python object."""
-
-    def __init__(self) -> None:
-        self.round, self.laps, self.weight = 0, 2, 0.5
-
-    def obs_space(self) -> ObsSpace:
-        return ObsSpace({"Runner": Entity(["round", "laps", "weight"])})
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return {"run": CategoricalActionSpace(["on"])}
-
-    def configure(self, info: Mapping[str, Any]) -> None:
-        for name, value in info.items():
-            if name not in ("laps", "weight"):
-                raise ValueError(f"PythonLaps has no parameter {name!r}")
-            setattr(self, name, value)
-
-    def reset(self) -> Observation:
-        self.round = 0
-        return self.show(0.0)
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        self.round += 1
-        return self.show(self.weight)
-
-    def show(self, reward: float) -> Observation:
-        return Observation(
-            features={"Runner": [[self.round, self.laps, self.weight]]},
-            ids={"Runner": ["runner"]},
-            actions={"run": CategoricalActionMask()},
-            reward=reward,
-            done=self.round == self.laps,
-        )
-
-    def state(self) -> dict[str, Any]:
-        return {"round": self.round, "laps": self.laps, "weight": self.weight}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self.round, self.laps, self.weight = state["round"], state["laps"], state["weight"]
-
+PYTHON_LAPS = Laps().as_environment  # makes the same as Python objects
 
 POOLS: dict[str, Callable[[int], VecEnv]] = {
-    "list": lambda n: ListEnv(PythonLaps, n),
+    "list": lambda n: ListEnv(PYTHON_LAPS, n),
     "compiled threads": lambda n: ThreadedVecEnv(Laps, n, 2),
     "ordinary Python": lambda n: ThreadedVecEnv(Laps, n, compile=False),
-    "processes": lambda n: ProcessVecEnv(PythonLaps, n, 2),
+    "processes": lambda n: ProcessVecEnv(PYTHON_LAPS, n, 2),
 }
 
 
@@ -196,35 +149,25 @@ def test_what_is_under_way_is_waited_for(kind: str, threads: None) -> None:
         assert shown(obs) == [[0, 1, 0.5], [0, 2, 0.5], [0, 3, 0.5], [0, 4, 0.5]]
 
 
-def test_whole_episodes_take_them_at_their_reset() -> None:
-    env = EpisodeVecEnv(Laps, 3, compile=False)
-    obs, running = env.reset(env_info={"laps": [1, 2, 3]}, env_id=[0, 2])
-    assert shown(obs) == [[0, 1, 0.5], [0, 3, 0.5]]
-    assert shown(env.reset().obs) == [[0, 1, 0.5], [0, 2, 0.5], [0, 3, 0.5]]
-
-
 # --- What is refused
 
 
-class Fixed(PythonLaps):
+class Fixed(Counter):
     configure = Environment.configure
 
+    def __init__(self) -> None:
+        super().__init__()
 
-@pytest.mark.parametrize(
-    "make_fixed",
-    [
-        lambda: ListEnv(Fixed, 2),
-        lambda: ProcessVecEnv(Fixed, 2, 2),
-    ],
-)
+
+@pytest.mark.parametrize("make_fixed", [ListEnv, lambda env, n: ProcessVecEnv(env, n, 2)])
 def test_an_environment_that_takes_no_parameters_says_so_at_once(
-    make_fixed: Callable[[], VecEnv], threads: None
+    make_fixed: Callable[[Any, int], VecEnv], threads: None
 ) -> None:
-    with make_fixed() as env:
+    with make_fixed(Fixed, 2) as env:
         env.reset()
         with pytest.raises(ValueError, match=r"Fixed\w* does not implement configure\(\), so it takes no env_info"):
-            env.configure({"laps": [1, 1]})
-        assert shown(run(env)) == [[1, 2, 0.5]] * 2  # and goes on
+            env.configure({"limit": [1, 1]})
+        assert totals(env.act(add(1, 2))) == [1, 2]  # and goes on
 
 
 def test_a_compiled_environment_refuses_at_once_and_all_stay_as_they_are() -> None:
@@ -246,14 +189,7 @@ def test_a_python_environment_refuses_when_the_episode_begins() -> None:
         run(env)
         with pytest.raises(ValueError, match="has no parameter 'lap'") as error:
             run(env)
-        assert error.value.__notes__ == ["raised by PythonLaps (environment 1) in configure()"]
-
-
-def test_there_is_one_value_for_each_environment(make: Callable[[int], VecEnv]) -> None:
-    with make(2) as env:
-        env.reset()
-        with pytest.raises(ValueError, match=r"env_info\['laps'\] is 3 values; give one value for each of 2"):
-            env.configure({"laps": [1, 2, 3]})
+        assert error.value.__notes__[-1] == "raised by Laps (environment 1) in configure()"
 
 
 def test_a_pool_of_ones_own_that_has_no_configure_says_so() -> None:

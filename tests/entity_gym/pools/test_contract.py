@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym import Action, Observation
+from entity_gym import Action, Environment, Observation
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
@@ -197,6 +197,83 @@ def test_steps_are_counted_from_the_first_observation_of_each_episode(pool: Make
         state = env.state()
         env.act(add(1, 1))
         assert env.load_state(state).elapsed_step.tolist() == [0, 1]
+
+
+# --- Without autoreset
+
+
+def test_without_autoreset_the_batch_shrinks_as_episodes_end(pool: MakePool) -> None:
+    with pool(Counter, 3, autoreset=False) as env:
+        seen = [env.reset(env_info={"limit": [2, 1, 3]})]
+        for amounts in ((1, 2, 1), (1, 2), (2,)):
+            obs = env.act(add(*amounts), seen[-1].env_id)
+            seen += [obs, obs.gather(np.flatnonzero(~obs.done))]
+        assert [(obs.env_id.tolist(), totals(obs)) for obs in seen] == [
+            ([0, 1, 2], [0, 0, 0]),
+            ([0, 1, 2], [1, 2, 1]),
+            ([0, 2], [1, 1]),
+            ([0, 2], [2, 3]),
+            ([2], [3]),
+            ([2], [5]),
+            ([], []),
+        ]
+        # the last step of an episode has everything but actions
+        last = seen[1]
+        assert (last.reward.tolist(), last.done.tolist(), last.truncated.tolist()) == (
+            [1, 2, 1],
+            [False, True, False],
+            [False, True, False],
+        )
+        assert (last.elapsed_step.tolist(), last.end_of_episode_info, last.final) == (
+            [1, 1, 1],
+            {1: {"total": 2}},
+            None,
+        )
+        assert last.action_masks["add"].actors.to_list() == [[[0]], [], [[0]]]
+        assert totals(env.reset()) == [0, 0, 0]  # parameters stay what they are
+        assert env.act(add(1, 1, 1)).done.tolist() == [False, True, False]
+
+
+def test_without_autoreset_an_episode_that_has_ended_takes_no_step(pool: MakePool) -> None:
+    over = r"the episode of Counter \(environment 1\) has ended, and there is no autoreset; step those that go on, or call reset"
+    with pool(Counter, 2, autoreset=False, batch_size=1) as env:
+        env.reset(env_info={"limit": [3, 1]})
+        env.send(add(1), [1])
+        assert env.recv().done.tolist() == [True]
+        for act in (env.act, env.send):
+            with pytest.raises(ValueError, match=over):
+                act(add(1, 1))
+        state = env.state()
+        assert env.load_state(state).done.tolist() == [False, True]
+        with pytest.raises(ValueError, match=over), env.clone() as twin:
+            twin.act(add(1), [1])
+        assert totals(env.act(add(1), [0])) == [1]
+        assert totals(env.reset()) == [0, 0]
+
+
+def test_whole_episodes_are_those_with_autoreset(pool: MakePool) -> None:
+    """Each environment's first episode, step for step; the last observation of it is what autoreset keeps in `final`."""
+    with ListEnv(Zoo, 9, seed=3, final_observations="all") as again, pool(Zoo, 9, seed=3, autoreset=False) as env:
+        streams, other = Streams(again), Streams(env)
+        going, obs = again.reset(), env.reset()
+        assert content(obs) == content(going)
+        while len(obs):
+            ids = obs.env_id
+            going = again.act(streams.actions(going), ids)
+            obs = env.act(other.actions(obs), ids)
+            for name in ("reward", "done", "truncated", "env_id"):
+                assert content(getattr(obs, name)) == content(getattr(going, name))
+            if obs.done.any():
+                last, rest = obs.gather(np.flatnonzero(obs.done)), np.flatnonzero(~obs.done)
+                assert going.final is not None and frames(last) == frames(going.final)
+                obs, going = obs.gather(rest), going.gather(rest)
+        with pytest.raises(ValueError, match="act: the episode of Zoo"):
+            env.act({}, [0])
+
+
+def test_threads_cannot_be_chosen_by_steps_without_autoreset() -> None:
+    with pytest.raises(ValueError, match="num_threads is 'auto', which tries steps with autoreset"):
+        ThreadedVecEnv(Counter, 2, "auto", autoreset=False)
 
 
 # --- Mistakes
@@ -427,6 +504,23 @@ def test_a_saved_state_is_not_touched_by_later_steps_and_can_be_loaded_again(poo
             assert totals(env.act(add(1, 1))) == [2, 3]
 
 
+class Unsaved(Counter):
+    state, load_state = Environment.state, Environment.load_state
+
+
+def test_what_cannot_be_saved_says_so(pool: MakePool) -> None:
+    with pool(Unsaved, 2) as env:
+        env.reset()
+        assert not env.can_save
+        with pytest.raises(NotImplementedError, match=r"Unsaved does not implement state\(\)"):
+            env.state()
+        with pytest.raises(
+            ValueError, match=r"a copy needs environments that can be saved; Unsaved does not implement both"
+        ):
+            env.clone()
+        assert totals(env.act(add(1, 2))) == [1, 2]  # and goes on
+
+
 # --- Parameters of episodes
 
 
@@ -501,9 +595,16 @@ def test_some_environments_are_drawn(pool: MakePool) -> None:
 
 
 def test_closing_twice_is_allowed_and_a_closed_pool_says_so(pool: MakePool) -> None:
-    env = pool(Counter, 3)
+    made: list[Counter] = []
+
+    def make() -> Counter:
+        made.append(Counter())
+        return made[-1]
+
+    env = pool(make, 3)
     env.reset()
     env.close()
+    assert all(each.closed == 1 for each in made)  # workers have copies
     env.close()
     for call in (
         env.reset,

@@ -48,19 +48,6 @@ def test_some_of_the_environments_in_any_order_are_counted_as_all_of_them_are() 
     assert tracker.rewards.tolist() == [0, 0] and tracker.lengths.tolist() == [0, 0]
 
 
-def test_an_episode_comes_with_what_the_environment_said_about_it() -> None:
-    (episode,) = EpisodeTracker(1).step(step(Observation(done=True, end_of_episode_info={"won": 1})))
-    assert episode.info == {"won": 1}
-
-
-def test_a_batch_of_some_environments_counts_for_those() -> None:
-    tracker = EpisodeTracker(3)
-    obs = step(Observation(reward=1), Observation(reward=2, done=True))
-    obs.env_id = np.array([2, 0])
-    assert tracker.step(obs) == [Episode(0, 2.0, 1, False)]
-    assert tracker.lengths.tolist() == [0, 0, 1]
-
-
 def test_rewards_add_up_without_the_rounding_of_float32() -> None:
     tracker = EpisodeTracker(1)
     tracker.step(step(Observation(reward=2.0**24)))

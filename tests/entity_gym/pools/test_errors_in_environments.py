@@ -407,15 +407,6 @@ def test_every_method_of_an_environment_is_named_when_it_raises() -> None:
         assert raised.value.__notes__ == [note]
 
 
-def test_a_pool_can_be_reset_after_an_error() -> None:
-    env = pool([garden(), NoFish("Erie", 7), garden(reward=1), garden(reward=2)])
-    env.reset()
-    with pytest.raises(NoFish):
-        env.act(nobody(1))
-    env.reset()
-    assert env.act(nobody(1)).reward.tolist() == [2.0]
-
-
 def test_of_an_environment_that_leaves_the_program_it_is_said_which_it_was() -> None:
     class Leaver(Script):
         def act(self, actions: Mapping[str, Action]) -> Observation:

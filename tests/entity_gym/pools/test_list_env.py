@@ -68,13 +68,6 @@ def test_what_the_first_observation_of_an_episode_says_of_reward_and_info_is_not
     assert (obs.metrics["hp"].sum, obs.metrics["hp"].count) == (1.0, 1)
 
 
-def test_environments_end_each_at_their_own_time() -> None:
-    env = scripted([cat(0), cat(1, done=True)], [cat(10), cat(11), cat(12, done=True)])
-    seen = [env.act({}) for _ in range(4)]
-    assert [obs.done.tolist() for obs in seen] == [[True, False], [True, True], [True, False], [True, True]]
-    assert [obs.features["Cat"].to_list() for obs in seen][:2] == [[[[0]], [[11]]], [[[0]], [[10]]]]
-
-
 # --- Final observations
 
 ENDS = [
@@ -205,21 +198,3 @@ def test_a_restored_pool_goes_on_exactly(seed: int, before: int, stored: bool) -
     assert [frames(seen) for seen in play(other, restored, steps=8, seed=2)] == expected
     # and so does the pool itself, however far it went meanwhile
     assert [frames(seen) for seen in play(env, env.load_state(state), steps=8, seed=2)] == expected
-
-
-def test_only_environments_with_both_methods_can_be_saved() -> None:
-    assert ListEnv(Zoo, 1).can_save
-    env = scripted([cat(0)])
-    assert not env.can_save
-    with pytest.raises(NotImplementedError, match=r"Script does not implement state\(\)"):
-        env.state()
-
-
-# --- The rest of the interface
-
-
-def test_closing_twice_is_allowed() -> None:
-    env = scripted([cat(0)], [cat(1)])
-    env.close()
-    env.close()
-    assert [script.closed for script in env.envs] == [2, 2]  # type: ignore[attr-defined]

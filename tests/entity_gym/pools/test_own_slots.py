@@ -11,9 +11,16 @@ import pytest
 
 from enn_ppo.settings.config import EnvConfig, RolloutConfig
 from enn_ppo.training.environment import bind_environment
-from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, Environment, Observation, ObsSpace
+from entity_gym import (
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    Environment,
+    Observation,
+    ObsSpace,
+    registry,
+)
 from entity_gym import make as make_env
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.python_slots import PythonSlots
@@ -81,14 +88,24 @@ def test_a_pool_asks_for_the_slots(make: Any, threads: None) -> None:
         np.testing.assert_array_equal(pool.reset().features["Thing"].values, [[0, 5], [10, 6], [20, 7]])
 
 
-def test_evaluation_asks_for_them_too() -> None:
-    env = EpisodeVecEnv(counting, 2, seed=1)
-    np.testing.assert_array_equal(env.reset().obs.features["Thing"].values, [[0, 1], [10, 2]])
+def limited(max_episode_steps: int = 100) -> Environment:
+    env = Numbered()
+    env.number = float(max_episode_steps)
+    return env
 
 
-def test_a_pool_of_the_environments_alone_knows_of_no_slots() -> None:
-    with ListEnv(Numbered, 2, seed=3) as pool:
-        np.testing.assert_array_equal(pool.reset().features["Thing"].values, [[-1, 3], [-1, 4]])
+def test_training_binds_a_registered_limit_to_the_name_that_the_world_has_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+    registry.register("Limited", limited, max_episode_steps=5)
+    pools = [
+        make_env("Limited", 1),
+        bind_environment(EnvConfig(id="Limited")).make_vec_env(RolloutConfig(num_envs=1), 0),
+    ]
+    for pool in pools:
+        assert pool.reset().features["Thing"].values[0, 0] == 5
+        pool.close()
 
 
 def test_what_is_made_already_takes_no_arguments() -> None:
@@ -134,8 +151,12 @@ def test_a_world_over_arrays_plays_alike_in_every_pool(make: Any, threads: None)
 
 def test_a_world_over_arrays_is_trained_with_its_parameters() -> None:
     bound = bind_environment(EnvConfig(id="examples.walks:Walks", kwargs={"length": 1}))
+    given = bind_environment(EnvConfig(), functools.partial(Walks, length=1))  # as pools take it
+    with given.make_vec_env(RolloutConfig(num_envs=8), 0) as pool:
+        expected = content(pool.reset())
     with bound.make_vec_env(RolloutConfig(num_envs=8), 0) as pool:
         obs = pool.reset()
+        assert content(obs) == expected
         assert set(np.abs(obs.features["Goal"].values[:, 0])) == {1}
         with pytest.raises(ValueError, match=r"Walks does not implement configure\(\), so it takes no env_info"):
             pool.configure([{}] * 8)

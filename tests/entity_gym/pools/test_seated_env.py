@@ -14,11 +14,10 @@ from entity_gym import Observation
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.multi_snake import MultiSnake
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.players import players_of
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.seats import SeatedEpisodeVecEnv, SeatedVecEnv
+from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.player_worlds import DUEL, Bidder, Dice, Duel, bids
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
@@ -257,14 +256,15 @@ def test_both_seats_together_play_the_world_as_if_all_moves_were_chosen_by_hand(
 
 
 def test_an_evaluation_plays_every_side_in_turn() -> None:
-    env = SeatedEpisodeVecEnv(EpisodeVecEnv(Duel, 2), DUEL, Bidder(1))
+    env = SeatedVecEnv(ListEnv(Duel, 2, autoreset=False), DUEL, Bidder(1))
     sides, results = [], []
     for _ in range(2):
-        obs, running = env.reset()
+        obs = env.reset()
         sides.append((obs.action_masks["bid"].actors.values[:, 0] - 2).tolist())
-        while len(running):
-            (all_obs, _), (obs, running) = env.step(bids([2], [0]))
-        results.append([all_obs.end_of_episode_info[i]["win_rate"] for i in range(2)])
+        while not obs.done.any():
+            obs = env.act(bids([2], [0]))
+        results.append([obs.end_of_episode_info[i]["win_rate"] for i in range(2)])
+        env.rotate()
     assert sides == [[0, 1], [1, 0]]
     assert results == [[1.0, 0.0], [1.0, 0.0]]
 
@@ -273,14 +273,12 @@ def test_an_evaluation_goes_on_with_those_that_are_still_playing() -> None:
     source = MultiSnake(board_size=4, num_snakes=2, num_players=2, max_snake_length=3, max_steps=12)
     mapping = players_of(source)
     assert mapping is not None
-    env = SeatedEpisodeVecEnv(EpisodeVecEnv(source, 8, seed=1), mapping, Dice(0, source.action_space()))
+    env = SeatedVecEnv(ThreadedVecEnv(source, 6, seed=1, autoreset=False), mapping, Dice(0, source.action_space()))
     rng, games = np.random.default_rng(0), 0
-    obs, running = env.reset(env_id=range(6))
-    while len(running):
-        assert obs.env_id.tolist() == running.tolist()
-        assert obs.action_masks["move"].actors.values[:, 0].tolist() == (running % 2).tolist()
-        (all_obs, _), (obs, running) = env.step(random_actions(obs, rng, env.action_space()))
-        games += len(all_obs.end_of_episode_info)
+    obs = env.reset()
+    while len(obs):
+        assert obs.action_masks["move"].actors.values[:, 0].tolist() == (obs.env_id % 2).tolist()
+        obs = env.act(random_actions(obs, rng, env.action_space()), obs.env_id)
+        games += len(obs.end_of_episode_info)
+        obs = obs.gather(np.flatnonzero(~obs.done))
     assert games == 6
-    with pytest.raises(ValueError, match="every episode has ended"):
-        env.step(random_actions(obs, rng, env.action_space()))

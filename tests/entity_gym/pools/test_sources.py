@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,51 +11,11 @@ import pytest
 
 from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, Environment, Observation, ObsSpace
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.episodes import EpisodeVecEnv
-from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import make
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import choose
-
-POOLS: dict[str, Callable[..., VecEnv]] = {
-    "list": ListEnv,
-    "thread": ThreadedVecEnv,
-    "make": make,
-    "make list": lambda env, n: make(env, n, executor="list"),
-}
-
-
-@pytest.fixture(params=POOLS)
-def pool(request: pytest.FixtureRequest) -> Callable[..., VecEnv]:
-    return POOLS[request.param]
-
-
-# --- Every pool takes every kind of environment
-
-
-def test_gymnasium_objects_are_stepped_once_each(pool: Callable[..., VecEnv]) -> None:
-    gymnasium = pytest.importorskip("gymnasium")
-    from entity_gym.bridges.gymnasium.incoming import gymnasium_worlds
-
-    class Steps(gymnasium.Env):  # type: ignore[misc, name-defined]
-        observation_space = gymnasium.spaces.Box(0, 100, (1,), np.float32)
-        action_space = gymnasium.spaces.Discrete(2)
-
-        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            self.steps = 0
-            return np.zeros(1, np.float32), {}
-
-        def step(self, action: Any) -> Any:
-            self.steps += 1
-            return np.array([self.steps], np.float32), 0.0, False, False, {}
-
-    with pool(gymnasium_worlds([Steps(), Steps()]), 2) as env:
-        obs = env.reset()
-        for _ in range(3):
-            obs = env.act(choose(next(iter(obs.action_masks)), [[0], [0]]))
-        assert [rows.values.ravel().tolist() for rows in obs.features.values()] == [[3, 3]]
 
 
 def test_a_list_plays_a_compiled_world_compiled() -> None:
@@ -116,10 +75,9 @@ def test_nobody_acts_in_a_last_observation_so_its_masks_are_not_checked() -> Non
     assert obs.done.all()
     if obs.final is not None:
         assert obs.final.action_masks["walk"].actors.items() == 0
-    episodes = EpisodeVecEnv(Walker, 2)
+    episodes = ListEnv(Walker, 2, autoreset=False)
     episodes.reset()
-    (_, was), (_, running) = episodes.step(choose("walk", [[0], [1]]))
-    assert (was.tolist(), running.tolist()) == ([0, 1], [])
+    assert episodes.act(choose("walk", [[0], [1]])).done.all()
 
 
 # --- Worlds that are wrong
@@ -140,12 +98,10 @@ def test_nobody_acts_in_a_last_observation_so_its_masks_are_not_checked() -> Non
 )
 def test_a_field_that_is_wrong_is_named(field: str, value: Any, message: str) -> None:
     for autoreset in (True, False):
-        make_env: Any = EpisodeVecEnv if not autoreset else functools.partial(ListEnv, final_observations="all")
-        env = make_env(lambda: Walker({field: value}), 1)
+        env = ListEnv(lambda: Walker({field: value}), 1, final_observations="all", autoreset=autoreset)
         env.reset()
-        take = env.act if autoreset else env.step
         with pytest.raises(ValueError, match=rf"Walker \(environment 0\): {message}"):
-            take(choose("walk", [[0]]))
+            env.act(choose("walk", [[0]]))
 
 
 def test_actions_that_are_no_mapping_are_named() -> None:
@@ -285,7 +241,6 @@ def the_same() -> Walker:
     [
         ListEnv,
         lambda env, n: ProcessVecEnv(env, n, 1),
-        EpisodeVecEnv,
     ],
 )
 def test_a_factory_that_returns_the_same_object_twice_is_refused(make_pool: Callable[..., Any], threads: None) -> None:

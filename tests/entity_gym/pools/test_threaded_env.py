@@ -25,10 +25,6 @@ from tests.entity_gym.pools.kinds_of_pools import (
 from tests.worlds import Script, Zoo, making
 
 
-class EngineError(Exception):
-    """An exception that only a user's environment knows."""
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     assert pool_threads() == []
@@ -76,36 +72,6 @@ def test_one_thread_starts_none_and_more_than_environments_are_not_started() -> 
         assert env.threads_report == "num_threads=8: 2 are used, one for each environment"
 
 
-# --- Errors
-
-
-def fragile(broken: int = 37, num_envs: int = 64) -> list[Counter]:
-    envs = [Counter() for _ in range(num_envs)]
-    envs[broken].error = EngineError("the engine is on fire")
-    return envs
-
-
-def check_fire(info: pytest.ExceptionInfo[EngineError], envs: list[Counter]) -> None:
-    assert info.type is EngineError
-    assert str(info.value) == "the engine is on fire"
-    assert info.value is envs[37].error
-    assert info.value.__notes__ == ["raised by Counter (environment 37) in act()"]
-
-
-@pytest.mark.parametrize("num_threads", [1, 3])
-def test_an_exception_arrives_as_itself_and_with_its_environment(num_threads: int) -> None:
-    envs = fragile()
-    env = ThreadedVecEnv(making(*envs), 64, num_threads)
-    env.reset()
-    env.act(add(*[1] * 64))
-    with pytest.raises(EngineError) as info:
-        env.act(add(*[2] * 64))
-    check_fire(info, envs)
-    env.close()
-    assert pool_threads() == []
-    assert {each.closed for each in envs} == {1}
-
-
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_an_interrupt_is_handed_on_and_the_pool_goes_on(num_threads: int) -> None:
     class Interrupted(Counter):
@@ -121,16 +87,6 @@ def test_an_interrupt_is_handed_on_and_the_pool_goes_on(num_threads: int) -> Non
                 env.act(add(*amounts))
             env.reset()
         assert totals(env.act(add(1, 0))) == [1, 0]
-
-
-# --- Saving
-
-
-def test_a_clone_needs_environments_that_can_be_saved() -> None:
-    with ThreadedVecEnv(making(Script([Observation()])), 1) as env:
-        env.reset()
-        with pytest.raises(ValueError, match=r"Script does not implement both state\(\) and load_state\(\)"):
-            env.clone()
 
 
 # --- Nothing is left behind
@@ -282,10 +238,6 @@ def test_binding_threads_is_refused_where_it_cannot_be(monkeypatch: pytest.Monke
 # --- Arguments
 
 
-class NotAnEnvironment:
-    pass
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -295,7 +247,6 @@ class NotAnEnvironment:
         ({"num_threads": True}, "num_threads is True"),
         ({"env": Counter()}, "env is one Counter object; give what makes one, such as the class Counter"),
         ({"env": "Counter"}, "env is 'Counter'; expected a compiled environment, or what makes a Python one"),
-        ({"env": NotAnEnvironment}, "create_env returned NotAnEnvironment; it must return an entity_gym.Environment"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -12,7 +12,6 @@ from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, En
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.envs.floor_is_lava import FloorIsLava
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.replay.hints import check_hints
@@ -148,7 +147,7 @@ def test_a_world_that_says_nothing_has_no_hints() -> None:
         def act(self, actions: Any) -> Observation:
             return self.reset()
 
-    pool = EpisodeVecEnv(Plain, 2)
+    pool = ListEnv(Plain, 2)
     pool.reset()
     assert pool.draw([0, 1]) == [None, None]
 

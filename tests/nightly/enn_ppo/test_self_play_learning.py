@@ -15,9 +15,9 @@ from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.training.self_play.opponents import PolicyOpponents
 from enn_ppo.training.self_play.snapshots import snapshot_path
 from entity_gym.envs.multi_snake import MultiSnake
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.players import players_of
-from entity_gym.pools.seats import SeatedEpisodeVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
+from entity_gym.pools.seats import SeatedVecEnv
 from rogue_net import ObsBatch, RelposConfig, RogueNet
 from tests.enn_ppo.players_worlds import CPU
 
@@ -26,18 +26,20 @@ SHORT_SNAKES = MultiSnake(board_size=4, num_snakes=2, num_players=2, max_snake_l
 
 def games(policy: RogueNet, opponent: RogueNet, count: int = 2000) -> float:
     """The share of games that a policy wins against another, draws counting half, both seats as often."""
-    pool = EpisodeVecEnv(SHORT_SNAKES, 100, seed=99)
+    pool = ThreadedVecEnv(SHORT_SNAKES, 100, seed=99, autoreset=False)
     mapping = players_of(SHORT_SNAKES)
     assert mapping is not None
-    env = SeatedEpisodeVecEnv(pool, mapping, PolicyOpponents({0: opponent}, lambda n, rng: np.zeros(n, int), pool, CPU))
+    env = SeatedVecEnv(pool, mapping, PolicyOpponents({0: opponent}, lambda n, rng: np.zeros(n, int), pool, CPU))
     generator = torch.Generator().manual_seed(99)
     results: list[float] = []
     while len(results) < count:
-        obs, running = env.reset()
-        while len(running):
+        obs = env.reset()
+        while len(obs):
             chosen = policy.act(ObsBatch.from_vec_obs(obs), generator=generator).to_buffers()
-            (last, _), (obs, running) = env.step(chosen)
+            last = env.act(chosen, obs.env_id)
+            obs = last.gather(np.flatnonzero(~last.done))
             results += [info["win_rate"] for info in last.end_of_episode_info.values()]
+        env.rotate()
     return float(np.mean(results))
 
 

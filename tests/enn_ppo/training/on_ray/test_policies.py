@@ -33,7 +33,7 @@ from enn_ppo.settings.config import DistributedConfig, TrainEvalConfig
 from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.callbacks import Update
 from enn_ppo.training.players import Cast
-from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from rogue_net.transfer.adaptor import ObsAdaptor
 from tests.enn_ppo.players_worlds import DOWN, SNAKES, UP, always
 from tests.enn_ppo.rows import assert_same_end
@@ -148,14 +148,14 @@ def test_several_policies_learn_in_one_process_and_a_resumed_run_is_the_uninterr
 
 
 def test_in_evaluations_every_policy_plays_its_own_players() -> None:
-    pool, seen = EpisodeVecEnv(SNAKES, 3, seed=0), []
-    step = pool.step
+    pool, seen = ThreadedVecEnv(SNAKES, 3, seed=0, autoreset=False), []
+    act = pool.act
 
-    def spied(actions: Any) -> Any:
+    def spied(actions: Any, env_id: Any) -> Any:
         seen.append(actions["move"])
-        return step(actions)
+        return act(actions, env_id)
 
-    pool.step = spied  # type: ignore[method-assign]
+    pool.act = spied  # type: ignore[method-assign]
     policies = {}
     for name, choice in (("red", DOWN), ("blue", UP)):
         net = always(choice)

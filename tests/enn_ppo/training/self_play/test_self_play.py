@@ -162,7 +162,7 @@ def test_games_count_for_whom_they_were_played_against() -> None:
     player.add(0)
     player.add(5)
     won = [game(name(0), 1.0)] * 3 + [game(name(5), 0.0), game("latest", 1.0), game(name(999), 1.0)]
-    player.update([*won, Episode(1, 0.0, 1, True, {"crashed": True})], 6)
+    player.update([*won, Episode(1, 0.0, 1, True, {})], 6)
     table = player.ratings.table()["snapshots"]
     assert [(row["step"], row["games"], row["win_rate_against"]) for row in table] == [(0, 3, 1.0), (5, 1, 0.0)]
     assert player.metrics()["self_play/win_rate"] == 0.75

@@ -9,7 +9,7 @@ import pytest
 
 from entity_gym.batch.vec_obs import Metric, VecObs
 from entity_gym.pools.pool import ListEnv
-from entity_gym.pools.processes.env import crash_seed, merge_states, split_state
+from entity_gym.pools.processes.env import merge_states, split_state
 from entity_gym.pools.processes.pickling import ErrorReport
 from entity_gym.pools.processes.worker import pack_frames, unpack_frames
 from tests.entity_gym.pools.kinds_of_pools import content, play_together
@@ -53,13 +53,6 @@ def test_states_are_joined_and_cut_again() -> None:
         split_state(whole, [range(2), range(2, 4)])
     with pytest.raises(ValueError, match="the saved state is of another kind of environments"):
         split_state({"seats": []}, [range(2)])
-
-
-def test_seeds_after_a_crash_fit_generators_that_take_32_bits() -> None:
-    seeds = [crash_seed(seed, restart) for seed in range(10) for restart in range(1, 10)]
-    for seed in seeds:
-        np.random.RandomState(seed)
-    assert len(set(seeds)) == len(seeds)
 
 
 def test_an_exception_that_would_end_a_loop_of_the_caller_becomes_an_error() -> None:

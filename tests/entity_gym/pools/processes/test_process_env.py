@@ -2,12 +2,9 @@
 
 import dataclasses
 import functools
-import gc
-import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -21,57 +18,16 @@ from entity_gym.pools.processes.env import ProcessVecEnv
 from examples.walks import Walks
 from tests.entity_gym.pools.fragile import BrokenWorldError, Fragile, NeverMade, do, steps
 from tests.entity_gym.pools.kinds_of_pools import Counter, add, content, contents, play_together, totals
+from tests.entity_gym.pools.processes.left_behind import little_garbage as little_garbage
+from tests.entity_gym.pools.processes.left_behind import nothing_is_left_behind as nothing_is_left_behind
+from tests.entity_gym.pools.processes.left_behind import pool as pool
+from tests.entity_gym.pools.processes.left_behind import shared_pool as shared_pool
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import Zoo
 
 in_threads = pytest.mark.usefixtures("threads")  # where an interpreter of its own makes no difference
 
 big_zoo = functools.partial(Zoo, 8)
-
-
-def children() -> set[int]:
-    """Processes that this one has started, dead ones that nobody waited for included."""
-    return {int(child) for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-def shared_memory(process: int | str = "self") -> list[str]:
-    """What is mapped under a name that tells of shared memory."""
-    mapped = [line.split(maxsplit=5)[-1] for line in Path(f"/proc/{process}/maps").read_text().splitlines()]
-    return [name for name in mapped if "entity_gym (" in name or name.startswith("/dev/shm")]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def little_garbage() -> Iterator[None]:
-    """Collecting garbage after every test is quick where it need not look at the modules."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
-    before = children(), shared_memory(), descriptors()
-    yield
-    gc.collect()
-    assert (children(), shared_memory(), descriptors()) == before
-
-
-@pytest.fixture(scope="module")
-def shared_pool() -> Iterator[ProcessVecEnv]:
-    with ProcessVecEnv(Fragile, 4, 2, batch_size=1) as env:
-        yield env
-
-
-@pytest.fixture
-def pool(shared_pool: ProcessVecEnv) -> ProcessVecEnv:
-    """Four fragile environments in two processes, just reset. Not for tests in which a worker dies."""
-    shared_pool.reset(seed=0, env_info={"size": [1] * 4})
-    return shared_pool
 
 
 # --- The same, whoever does the work
@@ -92,23 +48,6 @@ def test_what_is_no_array_comes_along(pool: ProcessVecEnv) -> None:
     assert obs.end_of_episode_info[0]["of"] is Fragile
     assert (obs.metrics["tenths"].count, obs.metrics["tenths"].sum) == (1, 0.2)
     assert obs.final is not None and obs.final.env_id.tolist() == [0]
-
-
-# --- Saving, parameters, drawing
-
-
-@in_threads
-def test_what_cannot_be_saved_says_so() -> None:
-    with ProcessVecEnv(Fragile, 2, 2) as env:
-        assert not env.can_save
-        with pytest.raises(ValueError, match="state was called before reset"):
-            env.state()
-        env.reset()
-        with pytest.raises(NotImplementedError, match=r"Fragile does not implement state\(\)"):
-            env.state()
-        with pytest.raises(ValueError, match="a copy needs environments that can be saved; Fragile does not"):
-            env.clone()
-        assert steps(env.act(do("live", "live"))) == [1, 1]
 
 
 FACTORIES = {
@@ -138,8 +77,6 @@ def test_every_factory_that_threads_take_is_taken(factory: str) -> None:
 def test_arguments_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="num_processes is 0; it must be a whole number, at least 1"):
         ProcessVecEnv(Fragile, 3, 0)
-    with pytest.raises(ValueError, match=r"on_crash is 'ignore'; allowed: \('raise', 'restart'\)"):
-        ProcessVecEnv(Fragile, 3, 2, on_crash="ignore")
 
 
 @in_threads

@@ -3,10 +3,10 @@
 import pytest
 
 from entity_gym.pools.pool import ThreadedVecEnv
+from tests.entity_gym.actions.harbour import Harbour
 from tests.entity_gym.actions.test_continuous_actions import check_bounds
 from tests.entity_gym.actions.test_contract import NUM_ENVS, as_plain_python, played
 from tests.entity_gym.actions.test_select_entity_options import check_selections
-from tests.entity_gym.pools.harbour import Harbour
 
 
 @pytest.mark.parametrize("mute", [True, False])

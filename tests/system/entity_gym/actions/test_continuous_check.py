@@ -2,7 +2,7 @@
 
 from entity_gym.check import check_environment
 from entity_gym.check.subject import Effort
-from tests.entity_gym.pools.harbour import Harbour
+from tests.entity_gym.actions.harbour import Harbour
 
 
 def test_the_check_tries_numbers_that_are_not_allowed() -> None:

@@ -21,12 +21,12 @@ STEPS = 60
 WORLD = MineSweeper(width=4, height=4, num_mines=3, orbital_cannon=True, cooldown_period=2, max_steps=9)
 
 
-def pool(kind: str, seed: int = 5, **options: Any) -> VecEnv:
+def pool(kind: str, seed: int = 5) -> VecEnv:
     name, _, count = kind.partition(" ")
     if name == "threads":
-        return ThreadedVecEnv(WORLD, NUM_ENVS, int(count), seed=seed, final_observations="all", **options)
+        return ThreadedVecEnv(WORLD, NUM_ENVS, int(count), seed=seed, final_observations="all")
     if name == "processes":
-        return ProcessVecEnv(WORLD, NUM_ENVS, int(count), seed=seed, final_observations="all", **options)
+        return ProcessVecEnv(WORLD, NUM_ENVS, int(count), seed=seed, final_observations="all")
     if name == "unjitted":
         return ThreadedVecEnv(WORLD, NUM_ENVS, seed=seed, final_observations="all", compile=False)
     assert name == "list"
@@ -74,11 +74,6 @@ def test_every_pool_plays_the_same_episodes(
     with pool(kind) as env:
         for step, (shown, expected) in enumerate(zip(playing(env), reference, strict=True)):
             assert shown == expected, f"step {step}"
-
-
-def test_another_seed_plays_other_episodes(reference: list[dict[str, Any]]) -> None:
-    with pool("threads 1", seed=6) as env:
-        assert play(env)[0] != reference[0]
 
 
 @pytest.mark.parametrize("kind", ["threads 2", "processes 2"])

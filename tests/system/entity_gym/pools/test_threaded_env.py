@@ -1,4 +1,4 @@
-"""Worker threads: the same trajectories, errors that arrive, and nothing left behind."""
+"""Worker threads at the end of the interpreter."""
 
 import subprocess
 import sys
@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.entity_gym.pools.kinds_of_pools import (
-    pool_threads,
-)
+from tests.entity_gym.pools.kinds_of_pools import pool_threads
 
 
 @pytest.fixture(autouse=True)

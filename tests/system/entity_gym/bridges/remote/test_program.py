@@ -27,7 +27,6 @@ from entity_gym.bridges.remote import (
     program_worlds,
 )
 from entity_gym.bridges.remote.connection import Connection
-from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 
@@ -75,7 +74,7 @@ def test_a_seed_determines_the_episodes_and_neither_processes_nor_threads_do() -
     assert len(set(alone[0])) > 1
 
 
-@pytest.mark.parametrize("make_pool", [ListEnv, ThreadedVecEnv, EpisodeVecEnv])
+@pytest.mark.parametrize("make_pool", [ListEnv, ThreadedVecEnv])
 def test_a_pool_has_one_program_for_all_its_environments(make_pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
 
@@ -102,11 +101,10 @@ def test_entities_keep_their_numbers_on_request(make_pool: Any) -> None:
 
 
 def test_a_pool_without_autoreset_shows_last_observations() -> None:
-    with closing(EpisodeVecEnv(counting(), 2, seed=0)) as env:
-        obs, _ = env.reset()
-        start = counters(obs)
+    with closing(ListEnv(counting(), 2, seed=0, autoreset=False)) as env:
+        start = counters(env.reset())
         for _ in range(3):
-            last = env.step(both_add(1, 2)).was_running.obs
+            last = env.act(both_add(1, 2))
         assert counters(last) == [start[0] + 6, start[1] + 12]
         assert last.done.all()
 

@@ -1,7 +1,6 @@
-"""Worker processes: the same trajectories, faults that are reported, and nothing left behind."""
+"""Worker processes that are processes: their ends, their surroundings, and nothing left behind."""
 
 import functools
-import gc
 import os
 import pickle
 import signal
@@ -10,34 +9,21 @@ import sys
 import textwrap
 import time
 import types
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from entity_gym.pools.processes import env as process_env
 from entity_gym.pools.processes import handle as process_handle
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.processes.handle import WorkerDied
 from tests.entity_gym.pools.fragile import Fragile, do, luck, processes, steps
-from tests.entity_gym.pools.processes.thread_workers import threads as threads
+from tests.entity_gym.pools.processes.left_behind import little_garbage as little_garbage
+from tests.entity_gym.pools.processes.left_behind import nothing_is_left_behind as nothing_is_left_behind
+from tests.entity_gym.pools.processes.left_behind import pool as pool
+from tests.entity_gym.pools.processes.left_behind import shared_memory
+from tests.entity_gym.pools.processes.left_behind import shared_pool as shared_pool
 from tests.worlds import Zoo
-
-
-def children() -> set[int]:
-    """Processes that this one has started, dead ones that nobody waited for included."""
-    return {int(child) for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-def shared_memory(process: int | str = "self") -> list[str]:
-    """What is mapped under a name that tells of shared memory."""
-    mapped = [line.split(maxsplit=5)[-1] for line in Path(f"/proc/{process}/maps").read_text().splitlines()]
-    return [name for name in mapped if "entity_gym (" in name or name.startswith("/dev/shm")]
 
 
 def is_running(process: int) -> bool:
@@ -45,36 +31,6 @@ def is_running(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-@pytest.fixture(autouse=True, scope="module")
-def little_garbage() -> Iterator[None]:
-    """Collecting garbage after every test is quick where it need not look at the modules."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
-    before = children(), shared_memory(), descriptors()
-    yield
-    gc.collect()
-    assert (children(), shared_memory(), descriptors()) == before
-
-
-@pytest.fixture(scope="module")
-def shared_pool() -> Iterator[ProcessVecEnv]:
-    with ProcessVecEnv(Fragile, 4, 2, batch_size=1) as env:
-        yield env
-
-
-@pytest.fixture
-def pool(shared_pool: ProcessVecEnv) -> ProcessVecEnv:
-    """Four fragile environments in two processes, just reset. Not for tests in which a worker dies."""
-    shared_pool.reset(seed=0, env_info={"size": [1] * 4})
-    return shared_pool
 
 
 @pytest.fixture
@@ -138,97 +94,6 @@ def test_a_worker_that_died_unnoticed_is_found_out() -> None:
         assert info.value.exit_code == -9
 
 
-def test_a_restarted_worker_shows_new_episodes_that_are_marked() -> None:
-    with ProcessVecEnv(Fragile, 5, 2, seed=1, on_crash="restart") as env:
-        first = env.reset()
-        env.act(do(*["live"] * 5))
-        obs = env.act(do("live", "live", "live", "kill", "live"))
-        assert steps(obs) == [2, 2, 0, 0, 0]
-        assert obs.elapsed_step.tolist() == [2, 2, 0, 0, 0]
-        assert obs.done.tolist() == obs.truncated.tolist() == [False, False, True, True, True]
-        assert obs.reward.tolist() == [1, 1, 0, 0, 0]
-        assert obs.end_of_episode_info == {i: {"crashed": True} for i in (2, 3, 4)}
-        assert set(luck(obs)[2:]).isdisjoint(luck(first))
-        assert processes(obs)[2] != processes(first)[2]
-        # what they showed last is there to bootstrap from, and offers nothing
-        assert obs.final is not None
-        assert (obs.final.env_id.tolist(), steps(obs.final)) == ([2, 3, 4], [1, 1, 1])
-        assert obs.final.truncated.tolist() == [True] * 3
-        assert obs.final.action_masks["do"].actors.to_list() == [[], [], []]
-        after = env.act(do(*["live"] * 5))
-        assert (steps(after), after.done.any(), env.num_restarts) == ([3, 3, 1, 1, 1], False, 1)
-
-
-def test_what_comes_after_a_crash_is_deterministic_and_no_repetition() -> None:
-    def episodes(env: ProcessVecEnv) -> list[list[int]]:
-        return [luck(env.reset(seed=5)), *(luck(env.act(do("kill", "live"))) for _ in range(2)), luck(env.reset())]
-
-    with ProcessVecEnv(Fragile, 2, 2, on_crash="restart") as env:
-        seen = episodes(env)
-        assert len({first for first, _ in seen}) == 4
-        assert seen[0][1] == seen[2][1]  # the other worker went on
-        assert episodes(env) == seen
-
-
-def test_asynchronously_frames_that_were_waited_for_and_those_still_to_be_acted_on_are_marked() -> None:
-    with ProcessVecEnv(Fragile, 4, 2, batch_size=1, on_crash="restart", final_observations="none") as env:
-        first = env.reset()
-        env.send(do("live", "kill"), [2, 3])
-        obs = [env.recv(), env.recv()]
-        # 2 took its step before the worker died; 3 did not
-        assert [(o.env_id.tolist(), o.done.tolist(), steps(o)) for o in obs] == [
-            ([2], [False], [1]),
-            ([3], [True], [0]),
-        ]
-        assert obs[1].final is None
-        env.send(do("live", "live"), [2, 3])
-        obs = sorted([env.recv(), env.recv()], key=lambda o: o.env_id[0])
-        # nobody can act on what 2 showed before its worker died
-        assert [(o.done.tolist(), steps(o), o.reward.tolist()) for o in obs] == [
-            ([True], [0], [0]),
-            ([False], [1], [1]),
-        ]
-        assert obs[0].end_of_episode_info == {2: {"crashed": True}}
-        assert steps(env.act(do("live", "live"), [0, 2])) == [1, 1]
-        assert processes(env.act(do("live"), [0])) == processes(first)[:1]
-
-
-def test_a_crash_during_a_reset_is_no_end_of_an_episode() -> None:
-    with ProcessVecEnv(Fragile, 2, 2, on_crash="restart") as env:
-        os.kill(processes(env.reset(env_info=[{"size": 2}, {"size": 3}]))[1], signal.SIGKILL)
-        obs = env.reset(seed=3)
-        assert (obs.done.tolist(), steps(obs)) == ([False, False], [0, 0])
-        assert obs.features["It"].size1().tolist() == [2, 3]  # parameters are kept
-        assert steps(env.act(do("live", "live"))) == [1, 1]
-
-
-def test_two_workers_may_die_together() -> None:
-    with ProcessVecEnv(Fragile, 3, 3, on_crash="restart") as env:
-        first = env.reset()
-        for worker in processes(first)[:2]:
-            os.kill(worker, signal.SIGKILL)
-        obs = env.act(do("live", "live", "live"))
-        assert (steps(obs), obs.done.tolist(), env.num_restarts) == ([0, 0, 1], [True, True, False], 2)
-        assert steps(env.act(do("live", "live", "live"))) == [1, 1, 2]
-
-
-class DiesAtOnce(Fragile):
-    def reset(self):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_worker_that_dies_again_and_again_is_not_restarted_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_env, "MAX_DEATHS_IN_A_ROW", 1)
-    with ProcessVecEnv(Fragile, 2, 1, on_crash="restart") as env:
-        env.reset()
-        with pytest.raises(WorkerDied, match="was killed by SIGKILL"):
-            for _ in range(100):
-                env.act(do("live", "kill"))
-        assert env.num_restarts == 1
-    with ProcessVecEnv(DiesAtOnce, 2, 1, on_crash="restart") as env, pytest.raises(WorkerDied, match="was killed"):
-        env.reset()
-
-
 # --- One slow environment
 
 
@@ -244,17 +109,6 @@ def test_a_slow_environment_holds_up_only_those_behind_it_in_its_own_worker(tmp_
 
 
 # --- The end
-
-
-def test_closing_twice_is_allowed_and_then_nothing_works() -> None:
-    env = ProcessVecEnv(Fragile, 2, 1)
-    workers = processes(env.reset())
-    env.close()
-    env.close()
-    assert not any(map(is_running, workers))
-    for call in (env.reset, env.recv, env.async_reset, env.state, env.clone, lambda: env.render([0])):
-        with pytest.raises(ValueError, match="the pool is closed"):
-            call()
 
 
 def test_the_garbage_collector_closes_a_pool_even_with_steps_under_way() -> None:

@@ -1,0 +1,56 @@
+"""Fixtures for tests of worker processes: some in two processes, and that none, nor memory or descriptors, stay behind."""
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from entity_gym.pools.processes.env import ProcessVecEnv
+from tests.entity_gym.pools.fragile import Fragile
+
+
+def children() -> set[int]:
+    """Processes that this one has started, dead ones that nobody waited for included."""
+    return {int(child) for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def shared_memory(process: int | str = "self") -> list[str]:
+    """What is mapped under a name that tells of shared memory."""
+    mapped = [line.split(maxsplit=5)[-1] for line in Path(f"/proc/{process}/maps").read_text().splitlines()]
+    return [name for name in mapped if "entity_gym (" in name or name.startswith("/dev/shm")]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def little_garbage() -> Iterator[None]:
+    """Collecting garbage after every test is quick where it need not look at the modules."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    before = children(), shared_memory(), descriptors()
+    yield
+    gc.collect()
+    assert (children(), shared_memory(), descriptors()) == before
+
+
+@pytest.fixture(scope="module")
+def shared_pool() -> Iterator[ProcessVecEnv]:
+    with ProcessVecEnv(Fragile, 4, 2, batch_size=1) as env:
+        yield env
+
+
+@pytest.fixture
+def pool(shared_pool: ProcessVecEnv) -> ProcessVecEnv:
+    """Four fragile environments in two processes, just reset. Not for tests in which a worker dies."""
+    shared_pool.reset(seed=0, env_info={"size": [1] * 4})
+    return shared_pool
