@@ -78,7 +78,7 @@ def _plain(value: object, hint: object) -> object:
     if isinstance(value, os.PathLike):
         return os.fspath(value) if str in kinds else value
     number: Any = value
-    if isinstance(number, numbers.Real) and type(number) not in (bool, int, float):
+    if isinstance(number, numbers.Real) and type(number) is not bool:
         number = int(number) if isinstance(number, numbers.Integral) else float(number)
     return int(number) if isinstance(number, float) and int in kinds and number.is_integer() else number
 

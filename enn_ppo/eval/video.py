@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import imageio.v2 as imageio
 import numpy as np
@@ -113,9 +113,10 @@ class Video:
         )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with imageio.get_writer(aside, **how) as writer:
+            film: Any = imageio.get_writer(aside, **how)
+            with film:
                 for image in self._images():
-                    writer.append_data(image)
+                    film.append_data(image)
             os.replace(aside, self.path)
         except OSError as error:  # also where ffmpeg has failed and written nothing
             with suppress(OSError):
