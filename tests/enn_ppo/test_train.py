@@ -21,27 +21,6 @@ from entity_gym.envs.xor import Xor
 from tests.enn_ppo.rows import rows_of, rows_without_times
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
 
-KEYS = {
-    "step",
-    "seconds",
-    "steps_per_second",
-    "entities_per_second",
-    "episodic_reward",
-    "episode_length",
-    "episodes",
-    "policy_loss",
-    "value_loss",
-    "entropy",
-    "approx_kl",
-    "clip_fraction",
-    "explained_variance",
-    "grad_norm",
-    "learning_rate",
-    "share_env",
-    "share_act",
-    "share_update",
-}
-
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainResult]:
@@ -73,12 +52,11 @@ def test_a_run_leaves_its_config_metrics_curve_and_checkpoints(finished: tuple[P
     assert (result.run_dir, result.step) == (run_dir, 160)
 
 
-def test_every_update_has_a_row_with_all_keys(finished: tuple[Path, TrainResult]) -> None:
+def test_every_update_has_a_row_whose_numbers_fit_together(finished: tuple[Path, TrainResult]) -> None:
     run_dir, result = finished
     rows = rows_of(run_dir)
     assert [row["step"] for row in rows] == [32, 64, 96, 128, 160]
     for row in rows:
-        assert row.keys() >= KEYS
         assert row["share_env"] + row["share_act"] + row["share_update"] == pytest.approx(1.0)
         assert row["steps_per_second"] > 0 and row["entities_per_second"] > row["steps_per_second"]
     assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)

@@ -40,20 +40,6 @@ def test_gradients_of_two_graphs_that_live_at_the_same_time_add_up(relpos: Relpo
         assert_close(gradients(net), {each: first[each] + second[each] for each in first})
 
 
-@EACH_RELPOS
-def test_a_kept_graph_gives_the_same_gradients_again_and_another_one_none(relpos: RelposConfig) -> None:
-    net = net_of("reference", relpos)
-    loss = loss_on(net, SMALL)
-    loss.backward(retain_graph=True)
-    once = gradients(net)
-    net.act(OTHER)
-    loss.backward()
-    for each, gradient in gradients(net).items():
-        assert torch.equal(gradient, 2 * once[each])
-    with pytest.raises(RuntimeError, match="second time"):
-        loss.backward()
-
-
 def test_second_derivatives_of_what_has_none_are_an_error_and_not_wrong() -> None:
     net = net_of("reference")
     first = torch.autograd.grad(loss_on(net, SMALL), list(net.transformer.blocks.parameters()), create_graph=True)

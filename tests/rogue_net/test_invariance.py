@@ -18,7 +18,6 @@ from tests.rogue_net.worlds import (
     GLOBAL,
     LOCAL,
     PICK,
-    WORLDS,
     World,
     assert_same,
     batches,
@@ -78,26 +77,6 @@ def test_gathering_frames_equals_batching_only_those(data: st.DataObject, world:
 def test_concatenating_single_frames_equals_the_batch(data: st.DataObject, world: World) -> None:
     observations = data.draw(batches(world))
     assert_same_batch(ObsBatch.cat([to_batch([obs], world) for obs in observations]), to_batch(observations, world))
-
-
-@EACH
-@pytest.mark.parametrize("world", WORLDS, ids=["local", "global"])
-@settings(max_examples=15)
-@given(data=st.data())
-def test_a_long_neighbour_that_pads_the_rows_changes_nothing(
-    backend: Backend, world: World, data: st.DataObject
-) -> None:
-    observation = data.draw(frames(world))
-    rng = np.random.default_rng(0)
-    crowd = Observation(
-        features={"unit.scout": rng.normal(size=(40, 2)), "flag": np.zeros((3, 0))},
-        global_features=rng.normal(size=len(world.obs_space.global_features)),
-    )
-    net, batch = net_of(world, backend), to_batch([crowd, observation], world)
-    actions = net.act(batch, generator=frame_keys(batch)).actions
-    _, padded = evaluate_frames(net, batch, actions)
-    [alone] = evaluate_frames(net, to_batch([observation], world), gather(actions, torch.tensor([1])))
-    assert_same(padded, alone)
 
 
 @EACH

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -82,46 +81,7 @@ def test_selections_follow_a_dense_softmax_of_query_and_key_in_every_frame(data:
     assert evaluation.entropies[PICK].tolist() == pytest.approx(entropies, abs=1e-5)
 
 
-def test_a_masked_pair_is_never_selected_and_the_open_ones_hold_all_of_the_probability() -> None:
-    mask = np.array([[True, False, True, False], [False, False, False, True], [True, True, True, True]])
-    actions = {PICK: SelectEntityActionMask(actor_ids=SCOUTS, mask=mask)}
-    # a neighbour without a pair mask, and one without the action: their pairs must not shift the mask
-    batch = to_batch([scouts(), Observation(), *[scouts(actions=actions)] * 300])
-    net = make_net()
-    result = net.act(batch, generator=torch.Generator().manual_seed(0))
-    selected = result.actions[PICK].values[:, 0][4:].view(300, 3)
-    assert [set(column.tolist()) for column in selected.T] == [{0, 2}, {3}, {0, 1, 2, 3}]
-    log_p = net.evaluate(batch, result.actions).logits[PICK][16:28].view(3, 4)
-    assert torch.equal(log_p.isinf(), torch.tensor(~mask))
-    torch.testing.assert_close(log_p.exp().sum(1), torch.ones(3))
-
-
-def test_actors_without_actees_select_nobody_at_no_cost() -> None:
-    nobody = scouts(actions={PICK: SelectEntityActionMask(actor_ids=["a", "b"], actee_ids=[])})
-    net, batch = make_net(), to_batch([nobody, scouts(), nobody])
-    result = net.act(batch)
-    evaluation = net.evaluate(batch, result.actions)
-    alone = torch.tensor([True] * 2 + [False] * 4 + [True] * 2)
-    assert (result.actions[PICK].values[:, 0] == -1).tolist() == alone.tolist()
-    assert (evaluation.log_probs[PICK][alone] == 0).all()
-    assert (evaluation.entropies[PICK][alone] == 0).all()
-    assert (evaluation.entropies[PICK][~alone] > 0).all()
-
-
 # --- Categorical and global categorical
-
-
-def test_a_masked_choice_is_never_taken_and_one_open_choice_has_no_entropy() -> None:
-    masked = CategoricalActionMask(actor_ids=["a", "b"], mask=[[True, False, True], [False, True, False]])
-    net, batch = make_net(), to_batch([scouts(actions={MOVE: masked})] * 300)
-    result = net.act(batch, generator=torch.Generator().manual_seed(0))
-    moves = result.actions[MOVE].values[:, 0].view(300, 2)
-    assert set(moves[:, 0].tolist()) == {0, 2}
-    assert set(moves[:, 1].tolist()) == {1}
-    evaluation = net.evaluate(batch, result.actions)
-    assert (evaluation.entropies[MOVE].view(300, 2)[:, 1] == 0).all()
-    assert (evaluation.log_probs[MOVE].view(300, 2)[:, 1] == 0).all()
-    assert (evaluation.entropies[MOVE].view(300, 2)[:, 0] > 0).all()
 
 
 def test_a_global_action_is_taken_once_by_the_frames_that_offer_it() -> None:
@@ -160,19 +120,6 @@ def test_the_same_generator_acts_the_same_and_greedy_needs_none() -> None:
 
     assert act(1) == act(1) != act(2)
     assert act(1, greedy=True) == act(2, greedy=True)
-
-
-def test_samples_in_a_batch_are_independent_and_as_frequent_as_evaluation_says() -> None:
-    count = 4000
-    net, batch = make_net(), to_batch([scouts()] * count)
-    result = net.act(batch, generator=torch.Generator().manual_seed(0))
-    probabilities = net.evaluate(batch, result.actions).logits[PICK][:16].exp().view(4, 4)
-    selected = result.actions[PICK].values[:, 0].view(count, 4)
-    for actor, row in enumerate(probabilities.tolist()):
-        seen = torch.bincount(selected[:, actor], minlength=4).tolist()
-        assert (
-            sum((s - count * p) ** 2 / (count * p) for s, p in zip(seen, row, strict=True)) < 16.3
-        )  # 3 dof: 1 in 1000
 
 
 def test_gradients_are_finite_where_masks_leave_one_choice_or_one_actee() -> None:

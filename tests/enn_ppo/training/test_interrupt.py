@@ -30,15 +30,6 @@ def handler_is_put_back() -> Iterator[None]:
     CtrlC.at = 0
 
 
-def test_the_first_press_raises_a_flag_and_says_so() -> None:
-    said: list[str] = []
-    with finish_on_interrupt(said.append) as interrupted:
-        assert not interrupted()
-        press()
-        assert interrupted()
-    assert said == ["Ctrl-C: finishing this update and writing a checkpoint; press again to abort at once"]
-
-
 def test_sigterm_of_a_scheduler_is_an_orderly_end_too() -> None:
     said: list[str] = []
     with finish_on_interrupt(said.append) as interrupted:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import torch
 from enn_ppo import Callback, EnvConfig, Interrupted, TrainEvalConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training.callbacks import Update
-from tests.enn_ppo.evaluation_worlds import Careless, Gated
+from tests.enn_ppo.evaluation_worlds import Careless
 from tests.enn_ppo.rows import rows_of
 from tests.enn_ppo.worlds import Clock, tiny_config
 
@@ -91,27 +89,3 @@ def test_what_was_evaluated_at_the_end_is_not_evaluated_again_when_the_run_goes_
     run(tmp_path, Clock, eval=evaluation())
     run(tmp_path, Clock, eval=evaluation(), resume=str(tmp_path), total_timesteps=TOTAL + 32)
     assert sorted(evaluations(tmp_path)) == [*DUE, TOTAL + 32]
-
-
-def test_a_run_terminated_while_it_waits_for_its_last_evaluation_says_so_and_evaluates_when_it_is_resumed(
-    tmp_path: Path,
-) -> None:
-    gate = tmp_path / "gate"
-    settings = evaluation(process=True, interval=10**6, env_kwargs={"gate": str(gate)})
-
-    def terminate() -> None:  # the last policy alone is evaluated, so that whoever waits at the gate evaluates that
-        while not Path(f"{gate}.pid").exists():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    thread = threading.Thread(target=terminate, daemon=True)
-    thread.start()
-    saved = tmp_path / f"run/checkpoints/step_{TOTAL:012d}"
-    with pytest.raises(Interrupted, match=f"terminated after {TOTAL} steps; saved {saved}; go on with") as caught:
-        run(tmp_path / "run", Gated, eval=settings)
-    thread.join()
-    assert caught.value.exit_code == 143
-    assert not evaluations(tmp_path / "run")
-    gate.write_text("")
-    run(tmp_path / "run", Gated, eval=settings, resume=str(tmp_path / "run"))
-    assert sorted(evaluations(tmp_path / "run")) == [TOTAL]

@@ -14,10 +14,8 @@ from entity_gym import (
     SelectEntityAction,
     SelectEntityActionMask,
 )
-from entity_gym.batch.frame import FrameReader
 from entity_gym.compiled.view import CompiledView
-from entity_gym.pools.pool import SlotVecEnv
-from tests.entity_gym.compiled.comparing import exactly, ordinary
+from tests.entity_gym.compiled.comparing import exactly
 from tests.entity_gym.compiled.worlds import Everything, Watching
 
 
@@ -53,36 +51,6 @@ def random_choices(obs: Observation, rng: np.random.Generator) -> dict[str, Any]
                     actees.append(mask.actee_ids[rng.choice(np.flatnonzero(row))])
             actions[name] = SelectEntityAction(actors, actees)
     return actions
-
-
-def test_every_observation_fits_the_spaces_and_episodes_end() -> None:
-    env = Everything().as_environment()
-    env.rng, rng = np.random.default_rng(4), np.random.default_rng(5)
-    reader = FrameReader(env.obs_space(), env.action_space(), "Everything")
-    obs, ends = env.reset(), 0
-    for _ in range(120):
-        reader.read(obs, 0)
-        assert (obs.end_of_episode_info is None) == (not obs.done)
-        if obs.done:
-            ends += 1
-            assert obs.actions == {}
-            obs = env.reset()
-            assert obs.reward == 0 and obs.metrics == {} and not obs.done
-        else:
-            obs = env.act(random_choices(obs, rng))
-            assert obs.metrics["cats"] == len(obs.ids["Cat"]) and obs.metrics.get("noise", 0) >= 0
-    assert ends > 10
-
-
-def test_a_pool_of_the_same_seed_draws_the_same_numbers() -> None:
-    env = Everything().as_environment()
-    env.rng = np.random.default_rng(np.random.SeedSequence((3, 5)))
-    slots = ordinary(Everything, 1, first_env=5)
-    slots.seed(3)
-    obs = SlotVecEnv(slots, seed=3).reset()
-    first = env.reset()
-    assert np.array_equal(first.features["Cat"], obs.features["Cat"].values)
-    assert np.array_equal(first.features["Guard Dog"], obs.features["Guard Dog"].values)
 
 
 # --- Ids

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 
 from entity_gym.actions import CategoricalActionMask
-from entity_gym.actions.choices import random_actions
-from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.compiled.view import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.count import Count
-from entity_gym.pools.pool import SlotVecEnv
-from tests.entity_gym.envs.playing import act, episodic_rewards, resets, started
+from tests.entity_gym.envs.playing import act, resets, started
 
 
 def open_choices(obs: Observation) -> set[int]:
@@ -18,10 +15,6 @@ def open_choices(obs: Observation) -> set[int]:
     assert isinstance(mask, CategoricalActionMask)
     assert mask.actor_ids == [("Player", 0)]
     return set(np.flatnonzero(np.asarray(mask.mask)[0]).tolist())
-
-
-def count(obs: Observation) -> dict[str, str]:
-    return {"count": str(len(obs.features["Bean"]))}
 
 
 def only(*choices: int) -> list[bool]:
@@ -34,10 +27,6 @@ def test_the_right_number_is_rewarded() -> None:
         assert len(env.observe().features["Bean"]) == 3
         obs = act(env, count=answer)
         assert (obs.reward, obs.done, obs.truncated) == (reward, True, False)
-
-
-def test_counting_scores_one() -> None:
-    assert episodic_rewards(started(Count), count, 100) == [1.0] * 100
 
 
 @pytest.mark.parametrize("masked_choices", [1, 2, 7, 10])
@@ -69,18 +58,6 @@ def test_every_set_of_one_size_is_equally_likely_and_every_size_too() -> None:
 def test_uniform_choices_among_the_open_ones_score_as_promised() -> None:
     scores = [1 / len(open_choices(env.observe())) for env in resets(Count, 1500)]
     assert np.mean(scores) == pytest.approx(0.2929, abs=0.03)
-
-
-def test_every_frame_of_a_pool_has_its_mask_also_where_episodes_ended() -> None:
-    env = SlotVecEnv(CompiledSlots(Count, 16, compile=False, final_observations="all"))
-    obs, rng = env.reset(), np.random.default_rng(0)
-    for _ in range(5):
-        offered = obs.action_masks["count"]
-        assert offered.actors.size1().tolist() == offered.mask.size1().tolist() == [1] * 16  # type: ignore[union-attr]
-        assert not offered.mask.values.all()  # type: ignore[union-attr]
-        obs = env.act(random_actions(obs, rng, env.action_space()))
-        assert obs.done.all() and obs.final is not None
-        assert obs.final.action_masks["count"].actors.size1().tolist() == [0] * 16
 
 
 @pytest.mark.parametrize("masked_choices", [0, 11])

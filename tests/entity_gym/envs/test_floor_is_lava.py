@@ -5,10 +5,9 @@ import pytest
 
 from entity_gym.actions.choices import random_actions
 from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.environment import Observation
 from entity_gym.envs.floor_is_lava import FloorIsLava
 from entity_gym.pools.pool import SlotVecEnv
-from tests.entity_gym.envs.playing import act, episodic_rewards, resets, rows, started
+from tests.entity_gym.envs.playing import act, resets, rows, started
 
 OFFSETS = {
     "n": (0, 1),
@@ -22,11 +21,6 @@ OFFSETS = {
 }
 
 
-def to_safety(obs: Observation) -> dict[str, str]:
-    [[x, y]], [[safe_x, safe_y]] = rows(obs, "Player"), rows(obs, "HighGround")
-    return {"move": next(name for name, offset in OFFSETS.items() if offset == (safe_x - x, safe_y - y))}
-
-
 @pytest.mark.parametrize(("direction", "offset"), OFFSETS.items())
 def test_a_move_leads_where_the_compass_says(direction: str, offset: tuple[int, int]) -> None:
     env = started(FloorIsLava, x=100, y=-200, high_ground=(100 + offset[0], -200 + offset[1]))
@@ -38,10 +32,6 @@ def test_a_move_leads_where_the_compass_says(direction: str, offset: tuple[int, 
 def test_only_the_high_ground_is_rewarded() -> None:
     rewards = [act(started(FloorIsLava, x=0, y=0, high_ground=(1, 0)), move=name).reward for name in OFFSETS]
     assert rewards == [1.0 if name == "e" else 0.0 for name in OFFSETS]
-
-
-def test_stepping_to_the_high_ground_scores_one() -> None:
-    assert episodic_rewards(started(FloorIsLava), to_safety, 100) == [1.0] * 100
 
 
 def test_tiles_are_different_neighbours_of_a_player_who_is_anywhere() -> None:

@@ -246,29 +246,6 @@ def test_after_max_steps_the_episode_is_truncated() -> None:
     assert MultiSnake.defaults()["max_steps"] == 180
 
 
-def test_a_snake_that_walks_the_whole_board_in_circles_scores_one() -> None:
-    # The best score: along a cycle through all cells the head never meets the body, as long as that leaves a cell free.
-    size = 4
-    cycle = [(0, y) for y in range(size)]
-    for y in reversed(range(size)):
-        cycle += [(x, y) for x in (range(1, size) if y % 2 else reversed(range(1, size)))]
-    direction = {(0, 1): UP, (0, -1): DOWN, (-1, 0): LEFT, (1, 0): RIGHT}
-    choice_at = {
-        (x, y): direction[(following[0] - x, following[1] - y)]
-        for (x, y), following in zip(cycle, [*cycle[1:], cycle[0]], strict=True)
-    }
-    for seed in range(10):
-        env = MultiSnake(board_size=size, num_snakes=1, max_snake_length=15).as_environment()
-        env.rng = np.random.default_rng(seed)
-        obs, score = env.reset(), 0.0
-        while not obs.done:
-            obs = env.act(move(choice_at[snakes_of(env)[0][-1]]))
-            score += obs.reward
-        assert score == pytest.approx(1.0)
-        assert obs.end_of_episode_info is not None
-        assert obs.end_of_episode_info["score_0"] == pytest.approx(1.0)
-
-
 # --- Players
 
 

@@ -8,17 +8,12 @@ from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.environment import Observation
 from entity_gym.envs.not_hotdog import NotHotdog
 from entity_gym.pools.pool import SlotVecEnv
-from tests.entity_gym.envs.playing import act, episodic_rewards, resets, rows, started
+from tests.entity_gym.envs.playing import act, resets, rows, started
 
 
 def shown(obs: Observation) -> tuple[list[list[float]], int]:
     """The object's features, and the number of hotdogs."""
     return rows(obs, "Object"), len(obs.features["Hotdog"])
-
-
-def look(obs: Observation) -> dict[str, str]:
-    objects, num_hotdogs = shown(obs)
-    return {"classify": "hotdog" if num_hotdogs or objects == [[1.0]] else "not_hotdog"}
 
 
 @pytest.mark.parametrize(
@@ -49,16 +44,6 @@ def test_the_labels_mean_what_they_say(by_type: bool, is_hotdog: bool, answer: s
     assert obs.reward == reward
     assert obs.done and not obs.truncated
     assert rows(obs, "Player") == [[1.0]]
-
-
-def test_index_0_is_hotdog() -> None:
-    assert list(NotHotdog.actions["classify"].choices) == ["hotdog", "not_hotdog"]  # type: ignore[union-attr]
-
-
-def test_looking_scores_one_and_always_saying_hotdog_one_half() -> None:
-    env = started(NotHotdog)
-    assert episodic_rewards(env, look, 100) == [1.0] * 100
-    assert 150 < sum(episodic_rewards(env, lambda obs: {"classify": "hotdog"}, 400)) < 250  # 200 expected, ± 10
 
 
 def test_the_three_sights_come_with_their_probabilities() -> None:

@@ -3,10 +3,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.environment import Observation
 from entity_gym.envs.rock_paper_scissors import RockPaperScissors
-from entity_gym.pools.pool import SlotVecEnv
 from tests.entity_gym.envs.playing import act, episodic_rewards, resets, rows, started
 
 THROWS = ("rock", "paper", "scissors")
@@ -37,21 +35,9 @@ def test_the_opponent_is_hidden_unless_cheating(cheat: bool) -> None:
     assert "Player" not in obs.visible
 
 
-def test_a_pool_hides_the_opponents_of_those_who_do_not_cheat() -> None:
-    env = SlotVecEnv(CompiledSlots(RockPaperScissors, 3, compile=False))
-    obs = env.reset(env_info=[{"cheat": True}, {"cheat": False}, {}])
-    assert obs.visible["Opponent"].values.tolist() == [[True], [False], [False]]
-
-
 def test_the_opponent_throws_rock_in_half_paper_in_three_and_scissors_in_two_tenths_of_the_episodes() -> None:
     thrown = Counter(int(env.record.opponent) for env in resets(RockPaperScissors, 2000))
     assert thrown == {0: pytest.approx(1000, abs=100), 1: pytest.approx(600, abs=100), 2: pytest.approx(400, abs=90)}
-
-
-@pytest.mark.parametrize(("throw", "score"), [("paper", 1.0), ("rock", 0.4), ("scissors", 0.6)])
-def test_always_the_same_throw_scores_what_the_contract_says(throw: str, score: float) -> None:
-    scores = episodic_rewards(started(RockPaperScissors), lambda obs: {"throw": throw}, 1200)
-    assert np.mean(scores) == pytest.approx(score, abs=0.13)
 
 
 def test_who_sees_the_opponent_scores_two() -> None:

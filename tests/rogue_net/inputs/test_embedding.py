@@ -150,26 +150,6 @@ FRAMES = [
 ]
 
 
-def test_global_features_join_every_entity_with_their_kinds() -> None:
-    made = embedding(SPACE)
-    tokens = made(to_batch(SPACE, FRAMES))
-    ship, card, wall, world = made.entities
-    # tokens: two ships, a card, a wall, the world; two cards, the world
-    expected = {
-        0: ship(torch.tensor([[1.0, 0.5, 7, 5.0, 3]])),
-        1: ship(torch.tensor([[2.0, 1.5, 51, 5.0, 3]])),
-        2: card(torch.tensor([[2, 5.0, 3]])),
-        3: wall(torch.tensor([[5.0, 3]])),
-        4: world(torch.tensor([[5.0, 3]])),
-        5: card(torch.tensor([[0, 6.0, 0]])),
-        6: card(torch.tensor([[1, 6.0, 0]])),
-        7: world(torch.tensor([[6.0, 0]])),
-    }
-    torch.testing.assert_close(tokens, torch.cat([expected[token] for token in range(8)]))
-    tables = {kind.kind.name for each in made.entities for kind in each.columns.categories}
-    assert tables == {"card", "season"}
-
-
 def test_statistics_are_of_plain_numbers_alone() -> None:
     made = embedding(SPACE)
     made.update_normalization(to_batch(SPACE, FRAMES))
@@ -178,14 +158,6 @@ def test_statistics_are_of_plain_numbers_alone() -> None:
     assert card.norm.mean.tolist() == [pytest.approx(17 / 3)]
     assert world.norm.mean.tolist() == [5.5]
     assert int(wall.norm.count) == 1
-
-
-def test_every_parameter_gets_a_gradient_where_a_type_has_no_entities() -> None:
-    made = embedding(SPACE)
-    made(to_batch(SPACE, FRAMES[1:])).sum().backward()
-    missing = [name for name, parameter in made.named_parameters() if parameter.grad is None]
-    assert missing == []
-    assert not any(parameter.grad.any() for parameter in made.entities[0].parameters())
 
 
 PLAIN = ObsSpace({"A": Entity(["x"]), "Flag": Entity([]), "B": Entity(["x", "y"])})
@@ -309,7 +281,7 @@ def network(space: ObsSpace, seed: int = 0, d_model: int = D) -> RogueNet:
     return net
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     space=st.sampled_from([PLAIN, KINDS, WORLD]),
     d_model=st.sampled_from([8, 24, 32]),

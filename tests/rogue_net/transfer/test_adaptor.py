@@ -59,22 +59,6 @@ def test_features_are_picked_by_their_names() -> None:
     assert batch.features["Flag"].offsets.tolist() == [0, 0, 0]
 
 
-def test_the_network_sees_what_it_would_have_seen_in_training() -> None:
-    torch.manual_seed(0)
-    net = Embedding(TRAINED, ACTIONS, 8)
-    adapted = ObsAdaptor(TRAINED, OFFERED)(to_batch(FRAMES, OFFERED))
-    trained = to_batch(
-        [
-            Observation(features={"Ship": [[4, 3, 2]], "Mine": [[7], [9]]}, global_features=[12, 10]),
-            Observation(features={"Mine": [[17]]}, global_features=[22, 20]),
-        ],
-        TRAINED,
-    )
-    tokens, expected = net(adapted), net(trained)
-    for name in ("Ship", "Mine", "__global__"):
-        assert torch.equal(tokens[adapted.frames.positions[name]], expected[trained.frames.positions[name]])
-
-
 def test_entities_keep_the_index_that_the_environment_knows_them_by() -> None:
     actions = {"aim": SelectEntityActionSpace()}
     observation = Observation(

@@ -128,13 +128,6 @@ def test_training_ends_with_its_seconds_and_annealing_follows_the_clock_where_th
 
 
 @pytest.mark.usefixtures("a_second_an_update")
-def test_annealing_follows_the_steps_where_those_are_nearer_to_their_end(tmp_path: Path) -> None:
-    optim = OptimConfig(batch_size=16, epochs=1, lr=0.005)
-    rows = run(tiny(tmp_path / "a", optim=optim, max_train_seconds=1000.0))
-    assert column(rows, "learning_rate") == [0.005, 0.004, 0.003, 0.002, 0.001]
-
-
-@pytest.mark.usefixtures("a_second_an_update")
 def test_the_seconds_before_an_interruption_count(tmp_path: Path) -> None:
     run(tiny(tmp_path / "a", total_timesteps=64))
     longer = tiny(tmp_path / "a", total_timesteps=10**6, max_train_seconds=5.0, resume=str(tmp_path / "a"))

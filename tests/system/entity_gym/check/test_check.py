@@ -13,38 +13,9 @@ import pytest
 
 from entity_gym.check.checks import check_environment
 from entity_gym.check.command import main
-from entity_gym.check.report import Result, Status
-from entity_gym.check.subject import Effort
+from entity_gym.check.report import Status
 from tests.entity_gym.check import broken, broken_compiled
-
-ROOT = Path(__file__).resolve().parents[4]
-LITTLE = Effort(steps=25, seconds=None, longest_episode=300, timed_seconds=0.01)
-
-
-def check(env, **options) -> dict[str, Result]:
-    report = check_environment(env, effort=LITTLE, **options)
-    return {result.name: result for result in report.results}
-
-
-def first_failure(env, effort: Effort = LITTLE) -> Result:
-    """Check only as far as the first failure."""
-
-    class Failed(BaseException):
-        pass
-
-    def stop(result: Result) -> None:
-        if result.status is Status.FAILED:
-            raise Failed(result)
-
-    with pytest.raises(Failed) as caught:
-        check_environment(env, effort=effort, on_result=stop)
-    return caught.value.args[0]
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "entity_gym.check", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-
+from tests.entity_gym.check.test_check import LITTLE, ROOT, first_failure, run
 
 # --- Compiled worlds
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training.callbacks import Update
 from enn_ppo.training.errors import ActorDied, TooManyFailures
 from tests.enn_ppo.training.on_ray.runs import actors, on_ray, rows_of
-from tests.enn_ppo.training.on_ray.worlds import Doomed, Fuse, Unmakeable
+from tests.enn_ppo.training.on_ray.worlds import Doomed, Fuse
 from tests.enn_ppo.worlds import Slow, tiny_config
 
 pytestmark = pytest.mark.slow
@@ -129,14 +128,6 @@ def test_out_of_step_too_an_environment_may_raise_while_checkpoints_are_written(
     longer = replace(config, total_timesteps=640, resume=str(tmp_path / "a"))
     assert train(longer, env=Fuse).step >= 640
     assert [row["step"] for row in rows_of(tmp_path / "a")] == sorted({row["step"] for row in rows_of(tmp_path / "a")})
-
-
-@pytest.mark.usefixtures("ray_here")
-def test_a_mistake_in_an_actor_is_shown_with_its_traceback(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="there is no lamp") as raised:
-        train(on_ray(tmp_path / "a", 1, {"env": EnvConfig()}), env=partial(Unmakeable, RuntimeError))
-    notes = "\n".join(raised.value.__notes__)
-    assert "(in runner 0)" in notes and "raised elsewhere:" in notes and "in __init__" in notes
 
 
 @pytest.mark.usefixtures("ray_here")
