@@ -75,10 +75,12 @@ def check_fields(settings: Any, section: str = "") -> None:
 
 def _plain(value: object, hint: object) -> object:
     kinds = [split_range(kind)[0] for kind in alternatives(hint)]
+    if isinstance(value, bool):
+        return value
     if isinstance(value, os.PathLike):
         return os.fspath(value) if str in kinds else value
     number: Any = value
-    if isinstance(number, numbers.Real) and type(number) is not bool:
+    if isinstance(number, numbers.Real):
         number = int(number) if isinstance(number, numbers.Integral) else float(number)
     return int(number) if isinstance(number, float) and int in kinds and number.is_integer() else number
 
