@@ -99,7 +99,7 @@ def test_a_setting_that_would_do_nothing_says_what_it_needs(settings: dict[str, 
         TrainConfig(**settings)
 
 
-def test_an_evaluation_records_logits_only_with_a_file() -> None:
+def test_an_evaluation_records_logits_only_with_a_folder() -> None:
     with pytest.raises(ValueError, match="record_logits=true needs a folder: record="):
         EvalConfig(checkpoint="a", record_logits=True)
 
