@@ -35,7 +35,6 @@ from PIL import Image, ImageChops, ImageSequence
 from rich.console import Console
 from rich.text import Text
 
-from enn_ppo.eval.video import BACKGROUND
 from entity_gym.registry import list_envs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -179,25 +178,17 @@ def _world_of_the_readme() -> str:
 
 
 def shrink(film: Path, picture: Path, milliseconds: int) -> None:
-    """Rewrite a film with at most `MOST_STEPS` steps, another speed, and one palette for all images.
-
-    The titles between episodes are left out, since they would flicker among the small pictures of a table; the last image of
-    each episode is shown for `PAUSE` instead.
-    """
+    """Rewrite a film with at most `MOST_STEPS` steps, another speed, one palette for all images, and a `PAUSE` at the end."""
     frames: list[Image.Image] = []
     steps: list[int] = []  # that each image is shown for
-    ends: set[int] = set()  # numbers of the last images of episodes
     with Image.open(film) as images:
         step = min(int(image.info["duration"]) for image in ImageSequence.Iterator(images))
         for image in ImageSequence.Iterator(images):
-            shown = image.convert("RGB")
-            if shown.getpixel((0, 0)) == BACKGROUND:  # the colour of titles
-                ends.add(len(frames) - 1)
-            elif sum(steps) < MOST_STEPS:
-                frames.append(shown)
+            if sum(steps) < MOST_STEPS:
+                frames.append(image.convert("RGB"))
                 steps.append(int(image.info["duration"]) // step)
-    ends.add(len(frames) - 1)
-    durations = [milliseconds * shown + PAUSE * (i in ends) for i, shown in enumerate(steps)]
+    durations = [milliseconds * shown for shown in steps]
+    durations[-1] += PAUSE
     colours = _palette(frames, COLOURS)
     first, *rest = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
     picture.parent.mkdir(parents=True, exist_ok=True)

@@ -175,6 +175,7 @@ def test_a_header_that_another_reader_could_read_otherwise_is_refused(tmp_path: 
         ),
         (safetensors.torch.save({}, {"step": "1", "net": "{}"}), "has format 2, which commit 418bcf2 of enn-ppo reads"),
     ],
+    ids=["empty", "text", "agent", "snapshot"],
 )
 def test_a_file_that_is_no_policy_of_this_version_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "a.agent").write_bytes(content)
