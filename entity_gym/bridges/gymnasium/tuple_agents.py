@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.bridges.gymnasium.observations import kind_of, members_of
+from entity_gym.bridges.pettingzoo.groups import ACTION_MASK
 
 #: Key of the info that belongs to no agent.
 COMMON = "__common__"
@@ -65,13 +66,13 @@ class TupleAgents:
         return self._actions[self.possible_agents.index(agent)]
 
     def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
-        """Start an episode; returns agent -> observation, and the info as that of `COMMON`."""
+        """Start an episode; returns agent -> observation, and agent -> info."""
         observations, info = self.env.reset(seed=seed, options=options)
         self.agents = list(self.possible_agents)
-        return self._of_each(observations, "observations"), {COMMON: info}
+        return self._of_each(observations, "observations"), self._infos(info)
 
     def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
-        """Take a step; returns agent -> observation, reward, terminated and truncated, and the info."""
+        """Take a step; returns agent -> observation, reward, terminated, truncated and info."""
         observations, rewards, terminated, truncated, info = self.env.step(tuple(actions.values()))
         ended = {
             name: self._flags(given, name) for name, given in (("terminated", terminated), ("truncated", truncated))
@@ -83,7 +84,7 @@ class TupleAgents:
             self._of_each(rewards, "rewards"),
             ended["terminated"],
             ended["truncated"],
-            {COMMON: info},
+            self._infos(info),
         )
 
     def render(self) -> Any:
@@ -101,6 +102,12 @@ class TupleAgents:
                 f"{len(self.possible_agents)} agents"
             )
         return dict(zip(self.possible_agents, values, strict=True))
+
+    def _infos(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        """Return agent -> its action mask, if there are masks, and all else as the info of `COMMON`."""
+        masks = self._of_each(info[ACTION_MASK], "action masks") if ACTION_MASK in info else {}
+        common = {name: value for name, value in info.items() if name != ACTION_MASK}
+        return {COMMON: common, **{agent: {ACTION_MASK: mask} for agent, mask in masks.items()}}
 
     def _flags(self, given: Any, what: str) -> dict[str, bool]:
         """Return a flag for each agent; one flag is that of all. The episode goes on until all agents have ended."""

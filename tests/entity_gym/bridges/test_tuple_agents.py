@@ -82,6 +82,26 @@ def test_each_member_of_the_tuples_is_an_agent_with_a_reward(make: Any) -> None:
     assert obs.features["agent"].values.tolist() == [[0, 0], [1, 0]]
 
 
+def test_a_mask_for_each_agent_in_the_info_closes_its_choices() -> None:
+    class Masked(Pair):
+        masks: Any = ([1, 0, 1], [0, 0, 1])
+
+        def reset(self, **options: Any) -> Any:
+            return super().reset(**options)[0], {"action_mask": self.masks}
+
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:4], {"action_mask": self.masks[::-1]}
+
+    pool = from_gymnasium(Masked)
+    offered = pool.reset().action_masks["agent.action"]
+    assert offered.mask is not None and offered.mask.values.tolist() == [[True, False, True], [False, False, True]]
+    offered = pool.act(choices(2, 2)).action_masks["agent.action"]
+    assert offered.mask is not None and offered.mask.values.tolist() == [[False, False, True], [True, False, True]]
+    short = from_gymnasium(type("Short", (Masked,), {"masks": ([1, 1, 1],)}))
+    with pytest.raises(ValueError, match="Short: .* returned the action masks .*; expected one for each of 2 agents"):
+        short.reset()
+
+
 def test_tuples_of_an_environment_that_does_not_say_so_are_agents_where_that_is_asked_for() -> None:
     pool = from_gymnasium(Anonymous)
     assert list(pool.action_space()) == ["action.0", "action.1"], "one agent takes both"
