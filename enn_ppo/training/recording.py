@@ -33,7 +33,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from enn_ppo.checkpoints.reading import first_line
+from enn_ppo.checkpoints.policy_file import first_line
 from enn_ppo.training.files import flush_folder, replace_file
 from enn_ppo.training.frames import Frames
 from entity_gym.actions import ActionSpace
