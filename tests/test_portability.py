@@ -17,6 +17,8 @@ import asyncio, multiprocessing.connection, os, pathlib, select, shutil, signal,
 import filelock, hydra, matplotlib.pyplot, numba, numpy, omegaconf, PIL.Image, rich, safetensors.torch, torch
 import torch.distributed, torch._dynamo
 
+filelock.FileLock = filelock.SoftFileLock  # in the place of Windows' own
+
 try:
     import ray
 except ImportError:

@@ -9,9 +9,10 @@ import numbers
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from entity_gym.errors import nearest
+from rogue_net.checks import alternatives
 
 C = TypeVar("C")
 
@@ -87,7 +88,7 @@ def setting_names(cls: type[Any], path: str = "") -> list[str]:
 
 def section_of(hint: object) -> type[Any] | None:
     """The settings class in a field's type, also if the field may be null; None for a plain field."""
-    for kind in get_args(hint) or (hint,):
+    for kind in alternatives(hint):
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             return kind
     return None
@@ -111,7 +112,7 @@ def unknown_setting(key: str, names: Sequence[str]) -> str:
 
 def _convert(value: object, hint: object) -> object:
     """Convert YAML's number types to the field's; other values are left to the field's own check."""
-    kinds = get_args(hint) or (hint,)
+    kinds = alternatives(hint)
     if float in kinds and isinstance(value, str):
         try:
             return float(value)
@@ -148,7 +149,7 @@ def text_settings(cls: type[Any], path: str = "") -> list[str]:
     for name, hint in get_type_hints(cls).items():
         if (section := section_of(hint)) is not None:
             names += text_settings(section, f"{path}{name}.")
-        elif set(get_args(hint) or (hint,)) <= {str, type(None)}:
+        elif set(alternatives(hint)) <= {str, type(None)}:
             names.append(f"{path}{name}")
     return names
 
