@@ -52,7 +52,7 @@ PACKAGES = ("entity_gym", "rogue_net", "enn_ppo")
 
 # Folders and files of tests that are not in the map: they start commands, Ray, torchrun or browsers, or learn to a threshold, so
 # they take most of the suite's time and execute few lines in pytest's own process.
-NOT_IN_PROCESS = "system nightly examples test_package.py test_portability.py".split()
+NOT_IN_PROCESS = "system nightly examples test_package.py".split()
 # Coverage does not see code that Numba compiles. These tests run for every mutant of such files, besides those of the map.
 HANGS = -99
 KERNELS = "rogue_net/kernels/cpu/*"

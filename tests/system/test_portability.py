@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 #: Takes away what the packages must not need. Libraries are imported first: on Windows they have code of their own.
 TAKE_AWAY = """
