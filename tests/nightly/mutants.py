@@ -57,7 +57,7 @@ NOT_IN_PROCESS = "system nightly examples test_package.py".split()
 HANGS = -99
 KERNELS = "rogue_net/kernels/cpu/*"
 COMPILED = {
-    KERNELS: ("test_program.py", "test_relative_programs.py", "test_backend_parts.py", "test_gaussian.py"),
+    KERNELS: ("test_program.py", "test_backend_parts.py", "test_gaussian.py"),
     "entity_gym/compiled/*": ("tests/entity_gym/compiled/*.py",),
     "entity_gym/envs/*": ("test_{stem}.py", "test_zoo.py"),
 }

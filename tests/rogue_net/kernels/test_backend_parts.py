@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
 from rogue_net.config import Backend, RelposConfig
@@ -28,7 +27,6 @@ from tests.rogue_net.backends import (
     assert_tensor_near,
     even_scene,
     gradients_on,
-    learn,
     net_of,
     network,
     twin,
@@ -108,28 +106,18 @@ def test_the_number_of_threads_changes_nothing_but_the_order_of_sums(
     assert torch.get_num_threads() == 3
 
 
-@EACH
 @EACH_RELPOS
-def test_the_same_seed_and_threads_learn_the_same_bits(
-    name: Backend, relpos: RelposConfig, threads: Callable[[int], None]
-) -> None:
-    batch = even_scene(70, 20).batch
+def test_the_same_number_of_threads_learns_the_same_bits(relpos: RelposConfig, threads: Callable[[int], None]) -> None:
+    batch = even_scene(70, 20).batch  # enough for two threads
     given = given_for(net_of("reference", relpos), batch, 0)
-
-    def learned() -> dict[str, Tensor]:
-        net = net_of(name, relpos)
-        if name == "reference":
-            learn(net, batch, steps=3)
-        else:
-            learn_by_program(net, given, steps=3)
-        return net.state_dict() | {"values": net.act(batch, greedy=True).values}
-
+    before = net_of("fused", relpos).value_head.project.weight
     for num_threads in (1, 2):
         threads(num_threads)
-        first, second, before = learned(), learned(), net_of(name, relpos).state_dict()
-        for each, tensor in first.items():
-            assert torch.equal(second[each], tensor), each
-        assert not torch.equal(first["value_head.project.weight"], before["value_head.project.weight"])
+        first, second = net_of("fused", relpos), net_of("fused", relpos)
+        for net in (first, second):
+            learn_by_program(net, given, steps=3)
+        torch.testing.assert_close(first.state_dict(), second.state_dict(), atol=0, rtol=0)
+        assert not torch.equal(first.value_head.project.weight, before)
 
 
 def learn_by_program(net: RogueNet, given: Given, steps: int) -> None:
@@ -247,30 +235,18 @@ def test_a_tile_that_has_grown_is_used_for_smaller_ones_too() -> None:
 
 @EACH
 @EACH_RELPOS
-def test_a_batch_without_tokens_has_results_for_its_frames(name: Backend, relpos: RelposConfig) -> None:
+@pytest.mark.parametrize("frames", [0, 1, 3])
+def test_a_batch_without_tokens_has_results_for_its_frames(name: Backend, relpos: RelposConfig, frames: int) -> None:
+    batch = SMALL[torch.ones(frames, dtype=torch.int64)]
+    assert batch.num_tokens == 0
     net = net_of(name, relpos)
-    for batch in (
-        SMALL[torch.tensor([], dtype=torch.int64)],
-        Scene([(0, 0, 0)] * 3, 0).batch,
-        Scene([(0, 0, 0)], 0, True).batch,
-    ):
-        check_without_tokens(net, relpos, batch)
-
-
-def check_without_tokens(net: RogueNet, relpos: RelposConfig, batch: ObsBatch) -> None:
     result = net.act(batch, generator=frame_keys(batch))
-    assert torch.equal(result.values, net.value_head.project.bias.detach().expand(len(batch)))
+    assert torch.equal(result.values, net.value_head.project.bias.detach().expand(frames))
     assert len(result.log_probs[PICK]) == 0
-    if net.config.backend == "fused":
+    if name == "fused":
         gradients = by_program(net, given_for(net_of("reference", relpos), batch, 0)).gradients
-        assert all(not each.any() for part, each in gradients.items() if part.startswith("transformer"))
-        return
-    values = network(net, batch, result.actions).outputs["value"]
-    assert torch.equal(values, result.values)
-    tokens = torch.zeros(0, 16, requires_grad=True)
-    net.zero_grad()
-    out = net.transformer(tokens, batch)
-    out.sum().backward()
-    assert out.shape == (0, 16)
-    for parameter in net.transformer.parameters():
-        assert parameter.grad is not None and not parameter.grad.any()
+    else:
+        results = network(net, batch, result.actions)
+        assert torch.equal(results.outputs["value"], result.values)
+        gradients = results.gradients
+    assert all(not each.any() for part, each in gradients.items() if part.startswith("transformer"))

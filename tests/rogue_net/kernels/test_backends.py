@@ -45,16 +45,6 @@ from tests.rogue_net.backends import (
 # --- The reference; `test_program.py` has the programs
 
 
-@settings(max_examples=25)
-@given(config=st.one_of(plain_configs(), relative_configs(of_program=False)), scene=scenes())
-def test_blocks_of_the_reference_and_their_gradients_are_those_of_float64(config: RogueNetConfig, scene: Scene) -> None:
-    batch = scene.batch
-    assume(away_from_edges(batch, config.relpos))
-    net = make_net(config, batch, scene.seed)
-    exact = blocks_of(twin(net, "reference", torch.float64), as_double(batch), scene.seed)
-    assert_near(blocks_of(twin(net, "reference"), batch, scene.seed), exact)
-
-
 @settings(max_examples=20)
 @given(config=st.one_of(plain_configs(), relative_configs(of_program=False)), scene=scenes(many=True))
 def test_a_network_of_the_reference_and_all_its_gradients_are_those_of_float64(
@@ -66,18 +56,6 @@ def test_a_network_of_the_reference_and_all_its_gradients_are_those_of_float64(
     actions = net.act(batch, generator=torch.Generator().manual_seed(scene.seed)).actions
     exact = network(twin(net, "reference", torch.float64), as_double(batch), actions)
     assert_near(network(twin(net, "reference"), batch, actions), exact)
-
-
-@pytest.mark.parametrize("relpos", [RelposConfig(), RelposConfig(**ALL_OF_RELPOS)], ids=["plain", "relative"])
-def test_a_crowd_of_500_among_frames_of_5_is_computed_as_if_alone(relpos: RelposConfig) -> None:
-    batch = Scene([(2, 3, 0)] * 20 + [(200, 300, 0)] + [(2, 3, 0)] * 20, seed=2, hide=True).batch
-    net = make_net(make_config((16, 2), relpos=relpos, backend="reference"), batch)
-    tokens = net.transformer(net.embedding(batch), batch).detach()
-    offsets = batch.frames.offsets.tolist()
-    for frame in (0, 20, 40):
-        single = batch[torch.tensor([frame])]
-        alone = net.transformer(net.embedding(single), single).detach()
-        assert_tensor_near(tokens[offsets[frame] : offsets[frame + 1]], alone, f"frame {frame}", bound=1e-6)
 
 
 # --- What no program can compute
@@ -171,13 +149,8 @@ def test_a_program_acts_where_it_can_and_nothing_is_said(
         torch.testing.assert_close(net.act(BATCH, greedy=True).values, values, atol=1e-5, rtol=1e-5)
         acted(net)
         assert can_be_compiled(ActorCritic(net, None))
-    assert said() == []
-
-
-def test_the_reference_is_modules_and_says_nothing(said: Callable[[], list[str]]) -> None:
-    net = make_net(make_config(backend="reference"))
-    assert net.program(BATCH) is None
-    assert not can_be_compiled(ActorCritic(net, None))
+    reference = make_net(make_config(**options, backend="reference"))
+    assert reference.program(BATCH) is None and not can_be_compiled(ActorCritic(reference, None))
     assert said() == []
 
 
@@ -201,28 +174,21 @@ def test_modules_draw_what_a_program_does_not(monkeypatch: pytest.MonkeyPatch) -
             net.act(BATCH, **way)
 
 
-def test_other_numbers_than_float32_are_left_to_modules(said: Callable[[], list[str]]) -> None:
-    net = make_net(make_config())
-    batch = as_double(BATCH)
-    exact = twin(net, "reference", torch.float64)
-    other = twin(net, "auto", torch.float64)
+def test_other_numbers_than_float32_and_other_devices_are_left_to_modules(said: Callable[[], list[str]]) -> None:
+    net, batch = make_net(make_config()), as_double(BATCH)
+    exact, other = twin(net, "reference", torch.float64), twin(net, "auto", torch.float64)
     torch.testing.assert_close(acted(other, batch), acted(exact, batch), rtol=0, atol=0)
     assert not can_be_compiled(ActorCritic(other, None))
-    with pytest.raises(ValueError, match="net.backend=fused cannot be: it computes in float32"):
-        twin(net, "fused", torch.float64).act(batch, greedy=True)
-    [line] = said()
-    assert line.endswith("it computes in float32, and the network in float64")
-
-
-def test_other_devices_are_left_to_modules(said: Callable[[], list[str]]) -> None:
     elsewhere = torch.empty(3, 16, device="meta")
     assert not select.uses_program(make_config(backend="auto"), elsewhere)
-    message = (
-        "net.backend=fused cannot be: it computes on the CPU, and the network is on meta; allowed: reference, auto"
-    )
-    with pytest.raises(ValueError, match=message):
-        select.uses_program(make_config(backend="fused"), elsewhere)
-    assert said() == []
+    for weight, reason in (
+        (torch.empty(0, dtype=torch.float64), "it computes in float32, and the network in float64"),
+        (elsewhere, "it computes on the CPU, and the network is on meta"),
+    ):
+        with pytest.raises(ValueError, match=f"net.backend=fused cannot be: {reason}; allowed: reference, auto"):
+            select.uses_program(make_config(), weight)
+    [line] = said()  # of other devices nothing is said
+    assert line.endswith("it computes in float32, and the network in float64")
 
 
 def test_where_torch_makes_other_tensors_by_default_modules_act(said: Callable[[], list[str]]) -> None:
@@ -268,25 +234,24 @@ def test_dropout_is_active_while_learning_only(name: str) -> None:
 # --- bfloat16
 
 
-def test_a_cpu_without_instructions_for_bf16_refuses_it_by_name(has_bf16: Callable[[bool], None]) -> None:
+@pytest.mark.parametrize(
+    ("precision", "message"),
+    [
+        ("bf16", r"net.precision=bf16 cannot be: this CPU \(.+\) has no instructions for it; allowed: fp32"),
+        ("tf32", "net.precision=tf32 cannot be: it is for device=cuda; allowed: fp32"),
+    ],
+)
+def test_a_cpu_refuses_a_precision_that_it_has_not_by_name_and_cuda_has_all(
+    precision: str, message: str, has_bf16: Callable[[bool], None]
+) -> None:
     has_bf16(False)
-    config = make_config(precision="bf16", backend="auto")
-    message = r"net.precision=bf16 cannot be: this CPU \(.+\) has no instructions for it; allowed: fp32"
-    with pytest.raises(ValueError, match=message):
-        make_net(config).act(BATCH)
-    with pytest.raises(ValueError, match=message):
-        select.uses_program(config, WEIGHT)
-
-
-def test_tf32_is_for_cuda() -> None:
-    message = "net.precision=tf32 cannot be: it is for device=cuda; allowed: fp32"
-    for config in (make_config(precision="tf32"), make_config(precision="tf32", backend="reference")):
+    for backend in ("auto", "fused", "reference"):
+        config = make_config(precision=precision, backend=backend)
         with pytest.raises(ValueError, match=message):
             make_net(config).act(BATCH, greedy=True)
         with pytest.raises(ValueError, match=message):
             select.uses_program(config, WEIGHT)
-    for precision in ("tf32", "bf16"):
-        select.check_precision(make_config(precision=precision), "cuda")
+        select.check_precision(config, "cuda")
 
 
 @pytest.mark.parametrize(

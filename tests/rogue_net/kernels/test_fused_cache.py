@@ -46,37 +46,25 @@ def check(function: Callable[..., Any], factor: float) -> None:
     assert numbers.tolist() == [factor * i for i in range(5)]
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_a_disk_that_cannot_be_written_costs_one_line(
-    number: int, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("number", "reading"), [(errno.ENOSPC, False), (errno.EROFS, False), (errno.EACCES, True)])
+def test_a_disk_that_cannot_be_used_costs_one_line(
+    number: int, reading: bool, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[object] = []
 
-    def save(*_: object) -> None:
+    def refuse(*_: object) -> None:
         tried.append(None)
-        raise OSError(number, "it cannot be written", f"file {len(tried)}")
+        raise OSError(number, "it cannot be used", f"file {len(tried)}")
 
-    monkeypatch.setattr(caching.IndexDataCacheFile, "save", save)
-    monkeypatch.setattr(caching.IndexDataCacheFile, "load", lambda *_: None)  # as if nothing had been kept before
+    monkeypatch.setattr(caching.IndexDataCacheFile, "save", refuse)
+    # or as if nothing had been kept before
+    monkeypatch.setattr(caching.IndexDataCacheFile, "load", refuse if reading else lambda *_: None)
     check(twice, 2)
     check(thrice, 3)
-    assert len(tried) == 2
+    assert len(tried) >= 2
     [line] = said()
-    assert line.startswith("compiled kernels cannot be kept on disk (it cannot be written)")
+    assert line.startswith("compiled kernels cannot be kept on disk (it cannot be used)")
     assert line.endswith(ADVICE)
-
-
-def test_a_folder_that_cannot_be_read_costs_one_line(
-    said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load(*_: object) -> None:
-        raise PermissionError(errno.EACCES, "it cannot be read")
-
-    monkeypatch.setattr(caching.IndexDataCacheFile, "load", load)
-    monkeypatch.setattr(caching.IndexDataCacheFile, "save", load)
-    check(twice, 2)
-    [line] = said()
-    assert "it cannot be read" in line
 
 
 def test_without_any_folder_to_write_to_kernels_are_made_all_the_same(

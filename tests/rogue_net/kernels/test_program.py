@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import gc
+import math
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-from rogue_net import FrameKeys, RogueNetConfig, keyed
-from rogue_net.config import RelposConfig
+from rogue_net import FrameKeys, ObsBatch, RogueNetConfig, keyed
+from rogue_net.config import Backend, RelposConfig
+from rogue_net.kernels.cpu.compiling import address, bind, kernel
+from rogue_net.kernels.cpu.elementwise import Shape, open_gates
 from tests.rogue_net.backends import (
     ACTIONS,
+    ALL_OF_RELPOS,
+    FLAG,
+    MOVE,
     RELPOS_OF_PROGRAM,
+    ROCK,
+    SHIP,
+    STEER,
     Scene,
     assert_near,
+    assert_tensor_near,
     away_from_edges,
     make_config,
     make_net,
@@ -52,16 +64,14 @@ def test_networks_with_relative_positions(config: RogueNetConfig, scene: Scene) 
     assert_exact(config, scene)
 
 
-@pytest.mark.parametrize("shape", [(32, 2), (64, 2), (80, 2)])
-def test_relative_positions_in_heads_of_other_widths(shape: tuple[int, int]) -> None:
-    config = make_config(shape, relpos=RelposConfig(**RELPOS_OF_PROGRAM))
-    assert_exact(config, Scene([(5, 6, 1), (0, 0, 0), (1, 0, 0), (17, 20, 0)], seed=1, hide=True))
-
-
-@pytest.mark.parametrize("more", [{}, {"relpos": RelposConfig(**RELPOS_OF_PROGRAM)}])
-def test_a_crowd_of_500_among_frames_of_5_is_computed_as_if_alone(more: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("backend", "relpos"),
+    [("fused", {}), ("fused", RELPOS_OF_PROGRAM), ("reference", {}), ("reference", ALL_OF_RELPOS)],
+    ids=["fused", "fused relative", "reference", "reference relative"],
+)
+def test_a_crowd_of_500_among_frames_of_5_is_computed_as_if_alone(backend: Backend, relpos: dict[str, Any]) -> None:
     batch = Scene([(2, 3, 0)] * 20 + [(200, 300, 0)] + [(2, 3, 0)] * 20, seed=2, hide=True).batch
-    net = make_net(make_config((16, 2), **more), batch)
+    net = make_net(make_config((16, 2), relpos=RelposConfig(**relpos), backend=backend), batch)
     together = net.act(batch, greedy=True).values
     for frame in (0, 20, 40):
         alone = net.act(batch[torch.tensor([frame])], greedy=True).values
@@ -97,3 +107,94 @@ def test_the_memory_of_a_program_is_free_as_soon_as_its_network_is_gone() -> Non
         assert program() is None
     finally:
         gc.enable()
+
+
+# --- Relative positions where chance does not look: borders of buckets, hidden entities, gates
+
+
+def with_places(batch: ObsBatch, ships: Tensor, rocks: Tensor) -> ObsBatch:
+    """The batch with ships and rocks at these (n, 2) places."""
+    changed = {}
+    for name, column, places in ((SHIP, 0, ships), (ROCK, 1, rocks)):
+        values = batch.features[name].values.clone()
+        values[:, column : column + 2] = places
+        changed[name] = batch.features[name]._replace(values=values)
+    return replace(batch, features=batch.features | changed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "extent"), [("grid", [2, 2]), ("radial", [8]), ("distance", [6]), ("polar", [4, 6])], ids=str
+)
+def test_things_that_stand_exactly_on_borders_are_in_the_same_buckets_for_modules_and_programs(
+    kind: Any, extent: list[int]
+) -> None:
+    """On a grid nearly everything does: whole numbers, right angles and diagonals, 3-4-5."""
+    for scale in (1.0, 2.0, 0.1):
+        config = RelposConfig(
+            kind=kind, extent=extent, position_features=["x", "y"], scale=scale, exclude_entities=[FLAG]
+        )
+        cells = torch.cartesian_prod(torch.arange(-2.0, 3), torch.arange(-2.0, 3)) * (scale if scale < 1 else 1)
+        scene = Scene([(13, 12, 0)], 0).batch
+        batch = with_places(scene, cells[:13], cells[13:])
+        net = make_net(make_config(relpos=config), batch)
+        expected, given = twin(net, "reference").act(batch, greedy=True), net.act(batch, greedy=True)
+        torch.testing.assert_close(given.actions[STEER].values, expected.actions[STEER].values, atol=1e-5, rtol=1e-5)
+        assert_tensor_near(given.values, expected.values, f"{kind} {scale}")
+
+
+@pytest.mark.parametrize("number", [1e4, -3.0, pytest.param(math.nan)])
+@pytest.mark.parametrize("relpos", [RelposConfig(), RelposConfig(**RELPOS_OF_PROGRAM)], ids=["plain", "relative"])
+def test_a_hidden_entity_changes_no_bit_of_what_visible_ones_decide(relpos: RelposConfig, number: float) -> None:
+    batch = Scene([(9, 8, 0)], 3, hide=True, acting="on one").batch
+    visible = batch.frames.visible
+    assert visible is not None and 0 < int(visible.sum()) < 17
+    net = make_net(make_config(relpos=relpos), batch)
+    actions, program = net.act(batch, greedy=True).actions, net.program(batch)
+    assert program is not None
+    before, value = program.evaluate(batch, actions)
+    ships = batch.features[SHIP]
+    changed = ships.values.clone()
+    changed[~visible[: len(changed)]] = number
+    shown = replace(batch, features=batch.features | {SHIP: ships._replace(values=changed)})
+    after, other_value = program.evaluate(shown, actions)
+    assert not torch.equal(other_value, value)
+    for name in (MOVE, STEER):
+        sees = visible[batch.action_masks[name].actors.values[:, 0]]
+        assert sees.any() and not sees.all()
+        assert torch.equal(after[name][sees], before[name][sees])
+        assert not torch.equal(after[name][~sees], before[name][~sees])
+
+
+def test_gates_and_their_slopes_are_those_of_torch() -> None:
+    bias = torch.randn(24)
+    products = torch.cat([torch.randn(50, 24) * 3, -bias.unsqueeze(0)])  # the last row: z = 0
+    z = (products + bias).double().requires_grad_()
+    expected = torch.relu(z)
+    (slopes,) = torch.autograd.grad(expected.sum(), z)
+    opened, slope = products.clone(), torch.empty_like(products)
+    from_python: Any = open_gates  # a piece, which only kernels call
+    call = bind(kernel(from_python.py_func), *Shape.of(24))
+    call(address(opened), address(bias), len(opened), address(slope))
+    torch.testing.assert_close(opened.double(), expected.detach(), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(slope.double(), slopes, atol=1e-6, rtol=1e-6)
+
+
+def test_a_single_sector_is_all_there_is_at_a_whole_turn_too() -> None:
+    config = RelposConfig(
+        kind="radial",
+        extent=[1],
+        position_features=["x", "y"],
+        interpolate=True,
+        per_entity_values=True,
+        exclude_entities=[FLAG],
+    )
+    places = torch.tensor([[0.0, 0.0], [1.0, -1e-10]])  # 1 - 1e-11 turns are 1
+    batch = with_places(Scene([(2, 0, 0)], 0).batch, places, torch.zeros(0, 2))
+    net = make_net(make_config(relpos=config), batch)
+    positions = net.transformer.relative_positions
+    assert positions is not None
+    with torch.no_grad():
+        positions.values[1] = torch.nan  # of rocks, which are not there
+    expected = twin(net, "reference").act(batch, greedy=True).values
+    assert expected.isfinite().all()
+    torch.testing.assert_close(net.act(batch, greedy=True).values, expected)
