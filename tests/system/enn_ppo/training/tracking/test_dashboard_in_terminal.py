@@ -42,7 +42,8 @@ class Training:
 
     def __init__(self, main: int, process: subprocess.Popen[bytes]) -> None:
         self.main, self.process, self.output = main, process, ""
-        self._decode = codecs.getincrementaldecoder("utf-8")().decode  # a read may end within a character
+        # a read may end within a character, and the echo of Ctrl-C may come within one
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def read_until(self, pattern: str, start: int = 0, seconds: float = 120.0) -> None:
         """Read until the output after `start` matches."""
