@@ -47,7 +47,8 @@ class EnvConfig:
             raise ValueError(f"env.kwargs must be a mapping of argument names to values, got {self.kwargs!r}")
         if not isinstance(self.info, Mapping):
             raise ValueError(f"env.info must be a mapping of parameters to distributions, got {self.info!r}")
-        if self.view is not None and not isinstance(self.view, str | Mapping):
+        named = isinstance(self.view, str) and self.view.strip()
+        if self.view is not None and not named and not isinstance(self.view, Mapping):
             raise ValueError(f"env.view must be a name, a YAML file, a mapping or null, got {self.view!r}")
         if not isinstance(self.wrappers, list | tuple) or not all(isinstance(each, str) for each in self.wrappers):
             raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -20,7 +21,7 @@ from enn_ppo.settings.schema import to_dict
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand, SweepConfig
 from rogue_net.checks import Range
-from rogue_net.config import RelposConfig, RogueNetConfig
+from rogue_net.config import RogueNetConfig
 
 COMMANDS: dict[str, Any] = {
     "train": TrainConfig(ppo=PPOConfig(advantages="n_step")),  # without which there are no n steps
@@ -43,48 +44,58 @@ def section_of(config: Any, path: str) -> Any:
     return functools.reduce(getattr, path.split(".") if path else [], config)
 
 
-NUMBERS = {
-    option.name: (option, section_of(config, option.name.rpartition(".")[0]))
-    for config in COMMANDS.values()
-    for option in options_of(type(config)).values()
-    if re.match("integer|number", option.type)
-}
 TRAIN = options_of(TrainConfig)
+#: Start of a type -> values of other types.
+WRONG: dict[str, list[Any]] = {
+    "integer": [True, "32", 1.5, math.nan],
+    "number": [True, "x", math.nan, math.inf],
+    "true or false": [1, "yes"],
+    "text": ["", " ", 3],
+    "choice": ["nothing", 7],
+    "mapping": [[1]],
+}
 
 
-# --- Ranges ---
+# --- What is refused ---
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_what_an_option_calls_out_of_range_is_refused_and_the_end_of_the_range_is_not(name: str) -> None:
-    option, config = NUMBERS[name]
-    field = name.rpartition(".")[2]
-    allowed, refused = ends(option)
-    assert refused, f"{name} says no range: {option}"
-    for value in refused:
-        with pytest.raises(ValueError, match=rf"^{re.escape(name)} must be an? (integer|number)"):
-            dataclasses.replace(config, **{field: value})
-    for value in allowed:
-        assert accepted(config, field, value), f"{name}={value}"
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_setting_refuses_other_types_and_what_is_out_of_its_range_and_allows_the_ends(command: str) -> None:
+    config = COMMANDS[command]
+    for name, option in options_of(type(config)).items():
+        section, field = section_of(config, name.rpartition(".")[0]), name.rpartition(".")[2]
+        wrong = next((values for start, values in WRONG.items() if option.type.startswith(start)), [])
+        allowed, refused = ends(option)
+        assert refused or not re.match("integer|number", option.type), f"{name} says no range: {option}"
+        for value in wrong + refused:
+            given = rf"{re.escape(name)} (must|is) .*{re.escape(repr(value))}"
+            with pytest.raises(ValueError, match=f"^{given}"):
+                dataclasses.replace(section, **{field: value})
+        for value in allowed:
+            assert accepted(section, field, value), f"{name}={value}"
+        if option.type == "choice":
+            for choice in re.findall("`(.+?)`", option.range):
+                near = rf"^{re.escape(name)} is '{choice}{choice[-1]}'; allowed: .*; did you mean '{choice}'\?$"
+                with pytest.raises(ValueError, match=near):
+                    dataclasses.replace(section, **{field: choice + choice[-1]})
 
 
 def ends(option: Option) -> tuple[list[float], list[float]]:
-    """The last values inside of the range that an option names, and the first outside."""
-    step = 1 if option.type.startswith("integer") else 1e-6
-    allowed, refused, text = [], [], re.sub(r"(?<=\d),(?=\d{3})", "", option.range)
-    if low := re.match(r"(at least|greater than) ([\d.]+)", text):
-        inside = low[1] == "at least"
-        allowed.append(float(low[2]) + (0 if inside else step))
-        refused.append(float(low[2]) - (step if inside else 0))
-    if high := re.search(r"(below|at most) ([\d.]+)", text):
-        inside = high[1] == "at most"
-        allowed.append(float(high[2]) - (0 if inside else step))
-        refused.append(float(high[2]) + (step if inside else 0))
-    if both := re.match(r"in ([\[(])(\d+), (\d+)([\])])", text):
-        allowed += [float(both[2]) + (0 if both[1] == "[" else step), float(both[3]) - (0 if both[4] == "]" else step)]
-        refused += [float(both[2]) - (step if both[1] == "[" else 0), float(both[3]) + (step if both[4] == "]" else 0)]
+    """The last values inside of the range that an option names, and the first outside; none if it has no range."""
     whole = option.type.startswith("integer")
-    return ([int(v) for v in allowed], [int(v) for v in refused]) if whole else (allowed, refused)
+    step = 1 if whole else 1e-6
+    low, high = math.nan, math.nan
+    text = re.sub(r"(?<=\d),(?=\d{3})", "", option.range)
+    open_low, open_high = text.startswith(("greater", "in (")), text.endswith(")")
+    if found := re.match(r"(?:at least|greater than) ([\d.]+)", text):
+        low = float(found[1])
+    if found := re.match(r"in [\[(](\d+), (\d+)[\])]", text):
+        low, high = float(found[1]), float(found[2])
+    allowed = [low + step * open_low, high - step * open_high]
+    refused = [low - step * (not open_low), high + step * (not open_high)]
+    if whole:
+        return [int(v) for v in allowed if v == v], [int(v) for v in refused if v == v]
+    return [v for v in allowed if v == v], [v for v in refused if v == v]
 
 
 def accepted(config: Any, field: str, value: float) -> bool:
@@ -94,11 +105,6 @@ def accepted(config: Any, field: str, value: float) -> bool:
     except ValueError as error:
         return not re.search(rf"{field} must be an? (integer|number)", str(error))
     return True
-
-
-def test_lists_of_whole_numbers_say_what_each_must_be() -> None:
-    with pytest.raises(ValueError, match=r"net\.relpos\.extent must be an integer of at least 1, got 0"):
-        RelposConfig(extent=[0])
 
 
 # --- Reading ---

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 import yaml
 
-from enn_ppo.checkpoints import Retention, save_checkpoint
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.settings.command_line.composition import config_directory
-from enn_ppo.settings.config import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, TrainConfig
+from enn_ppo.settings.config import EnvConfig, PPOConfig, TrainConfig
 from enn_ppo.settings.schema import flatten, to_dict
 from enn_ppo.training.environment import BRIDGES
 from entity_gym.registry import list_envs
@@ -61,38 +59,17 @@ def test_an_experiment_wins_over_a_preset_and_keeps_the_rest_of_it() -> None:
     assert (config.optim.lr, config.net.relpos.extent) == (0.003, (1, 1))
 
 
-def test_a_world_of_ones_own_has_the_defaults_of_everything(tmp_path: Path) -> None:
-    (tmp_path / "env").mkdir()
-    (tmp_path / "env/Maze.yaml").write_text("id: maze:Maze\nkwargs: {size: 3}\n")
-    config = composed("--config-dir", str(tmp_path), "env=Maze", "env.kwargs.size=4")
+def test_files_of_ones_own_add_choices_of_worlds_alone_and_of_all_settings(tmp_path: Path) -> None:
+    for name, text in {
+        "env/Maze.yaml": "id: maze:Maze\nkwargs: {size: 3}\n",
+        "env/Wide.yaml": "# @package _global_\nenv: {id: 'maze:Maze', kwargs: {size: 3}}\nnet: {d_model: 64}\n",
+        "net/large.yaml": "d_model: 48\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    mine = ("--config-dir", str(tmp_path))
+    config = composed(*mine, "env=Maze", "env.kwargs.size=4", "~experiment")
     assert config == TrainConfig(env=EnvConfig(id="maze:Maze", kwargs={"size": 4}), run_dir="a")
-
-
-def test_a_preset_of_ones_own_is_a_file_of_the_same_form(tmp_path: Path) -> None:
-    (tmp_path / "env").mkdir()
-    text = "# @package _global_\nenv: {id: 'maze:Maze', kwargs: {size: 3}}\nnet: {d_model: 64}\n"
-    (tmp_path / "env/Maze.yaml").write_text(text)
-    config = composed("--config-dir", str(tmp_path), "env=Maze")
-    assert (config.env.kwargs, config.net.d_model) == ({"size": 3}, 64)
-
-
-def test_an_argument_that_the_world_of_a_preset_does_not_have_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_train(print, ["env=Count", "env.kwargs.masked_choice=2"]) == 2
-    message = r"did you mean 'env\.kwargs\.masked_choices'\?.*\+env\.kwargs\.masked_choice="
-    assert re.search(message, capsys.readouterr().err)
-
-
-def test_resuming_takes_the_world_of_a_preset_and_nothing_else_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    saved = TrainConfig(
-        env=EnvConfig(id="FloorIsLava"), net=RogueNetConfig(d_model=16), optim=OptimConfig(lr=1e-4), total_timesteps=640
-    )
-    directory = tmp_path / "out/checkpoints"
-    what = {"policy": {}, "config": to_dict(saved), "spaces": {}, "trainer": {}}
-    save_checkpoint(directory, 64, **what, retention=Retention(keep_last=1))
-    configs: list[TrainConfig] = []
-    assert run_train(configs.append, ["resume=out", "env=FloorIsLava"]) == 0
-    assert (configs[0].net, configs[0].optim, configs[0].total_timesteps) == (saved.net, saved.optim, 640)
-    assert configs[0].env.kwargs == {"max_steps": None}
+    wide = composed(*mine, "env=Wide")
+    assert (wide.env.kwargs, wide.net.d_model) == ({"size": 3}, 64)
+    assert composed(*mine, "env=Maze", "+net=large").net.d_model == 48

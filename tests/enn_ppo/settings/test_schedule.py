@@ -22,11 +22,11 @@ SHAPES = st.sampled_from(["->", "cos", "step"])
 
 
 @st.composite
-def schedules(draw: st.DrawFn, shapes: st.SearchStrategy[str] = SHAPES) -> tuple[str, Schedule]:
+def schedules(draw: st.DrawFn) -> tuple[str, Schedule]:
     """A text, and the schedule that it writes."""
     times = sorted(draw(st.sets(st.integers(0, 100), min_size=1, max_size=5)))
     points = tuple((time / 100, draw(VALUES)) for time in times)
-    joints = tuple(draw(shapes) for _ in times[1:])
+    joints = tuple(draw(SHAPES) for _ in times[1:])
     text = f"{points[0][1]!r}@{points[0][0]!r}"
     for joint, (time, value) in zip(joints, points[1:], strict=True):
         text += f" {joint} {value!r}@{time!r}"
@@ -74,37 +74,20 @@ def test_a_text_is_read_as_the_schedule_that_it_writes(written: tuple[str, Sched
     assert parse_schedule("x", text.replace(" -> ", "->").replace(" cos ", "  cos ")) == schedule
 
 
-@given(schedules())
-def test_at_its_points_a_schedule_has_their_values_and_beyond_the_ends_theirs(written: tuple[str, Schedule]) -> None:
-    _, schedule = written
-    for time, expected in schedule.points:
-        assert schedule(time) == expected
-    assert schedule(0.0) == schedule.points[0][1] and schedule(1.0) == schedule.points[-1][1]
-
-
 @given(schedules(), PROGRESS)
-def test_a_schedule_stays_between_the_smallest_and_the_largest_of_its_values(
+def test_a_schedule_has_the_values_of_its_points_and_else_lies_between_its_neighbours(
     written: tuple[str, Schedule], progress: float
 ) -> None:
     _, schedule = written
-    values = [value for _, value in schedule.points]
-    rounding = 1e-12 * max(map(abs, values))
-    assert min(values) - rounding <= schedule(progress) <= max(values) + rounding
-
-
-@given(schedules(st.sampled_from(["->", "cos"])), PROGRESS)
-def test_lines_and_cosines_do_not_jump(written: tuple[str, Schedule], progress: float) -> None:
-    _, schedule = written
-    near = progress + (1e-9 if progress < 0.5 else -1e-9)
-    # The steepest that there is: 2,000 over 0.01 of the progress, and π/2 of that in the middle of a cosine.
-    assert abs(schedule(near) - schedule(progress)) <= math.pi / 2 * 2000 / 0.01 * 1e-9 + 1e-9
-
-
-@given(schedules(st.just("step")), PROGRESS)
-def test_steps_take_only_the_values_that_are_written(written: tuple[str, Schedule], progress: float) -> None:
-    _, schedule = written
+    assert all(schedule(time) == expected for time, expected in schedule.points)
+    assert schedule(0.0) == schedule.points[0][1] and schedule(1.0) == schedule.points[-1][1]
     passed = [value for time, value in schedule.points if time <= progress]
-    assert schedule(progress) == (passed[-1] if passed else schedule.points[0][1])
+    ahead = [value for time, value in schedule.points if time > progress]
+    ends = [*passed[-1:], *ahead[:1]]
+    if passed and ahead and schedule.shapes[len(passed) - 1] == "step":
+        ends = passed[-1:]  # steps take only the values that are written
+    rounding = 1e-12 * max(map(abs, ends))
+    assert min(ends) - rounding <= schedule(progress) <= max(ends) + rounding
 
 
 # --- Mistakes ---
@@ -116,10 +99,8 @@ def test_steps_take_only_the_values_that_are_written(written: tuple[str, Schedul
         ("fast", "'fast' is no point"),
         ("0.1", "'0.1' is no point"),
         ("", "'' is no point"),
-        ("0.1@0 ->", "'' is no point"),
         ("-> 0@1", "'' is no point"),
         ("0.1@0 -> 0", "'0' is no point"),
-        ("0.1@0 0@1", "'0.1@0 0@1' is no point"),
         ("0.1@0 cosine 0@1", "'0.1@0 cosine 0@1' is no point"),
         ("a@0 -> 0@1", "'a@0' is no point"),
         ("0.1@start -> 0@1", "'0.1@start' is no point"),

@@ -51,17 +51,22 @@ def assert_exact(config: RogueNetConfig, scene: Scene) -> None:
     assert_near(found, exact)
 
 
-@settings(max_examples=40, deadline=None)
+EACH_ACTING = pytest.mark.parametrize("acting", ["some", "nobody", "on one"])
+
+
+@EACH_ACTING
+@settings(max_examples=14, deadline=None)
 @given(config=plain_configs(), scene=scenes(many=True))
-def test_networks(config: RogueNetConfig, scene: Scene) -> None:
-    assert_exact(config, scene)
+def test_networks(acting: str, config: RogueNetConfig, scene: Scene) -> None:
+    assert_exact(config, scene._replace(acting=acting))
 
 
-@settings(max_examples=60, deadline=None)
+@EACH_ACTING
+@settings(max_examples=20, deadline=None)
 @given(config=relative_configs(), scene=scenes(many=True))
-def test_networks_with_relative_positions(config: RogueNetConfig, scene: Scene) -> None:
+def test_networks_with_relative_positions(acting: str, config: RogueNetConfig, scene: Scene) -> None:
     assume(away_from_edges(scene.batch, config.relpos))
-    assert_exact(config, scene)
+    assert_exact(config, scene._replace(acting=acting))
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,35 @@
-"""The commands from end to end: with the real trainer, and where it matters in a process of their own.
-
-What the command line does before a trainer is involved is in test_cli.py.
-"""
+"""The command line in this process, with a stand-in for the trainer: settings, mistakes, exit codes, resuming, help."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
-import subprocess
 import sys
+import warnings
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import yaml
 
-from enn_ppo import evaluate, train
-from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo import train
+from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, save_checkpoint
+from enn_ppo.settings.command_line import mistakes
 from enn_ppo.settings.command_line.cli import run_eval, run_train
+from enn_ppo.settings.command_line.composition import quote
+from enn_ppo.settings.config import EnvConfig, EvalConfig, OptimConfig, RolloutConfig, TrainConfig
+from enn_ppo.settings.presets import preset
+from enn_ppo.settings.schema import quoted, to_dict
+from enn_ppo.training.errors import Interrupted
+from entity_gym.pools.processes.handle import WorkerDied
+from rogue_net.config import RogueNetConfig
+from tests.enn_ppo.forged import sealed
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
-REPOSITORY = Path(__file__).parents[4]
 WORLDS = "tests.enn_ppo.worlds"
 TINY = (
     "rollout.num_envs=4",
@@ -43,111 +53,441 @@ MINES = (
 Mistake = Callable[..., str]
 
 
-def environment(**changes: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    return kept | {"PYTHONPATH": str(REPOSITORY), "OMP_WAIT_POLICY": "PASSIVE"} | changes
+def nothing_runs(config: object) -> None:
+    pytest.fail("it ran")
 
 
-def command(program: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", f"enn_ppo.{program}", *arguments]
+def raises(error: BaseException) -> Callable[[TrainConfig], object]:
+    def action(config: TrainConfig) -> object:
+        raise error
+
+    return action
 
 
-def run(program: str, *arguments: str, cwd: Path, **changes: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(program, *arguments),
-        cwd=cwd,
-        env=environment(**changes),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-# --- Processes: train, train the same again, evaluate ---
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The working directory of all processes here."""
-    return tmp_path_factory.mktemp("place")
-
-
-@pytest.fixture(scope="module")
-def trained(place: Path) -> subprocess.CompletedProcess[str]:
-    return run("train", *MINES, *TINY, "total_timesteps=320", "seed=1", "run_dir=out/a", cwd=place)
-
-
-def test_training_says_where_it_is_and_how_far_and_ends_with_0(trained: subprocess.CompletedProcess[str]) -> None:
-    assert trained.returncode == 0
-    assert all(line.startswith(("compiling ", "compiled ")) for line in trained.stderr.splitlines()), trained.stderr
-    lines = trained.stdout.splitlines()
-    assert lines[0] == "starting MineSweeper: importing torch"
-    assert "training MineSweeper on cpu into out/a" in lines[1:4]
-    assert re.match(r"320/320 steps \(100%\)  [\d,]+ steps/s  00:00 left  reward \S+  length \S+  entropy ", lines[-2])
-    assert lines[-1] == "done: out/a"
-
-
-def test_training_leaves_everything_in_the_run_directory_and_nothing_elsewhere(trained: object, place: Path) -> None:
-    names = {"config.yaml", "metrics.jsonl", "learning_curve.png", "checkpoints"}
-    assert names <= {path.name for path in (place / "out/a").iterdir()} <= names | {"eval.json", "episode.gif"}
-    assert {path.name for path in place.iterdir()} == {"out"}
-    assert load_checkpoint(place / "out/a/checkpoints/latest").step == 320
-
-
-# --- Every mistake, with the real trainer in this process ---
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(autouse=True)
+def empty_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture
-def mistake(here: Path, capsys: pytest.CaptureFixture[str]) -> Mistake:
-    """Run a command with a mistake, and return the paragraph that it ends with."""
+def mistake(capsys: pytest.CaptureFixture[str]) -> Mistake:
+    """Run a command with a mistake, and return the one paragraph that it says."""
 
-    def run_it(*arguments: str, program: str = "train") -> str:
-        capsys.readouterr()
-        code = run_train(train, arguments) if program == "train" else run_eval(evaluate, arguments)
-        errors = capsys.readouterr().err
-        assert code == 2, errors
-        assert "Traceback" not in errors
-        paragraphs = [line for line in errors.splitlines() if line.startswith("error: ")]
-        assert len(paragraphs) == 1 and errors.splitlines()[-1] == paragraphs[0], errors
-        return paragraphs[0]
+    def run(*arguments: str, program: str = "train", work: Callable[..., object] = nothing_runs) -> str:
+        assert {"train": run_train, "eval": run_eval}[program](work, list(arguments)) == 2
+        output = capsys.readouterr()
+        assert work is train or output.out == ""
+        said = [line for line in output.err.splitlines(True) if work is not train or not line.startswith("compil")]
+        assert len(said) == 1 and said[0].startswith("error: ") and said[0].endswith("\n"), output.err
+        return said[0]
 
-    return run_it
+    return run
+
+
+def composed(*arguments: str) -> TrainConfig:
+    configs: list[TrainConfig] = []
+    assert run_train(configs.append, list(arguments)) == 0
+    (config,) = configs
+    return config
+
+
+def settings_in(config: TrainConfig, names: dict[str, Any]) -> dict[str, Any]:
+    """The settings, or sections, with these dotted names."""
+    plain = to_dict(config)
+    return {name: reduce(lambda section, part: section[part], name.split("."), plain) for name in names}
+
+
+# --- Settings ---
+
+
+def test_without_arguments_a_command_has_the_defaults_of_the_classes() -> None:
+    config = composed("run_dir=a")
+    assert config == TrainConfig(env=config.env, run_dir="a")
+    assert config.env.id == EnvConfig().id
+    defaults = {name: p.default for name, p in inspect.signature(PythonMineSweeper).parameters.items()}
+    assert config.env.kwargs == defaults
+    seen: list[EvalConfig] = []
+    assert run_eval(seen.append, ["checkpoint=a"]) == 0
+    assert run_eval(seen.append, ["checkpoint=a", "env_kwargs.width=9", "env_kwargs.deep.x=[1]"]) == 0
+    assert seen == [
+        EvalConfig(checkpoint="a"),
+        EvalConfig(checkpoint="a", env_kwargs={"width": 9, "deep": {"x": [1]}}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["env=MineSweeper", "env.kwargs.width=9", "optim.lr=3e-4", "seed=7", "experiment=quick"],
+            {"env.kwargs.width": 9, "optim.lr": 3e-4, "seed": 7, "rollout.num_envs": 32, "total_timesteps": 8192},
+        ),
+        (  # a world of one's own takes any name
+            ["env=custom", "env.id=my_pkg.my_env:MyEnv", "env.kwargs.size=8", "env.kwargs.deep.x=[1,2]"],
+            {"env.id": "my_pkg.my_env:MyEnv", "env.kwargs": {"size": 8, "deep": {"x": [1, 2]}}},
+        ),
+        (["total_timesteps=1e6", "run_dir=out/a"], {"total_timesteps": 1_000_000, "run_dir": "out/a"}),
+        (  # mappings that take any name, as a whole
+            ["env.info={num_mines: [3, 4]}", "env.kwargs={width: 7}"],
+            {"env.info": {"num_mines": [3, 4]}, "env.kwargs.width": 7, "env.kwargs.height": 6},
+        ),
+        *(  # a plus sign is not needed, and does no harm
+            (
+                [f"{plus}env.info.m=[3,4,5]", f"{plus}env.info.w={{low:4,high:6}}", f"{plus}env.info.s=1@0 -> 2@1"],
+                {"env.info": {"m": [3, 4, 5], "w": {"low": 4, "high": 6}, "s": "1@0 -> 2@1"}},
+            )
+            for plus in ("", "+")
+        ),
+        (
+            ["env.info.x={low: 1@0 -> 2@1, high: 5}", "env.info.y={low:0,high:1@0->9@0.5 step 3@1}"],
+            {"env.info": {"x": {"low": "1@0 -> 2@1", "high": 5}, "y": {"low": 0, "high": "1@0->9@0.5 step 3@1"}}},
+        ),
+        (["eval.interval=9", "eval.env_kwargs.width=9"], {"eval.env_kwargs": {"width": 9}}),
+        # schedules need no quotes but the shell's
+        *(
+            ([f"optim.lr={quotes}{text}{quotes}"], {"optim.lr": text})
+            for text in ("0.001@0 -> 0@1", "0.001@0->0@1", "1e-3@0 -> 1@.5 cos 0@1", "0.001@0 cos 0@1", "0.001@0 step 0@1")
+            for quotes in (("", "'", '"') if text == "0.001@0 -> 0@1" else ("",))
+        ),
+        ([], {"value_net": None}),
+        (["value_net=none"], {"value_net": None}),
+        (["value_net=default"], {"value_net": to_dict(RogueNetConfig())}),
+        (
+            ["net.d_model=16", "value_net=default", "value_net.d_model=64", "value_net.relpos.scale=2"],
+            {"net.d_model": 16, "value_net.d_model": 64, "value_net.relpos.scale": 2.0},
+        ),
+    ],
+)  # fmt: skip
+def test_arguments_set_what_they_say(arguments: list[str], expected: dict[str, Any]) -> None:
+    assert settings_in(composed(*arguments), expected) == expected
+
+
+def test_hydra_writes_nothing_and_stays_where_it_is_and_arguments_are_those_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train", "seed=5"])
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    runs: list[tuple[int, str, str]] = []
+    assert run_train(lambda config: runs.append((config.seed, str(config.run_dir), os.getcwd()))) == 0
+    ((seed, run_dir, place),) = runs
+    assert (seed, place) == (5, str(tmp_path))
+    assert re.fullmatch(r"outputs/MineSweeper/\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", run_dir)
+    assert list(tmp_path.iterdir()) == []
+    assert sys.argv == ["train", "seed=5"]
+    assert "HYDRA_FULL_ERROR" not in os.environ
+
+
+def test_folders_may_have_any_name() -> None:
+    names = ["with space", "lr=0.1,run", "新加卷", "50%", "a#b", "[x]", "it's", "~x", "{k}", "$HOME", "tab\tx", "🙂", 'say "hi"',
+             "back\\slash", "end\\", "a\\'b", "1e3", "true", "a -> b"]  # fmt: skip
+    inside = {f"p{number}": f"out/{name}" for number, name in enumerate(names)}
+    alone = {f"q{number}": name for number, name in enumerate(names)}
+    arguments = [f"env.kwargs.{key}={name}" for key, name in inside.items()]
+    arguments += [f"env.kwargs.{key}={quoted(Path(name))}" for key, name in alone.items()]
+    assert composed("env=custom", "env.id=a:B", *arguments).env.kwargs == inside | alone
+    for name in names:  # which settings that are texts need not be told
+        assert quote(f"run_dir={name}", TrainConfig) == f"run_dir={quoted(Path(name))}"
+    for name in ("lr=0.1,[$HOME] it's\\", "1e3"):
+        assert composed(f"run_dir={name}").run_dir == preset("Xor", run_dir=Path(name)).run_dir == name
+
+
+# --- Mistakes ---
+
+LONG, DEEP = "x" * 50_000, "[" * 500 + "]" * 500
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["env.kwargs.width=-6"], r"MineSweeper: width=-6; it must be a whole number from 1 to 256"),
-        (["env.kwargs.num_mines=40"], r"num_mines=40 and num_robots=2 need 42 cells; .* has 16"),
+        # names
+        (["optim.lrr=1"], r"optim\.lrr is not a setting.*did you mean 'optim\.lr'\?"),
+        (["+optim.lrr=1"], r"optim\.lrr is not a setting.*did you mean 'optim\.lr'\?"),
+        (["--help", "optim.lrr=1"], r"did you mean 'optim\.lr'\?"),
+        (["lr=1"], r"lr is not a setting.*did you mean 'optim\.lr'\?"),
+        (["jobs=2"], r"jobs is not a setting"),
+        (["experimnt=quick"], r"did you mean 'experiment'\?"),
+        (["env.kwargs.widht=8"], r"env\.kwargs\.widht .*did you mean 'env\.kwargs\.width'\?.*\+env\.kwargs\.widht=\.\.\."),
+        (["env=Count", "env.kwargs.masked_choice=2"], r"did you mean 'env\.kwargs\.masked_choices'\?"),
+        (["eval.interval=9", "eval.env_kwargs.widht=9"],
+         r"eval\.env_kwargs\.widht is not .*did you mean 'eval\.env_kwargs\.width'\?.*\+eval\.env_kwargs\.widht=\.\.\."),
+        (["eval", "checkpoint=a", "episode=3"], r"episode is not a setting.*did you mean 'episodes'\?"),
+        (["eval"], r"checkpoint has no value, and no default: add checkpoint=<run directory"),
+        # choices
+        (["env=Foo"], r"env=Foo .*'MineSweeper', .*'custom'.*env=custom env\.id="),
+        (["env=custom"], r"env\.id has no value.*env\.id=my_pkg\.my_env:MyEnv"),
+        (["env=[]"], r"env=\[\]: env takes the name of one file, not a list"),
+        (["env=[Count,Xor]"], r"env=\[Count,Xor\]: env takes the name of one file"),
+        (["env=MineSweeper,custom"], r"Ambiguous value .*env=MineSweeper,custom.*--multirun"),
+        (["experiment=qick"], r"experiment=qick .*did you mean 'quick'\?"),
+        (["--multirun", "hydra/launcher=jobli"], r"hydra/launcher=jobli is not a choice; allowed: 'basic'"),
+        # what cannot be read
+        (["optim.lr"], r"'optim\.lr' cannot be read: missing EQUAL"),
+        (["optim.lr=[1"], r"'optim\.lr=\[1' cannot be read"),
+        (["optim.lr=${nothing}"], r"Interpolation key 'nothing' not found"),
+        (["=3"], r"'=3' has no name; settings are written name=value"),
+        (["seed=1,2"], r"seed=1,2"),
+        *(([f"optim.lr=0.001@0{arrow}"], rf"^error: optim\.lr=0\.001@0{arrow} breaks off at '->', where a shell writes into a "
+           r"file: quote it, 'optim\.lr=\.\.\. -> \.\.\.'$") for arrow in ("-", " -")),
+        (["optim.lr=0.1@0 -> 0"], r"'0' is no point"),
+        # flags and Hydra
+        (["--config-dir", "nowhere"], r"'.*nowhere' not found"),
+        (["--hydra-help"], r"unrecognized arguments: --hydra-help; settings are written name=value"),
+        (["hydra/launcher=joblib"], r"hydra/launcher=joblib is a setting of Hydra .*: add --multirun"),
+        (["hydra.run.dir=x"], r"hydra\.run\.dir=x is a setting of Hydra .*: add --multirun"),
+        # values
+        (["net=null"], r"net must be a mapping of settings, got None"),
+        (["num_threads=1000000000"], r"num_threads must be .*at most 1024 or null, got 1000000000"),
+        (["seed=1e30"], r"seed must be an integer of at least 0 and at most 9\.22337e\+18, got 1000"),
+        (["ppo.gamma=0.9@0 -> 1.1@1"], r"^error: ppo\.gamma must be.*\(in '0\.9@0 -> 1\.1@1'\)"),
+        (["resume=nowhere"], r"nowhere"),
+        (["resume="], r"resume must be a text or null, got ''"),
+        (["value_net.d_model=64"],
+         r"^error: value_net\.d_model needs a network for the value: add value_net=default to the command$"),
+        (["value_net=default", "value_net.d_modl=64"], r"did you mean 'value_net\.d_model'\?"),
+        (["value_net=default", "value_net.d_model=33"], r"^error: net\.d_model must be divisible.* \(in value_net\)$"),
+        # too much
+        *(([f"{name}={LONG}"], rf"{re.escape(name)}=x+\.\.\. is too long") for name in ("env", "optim.lr", "--config-dir")),
+        ([f"{LONG}=1"], r"x+\.\.\. is too long"),
+        ([f"env.kwargs.{LONG}=1"], r"env\.kwargs\.x+\.\.\. is too long"),
+        *(([f"{name}={DEEP}"], rf"{name}=\[+\.\.\. is too long or nested too deeply") for name in ("env.kwargs.a", "seed")),
+        ([f"env.kwargs={'{a: ' * 300}1{'}' * 300}"], r"env\.kwargs=.* nested too deeply"),
+        ([f"env.kwargs.{'a.' * 500}a=1"], r"env\.kwargs\.a\..* parts of a name"),
+        ([f"env.kwargs.a={'9' * 5000}"], r"env\.kwargs\.a=9+\.\.\. cannot be read"),
+    ],
+    ids=lambda value: str(value)[:60],
+)  # fmt: skip
+def test_a_mistake_gives_one_paragraph_and_exit_code_2(arguments: list[str], message: str, mistake: Mistake) -> None:
+    program = "eval" if arguments[0] == "eval" else "train"
+    said = mistake(*(argument for argument in arguments if argument != "eval"), program=program)
+    assert re.search(message, said) and len(said) <= 1010, said
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("id: Xor\nkwargs: {a: 1, a: 2}\n", "found duplicate key a"), ("id: [\n", "mine")],
+)
+def test_a_mistake_in_a_file_of_ones_own_is_told(text: str, message: str, tmp_path: Path, mistake: Mistake) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env/mine.yaml").write_text(text)
+    assert message in mistake("--config-dir", str(tmp_path), "env=mine")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*MINES, "env.kwargs.width=-6"], r"MineSweeper: width=-6; it must be a whole number from 1 to 256"),
+        ([*MINES, "env.kwargs.num_mines=40"], r"num_mines=40 and num_robots=2 need 42 cells; .* has 16"),
         (["env=custom", f"env.id={WORLDS}:Copycatt"], r"no class or function 'Copycatt'.*did you mean 'Copycat'\?"),
         (["env=custom", "env.id=no_such_module:World"], r"env\.id is 'no_such_module:World', but there is no module"),
         (["env=custom", f"env.id={WORLDS}:Clock", "env.kwargs.shrt=1"], r"env\.kwargs .*'shrt': 1.* do not fit .*Clock.*short"),
+        pytest.param([*MINES, "device=cuda"], r"device is 'cuda', but .*; allowed here: 'auto', 'cpu'",
+                     marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")),
     ],
 )  # fmt: skip
-def test_a_mistake_in_the_settings_is_one_paragraph_and_leaves_nothing_behind(
-    arguments: list[str], message: str, mistake: Mistake, here: Path
+def test_a_mistake_that_the_trainer_finds_is_one_paragraph_and_leaves_nothing_behind(
+    arguments: list[str], message: str, mistake: Mistake, tmp_path: Path
 ) -> None:
-    world = () if arguments[0].startswith("env=") else MINES
-    assert re.search(message, mistake(*world, *TINY, "run_dir=out", *arguments))
-    assert list(here.iterdir()) == []
-
-
-def test_cuda_where_there_is_none_says_what_is_allowed(mistake: Mistake, here: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is CUDA")
-    assert re.search(r"device is 'cuda', but .*; allowed here: 'auto', 'cpu'", mistake(*MINES, *TINY, "device=cuda"))
-    assert list(here.iterdir()) == []
+    assert re.search(message, mistake(*TINY, "run_dir=out", *arguments, work=train))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_inside_an_environment_names_the_class_the_index_and_the_object(mistake: Mistake) -> None:
     settings = ("env=custom", f"env.id={WORLDS}:Broken", "env.kwargs.mistake=width", "run_dir=out/a")
-    message = mistake(*TINY, *settings)
+    message = mistake(*TINY, *settings, work=train)
     for part in (r"Broken \(environment 0\)", "'Lamp'", r"\(\d, 2\)", r"expected \(number of entities, 3\)"):
         assert re.search(part, message), message
+
+
+def noted(error: BaseException, *notes: str) -> BaseException:
+    for note in notes:
+        error.add_note(note)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ValueError("the wall\n\n  is red"), 2, "error: the wall is red"),
+        (CheckpointError("the wall\nis red"), 2, "error: the wall is red"),
+        (
+            noted(ValueError("the wall is red"), "raised by House (environment 3) in act()", "(job seed=1)"),
+            2,
+            "error: the wall is red; raised by House (environment 3) in act() (job seed=1)",
+        ),
+        (  # no bug of ours, and no mistake of the user
+            WorkerDied("worker 1 was killed", 1, -9, range(2)),
+            1,
+            "error: worker 1 was killed; go on from the last checkpoint with resume=<run directory>",
+        ),
+        (Interrupted("saved to out/a"), 130, "saved to out/a"),
+        (Interrupted("saved to out/a", 143), 143, "saved to out/a"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (  # an environment that leaves the program does not end it as if all were done
+            noted(SystemExit(0), "raised by Leaver (environment 0) in act()"),
+            1,
+            "error: sys.exit(0), raised by Leaver (environment 0) in act()",
+        ),
+    ],
+)
+def test_what_ends_a_run_is_told_in_a_line_and_has_its_exit_code(
+    error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_train(raises(error), []) == code
+    assert capsys.readouterr() == ("", f"{said}\n")
+
+
+def test_tracebacks_are_for_bugs_and_for_debug(capsys: pytest.CaptureFixture[str]) -> None:
+    for work, arguments, code, last in (
+        (raises(ValueError("red")), ["debug=true"], 2, "error: red"),
+        (nothing_runs, ["debug=true", "optim.lrr=1"], 2, "error: optim.lrr is not"),
+        (raises(TypeError("a bug")), [], 1, "TypeError: a bug"),
+    ):
+        assert run_train(work, arguments) == code
+        errors = capsys.readouterr().err
+        assert "Traceback" in errors and errors.splitlines()[-1].startswith(last)
+        assert arguments or "hydra" not in errors
+
+
+def test_our_warnings_are_one_line_while_a_command_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    def warn(config: TrainConfig) -> None:
+        warnings.warn_explicit("the file is short", UserWarning, mistakes.__file__, 1)
+        warnings.warn_explicit("mind the gap", UserWarning, "somebody/elses.py", 7)
+
+    shown_by = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert run_train(warn, []) == 0
+    assert warnings.showwarning is shown_by
+    first, second = capsys.readouterr().err.splitlines()[:2]
+    assert first == "warning: the file is short"
+    assert second == "somebody/elses.py:7: UserWarning: mind the gap"
+
+
+# --- Resuming ---
+
+
+def saved_run(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    """Write a checkpoint into out/a, of a run with settings that are not the defaults; returns its settings."""
+    settings: dict[str, Any] = {
+        "env": EnvConfig(kwargs={"width": 8, "height": 4}),
+        "rollout": RolloutConfig(num_envs=64, steps=8),
+        "optim": OptimConfig(lr=5e-5, batch_size=128),
+        "seed": 9,
+        "run_dir": "elsewhere",
+        "overwrite": True,
+    }
+    config = to_dict(TrainConfig(**(settings | changes)))
+    directory = tmp_path / "out/a/checkpoints"
+    save_checkpoint(directory, 64, policy={}, config=config, spaces={}, trainer={}, retention=Retention(keep_last=1))
+    return config
+
+
+def test_resuming_takes_the_saved_settings_and_the_directory_of_the_checkpoint_but_for_what_is_typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = saved_run(tmp_path)
+    for path in ("out/a", "out/a/checkpoints/latest", "out/a/checkpoints/step_000000000064"):
+        expected = saved | {"run_dir": "out/a", "resume": path, "overwrite": False}
+        assert to_dict(composed(f"resume={path}")) == expected
+    assert capsys.readouterr().err == ""
+
+    config = to_dict(composed("resume=out/a", "total_timesteps=900000", "optim.lr=1e-3", "seed=9", "run_dir=out/b"))
+    saved["optim"]["lr"] = 1e-3
+    assert config == saved | {"run_dir": "out/b", "resume": "out/a", "overwrite": False, "total_timesteps": 900_000}
+    note = capsys.readouterr().err
+    assert "optim.lr 5e-05 -> 0.001" in note and "total_timesteps 500000 -> 900000" in note
+    assert "seed" not in note and "run_dir" not in note and note.count("\n") == 1
+
+
+OWN = EnvConfig(id="maze:Maze", kwargs={"size": 3, "deep": {"x": 1, "y": 2}})
+CARTPOLE = EnvConfig(id="CartPole-v1", kwargs={"max_steps": 9})
+GYMNASIUM = EnvConfig(id="CartPole-v1", api="gymnasium")
+
+
+@pytest.mark.parametrize(
+    ("saved", "arguments", "expected"),
+    [
+        (  # a group sets all that its file holds, even defaults
+            {},
+            ["experiment=quick", "optim.epochs=7"],
+            {"rollout.num_envs": 32, "rollout.steps": 16, "total_timesteps": 8192, "optim.epochs": 7, "optim.lr": 5e-5}
+            | {"optim.batch_size": 256},
+        ),
+        ({}, ["env=MineSweeper"], {"env.kwargs.width": 6}),
+        (  # another world does not inherit the arguments of the first
+            {},
+            ["env=custom", "env.id=maze:Maze", "env.kwargs.size=3"],
+            {"env": to_dict(EnvConfig(id="maze:Maze", kwargs={"size": 3}))},
+        ),
+        (  # nor does one of the same name and another interface
+            {"env": CARTPOLE},
+            ["env=gymnasium", "env.id=CartPole-v1"],
+            {"env": to_dict(GYMNASIUM)},
+        ),
+        ({"env": GYMNASIUM}, ["env=CartPole-v1"], {"env.api": "entity"}),
+        (  # but the same world keeps its own
+            {"env": OWN},
+            ["env=custom", "env.kwargs.size=4", "env.kwargs.deep.x=5"],
+            {"env": to_dict(EnvConfig(id="maze:Maze", kwargs={"size": 4, "deep": {"x": 5, "y": 2}}))},
+        ),
+        (  # of a preset only the world counts
+            {"env": EnvConfig(id="FloorIsLava"), "net": RogueNetConfig(d_model=16), "total_timesteps": 640},
+            ["env=FloorIsLava"],
+            {"net": to_dict(RogueNetConfig(d_model=16)), "optim": to_dict(OptimConfig(lr=5e-5, batch_size=128))}
+            | {"total_timesteps": 640, "env.kwargs": {"max_steps": None}},
+        ),
+        ({}, ["value_net=default", "value_net.d_model=64"], {"value_net": to_dict(RogueNetConfig(d_model=64))}),
+    ],
+)
+def test_what_is_chosen_while_resuming_counts(
+    saved: dict[str, Any], arguments: list[str], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    saved_run(tmp_path, **saved)
+    assert settings_in(composed("resume=out/a", *arguments), expected) == expected
+
+
+def test_a_checkpoint_with_an_unknown_setting_or_a_missing_file_is_named(tmp_path: Path, mistake: Mistake) -> None:
+    saved_run(tmp_path)
+    checkpoint = load_checkpoint(tmp_path / "out/a")
+    sealed(checkpoint.path, config={**checkpoint.config, "sed": 1})
+    assert re.search(r"sed is not a setting.*in the settings of checkpoint .*step_0+64", mistake("resume=out/a"))
+    (checkpoint.path / "trainer.pt").unlink()
+    assert re.search(r"step_0+64 is half-written: trainer\.pt is missing", mistake("resume=out/a"))
+
+
+# --- Help ---
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "first", "shown"),
+    [
+        (
+            run_train,
+            ["--help", "env=Xor", "optim.lr=0.001@0 -> 0@1", "value_net=default"],
+            "python -m enn_ppo.train [name=value ...]",
+            {"env.id=Xor", "env.kwargs.max_steps=null", "optim.lr=0.001@0", "value_net.d_model=32"},
+        ),
+        (run_eval, ["-h"], "python -m enn_ppo.eval [name=value ...]", {"checkpoint=???"}),
+    ],
+)
+def test_help_shows_how_to_call_and_every_setting_with_the_value_that_the_line_gives_it(
+    program: Callable[..., int], arguments: list[str], first: str, shown: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program(nothing_runs, arguments) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    lines = output.out.splitlines()
+    assert lines[0].startswith(first)
+    assert shown <= {line.split()[0] for line in lines if line.startswith("  ")}
+    assert "/options;" in lines[-2]
+    assert max(map(len, lines)) <= 120
+    groups = [line for line in lines if line.startswith("  env ")]
+    assert program is run_eval or "CartPole-v0, CartPole-v1" in groups[0]
+
+
+def test_other_flags_that_show_something_train_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_train(nothing_runs, ["--version"]) == 0
+    assert capsys.readouterr().out.strip()
+    assert run_train(nothing_runs, ["--cfg", "job", "seed=3"]) == 0
+    output = capsys.readouterr()
+    assert output.err == "" and yaml.safe_load(output.out)["seed"] == 3

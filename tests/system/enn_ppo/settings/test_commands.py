@@ -1,11 +1,13 @@
-"""Commands in processes of their own: the same again, mistakes, Ctrl-C, wandb."""
+"""Five commands in processes of their own: training, evaluation, jobs, Ctrl-C, wandb."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,7 +19,33 @@ from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.eval.video import CAPTION_HEIGHT
 from enn_ppo.settings.command_line.cli import run_train
 from tests.enn_ppo.rows import rows_without_times
-from tests.enn_ppo.settings.command_line.test_command_line import MINES, TINY, WORLDS, command, environment, run
+from tests.enn_ppo.settings.command_line.test_command_line import MINES, TINY, WORLDS
+
+REPOSITORY = Path(__file__).parents[4]
+RUN = (*MINES, *TINY, "total_timesteps=320", "seed=1")
+
+
+def start(program: str, *arguments: str, cwd: Path, **changes: str) -> subprocess.Popen[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    return subprocess.Popen(
+        [sys.executable, "-m", f"enn_ppo.{program}", *arguments],
+        cwd=cwd,
+        env=kept | {"PYTHONPATH": str(REPOSITORY), "OMP_WAIT_POLICY": "PASSIVE"} | changes,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(program: str, *arguments: str, cwd: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    with start(program, *arguments, cwd=cwd, **changes) as process:
+        try:
+            output, errors = process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 @pytest.fixture(scope="module")
@@ -28,26 +56,37 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(place: Path) -> subprocess.CompletedProcess[str]:
-    return run("train", *MINES, *TINY, "total_timesteps=320", "seed=1", "run_dir=out/a", cwd=place)
+    return run("train", *RUN, "run_dir=out/a", cwd=place)
 
 
 @pytest.fixture(scope="module")
 def evaluated(place: Path, trained: object) -> subprocess.CompletedProcess[str]:
-    settings = (
-        "episodes=50",
-        "output=out/a/eval.json",
-        "render=out/a/episode.gif",
-        "seed=7",
-        "greedy=false",
-        "device=cpu",
-    )
+    files = ("output=out/a/eval.json", "render=out/a/episode.gif")
+    settings = ("episodes=50", *files, "seed=7", "greedy=false", "device=cpu")
     return run("eval", "checkpoint=out/a/checkpoints/latest", *settings, cwd=place)
 
 
-def test_the_same_command_into_another_folder_gives_the_same_metrics(trained: object, place: Path) -> None:
-    again = run("train", *MINES, *TINY, "total_timesteps=320", "seed=1", "run_dir=out/b", cwd=place)
-    assert again.returncode == 0, again.stderr
-    assert rows_without_times(place / "out/a") == rows_without_times(place / "out/b")
+def test_training_says_where_it_is_and_how_far_and_leaves_everything_in_the_run_directory(
+    trained: subprocess.CompletedProcess[str], place: Path
+) -> None:
+    assert trained.returncode == 0
+    assert all(line.startswith(("compiling ", "compiled ")) for line in trained.stderr.splitlines()), trained.stderr
+    lines = trained.stdout.splitlines()
+    assert lines[0] == "starting MineSweeper: importing torch"
+    assert "training MineSweeper on cpu into out/a" in lines[1:4]
+    assert re.match(r"320/320 steps \(100%\)  [\d,]+ steps/s  00:00 left  reward \S+  length \S+  entropy ", lines[-2])
+    assert lines[-1] == "done: out/a"
+    names = {"config.yaml", "metrics.jsonl", "learning_curve.png", "checkpoints"}
+    assert names <= {path.name for path in (place / "out/a").iterdir()} <= names | {"eval.json", "episode.gif"}
+    assert {path.name for path in place.iterdir()} == {"out"}
+    assert load_checkpoint(place / "out/a/checkpoints/latest").step == 320
+
+
+def test_the_same_command_in_another_process_and_folder_gives_the_same_metrics(
+    trained: object, place: Path, tmp_path: Path
+) -> None:
+    assert run_train(train, [*RUN, f"run_dir={tmp_path / 'b'}"]) == 0
+    assert rows_without_times(place / "out/a") == rows_without_times(tmp_path / "b")
 
 
 def test_evaluating_prints_and_writes_estimates_and_a_picture(
@@ -66,19 +105,16 @@ def test_evaluating_prints_and_writes_estimates_and_a_picture(
     assert frames.shape[1:] == (height + CAPTION_HEIGHT + 1, width + 1, 3)
 
 
-def assert_one_paragraph(process: subprocess.CompletedProcess[str], message: str) -> None:
-    assert process.returncode == 2, process.stderr
-    assert "Traceback" not in process.stderr
-    last = process.stderr.splitlines()[-1]
-    assert last.startswith("error: ") and re.search(message, last), last
-
-
 def test_multirun_is_hydras_and_a_job_that_fails_is_told_and_ends_it_with_2_after_the_others(tmp_path: Path) -> None:
     (tmp_path / "mine/hydra/launcher").mkdir(parents=True)
     (tmp_path / "mine/hydra/launcher/mine.yaml").write_text("defaults: [basic]\n")
     settings = (*TINY, "env=custom", f"env.id={WORLDS}:Broken", "run_dir=all/a b", "hydra/launcher=mine")
     process = run("train", "-m", "-cd", "mine", *settings, "env.kwargs.mistake=feature,none", cwd=tmp_path)
-    assert_one_paragraph(process, r"Broken \(environment 0\).*'Lamp'.*nan.*\(job .*env\.kwargs\.mistake=feature")
+    assert process.returncode == 2 and "Traceback" not in process.stderr
+    last = process.stderr.splitlines()[-1]
+    assert re.search(r"^error: .*Broken \(environment 0\).*'Lamp'.*nan.*\(job .*env\.kwargs\.mistake=feature", last), (
+        last
+    )
     assert "Launching 2 jobs locally" in process.stdout
     assert [row["step"] for row in rows_without_times(tmp_path / "all/a b/1")] == [32, 64]
     assert (tmp_path / "all/a b/multirun.yaml").exists() and not (tmp_path / "all/a b/0/metrics.jsonl").exists()
@@ -86,16 +122,8 @@ def test_multirun_is_hydras_and_a_job_that_fails_is_told_and_ends_it_with_2_afte
 
 def start_slow_run(place: Path, run_dir: str) -> subprocess.Popen[str]:
     """A run that has just begun its second update, and is in no hurry."""
-    settings = ("env=custom", f"env.id={WORLDS}:Slow", *TINY, "total_timesteps=3200", f"run_dir={run_dir}")
-    process = subprocess.Popen(
-        command("train", *settings),
-        cwd=place,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    slow = ("env=custom", f"env.id={WORLDS}:Slow", *TINY, "total_timesteps=3200", f"run_dir={run_dir}")
+    process = start("train", *slow, cwd=place)
     metrics, deadline = place / run_dir / "metrics.jsonl", time.monotonic() + 60
     while not metrics.exists() or metrics.stat().st_size == 0:
         if process.poll() is not None or time.monotonic() > deadline:
@@ -126,17 +154,8 @@ def test_ctrl_c_finishes_the_update_saves_says_where_and_exits_with_130_and_the_
 def test_wandb_offline_needs_no_account_and_writes_into_the_run_directory(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     (tmp_path / "home").mkdir()
-    process = run(
-        "train",
-        *MINES,
-        *TINY,
-        "total_timesteps=64",
-        "run_dir=out/w",
-        "logger.wandb=offline",
-        cwd=tmp_path,
-        HOME=str(tmp_path / "home"),
-        WANDB_ERROR_REPORTING="false",
-    )
+    changes = {"HOME": str(tmp_path / "home"), "WANDB_ERROR_REPORTING": "false"}
+    process = run("train", *MINES, *TINY, "run_dir=out/w", "logger.wandb=offline", cwd=tmp_path, **changes)
     assert process.returncode == 0, process.stderr
     assert len(list((tmp_path / "out/w").glob("wandb/offline-run-*/*.wandb"))) == 1
     assert len(rows_without_times(tmp_path / "out/w")) == 2
