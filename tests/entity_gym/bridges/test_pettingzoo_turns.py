@@ -27,6 +27,7 @@ from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.pools.seats import SeatedVecEnv  # noqa: E402
 from tests.entity_gym.bridges.herds import Herd  # noqa: E402
 from tests.entity_gym.pools.player_worlds import Dice  # noqa: E402
+from tests.entity_gym.pools.processes.thread_workers import threads as threads  # noqa: E402
 
 
 class Nim:
@@ -370,7 +371,7 @@ def test_with_a_view_groups_name_the_sides_of_the_actor() -> None:
 
 
 @pytest.mark.parametrize("executor", ["list", "process"])
-def test_many_games_end_and_begin_anew(executor: Executor) -> None:
+def test_many_games_end_and_begin_anew(executor: Executor, threads: None) -> None:
     pool = from_pettingzoo(
         Nim, 3, seed=0, executor=executor, heap=3, heaps=3, num_workers=2 if executor == "process" else None
     )

@@ -2,8 +2,6 @@
 
 import random
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from entity_gym.check.trajectory import equal
 from entity_gym.pools.slots import EnvSlots
 from tests.entity_gym.check import broken, broken_compiled
 
-ROOT = Path(__file__).resolve().parents[3]
 LITTLE = Effort(steps=25, seconds=None, longest_episode=300, timed_seconds=0.01)
 
 
@@ -42,11 +39,6 @@ def first_failure(env, effort: Effort = LITTLE) -> Result:
     with pytest.raises(Failed) as caught:
         check_environment(env, effort=effort, on_result=stop)
     return caught.value.args[0]
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "entity_gym.check", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
 # --- What is right
@@ -228,11 +220,11 @@ def test_an_end_that_a_feature_announces_is_no_step_limit() -> None:
 # --- On the command line
 
 
-def test_a_good_world_is_reported_line_by_line_with_a_summary() -> None:
-    done = run("tests.entity_gym.check.broken:Walk", "--quick", "--steps", "20", "--set", "size=4")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    lines = done.stdout.splitlines()
+def test_a_good_world_is_reported_line_by_line_with_a_summary(capsys) -> None:
+    assert main(["tests.entity_gym.check.broken:Walk", "--quick", "--steps", "20", "--set", "size=4"]) == 0
+    done = capsys.readouterr()
+    assert done.err == ""
+    lines = done.out.splitlines()
     assert [line[9:].partition("  ")[0] for line in lines[:-1]] == [check.name for check in CHECKS]
     assert {line.split()[0] for line in lines[:-1]} == {"ok", "skipped"}
     assert re.fullmatch(r"Walk\(size=4\): 23 checks in [\d.]+ s: 18 ok, 5 skipped", lines[-1])

@@ -15,7 +15,15 @@ from entity_gym.check.checks import check_environment
 from entity_gym.check.command import main
 from entity_gym.check.report import Status
 from tests.entity_gym.check import broken, broken_compiled
-from tests.entity_gym.check.test_check import LITTLE, ROOT, first_failure, run
+from tests.entity_gym.check.test_check import LITTLE, first_failure
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "entity_gym.check", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
 
 # --- Compiled worlds
 
