@@ -68,7 +68,8 @@ def training(
     main, side = pty.openpty()
     fcntl.ioctl(main, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     command = [sys.executable, "-c", LAUNCH, sys.executable, *TRAIN, f"run_dir={run_dir}", *settings]
-    inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    # pytest's workers have a size of the terminal in their environment
+    inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
     process = subprocess.Popen(
         command,
         cwd=ROOT,
