@@ -24,7 +24,7 @@ from tests.system.enn_ppo.training.torchrun.on_ranks import GRADIENTS, WORLDS, f
 
 ROOT = Path(__file__).parents[5]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-PATIENCE = 180  # seconds; on a busy machine two ranks take a minute
+PATIENCE = 180.0  # seconds until a run that hangs is a failure
 
 
 def environment() -> dict[str, str]:
