@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -137,6 +137,7 @@ DTYPES = st.one_of(
 )
 
 
+@settings(max_examples=60)
 @given(hnp.arrays(DTYPES, hnp.array_shapes(min_dims=0, min_side=0, max_side=4)), st.booleans())
 def test_every_array_comes_back_bit_for_bit(array: np.ndarray[Any, Any], transposed: bool) -> None:
     array = array.T if transposed else array

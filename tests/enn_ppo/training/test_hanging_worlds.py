@@ -50,31 +50,32 @@ def stuck(run_dir: Path, timeout: float | None = 0.5, rollout: Any = None, **kwa
     return replace(config, rollout=replace(config.rollout, **(rollout or {})))
 
 
+def assert_hangs_and_goes_on(run_dir: Path, rollout: dict[str, Any], who: str) -> None:
+    """The run ends with a checkpoint of the last update, from which it is resumed."""
+    config = stuck(run_dir, rollout=rollout, at=TWO_UPDATES + 3)
+    with pytest.raises(EnvironmentHangs, match=rf"({who}) has not answered for env.timeout=0.5 seconds") as error:
+        train(config, env=Stuck)
+    (saved,) = [note for note in error.value.__notes__ if "resume" in note]
+    assert f"go on with resume={run_dir}" in saved
+    assert load_checkpoint(run_dir).step == 64
+    Stuck.num_steps = 10_000  # it does not hang again
+    again = replace(config, resume=str(run_dir), run_dir=None, rollout=RolloutConfig(num_envs=4, steps=8))
+    assert train(again, env=Stuck).step == 160
+
+
 @pytest.mark.parametrize(
     ("rollout", "who"),
     [
         ({}, r"Stuck \(environment 2\)"),
         ({"num_threads": 2}, r"Stuck \(environment \d\)"),
         ({"pipeline": 2}, r"Stuck \(environment \d\)"),
-        ({"num_processes": 1}, r"worker 0 \(environments 0 to 3, process \d+\)"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:environments are still taking a step:RuntimeWarning")
 def test_a_world_that_hangs_ends_the_run_with_a_checkpoint_of_the_last_update(
     rollout: dict[str, Any], who: str, tmp_path: Path
 ) -> None:
-    config = stuck(tmp_path / "run", rollout=rollout, at=TWO_UPDATES + 3)
-    with pytest.raises(EnvironmentHangs, match=rf"({who}) has not answered for env.timeout=0.5 seconds") as error:
-        train(config, env=Stuck)
-    (saved,) = [note for note in error.value.__notes__ if "resume" in note]
-    assert f"go on with resume={tmp_path}/run" in saved
-    assert load_checkpoint(tmp_path / "run").step == 64
-    Stuck.num_steps = 10_000  # it does not hang again
-    result = train(
-        replace(config, resume=str(tmp_path / "run"), run_dir=None, rollout=RolloutConfig(num_envs=4, steps=8)),
-        env=Stuck,
-    )
-    assert result.step == 160
+    assert_hangs_and_goes_on(tmp_path / "run", rollout, who)
 
 
 def test_a_world_that_hangs_right_after_a_checkpoint_leaves_it_as_it_is(tmp_path: Path) -> None:

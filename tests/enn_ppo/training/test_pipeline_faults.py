@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import threading
 import time
-from contextlib import closing
 
 import pytest
 
-from enn_ppo import RolloutConfig, TrainConfig
-from enn_ppo.settings.config import EnvConfig
-from enn_ppo.training.environment import bind_environment
-from enn_ppo.training.learning.learner import make_model
-from enn_ppo.training.sampling import make_pools
-from entity_gym.pools.processes.handle import WorkerDied
-from tests.enn_ppo.halves import CPU, Halves, SteppingHook
-from tests.enn_ppo.rollouts import OnePolicySampler
+from tests.enn_ppo.halves import Halves, SteppingHook
 from tests.enn_ppo.training.test_blocks import assert_equal, parts
-from tests.enn_ppo.worlds import SMALL_BOARD
 
 
 class FuseError(Exception):
@@ -123,27 +113,6 @@ def test_what_the_policy_raises_comes_as_it_is_and_both_halves_end_their_steps()
             halves.sampler.collect(5)
         assert_goes_on_as_anew(halves, hook)
         assert sorted(hook.begun) == sorted(hook.ended)
-
-
-def test_a_worker_process_that_dies_in_either_half_is_told_of_as_without() -> None:
-    def told(rollout: RolloutConfig, killed: int) -> str:
-        config = TrainConfig(env=EnvConfig(kwargs=SMALL_BOARD))
-        pools = make_pools(bind_environment(config.env), rollout, seed=0)
-        model = make_model(config, pools[0].obs_space(), pools[0].action_space())
-        with closing(OnePolicySampler(pools, model, CPU, 0, pipeline=rollout.pipeline)) as sampler:
-            sampler.reset(0, None)
-            sampler.collect(3)
-            (worker,) = sampler.blocks[killed].vec_env._workers  # type: ignore[attr-defined]
-            worker.process.kill()
-            worker.process.wait()
-            with pytest.raises(WorkerDied) as raised:
-                sampler.collect(3)
-            return re.sub(r"\d{3,}", "<process>", str(raised.value))
-
-    blocks = RolloutConfig(num_envs=4, num_processes=1, block=2)
-    expected = told(blocks, 1)
-    halves = RolloutConfig(num_envs=4, num_processes=1, pipeline=2)
-    assert [told(halves, 0), told(halves, 1)] == [told(blocks, 0), expected]
 
 
 # --- Ctrl-C ---

@@ -70,8 +70,11 @@ def together(
 
 
 class PressCtrlC(Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
     def on_update(self, update: Update) -> None:
-        if update.step == 64 and update.policy_name == "red":
+        if update.step == self.step and update.policy_name == "red":
             os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -128,17 +131,17 @@ def test_the_newest_step_that_all_have_whole_is_found(tmp_path: Path) -> None:
 
 def test_several_policies_learn_in_one_process_and_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
     def here(run_dir: Path, **changes: Any) -> TrainConfig:
-        return replace(together(run_dir, 1), distributed=DistributedConfig(), **changes)
+        return replace(together(run_dir, 1), distributed=DistributedConfig(), total_timesteps=64, **changes)
 
-    watch, steps = Watch(), [32, 64, 96]
+    watch, steps = Watch(), [32, 64]
     whole = train(here(tmp_path / "whole"), callbacks=[watch])
     assert watch.updates == [(step, name) for step in steps for name in FOUR]
     assert watch.asked == 2 + len(steps)
     assert list(whole.policies) == list(FOUR) and whole.run_dir == tmp_path / "whole"
     with pytest.raises(
-        Interrupted, match=rf"after 64 steps; saved .*red/.*, .*blue/.*; go on with resume={tmp_path}/parts$"
+        Interrupted, match=rf"after 32 steps; saved .*red/.*, .*blue/.*; go on with resume={tmp_path}/parts$"
     ):
-        train(here(tmp_path / "parts"), callbacks=[Watch(), PressCtrlC()])
+        train(here(tmp_path / "parts"), callbacks=[Watch(), PressCtrlC(32)])
     train(here(tmp_path / "parts", resume=str(tmp_path / "parts")), callbacks=[Watch()])
     for name in FOUR:
         rows = learned_rows(tmp_path / "parts" / name)

@@ -9,21 +9,49 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from enn_ppo.eval.evaluator import Evaluator
-from entity_gym import Environment
-from tests.enn_ppo.eval.test_evaluator import STEPS, Told, make, measured, step_folder, trained
-from tests.enn_ppo.evaluation_worlds import Careless, Fused, Gated
+from tests.enn_ppo.eval.test_evaluator import (
+    STEPS,
+    Told,
+    assert_whatever_is_raised_is_said,
+    make,
+    measured,
+    step_folder,
+    trained,
+)
+from tests.enn_ppo.evaluation_worlds import Careless, Gated
 from tests.enn_ppo.worlds import Clock
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[type[Environment], Path]:
-    worlds: list[type[Environment]] = [Clock, Gated, Careless, Fused]
-    return {env: trained(tmp_path_factory.mktemp(env.__name__), env) for env in worlds}
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("run"))
+
+
+def test_a_process_measures_exactly_what_is_measured_in_line(checkpoints: Path, tmp_path: Path) -> None:
+    env = Careless  # though it draws from everybody's random numbers
+    told, results = Told(), {}
+    for process in (False, True):
+        evaluator = make(env, told, tmp_path, process=process)
+        for step in STEPS:
+            evaluator.submit(step_folder(checkpoints, step), step)
+        assert evaluator.pending_steps == [32, 64]
+        results[process] = [measured(evaluator.wait()), measured(evaluator.wait())]
+        assert evaluator.pending_steps == []
+        assert evaluator.wait() is None and evaluator.poll() is None
+        evaluator.close()
+    assert results[False] == results[True]
+    assert [row["eval/step"] for row in results[True]] == [32, 64]
+    assert not told
+
+
+def test_whatever_is_raised_in_the_process_is_said_in_a_line_and_the_next_evaluation_runs(
+    checkpoints: Path, tmp_path: Path
+) -> None:
+    assert_whatever_is_raised_is_said(True, checkpoints, tmp_path)
 
 
 class Gate:
@@ -53,8 +81,10 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
     gate.open()
 
 
-def test_an_evaluation_whose_process_is_killed_is_tried_once_more(runs: Any, gate: Gate, tmp_path: Path) -> None:
-    told, checkpoints = Told(), runs[Gated]
+def test_an_evaluation_whose_process_is_killed_is_tried_once_more(
+    checkpoints: Path, gate: Gate, tmp_path: Path
+) -> None:
+    told = Told()
     evaluator = make(Gated, told, tmp_path, env_kwargs={"gate": str(gate.path)})
     evaluator.submit(step_folder(checkpoints, 32), 32)
     evaluator.submit(step_folder(checkpoints, 64), 64)  # returns, though the first has not got anywhere
@@ -92,12 +122,12 @@ def is_running(pid: int) -> bool:
 
 
 def test_closing_ends_the_process_and_what_is_pending_can_be_submitted_again(
-    runs: Any, gate: Gate, tmp_path: Path
+    checkpoints: Path, gate: Gate, tmp_path: Path
 ) -> None:
     told, kwargs = Told(), {"env_kwargs": {"gate": str(gate.path)}}
     evaluator = make(Gated, told, tmp_path, **kwargs)
     for step in STEPS:
-        evaluator.submit(step_folder(runs[Gated], step), step)
+        evaluator.submit(step_folder(checkpoints, step), step)
     pid = gate.reached_by(evaluator)
     assert evaluator.wait(lambda: True) is None  # does not wait where the user wants to stop
     for _ in range(2):
@@ -108,11 +138,11 @@ def test_closing_ends_the_process_and_what_is_pending_can_be_submitted_again(
 
     gate.open()
     resumed = make(Gated, told, tmp_path, process=False, **kwargs)
-    resumed.resubmit([*pending, 96], runs[Gated])
+    resumed.resubmit([*pending, 96], checkpoints)
     assert [measured(resumed.poll())["eval/step"] for _ in STEPS] == [32, 64]
-    assert told == [f"step 96 is not evaluated any more: {step_folder(runs[Gated], 96)} is gone"]
+    assert told == [f"step 96 is not evaluated any more: {step_folder(checkpoints, 96)} is gone"]
     off = make(Gated, told, tmp_path, interval=None)
-    off.resubmit(pending, runs[Gated])
+    off.resubmit(pending, checkpoints)
     assert off.pending_steps == []
 
 
@@ -130,8 +160,8 @@ time.sleep(1000)
 """
 
 
-def test_the_process_ends_when_training_is_killed(runs: Any, gate: Gate, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", STARTS_AND_WAITS, str(gate.path), str(step_folder(runs[Gated], 32))]
+def test_the_process_ends_when_training_is_killed(checkpoints: Path, gate: Gate, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STARTS_AND_WAITS, str(gate.path), str(step_folder(checkpoints, 32))]
     with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as training:
         pid = gate.reached_by(make(Gated, Told(), tmp_path))
         for ignored in (signal.SIGINT, signal.SIGTERM):  # go to the whole process group, and are for training to heed
@@ -142,25 +172,21 @@ def test_the_process_ends_when_training_is_killed(runs: Any, gate: Gate, tmp_pat
         time.sleep(0.01)
 
 
-def test_evaluations_that_fall_behind_are_told_ever_more_rarely(
-    runs: dict[type[Environment], Path], tmp_path: Path
-) -> None:
+def test_evaluations_that_fall_behind_are_told_ever_more_rarely(checkpoints: Path, tmp_path: Path) -> None:
     told = Told()
     evaluator = make(Gated, told, tmp_path, env_kwargs={"gate": str(tmp_path / "gate")})  # which never opens
     for _ in range(9):
-        evaluator.submit(step_folder(runs[Gated], 32), 32)
+        evaluator.submit(step_folder(checkpoints, 32), 32)
     evaluator.close()
     assert [line.split(",")[1] for line in told] == [f" {number} are under way" for number in (3, 5, 9)]
     assert all("evaluations are behind: at step 32" in line and "eval.process=false" in line for line in told)
 
 
 @pytest.mark.parametrize("niceness", [0, 7])
-def test_the_process_is_as_nice_as_the_setting_says(
-    niceness: int, runs: dict[type[Environment], Path], tmp_path: Path
-) -> None:
+def test_the_process_is_as_nice_as_the_setting_says(niceness: int, checkpoints: Path, tmp_path: Path) -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)
     evaluator = make(Clock, Told(), tmp_path, niceness=niceness)
-    evaluator.submit(step_folder(runs[Clock], 32), 32)
+    evaluator.submit(step_folder(checkpoints, 32), 32)
     assert evaluator._process is not None
     assert os.getpriority(os.PRIO_PROCESS, evaluator._process.pid) == min(19, before + niceness if before else niceness)
     evaluator.close()

@@ -1,4 +1,4 @@
-"""A world that cannot be interrupted ends its process."""
+"""A world that hangs in a worker process is named, and one that cannot be interrupted ends the trainer's process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from enn_ppo.checkpoints import load_checkpoint
-from tests.enn_ppo.training.test_hanging_worlds import Stuck
+from tests.enn_ppo.training.test_hanging_worlds import Stuck, assert_hangs_and_goes_on
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +27,11 @@ from tests.enn_ppo.training.test_hanging_worlds import Stuck, stuck
 watchdog.GRACE = 0.5
 train(stuck(Path(sys.argv[1]), at=99, ignores_signals=True), env=Stuck)
 """
+
+
+def test_a_worker_process_that_hangs_ends_the_run_with_a_checkpoint_of_the_last_update(tmp_path: Path) -> None:
+    who = r"worker 0 \(environments 0 to 3, process \d+\)"
+    assert_hangs_and_goes_on(tmp_path / "run", {"num_processes": 1}, who)
 
 
 def test_a_world_that_cannot_be_interrupted_ends_the_process(tmp_path: Path) -> None:

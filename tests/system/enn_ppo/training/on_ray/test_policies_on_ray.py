@@ -55,7 +55,7 @@ def test_runs_are_exact_however_many_runners_and_go_on_from_the_newest_step_that
     with pytest.raises(
         Interrupted, match=rf"after 64 steps; saved .*red/.*, .*blue/.*; go on with resume={again.run_dir}$"
     ):
-        train(again, callbacks=[Watch(), PressCtrlC()])
+        train(again, callbacks=[Watch(), PressCtrlC(64)])
     train(again, callbacks=[Watch()])
     for name in FOUR:
         rows = learned_rows(tmp_path / "parts" / name)
