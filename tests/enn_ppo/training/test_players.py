@@ -206,7 +206,11 @@ def test_blocks_play_the_same_wherever_they_are_and_go_on_from_a_saved_state() -
     together = whole.collect(13)
     apart = [part.collect(13) for part in parts]
     for name in cast.policies:
-        assert same(together[name], Rollout.merged([part[name] for part in apart]))
+        parts_of_it = [part[name] for part in apart]
+        merged = Rollout.merged(parts_of_it)
+        assert same(together[name], merged)
+        seconds = [part.stats.env_seconds for part in parts_of_it]
+        assert min(seconds) > 0 and merged.stats.env_seconds == pytest.approx(sum(seconds))
     assert not torch.equal(
         together["red"].frames.actions["move"].values, together["blue"].frames.actions["move"].values
     )

@@ -25,7 +25,6 @@ from tests.entity_gym.bridges.gym_worlds import Shows  # noqa: E402
 from tests.entity_gym.bridges.herds import Herd  # noqa: E402
 from tests.entity_gym.bridges.test_dm_in import Walk  # noqa: E402
 from tests.entity_gym.bridges.test_pettingzoo_turns import Nim  # noqa: E402
-from tests.entity_gym.bridges.test_tuple_agents import Pair  # noqa: E402
 
 BOX = spaces.Box(0, 9, (1,), np.float32)
 WITH_MASK = spaces.Dict({"place": BOX, "action_mask": spaces.MultiBinary(2)})
@@ -44,11 +43,6 @@ class WithMethod(Shows):
 
     def action_masks(self) -> Any:
         return np.ones(2, np.bool_)
-
-
-class TellsPair(Pair):
-    def reset(self, **kwargs: Any) -> Any:
-        return super().reset(**kwargs)[0], {"action_mask": [[True] * 3] * 2}
 
 
 class TellsHerd(Herd):
@@ -96,7 +90,6 @@ def warned(pool: Any) -> list[str]:
             "observation['action_mask']",
         ),
         (lambda: ListEnv(lambda: GymnasiumEnvironment(WithMethod()), 3), "WithMethod", "action_masks()"),
-        (lambda: from_gymnasium(TellsPair, 3), "TellsPair", "info['action_mask']"),
         (lambda: from_pettingzoo(TellsHerd, 3), "herd_v0", "info['valid_actions']"),
         (lambda: from_dm_env(MaskedWalk, 3), "MaskedWalk", "observation['legal_actions']"),
     ],

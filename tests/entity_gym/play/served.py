@@ -66,7 +66,11 @@ def play_as(person: Callable[[Client], object], command: Callable[[], int], monk
         threads[0].start()
 
     monkeypatch.setattr("entity_gym.play.browser.open_in_browser", opened)
-    code = command()
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores Ctrl-C
+    try:
+        code = command()
+    finally:
+        signal.signal(signal.SIGINT, handler)
     threads[0].join(30)
     if failures:
         raise failures[0]
