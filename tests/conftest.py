@@ -1,6 +1,7 @@
 """Settings of every test: quiet threads, reproducible examples, GPU tests only where there is a GPU."""
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -21,6 +22,8 @@ from hypothesis import settings
 
 TESTS = Path(__file__).parent
 torch.set_num_threads(1)
+# A shell lets jobs in the background ignore Ctrl-C, which tests press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The first example of a test pays for imports and caches, so a deadline would only find slow machines.
 settings.register_profile("local", deadline=None)

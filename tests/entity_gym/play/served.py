@@ -66,11 +66,7 @@ def play_as(person: Callable[[Client], object], command: Callable[[], int], monk
         threads[0].start()
 
     monkeypatch.setattr("entity_gym.play.browser.open_in_browser", opened)
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores Ctrl-C
-    try:
-        code = command()
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    code = command()
     threads[0].join(30)
     if failures:
         raise failures[0]
