@@ -142,9 +142,8 @@ class EnvBlock:
         self.env_id: NDArray[np.int64] = first_env + np.arange(len(vec_env))  # numbers of the environments in the run
         self.tracker = EpisodeTracker(len(vec_env), first_env, cast.policies if cast else None)
         self.obs: VecObs | None = None  # the current observations of the environments; None before `reset`
-        self._states: list[
-            object
-        ] = []  # of the policies, in the order of the trajectories; none before the first rollout
+        # States of the policies, in the order of the trajectories; none before the first rollout.
+        self._states: list[object] = []
 
     def begin(self, steps: int) -> None:
         """Begin a rollout of `steps` steps from the current observations."""

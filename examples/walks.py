@@ -127,8 +127,9 @@ class Walks(EnvSlots):
 
     def _forget(self, ids: EnvIds) -> None:
         """Drop last observations: they are reported once."""
-        for i in ids.tolist():
-            self.final.pop(i, None)
+        if self.final:
+            for i in ids.tolist():
+                self.final.pop(i, None)
 
     def _offers(self, ids: EnvIds, *, last: bool = False) -> dict[str, VecActionMask]:
         """The walker, entity 0, acts in every frame but those of episodes that are over."""

@@ -33,7 +33,7 @@ WARM_UP = 2  # updates whose speed is not counted
 
 
 class Numbers(NamedTuple):
-    """What a network computes of some frames, on the CPU."""
+    """Actions, outputs and gradient of a network in some frames, on the CPU."""
 
     actions: dict[str, RaggedTensor]  # drawn by keyed noise
     outputs: torch.Tensor  # log-probs, entropies and values of the CPU's actions

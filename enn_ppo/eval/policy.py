@@ -77,7 +77,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Acted:
-    """What a policy has decided in B frames."""
+    """Decisions of a policy in B frames: actions, and probabilities and values on demand."""
 
     policy: Policy
     shown: ObsBatch  # as the world shows it

@@ -27,9 +27,8 @@ from entity_gym.errors import check_parts
 
 _CHUNK = 2**16  # bytes that are received at once; longer messages are read in the thread of the policy
 _MOST_UNANSWERED = 256  # requests of one client; reading pauses at this limit
-_MOST_QUEUED = (
-    4  # times `max_entities`: while requests that cost more are in the queue, clients with some among them pause
-)
+# Times `max_entities`: while requests that cost more are in the queue, clients with some among them pause.
+_MOST_QUEUED = 4
 _MOST_UNREAD = 8  # times `max_message_bytes` that a client may leave unread
 _MOST_TOLD = 64  # connections above twice `max_clients` that may still be told why they are dropped
 _QUIET = 1.0  # seconds without data after which a dropped client's connection is closed

@@ -1,4 +1,4 @@
-"""What computes a network: the compiled program on a CPU, or PyTorch's modules, the reference, on any device."""
+"""Choice between the compiled program, on a CPU, and PyTorch's modules, the reference on any device."""
 
 from __future__ import annotations
 

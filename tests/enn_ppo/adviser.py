@@ -18,6 +18,6 @@ from rogue_net import RogueNet
 
 
 def adviser(net: RogueNet, seed: int = 0, **how: Any) -> Callable[[VecObs], Advice]:
-    """What a network advises in observations of its own spaces; `how` are attributes of `Policy`."""
+    """Return a function that advises by a network in its own spaces; `how` are attributes of `Policy`."""
     fitted = fit_net(net, net.obs_space, net.action_space, CPU, "the network", "the test")
     return partial(advice, Policy(fitted, torch.Generator().manual_seed(seed), **how))

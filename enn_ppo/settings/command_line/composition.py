@@ -36,9 +36,7 @@ _OPEN = r"(?:env\.kwargs|env\.info|eval\.env_kwargs|env_kwargs|policies)"  # map
 OmegaConf.register_new_resolver(
     "given", lambda value, then, otherwise: otherwise if value is None else then, replace=True
 )
-_SCHEDULE = re.compile(
-    r"[^\s,:{}\[\]()][^,:{}\[\]()]*->[^,:{}\[\]()]*[^\s,:{}\[\]()]"
-)  # Hydra's grammar does not allow `>`
+_SCHEDULE = re.compile(r"[^\s,:{}\[\]()][^,:{}\[\]()]*->[^,:{}\[\]()]*[^\s,:{}\[\]()]")
 _EXAMPLES = {
     "env.id": "env.id=my_pkg.my_env:MyEnv",
     "checkpoint": "checkpoint=<run directory or one of its checkpoints>",

@@ -82,7 +82,7 @@ class History:
 
 
 class Dashboard:
-    """What one looks at while a policy trains, for `rich` to draw.
+    """Progress, speed and metrics of a run, which `rich` draws.
 
     Args:
         title: the name of what is trained.

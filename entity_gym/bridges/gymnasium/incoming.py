@@ -718,9 +718,8 @@ class GymSlots(EnvSlots):
         self._reward = np.zeros(len(self), np.float32)
         self._done, self._truncated = np.zeros(len(self), np.bool_), np.zeros(len(self), np.bool_)
         self._elapsed = np.zeros(len(self), np.int64)
-        self._infos: dict[
-            int, Mapping[str, Any]
-        ] = {}  # environment -> report on the episode that ended with the last step
+        # environment -> report on the episode that ended with the last step
+        self._infos: dict[int, Mapping[str, Any]] = {}
         self._finals: dict[int, tuple[VecObs, int]] = {}  # environment -> last observations, and its row there
         self._collected: tuple[EnvIds, dict[str, VecActionMask]] | None = None
 
@@ -822,9 +821,10 @@ class GymSlots(EnvSlots):
 
     def _forget(self, ids: EnvIds) -> None:
         """Drop what is reported once: infos and last observations."""
-        for i in ids.tolist():
-            self._infos.pop(i, None)
-            self._finals.pop(i, None)
+        if self._infos or self._finals:
+            for i in ids.tolist():
+                self._infos.pop(i, None)
+                self._finals.pop(i, None)
 
     def _final(self, ids: EnvIds) -> VecObs | None:
         kept = [self._finals[i] for i in ids.tolist() if i in self._finals]

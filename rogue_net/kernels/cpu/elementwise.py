@@ -17,7 +17,7 @@ from rogue_net.kernels.cpu.simd import exp, fma, load, maximum, minimum, spread,
 
 
 class Shape(NamedTuple):
-    """What the kernels are compiled for."""
+    """Sizes that the kernels are compiled for."""
 
     lanes: Const  # numbers handled at once; divides `width`
     width: Const  # numbers in a row
