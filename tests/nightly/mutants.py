@@ -40,7 +40,6 @@ from typing import Any
 # Before the imports, which read them. With CI, Hypothesis draws the same examples each time.
 os.environ.update(OMP_WAIT_POLICY="PASSIVE", OMP_NUM_THREADS="1", CI="1")
 
-import coverage
 import psutil
 import pytest
 
@@ -236,6 +235,8 @@ class Map:
     def __init__(self) -> None:
         self._file = WORK / "map.json"
         self.seconds: dict[str, float] = json.loads(self._file.read_text())["seconds"]
+        import coverage  # here and below: `--help` needs no coverage
+
         self._data = coverage.CoverageData(str(WORK / "map.coverage"))
         self._data.read()
         self._lines = functools.cache(self._data.contexts_by_lineno)
@@ -278,6 +279,8 @@ def make_shard(task: tuple[str, list[str], float]) -> None:
 
 def make_map(jobs: int, minutes: float) -> None:
     """Run the in-process tests under coverage, six files at a time, and print the share of each package's lines that run."""
+    import coverage
+
     import_libraries()
     (WORK / "shards").mkdir(parents=True, exist_ok=True)
     files = [file for file in files_of("tests") if matches(file, ["test_*.py"]) and not matches(file, NOT_IN_PROCESS)]
@@ -472,6 +475,8 @@ class Mapper:
     """Measures which lines each test runs, and the seconds of those that pass. A test that starts Python is skipped there."""
 
     def __init__(self, shard: str) -> None:
+        import coverage
+
         self._shard, self._seconds, self._failed = shard, Counter[str](), set[str]()
         packages = [str(ROOT / package) for package in PACKAGES]
         self._coverage = coverage.Coverage(data_file=f"{shard}.coverage", source=packages, config_file=False)
