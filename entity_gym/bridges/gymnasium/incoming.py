@@ -41,7 +41,7 @@ from entity_gym.batch.batching import check_features
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
-from entity_gym.bridges.gymnasium.actions import GymActions, Masks, warn_of_masks
+from entity_gym.bridges.gymnasium.actions import GymActions, Masks
 from entity_gym.bridges.gymnasium.observations import (
     AGENT,
     Features,
@@ -61,6 +61,7 @@ from entity_gym.bridges.incoming import (
     parameters_of,
 )
 from entity_gym.bridges.installed import packages_using, registered_ids
+from entity_gym.bridges.masks import IN_INFO, MaskReader
 from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment
 from entity_gym.bridges.views.reading import FLAT, Numbers, ViewReader
 from entity_gym.bridges.views.view import View, load_view
@@ -86,12 +87,9 @@ from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace
 _OPTION = "the Gymnasium environment"
 #: Namespace of environment ids -> pip package, where the two names differ.
 _PACKAGES = {"ALE": "ale-py"}
-#: Key of the info of a step: which actions are open.
-ACTION_MASK = "action_mask"
 #: Key of the info of a step in Gymnasium's toy text: the probability of the last transition, which is no result of an episode.
 _PROBABILITY, _TOY_TEXT = "prob", "gymnasium.envs.toy_text."
 _CUT = "TimeLimit.truncated"
-_CLOSED_BY = f'info["{ACTION_MASK}"], or by the {ACTION_MASK} of a view'
 
 #: Attribute of the environment -> advice for an environment whose space changes between episodes.
 _IF_IT_VARIES = {
@@ -298,7 +296,7 @@ class GymWorld:
     Attributes:
         where: the name of the environment in messages.
         warns: warn, once, if the environment cannot be seeded.
-        seeks_masks: warn, once, if something looks like an action mask and closes nothing, until the first step.
+        masks: reads the masks of its actions.
 
     Raises:
         ValueError: if it is no such environment, or has spaces that have no form as entities.
@@ -308,9 +306,9 @@ class GymWorld:
         check_is_gym(env)
         self.env = env
         self.name = self.where = name_of(env)
-        self.warns = self.seeks_masks = True
+        self.warns = True
         is_toy_text = type(getattr(env, "unwrapped", env)).__module__.startswith(_TOY_TEXT)
-        self._no_results = {ACTION_MASK, _PROBABILITY} if is_toy_text else {ACTION_MASK}
+        self._no_results = {*IN_INFO, *([_PROBABILITY] if is_toy_text else [])}
         self._seed: int | None = None
         self._options: dict[str, Any] = {}
         self._declared = {side: _declared(env, side) for side in ("observation_space", "action_space")}
@@ -332,10 +330,13 @@ class GymWorld:
             with making(self.name):
                 shown = self._reset()[0]
         try:
-            self._space = space = infer_space(shown) if space is None else space
+            space = infer_space(shown) if space is None else space
             self.actions = GymActions(action_space)
             self.action_space: Mapping[str, ActionSpace] = self.actions.action_space
-            self.view = None if options.view is None else ViewReader(load_view(options.view), space)
+            view = None if options.view is None else load_view(options.view)
+            self.masks = MaskReader(self.name, self.actions, space, env, view)
+            space = self.masks.space
+            self.view = None if view is None else ViewReader(view, space)
             self.observations: GymObservations | ViewReader
             if self.view is None:
                 self.observations = GymObservations(space, global_features=options.global_features)
@@ -372,7 +373,7 @@ class GymWorld:
                     f"holds all {_IF_IT_VARIES[side]}"
                 )
         self._write(observation, to, "reset")
-        return self._masks(info, "reset")
+        return self._masks(observation, info, "reset")
 
     def step(
         self, action: Any, to: MutableMapping[str, Features]
@@ -397,7 +398,7 @@ class GymWorld:
         if type(info) is not dict and not isinstance(info, Mapping):
             raise ValueError(f"{self.where}: step() returned the info {info!r:.200}; expected a dictionary")
         self._write(observation, to, "step")
-        masks = self._masks(info, "step") if info and not (terminated or truncated) else {}
+        masks = {} if terminated or truncated else self._masks(observation, info, "step")
         return reward, terminated, truncated and not terminated, info, masks
 
     def results(self, info: Mapping[str, Any]) -> dict[str, Any]:
@@ -460,22 +461,15 @@ class GymWorld:
 
     def _write(self, observation: Any, to: MutableMapping[str, Features], method: str) -> None:
         try:
-            self.observations.write(observation, to)
+            self.observations.write(self.masks.rest(observation), to)
         except ValueError as error:
             raise ValueError(f"{self.where}: {method}() does not fit {self._expected}: {error}") from None
 
-    def _masks(self, info: Mapping[str, Any], method: str) -> Masks:
-        given = info.get(ACTION_MASK)
-        if self.seeks_masks:
-            is_used = given is not None or (self.view is not None and self.view.view.action_mask is not None)
-            told = is_used or warn_of_masks(self.name, self.env, self._space, info, _CLOSED_BY)
-            self.seeks_masks = method == "reset" and not told
-        if given is None:
-            return {}
+    def _masks(self, observation: Any, info: Mapping[str, Any], method: str) -> Masks:
         try:
-            return self.actions.masks(given)
+            return self.masks.read(observation, info)
         except ValueError as error:
-            raise ValueError(f"{self.where}: the info of {method}(): {error}") from None
+            raise ValueError(f"{self.where}: {method}(): {error}") from None
 
     def _as_five(self, result: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Convert the result of an older `step`."""
@@ -573,6 +567,11 @@ class GymnasiumEnvironment(Environment):
         self.display_name = self.world.name  # by messages of pools
 
     @property
+    def found_masks(self) -> str:
+        """The place of the action masks, such as 'info["action_mask"]'; "" if none was found up to now."""
+        return self.world.masks.found
+
+    @property
     def left_out(self) -> list[str]:
         """Names of the numbers of an observation that a view shows nowhere."""
         return [] if self.world.view is None else self.world.view.left_out
@@ -586,7 +585,7 @@ class GymnasiumEnvironment(Environment):
     def reseed(self, seed: int, number: int) -> None:
         super().reseed(seed, number)
         self.world.where = f"{self.world.name} (environment {number})"
-        self.world.seeks_masks &= number == 0  # one warning for all
+        self.world.masks.is_quiet = number != 0  # one line for all
         self.world.reseed(seed + number)
 
     def configure(self, info: Mapping[str, Any]) -> None:
@@ -705,7 +704,7 @@ class GymSlots(EnvSlots):
             _check_same(first, world, i)
             world.where = self.where(i)
             world.warns = i == 0  # one warning for all
-            world.seeks_masks = first_env + i == 0
+            world.masks.is_quiet = first_env + i != 0
         self._empty = self._observations.empty()
         fixed = [name for name, count in self._observations.counts.items() if count is not None]
         # Entity type of which there is always one, or FLAT -> (N, F).

@@ -184,18 +184,6 @@ def test_closed_choices_of_the_info_are_masked_until_it_says_otherwise(pools: An
     assert "action_mask" not in obs.end_of_episode_info.get(0, {})
 
 
-def test_a_mask_that_closes_everything_is_refused(pools: Any) -> None:
-    pool = pools(lambda: Shows(spaces.Discrete(9), [1, 2], infos=[{"action_mask": [0, 0]}, {}]), 1)
-    with pytest.raises(ValueError, match=r"Shows \(environment 0\): action 'action': everything is masked"):
-        pool.reset()
-
-
-def test_a_mask_of_another_size_is_refused_with_the_environment(pools: Any) -> None:
-    pool = pools(lambda: Shows(spaces.Discrete(9), [1, 2], infos=[{"action_mask": [1, 1, 1]}, {}]), 2)
-    with pytest.raises(ValueError, match=r"Shows \(environment 0\): the info of reset\(\): .*expected 2 flags"):
-        pool.reset()
-
-
 def test_continuous_actions_arrive_as_the_space_has_them(pools: Any) -> None:
     env = Shows(spaces.Box(-1, 1, (1,)), [np.zeros(1)] * 3, spaces.Box(-2, 2, (2, 1), np.float64))
     pool = pools([env])
