@@ -14,7 +14,7 @@ import numpy as np
 from entity_gym import CategoricalActionSpace, Entity, EnvSlots, ObsSpace
 from entity_gym.actions.choices import check_actions
 from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64, offsets_of
+from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from entity_gym.pools.slots import EnvIds, FinalObservations, Run
 
@@ -135,14 +135,14 @@ class Walks(EnvSlots):
         """The walker, entity 0, acts in every frame but those of episodes that are over."""
         over = np.full(len(ids), last) if self.autoreset else self.done[ids]
         actors = np.zeros((int((~over).sum()), 1), np.int64)
-        return {"walk": VecActionMask(RaggedBufferI64.from_offsets(actors, offsets_of((~over).astype(np.int64))))}
+        return {"walk": VecActionMask(RaggedBuffer(actors, offsets_of((~over).astype(np.int64))))}
 
     def _show(self, ids: EnvIds, *, last: bool = False) -> VecObs:
         one_each = np.arange(len(ids) + 1)  # offsets: one entity of each type in every frame
         return VecObs(
             features={
-                "Walker": RaggedBufferF32.from_offsets(self.walker[ids][:, None], one_each),
-                "Goal": RaggedBufferF32.from_offsets(self.goal[ids][:, None], one_each),
+                "Walker": RaggedBuffer(self.walker[ids][:, None], one_each),
+                "Goal": RaggedBuffer(self.goal[ids][:, None], one_each),
             },
             action_masks=self._offers(ids, last=last),
             reward=self.reward[ids],

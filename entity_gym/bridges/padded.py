@@ -33,7 +33,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64, offsets_of
+from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.errors import nearest
 from entity_gym.pools.spec import EnvSpec
@@ -376,14 +376,14 @@ class _PaddedAction:
         self._check_bounds(picked, owner)
         self.num_replaced[ids] = 0
         if not self.space.discrete:
-            return RaggedBufferF32.from_offsets(picked, offsets)
+            return RaggedBuffer(picked, offsets)
         if self.closable:
             picked = self._open_only(picked, owner, self._open[ids][here])
         if self.space.selects:
             rows, picked = picked, np.full(len(picked), -1, np.int64)
             some = (rows >= 0) & (rows < self._entities.num_rows)  # the number of rows selects nobody
             picked[some] = self._entities.to_index(counts[owner[some]], rows[some])
-        return RaggedBufferI64.from_offsets(picked[:, None], offsets)
+        return RaggedBuffer(picked[:, None], offsets)
 
     def _check_bounds(self, picked: NDArray[Any], owner: EnvIds) -> None:
         low, high = self._bounds

@@ -33,7 +33,6 @@ from entity_gym.actions import (
     SelectEntityActionSpace,
 )
 from entity_gym.actions.reading import EntityID
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.compiled.declare import Entity, Kind, Slot, at_least_one, safe_name
 from entity_gym.errors import nearest
 
@@ -125,7 +124,6 @@ class ActionPlan(ABC):
     masked: bool = False
 
     dtype: ClassVar[np.dtype[Any]] = I64
-    buffer: ClassVar[type[RaggedBufferI64] | type[RaggedBufferF32]] = RaggedBufferI64
     action: ClassVar[type[Action]]
 
     @property
@@ -542,7 +540,6 @@ class Continuous(ActionDeclaration):
 class ContinuousPlan(ActionPlan):
     bounds: tuple[tuple[float, float], ...] = ()
     dtype = np.dtype(np.float32)
-    buffer = RaggedBufferF32
     action = ContinuousAction
 
     @property

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from entity_gym.actions.choices import check_actions
 from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, Metric, VecAction, VecActionMask, VecObs
 from entity_gym.compiled import runtime
 from entity_gym.compiled.build import Program, build
@@ -113,10 +113,6 @@ class _Packed(NamedTuple):
     dtype: np.dtype[Any]
     row: tuple[int, ...]
     row_bytes: int
-    ragged: Any  # the class of its buffer
-
-
-_RAGGED = {("f", 1): RaggedBufferF32, ("l", 1): RaggedBufferI64, ("q", 1): RaggedBufferI64, ("?", 1): RaggedBufferBool}
 
 
 class CompiledSlots(EnvSlots):
@@ -194,14 +190,13 @@ class CompiledSlots(EnvSlots):
         arrays = {**slots, "rooms": self._rooms}
         self._callers = [_Caller(self.program, self._num_envs, arrays) for _ in range(self._num_workers)]
         places = self._callers[0].places
-        self._choices = [(action.name, action.buffer, action.width or 1) for action in layout.actions]
+        self._choices = [(action.name, action.dtype, action.width or 1) for action in layout.actions]
         columns = list(layout.columns)
         self._packed = []
         for slot in layout.packed:
             column = columns.index(slot.rows) if slot.rows else -1
             row_bytes = slot.dtype.itemsize * math.prod(slot.row)
-            place, ragged = places[f"packed_{slot.name}"], _RAGGED.get((slot.dtype.char, len(slot.row)), RaggedBuffer)
-            self._packed.append(_Packed(place, column, slot.dtype, slot.row, row_bytes, ragged))
+            self._packed.append(_Packed(places[f"packed_{slot.name}"], column, slot.dtype, slot.row, row_bytes))
         number = {slot.name: k for k, slot in enumerate(layout.packed)}
 
         def packed(slot: Slot | None) -> int:
@@ -365,12 +360,12 @@ class CompiledSlots(EnvSlots):
         if len(actions) != len(self._choices):
             return None
         arrays, num_starts = [], num_ids + 1
-        for name, buffer, width in self._choices:
+        for name, dtype, width in self._choices:
             given = actions.get(name)
-            if not isinstance(given, buffer):
+            if not isinstance(given, RaggedBuffer):
                 return None
             values, starts = given.values, given.offsets
-            if len(starts) != num_starts or values.shape[1] != width:
+            if len(starts) != num_starts or values.dtype != dtype or values.shape[1:] != (width,):
                 return None
             for array in (values, starts):
                 arrays.append(array if array.flags.carray else array.copy(order="C"))  # else compiled code takes none
@@ -482,16 +477,16 @@ class CompiledSlots(EnvSlots):
         if self.layout.has_global_entity:
             rows.append(np.arange(num_ids + 1, dtype=np.int64))
         buffers, used = [], 0
-        for (_, column, _, _, row_bytes, ragged), array in zip(self._packed, packed, strict=True):
+        for (_, column, _, _, row_bytes), array in zip(self._packed, packed, strict=True):
             total = totals[column]
             used += total * row_bytes
-            buffers.append(ragged.unchecked(array[:total], rows[column]))
+            buffers.append(RaggedBuffer.unchecked(array[:total], rows[column]))
         if (
             self._blocks.size > 4 * used + 16 * offsets.size + 65536
         ):  # there were many more rows at some time: keep less
             self._make_room(num_ids, [total + total // 4 for total in totals[:-1]])
 
-        features: dict[str, RaggedBufferF32] = {}
+        features: dict[str, RaggedBuffer[np.float32]] = {}
         for name, number, column in self._features:
             features[name] = buffers[number] if number >= 0 else _featureless(rows[column])
         masks = {}
@@ -549,12 +544,12 @@ def _rows_of(ids: EnvIds, array: NDArray[Any]) -> NDArray[Any]:
     return array.take(ids, 0)
 
 
-def _featureless(offsets: NDArray[np.int64]) -> RaggedBufferF32:
-    return RaggedBufferF32.unchecked(np.empty((int(offsets[-1]), 0), dtype=np.float32), offsets)
+def _featureless(offsets: NDArray[np.int64]) -> RaggedBuffer[np.float32]:
+    return RaggedBuffer.unchecked(np.empty((int(offsets[-1]), 0), dtype=np.float32), offsets)
 
 
-def _without_ids(offsets: NDArray[np.int64]) -> RaggedBufferI64:
-    return RaggedBufferI64.unchecked(np.full((int(offsets[-1]), 1), -1, dtype=np.int64), offsets)
+def _without_ids(offsets: NDArray[np.int64]) -> RaggedBuffer[np.int64]:
+    return RaggedBuffer.unchecked(np.full((int(offsets[-1]), 1), -1, dtype=np.int64), offsets)
 
 
 def _new_arrays(layout: Layout, num_slots: int, slots: Sequence[Slot]) -> dict[str, NDArray[Any]]:

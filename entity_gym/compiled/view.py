@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionMask, ActionSpace
 from entity_gym.actions.reading import EntityID
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.compiled.actions import ActionPlan
 from entity_gym.compiled.declare import Kind, safe_name
@@ -178,7 +179,7 @@ class CompiledView(Environment):
         if action is not None:
             where = f"{self._layout.name}: action {plan.name!r}"
             plan.read(where, action, values, lambda actors: self._places(plan, actors), self._entity_indices())
-        buffer: VecAction = plan.buffer.from_offsets(values, offsets)
+        buffer: VecAction = RaggedBuffer(values, offsets)
         return buffer
 
     def _entity_indices(self) -> dict[EntityID, int]:

@@ -39,7 +39,7 @@ from entity_gym.actions import (
 from entity_gym.actions.choices import check_actions
 from entity_gym.batch.batching import check_features
 from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64, offsets_of
+from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from entity_gym.bridges.gymnasium.actions import GymActions, Masks
 from entity_gym.bridges.gymnasium.observations import (
@@ -839,9 +839,7 @@ class GymSlots(EnvSlots):
         """Return what the environments show; `last`: the last observations of their episodes, in which nobody acts."""
         features, masks = self._read(ids, last=last)
         unknown = {
-            name: RaggedBufferI64.from_offsets(
-                np.full((features[name].items(), 1), -1, np.int64), features[name].offsets
-            )
+            name: RaggedBuffer(np.full((features[name].items(), 1), -1, np.int64), features[name].offsets)
             for name in (self._reader.widths if self.entity_ids else ())
         }
         return VecObs(
@@ -856,7 +854,9 @@ class GymSlots(EnvSlots):
             end_of_episode_info={i: self._infos[i] for i in ids.tolist() if self._infos.get(i)},
         )
 
-    def _read(self, ids: EnvIds, *, last: bool = False) -> tuple[dict[str, RaggedBufferF32], dict[str, VecActionMask]]:
+    def _read(
+        self, ids: EnvIds, *, last: bool = False
+    ) -> tuple[dict[str, RaggedBuffer[np.float32]], dict[str, VecActionMask]]:
         """Return the features by type, and the offers by action, of n environments."""
         n, view = len(ids), self._view
         shown: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]] = {}  # type -> (entities, F), and (n,) how many
@@ -880,14 +880,14 @@ class GymSlots(EnvSlots):
         features = {}
         for name in (*self._reader.widths, *((GLOBAL_ENTITY,) if self._reader.has_global else ())):
             values, counts = shown[name]
-            features[name] = RaggedBufferF32.from_offsets(np.ascontiguousarray(values, np.float32), offsets_of(counts))
+            features[name] = RaggedBuffer(np.ascontiguousarray(values, np.float32), offsets_of(counts))
             check_features(name, features[name], ids, self._reader)
 
         firsts, total = {}, np.zeros(n, np.int64)  # (n,) entity index of the first of each type
         for name in self._reader.widths:
             firsts[name], total = total, total + shown[name][1]
         acts = np.full(n, not last) if self.autoreset else ~self._done[ids]
-        actors = RaggedBufferI64.from_offsets(
+        actors = RaggedBuffer(
             firsts[AGENT if view is None else view.actor][acts][:, None], offsets_of(acts.astype(np.int64))
         )
         closed, masks = dict(self._masks), {}  # other workers may add to it meanwhile
@@ -896,7 +896,7 @@ class GymSlots(EnvSlots):
             selected = None if view is None else view.view.select.get(name)
             if selected is None:
                 self._require_open(name, mask, acts, ids)
-                choices = None if mask is None else RaggedBufferBool.from_offsets(mask[acts], actors.offsets)
+                choices = None if mask is None else RaggedBuffer(mask[acts], actors.offsets)
                 masks[name] = VecActionMask(actors, mask=choices)
                 continue
             counts = np.where(acts, shown[selected][1], 0)
@@ -907,8 +907,8 @@ class GymSlots(EnvSlots):
                 rows_there = present[selected]
                 there = np.ones_like(mask) if rows_there is None else rows_there
                 self._require_open(name, (mask & there) | ~there.any(axis=1, keepdims=True), acts, ids)
-                pairs = RaggedBufferBool.from_offsets(mask[there & acts[:, None]][:, None], offsets)
-            masks[name] = VecActionMask(actors, RaggedBufferI64.from_offsets(indices[:, None], offsets), pairs)
+                pairs = RaggedBuffer(mask[there & acts[:, None]][:, None], offsets)
+            masks[name] = VecActionMask(actors, RaggedBuffer(indices[:, None], offsets), pairs)
         return features, masks
 
     def _require_open(self, action: str, mask: NDArray[np.bool_] | None, acts: NDArray[np.bool_], ids: EnvIds) -> None:

@@ -15,7 +15,7 @@ from gymnasium import spaces  # noqa: E402
 
 from entity_gym import Environment  # noqa: E402
 from entity_gym.actions.choices import random_actions  # noqa: E402
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64  # noqa: E402
+from entity_gym.batch.ragged import RaggedBuffer  # noqa: E402
 from entity_gym.batch.vec_obs import VecObs  # noqa: E402
 from entity_gym.bridges.gymnasium.incoming import (  # noqa: E402
     GymFactory,
@@ -56,9 +56,9 @@ def pools() -> Iterator[Any]:
         pool.close()
 
 
-def choose(*choices: int) -> dict[str, RaggedBufferI64]:
+def choose(*choices: int) -> dict[str, RaggedBuffer[np.int64]]:
     """One choice for each environment."""
-    return {"action": RaggedBufferI64.from_array(np.array(choices).reshape(-1, 1, 1))}
+    return {"action": RaggedBuffer.from_array(np.array(choices).reshape(-1, 1, 1))}
 
 
 def agents(obs: VecObs) -> list[list[float]]:
@@ -188,7 +188,7 @@ def test_continuous_actions_arrive_as_the_space_has_them(pools: Any) -> None:
     env = Shows(spaces.Box(-1, 1, (1,)), [np.zeros(1)] * 3, spaces.Box(-2, 2, (2, 1), np.float64))
     pool = pools([env])
     pool.reset()
-    pool.act({"action": RaggedBufferF32.from_array(np.array([[[-1.5, 2.0]]], np.float32))})
+    pool.act({"action": RaggedBuffer.from_array(np.array([[[-1.5, 2.0]]], np.float32))})
     (taken,) = env.taken
     assert taken in env.action_space and taken.tolist() == [[-1.5], [2.0]]
 

@@ -11,7 +11,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from gymnasium import spaces  # noqa: E402
 
-from entity_gym.batch.ragged import RaggedBufferI64  # noqa: E402
+from entity_gym.batch.ragged import RaggedBuffer  # noqa: E402
 from entity_gym.bridges import from_gymnasium  # noqa: E402
 from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 from entity_gym.spaces import Entity  # noqa: E402
@@ -52,7 +52,7 @@ class Anonymous(Pair):
 
 
 def choices(*values: int) -> dict[str, Any]:
-    return {"agent.action": RaggedBufferI64.from_array(np.array([[[value] for value in values]]))}
+    return {"agent.action": RaggedBuffer.from_array(np.array([[[value] for value in values]]))}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_tuples_of_an_environment_that_does_not_say_so_are_agents_where_that_is_
     pool = from_gymnasium(Anonymous)
     assert list(pool.action_space()) == ["action.0", "action.1"], "one agent takes both"
     pool.reset()
-    both = {name: RaggedBufferI64.from_array(np.array([[[0]]])) for name in pool.action_space()}
+    both = {name: RaggedBuffer.from_array(np.array([[[0]]])) for name in pool.action_space()}
     with pytest.raises(
         ValueError, match=r"returned the reward \[.*0.*\]; expected a number; if each member .* agents=True"
     ):
