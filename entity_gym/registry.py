@@ -22,7 +22,7 @@ from entity_gym.environment import Environment
 from entity_gym.errors import nearest
 from entity_gym.pools.pool import EnvSource, ListEnv, SlotVecEnv, ThreadedVecEnv, is_compiled, make_slots
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvSlots
+from entity_gym.pools.slots import EnvSlots, SlotOptions
 from entity_gym.pools.spec import OPTIONS, PADDED_OPTIONS, EnvConfig, EnvSpec, describe_spaces
 from entity_gym.pools.vec_env import VecEnv
 
@@ -299,7 +299,12 @@ def make_pool(prepared: Prepared) -> VecEnv:
 
 def make_single_pool(prepared: Prepared) -> SlotVecEnv:
     """Make a pool of one environment without autoreset: after the last observation of an episode comes `reset`."""
-    slots = make_slots(prepared.source, 1, autoreset=False, final_observations="none", compile=prepared.config.compile)
+    slots = make_slots(
+        prepared.source,
+        1,
+        SlotOptions(autoreset=False, final_observations="none"),
+        compile=prepared.config.compile,
+    )
     return SlotVecEnv(slots, seed=prepared.config.seed)
 
 

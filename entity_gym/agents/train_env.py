@@ -39,7 +39,7 @@ from entity_gym.agents.schema import Choices, EntityType, choices_of, entity_typ
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, EnvSlots
+from entity_gym.pools.slots import EnvIds, EnvSlots, SlotOptions
 from entity_gym.spaces import ObsSpace
 
 #: Seconds that a program may take between two observations.
@@ -175,9 +175,9 @@ class TrainEnv:
         """Return a single environment."""
         return AgentEnvironment(self)
 
-    def make_slots(self, num_envs: int, *, first_env: int, **options: Any) -> EnvSlots:
+    def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> EnvSlots:
         """Return slots for `num_envs` environments; see `SlotsFactory`."""
-        return AgentSlots(self, num_envs, first_env=first_env, **options)
+        return AgentSlots(self, num_envs, options)
 
 
 # ---- the trainer's thread

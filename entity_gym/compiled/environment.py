@@ -10,7 +10,7 @@ from entity_gym.compiled.first_use import check_first_use
 from entity_gym.compiled.layout import layout_of
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.compiled.view import CompiledView
-from entity_gym.pools.slots import FinalObservations
+from entity_gym.pools.slots import SlotOptions
 
 
 class CompiledEnvironment(Description):
@@ -64,14 +64,11 @@ class CompiledEnvironment(Description):
     def make_slots(
         self,
         num_envs: int,
+        options: SlotOptions = SlotOptions(),
         *,
-        first_env: int = 0,
-        autoreset: bool = True,
-        final_observations: FinalObservations = "truncated",
         num_workers: int = 1,
         compile: bool = True,
         boundscheck: bool = False,
-        entity_ids: bool = False,
     ) -> CompiledSlots:
         """Make slots for a pool; see `entity_gym.pools.slots.SlotsFactory`.
 
@@ -84,14 +81,4 @@ class CompiledEnvironment(Description):
         """
         if compile:
             check_first_use(self, build(type(self), boundscheck=boundscheck))
-        return CompiledSlots(
-            self,
-            num_envs,
-            first_env=first_env,
-            autoreset=autoreset,
-            final_observations=final_observations,
-            num_workers=num_workers,
-            compile=compile,
-            boundscheck=boundscheck,
-            entity_ids=entity_ids,
-        )
+        return CompiledSlots(self, num_envs, options, num_workers=num_workers, compile=compile, boundscheck=boundscheck)

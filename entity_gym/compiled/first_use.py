@@ -17,7 +17,7 @@ from entity_gym.compiled.declare import Kind, Slot
 from entity_gym.compiled.description import Description
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.compiled.view import CompiledView
-from entity_gym.pools.slots import run_serially
+from entity_gym.pools.slots import SlotOptions, run_serially
 
 STEPS = 1000
 SECONDS, LEAST = (
@@ -51,7 +51,7 @@ def check_first_use(env: Description, program: Program) -> None:
 
 def _play(env: Description) -> None:
     name = type(env).__name__
-    slots = CompiledSlots(env, 1, compile=False, final_observations="all")
+    slots = CompiledSlots(env, 1, SlotOptions(final_observations="all"), compile=False)
     view = CompiledView(env)
     reader = FrameReader(view.obs_space(), view.action_space(), name)
     ids = np.zeros(1, dtype=np.int64)

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions.choices import check_actions
-from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, Metric, VecAction, VecActionMask, VecObs
 from entity_gym.compiled import runtime
@@ -33,10 +32,8 @@ from entity_gym.compiled.runtime import CHECK, COPY, OBSERVE, PLAN, RESET, STEP
 from entity_gym.pools.slots import (
     EnvIds,
     EnvSlots,
-    FinalObservations,
     Run,
-    check_final_observations,
-    check_num_envs,
+    SlotOptions,
     check_seed,
     check_state,
 )
@@ -121,12 +118,10 @@ class CompiledSlots(EnvSlots):
     Args:
         env: the environment with its parameters, or its class.
         num_envs: N.
-        first_env: number of the first environment, where these are part of a larger pool.
-        autoreset, final_observations: see `EnvSlots`.
+        options: see `SlotOptions`.
         compile: false runs the source as ordinary Python, with checks of array bounds.
         boundscheck: compile these checks in.
         num_workers: threads that may call `reset` and `step` at the same time.
-        entity_ids: whether batches have `VecObs.ids`.
         numbered: whether messages number the environments; otherwise somebody else does.
 
     Raises:
@@ -139,41 +134,26 @@ class CompiledSlots(EnvSlots):
         self,
         env: Description | type[Description],
         num_envs: int,
+        options: SlotOptions = SlotOptions(),
         *,
-        first_env: int = 0,
-        autoreset: bool = True,
-        final_observations: FinalObservations = "truncated",
         compile: bool = True,
         boundscheck: bool = False,
         num_workers: int = 1,
-        entity_ids: bool = False,
         numbered: bool = True,
     ) -> None:
-        check_num_envs(num_envs)
-        check_final_observations(final_observations)
         self.env = env() if isinstance(env, type) else env
-        self.autoreset, self.final_observations = autoreset, final_observations
-        self._arguments: dict[str, Any] = {
-            "first_env": first_env,
-            "autoreset": autoreset,
-            "final_observations": final_observations,
-            "compile": compile,
-            "boundscheck": boundscheck,
-            "num_workers": num_workers,
-            "entity_ids": entity_ids,
-            "numbered": numbered,
-        }
-        self._first_env, self._num_envs, self._num_workers = first_env, num_envs, num_workers
         self.program = build(type(self.env), compile=compile, boundscheck=boundscheck)
         self.layout = self.program.layout
-        self._reader = FrameReader(self.env.obs_space(), self.env.action_space(), self.layout.name, first_env)
+        super().__init__(num_envs, options, self.env.obs_space(), self.env.action_space(), self.layout.name)
+        self._num_workers, self._numbered = num_workers, numbered
+        self._compiling = {"compile": compile, "boundscheck": boundscheck}
         self.slots = _new_arrays(self.layout, num_envs, self.layout.slots)
         settings = self.slots["settings"]
-        settings[runtime.AUTORESET] = autoreset
-        settings[runtime.KEEP_TRUNCATED] = final_observations == "truncated"
-        settings[runtime.KEEP_ALL] = final_observations == "all"
+        settings[runtime.AUTORESET] = options.autoreset
+        settings[runtime.KEEP_TRUNCATED] = options.final_observations == "truncated"
+        settings[runtime.KEEP_ALL] = options.final_observations == "all"
         self._last: CompiledSlots | None = None  # shows last observations
-        self._keeps_last = autoreset and final_observations != "none"
+        self._keeps_last = options.autoreset and options.final_observations != "none"
         self._block: Block | None = None  # memory for the next batch
         self._everyone: EnvIds | None = None  # the last `ids` that were all slots in order
         for name in self.layout.metrics:
@@ -221,15 +201,12 @@ class CompiledSlots(EnvSlots):
         self._metrics = {name: slots[f"metric_{safe_name(name)}"] for name in layout.metrics}
         self._make_room(0, [0] * len(columns))
 
-    def __len__(self) -> int:
-        return self._num_envs
-
     def where(self, i: int) -> str:
-        return super().where(i) if self._arguments["numbered"] else self.layout.name
+        return super().where(i) if self._numbered else self.layout.name
 
     def seed(self, seed: int) -> None:
         check_seed(seed)
-        self.slots["record"]["rng"] = first_random_states(seed, len(self), self._first_env)
+        self.slots["record"]["rng"] = first_random_states(seed, len(self), self.options.first_env)
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
         slots = self.slots
@@ -336,7 +313,14 @@ class CompiledSlots(EnvSlots):
         self.slots["kept"][:] = False
 
     def clone(self) -> Self:
-        twin = type(self)(self.env, len(self), **self._arguments)
+        twin = type(self)(
+            self.env,
+            len(self),
+            self.options,
+            num_workers=self._num_workers,
+            numbered=self._numbered,
+            **self._compiling,
+        )
         for name, array in self.slots.items():
             twin.slots[name][...] = array
         return twin
@@ -513,7 +497,7 @@ class CompiledSlots(EnvSlots):
         for name, number in self._visible:
             if not buffers[number].values.all():
                 obs.visible[name] = buffers[number]
-        if self._arguments["entity_ids"]:
+        if self.options.entity_ids:
             for name, number, column in self._ids:
                 obs.ids[name] = buffers[number] if number >= 0 else _without_ids(rows[column])
         if self._info:

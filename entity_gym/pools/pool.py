@@ -26,9 +26,8 @@ from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import (
     EnvIds,
     EnvSlots,
-    FinalObservations,
+    SlotOptions,
     SlotsFactory,
-    check_final_observations,
     check_num_envs,
     run_serially,
 )
@@ -78,14 +77,11 @@ _READY, _LOST, _OVER = int(Status.READY), int(Status.LOST), int(Status.OVER)
 def make_slots(
     env: EnvSource,
     num_envs: int,
+    options: SlotOptions = SlotOptions(),
     *,
-    first_env: int = 0,
-    autoreset: bool = True,
-    final_observations: FinalObservations = "truncated",
     num_workers: int = 1,
     compile: bool = True,
     boundscheck: bool = False,
-    entity_ids: bool = False,
 ) -> EnvSlots:
     """Slots for any kind of environment; see `EnvSlots` and `ThreadedVecEnv` for the arguments.
 
@@ -93,31 +89,24 @@ def make_slots(
         ValueError: for something that makes no environments.
     """
     given: Any = env  # whatever the annotation says, a user may give anything
-    common: dict[str, Any] = {
-        "first_env": first_env,
-        "autoreset": autoreset,
-        "final_observations": final_observations,
-        "entity_ids": entity_ids,
-    }
     if is_compiled(given):
         world = given() if isinstance(given, type) else given
         slots: EnvSlots = world.make_slots(
-            num_envs, num_workers=num_workers, compile=compile, boundscheck=boundscheck, **common
+            num_envs, options, num_workers=num_workers, compile=compile, boundscheck=boundscheck
         )
         return slots
     if is_slots(given):
         check_num_envs(num_envs)
-        check_final_observations(final_observations)
-        own: EnvSlots = given(num_envs, **common)
+        own: EnvSlots = given(num_envs, options)
         return own
     if isinstance(given, SlotsFactory):
-        return given.make_slots(num_envs, **common)
+        return given.make_slots(num_envs, options)
     if isinstance(given, Environment):
         name = type(given).__name__
         raise ValueError(f"env is one {name} object; give what makes one, such as the class {name}")
     if not callable(given):
         raise ValueError(f"env is {given!r:.200}; expected a compiled environment, or what makes a Python one")
-    return PythonSlots(given, num_envs, **common)
+    return PythonSlots(given, num_envs, options)
 
 
 def is_compiled(env: object) -> bool:
@@ -341,7 +330,7 @@ class SlotVecEnv(VecEnv):
 
     def _mark_over(self, obs: VecObs) -> None:
         """Without autoreset: note whose episodes have ended."""
-        if not self.slots.autoreset and obs.done.any():
+        if not self.slots.options.autoreset and obs.done.any():
             self._statuses.of[obs.env_id[obs.done]] = _OVER
 
     def _submit(self, ids: EnvIds, do: Callable[[int, int, int], None]) -> None:
@@ -421,16 +410,13 @@ class ThreadedVecEnv(SlotVecEnv):
             clearly faster: some random steps are timed, and undone.
         batch_size: how many environments `recv` returns. None: all.
         seed: see `VecEnv.reset`.
-        final_observations: the last observations to keep in `VecObs.final`.
         compile: false runs a compiled environment's source as ordinary Python, for debugging.
         boundscheck: check a compiled environment's array indices while it runs.
-        first_env: the number of environment 0 in seeds and messages, where this pool is a part of a larger one.
         thread_affinity_offset: bind the thread of slice t to core (offset + t) % cores. -1: leave it to the system. The
             calling thread, which has slice 0 of steps together, is never bound. Linux only.
-        entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
         background: with one thread, steps that are sent are taken by a thread of their own, so that the caller can do
             something else until `recv`.
-        autoreset: see `VecEnv`.
+        options: fields of `SlotOptions`, by name.
 
     Attributes:
         num_threads: the number of threads in use.
@@ -447,18 +433,17 @@ class ThreadedVecEnv(SlotVecEnv):
         num_threads: int | Literal["auto"] = 1,
         batch_size: int | None = None,
         seed: int = 0,
-        final_observations: FinalObservations = "truncated",
+        *,
         compile: bool = True,
         boundscheck: bool = False,
-        first_env: int = 0,
         thread_affinity_offset: int = -1,
-        entity_ids: bool = False,
         background: bool = False,
-        autoreset: bool = True,
+        **options: Any,
     ) -> None:
         check_num_envs(num_envs)
         check_affinity(thread_affinity_offset)
-        if num_threads == "auto" and not autoreset:
+        slot_options = SlotOptions(**options)
+        if num_threads == "auto" and not slot_options.autoreset:
             raise ValueError(
                 "num_threads is 'auto', which tries steps with autoreset; give a number where there is none"
             )
@@ -467,13 +452,10 @@ class ThreadedVecEnv(SlotVecEnv):
         slots = make_slots(
             env,
             num_envs,
-            first_env=first_env,
-            autoreset=autoreset,
-            final_observations=final_observations,
+            slot_options,
             num_workers=numbers_of_workers(most, background=background),
             compile=compile,
             boundscheck=boundscheck,
-            entity_ids=entity_ids,
         )
         self.num_threads, self.threads_report = most, f"num_threads={num_threads}"
         if num_threads == "auto":

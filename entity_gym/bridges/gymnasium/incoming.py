@@ -38,7 +38,6 @@ from entity_gym.actions import (
 )
 from entity_gym.actions.choices import check_actions
 from entity_gym.batch.batching import check_features
-from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from entity_gym.bridges.gymnasium.actions import GymActions, Masks
@@ -74,8 +73,8 @@ from entity_gym.pools.slots import (
     EnvSlots,
     FinalObservations,
     Run,
+    SlotOptions,
     check_distinct,
-    check_final_observations,
     check_num_envs,
     check_seed,
 )
@@ -229,26 +228,16 @@ class GymFactory:
     def make_slots(
         self,
         num_envs: int,
-        *,
-        first_env: int = 0,
-        autoreset: bool = True,
-        final_observations: FinalObservations = "truncated",
-        entity_ids: bool = False,
+        options: SlotOptions = SlotOptions(),
     ) -> EnvSlots:
         """Make slots of several environments; arguments as in `EnvSlots`. All entities have the id -1."""
         check_num_envs(num_envs)
-        envs = self._made(first_env, num_envs)
-        common: dict[str, Any] = {
-            "first_env": first_env,
-            "autoreset": autoreset,
-            "final_observations": final_observations,
-            "entity_ids": entity_ids,
-        }
+        envs = self._made(options.first_env, num_envs)
         try:
             if self._has_agents(envs[0]):
                 each = iter(envs)
-                return PythonSlots(lambda: self._of_agents(next(each)), num_envs, **common)
-            return GymSlots([GymWorld(env, self._options) for env in envs], **common)
+                return PythonSlots(lambda: self._of_agents(next(each)), num_envs, options)
+            return GymSlots([GymWorld(env, self._options) for env in envs], options)
         except BaseException:
             if self._make is not None:
                 _close(envs)
@@ -687,24 +676,17 @@ class GymSlots(EnvSlots):
     def __init__(
         self,
         worlds: Sequence[GymWorld],
-        *,
-        first_env: int = 0,
-        autoreset: bool = True,
-        final_observations: FinalObservations = "truncated",
-        entity_ids: bool = False,
+        options: SlotOptions = SlotOptions(),
     ) -> None:
-        check_final_observations(final_observations)
         self.worlds = list(worlds)
-        self.first_env, self.autoreset, self.final_observations = first_env, autoreset, final_observations
-        self.entity_ids = entity_ids
         first = self.worlds[0]
         self._observations, self._actions, self._view = first.observations, first.actions, first.view
-        self._reader = FrameReader(self._observations.obs_space, first.action_space, first.name, first_env)
+        super().__init__(len(self.worlds), options, self._observations.obs_space, first.action_space, first.name)
         for i, world in enumerate(self.worlds):
             _check_same(first, world, i)
             world.where = self.where(i)
             world.warns = i == 0  # one warning for all
-            world.masks.is_quiet = first_env + i != 0
+            world.masks.is_quiet = options.first_env + i != 0
         self._empty = self._observations.empty()
         fixed = [name for name, count in self._observations.counts.items() if count is not None]
         # Entity type of which there is always one, or FLAT -> (N, F).
@@ -722,13 +704,10 @@ class GymSlots(EnvSlots):
         self._finals: dict[int, tuple[VecObs, int]] = {}  # environment -> last observations, and its row there
         self._collected: tuple[EnvIds, dict[str, VecActionMask]] | None = None
 
-    def __len__(self) -> int:
-        return len(self.worlds)
-
     def seed(self, seed: int) -> None:
         check_seed(seed)
         for i, world in enumerate(self.worlds):
-            world.reseed(seed + self.first_env + i)
+            world.reseed(seed + self.options.first_env + i)
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
         for i in ids.tolist():
@@ -778,7 +757,7 @@ class GymSlots(EnvSlots):
         self._truncated[mine] = truncated
         self._done[mine] = np.array(terminated, np.bool_) | truncated
         self._infos.update(ended)
-        if self.autoreset and ended:
+        if self.options.autoreset and ended:
             self._start_again(np.array(list(ended), np.int64))
 
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
@@ -812,7 +791,8 @@ class GymSlots(EnvSlots):
 
     def _start_again(self, ended: EnvIds) -> None:
         """Keep what is wanted of the episodes that ended, and start the next ones."""
-        keep = {"all": ended, "truncated": ended[self._truncated[ended]], "none": ended[:0]}[self.final_observations]
+        wanted = {"all": ended, "truncated": ended[self._truncated[ended]], "none": ended[:0]}
+        keep = wanted[self.options.final_observations]
         if len(keep):
             last = self._pack(keep, last=True)
             self._finals.update({i: (last, row) for row, i in enumerate(keep.tolist())})
@@ -840,7 +820,7 @@ class GymSlots(EnvSlots):
         features, masks = self._read(ids, last=last)
         unknown = {
             name: RaggedBuffer(np.full((features[name].items(), 1), -1, np.int64), features[name].offsets)
-            for name in (self._reader.widths if self.entity_ids else ())
+            for name in (self._reader.widths if self.options.entity_ids else ())
         }
         return VecObs(
             features=features,
@@ -886,7 +866,7 @@ class GymSlots(EnvSlots):
         firsts, total = {}, np.zeros(n, np.int64)  # (n,) entity index of the first of each type
         for name in self._reader.widths:
             firsts[name], total = total, total + shown[name][1]
-        acts = np.full(n, not last) if self.autoreset else ~self._done[ids]
+        acts = np.full(n, not last) if self.options.autoreset else ~self._done[ids]
         actors = RaggedBuffer(
             firsts[AGENT if view is None else view.actor][acts][:, None], offsets_of(acts.astype(np.int64))
         )

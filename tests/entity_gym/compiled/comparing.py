@@ -12,7 +12,7 @@ from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.slots import EnvSlots
+from entity_gym.pools.slots import EnvSlots, SlotOptions
 from tests.entity_gym.pools.kinds_of_pools import play_together
 from tests.worlds import actions_of_each, frame, frames, open_choices
 
@@ -109,4 +109,4 @@ def play_pool(env: Any, num_envs: int = 6, steps: int = 60, **options: Any) -> l
 
 def ordinary(env: CompiledEnvironment | type[CompiledEnvironment], num_envs: int, **options: Any) -> CompiledSlots:
     """The same source as ordinary Python."""
-    return CompiledSlots(env, num_envs, compile=False, **options)
+    return CompiledSlots(env, num_envs, SlotOptions(**options), compile=False)

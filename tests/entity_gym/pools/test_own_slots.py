@@ -24,6 +24,7 @@ from entity_gym import make as make_env
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.python_slots import PythonSlots
+from entity_gym.pools.slots import SlotOptions
 from examples.walks import MAX_STEPS, Walks
 from tests.entity_gym.pools.kinds_of_pools import content, contents, play_together
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
@@ -62,11 +63,11 @@ class Counting:
     def __call__(self) -> Environment:
         return Numbered()
 
-    def make_slots(self, num_envs: int, **options: Any) -> PythonSlots:
-        slots = PythonSlots(self, num_envs, **options)
+    def make_slots(self, num_envs: int, options: SlotOptions) -> PythonSlots:
+        slots = PythonSlots(self, num_envs, options)
         for i, env in enumerate(slots.envs):
             assert isinstance(env, Numbered)
-            env.number = 10.0 * (slots.first_env + i)
+            env.number = 10.0 * (options.first_env + i)
         return slots
 
 
