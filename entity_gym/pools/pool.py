@@ -1,19 +1,17 @@
 """Pools: N environments that are stepped together or asynchronously.
 
-`make_slots` finds the way in which a kind of environment is stepped, `SlotVecEnv` is the pool over it, and the others are
-`SlotVecEnv` with arguments that suit users.
+`SlotVecEnv` is the pool over environments of any kind, and the others are `SlotVecEnv` with arguments that suit users.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +25,11 @@ from entity_gym.pools.slots import (
     EnvIds,
     EnvSlots,
     SlotOptions,
-    SlotsFactory,
     check_num_envs,
     run_serially,
 )
+from entity_gym.pools.source import EnvFactory, source_of
+from entity_gym.pools.source import EnvSource as EnvSource
 from entity_gym.pools.vec_env import (
     EnvIdLike,
     EnvInfo,
@@ -54,17 +53,6 @@ from entity_gym.pools.workers import (
 )
 from entity_gym.spaces import ObsSpace
 
-if TYPE_CHECKING:  # it imports the compiler, which other environments need not wait for
-    from entity_gym.compiled import CompiledEnvironment
-
-#: All that pools are made from: a compiled environment (class, or instance with its parameters), the class of a Python
-#: environment or a function that makes one, a class of `EnvSlots` (with parameters as a `functools.partial`), or a
-#: `SlotsFactory`.
-EnvSource: TypeAlias = (
-    "CompiledEnvironment | type[CompiledEnvironment] | Callable[[], Environment] | type[EnvSlots]"
-    " | functools.partial[Any]"
-)
-
 #: num_threads="auto" uses several threads where they step the environments at least so many times as fast as one.
 WORTHWHILE = 1.2
 _ROUNDS = 5
@@ -74,50 +62,9 @@ _SECONDS = 2.0  # after which no other round is begun
 _READY, _LOST, _OVER = int(Status.READY), int(Status.LOST), int(Status.OVER)
 
 
-def make_slots(
-    env: EnvSource,
-    num_envs: int,
-    options: SlotOptions = SlotOptions(),
-    *,
-    num_workers: int = 1,
-    compile: bool = True,
-    boundscheck: bool = False,
-) -> EnvSlots:
-    """Slots for any kind of environment; see `EnvSlots` and `ThreadedVecEnv` for the arguments.
-
-    Raises:
-        ValueError: for something that makes no environments.
-    """
-    given: Any = env  # whatever the annotation says, a user may give anything
-    if is_compiled(given):
-        world = given() if isinstance(given, type) else given
-        slots: EnvSlots = world.make_slots(
-            num_envs, options, num_workers=num_workers, compile=compile, boundscheck=boundscheck
-        )
-        return slots
-    if is_slots(given):
-        check_num_envs(num_envs)
-        own: EnvSlots = given(num_envs, options)
-        return own
-    if isinstance(given, SlotsFactory):
-        return given.make_slots(num_envs, options)
-    if isinstance(given, Environment):
-        name = type(given).__name__
-        raise ValueError(f"env is one {name} object; give what makes one, such as the class {name}")
-    if not callable(given):
-        raise ValueError(f"env is {given!r:.200}; expected a compiled environment, or what makes a Python one")
-    return PythonSlots(given, num_envs, options)
-
-
-def is_compiled(env: object) -> bool:
+def is_compiled(env: Any) -> bool:
     """True for a compiled environment, its class or an instance with its parameters."""
-    return hasattr(env, "as_environment")  # asked in this way, the compiler need not be imported
-
-
-def is_slots(env: object) -> bool:
-    """True for a class of `EnvSlots`, alone or as a `functools.partial` with its parameters."""
-    cls = env.func if isinstance(env, functools.partial) else env
-    return isinstance(cls, type) and issubclass(cls, EnvSlots)
+    return bool(getattr(env, "is_compiled", False))
 
 
 class SlotVecEnv(VecEnv):
@@ -404,7 +351,7 @@ class ThreadedVecEnv(SlotVecEnv):
     thread, `recv` itself takes the steps that were sent, unless `background` gives them a thread of their own.
 
     Args:
-        env: what the environments are made from, of any kind; see `EnvSource`.
+        env: what the environments are made from, of any kind; see `EnvFactory`.
         num_envs: at least 1.
         num_threads: at least 1, the calling thread included. "auto": one, or one for each core if that turns out to be
             clearly faster: some random steps are timed, and undone.
@@ -428,7 +375,7 @@ class ThreadedVecEnv(SlotVecEnv):
 
     def __init__(
         self,
-        env: EnvSource,
+        env: EnvFactory,
         num_envs: int,
         num_threads: int | Literal["auto"] = 1,
         batch_size: int | None = None,
@@ -449,8 +396,7 @@ class ThreadedVecEnv(SlotVecEnv):
             )
         asked = len(usable_cores()) if num_threads == "auto" else check_num_threads(num_threads)
         most = min(asked, num_envs)
-        slots = make_slots(
-            env,
+        slots = source_of(env).make_slots(
             num_envs,
             slot_options,
             num_workers=numbers_of_workers(most, background=background),
@@ -479,7 +425,7 @@ class ListEnv(ThreadedVecEnv):
         options: those of `ThreadedVecEnv` that are not about threads, by name.
     """
 
-    def __init__(self, env: EnvSource, num_envs: int, seed: int = 0, **options: Any) -> None:
+    def __init__(self, env: EnvFactory, num_envs: int, seed: int = 0, **options: Any) -> None:
         super().__init__(env, num_envs, seed=seed, **options)
 
 

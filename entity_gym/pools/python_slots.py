@@ -64,7 +64,7 @@ class PythonSlots(EnvSlots):
         options: SlotOptions = SlotOptions(),
     ) -> None:
         check_num_envs(num_envs)
-        self.envs = [_checked(create_env()) for _ in range(num_envs)]
+        self.envs = [checked(create_env()) for _ in range(num_envs)]
         check_distinct(self.envs, "create_env returned")
         first = self.envs[0]
         super().__init__(
@@ -325,7 +325,8 @@ class PythonSlots(EnvSlots):
             self._under_way.discard(i)
 
 
-def _checked(env: Any) -> Environment:
+def checked(env: Any) -> Environment:
+    """Return `env`; raises ValueError unless it is an `Environment`."""
     if isinstance(env, Environment):
         return env
     hint = "; give the pool the compiled environment itself" if hasattr(env, "as_environment") else ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, Self, get_args, runtime_checkable
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from entity_gym.actions import ActionSpace
 from entity_gym.actions.reading import EntityID
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.environment import Environment
 from entity_gym.spaces import ObsSpace
 
 #: Which last observations are kept in `VecObs.final`: those needed to bootstrap from, all, or none.
@@ -239,20 +238,6 @@ class EnvSlots(ABC):
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release the environments. May be called twice."""
-
-
-@runtime_checkable
-class SlotsFactory(Protocol):
-    """Makes environments with slots of their own, because they are stepped together or read in another way.
-
-    Pools take it wherever they take what makes a Python environment; called, it makes one.
-    """
-
-    def __call__(self) -> Environment:
-        """One environment alone."""
-
-    def make_slots(self, num_envs: int, options: SlotOptions) -> EnvSlots:
-        """Slots for several."""
 
 
 def check_num_envs(given: int) -> None:

@@ -78,8 +78,9 @@ from entity_gym.pools.slots import (
     check_num_envs,
     check_seed,
 )
+from entity_gym.pools.source import EnvSource, own_values
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.registry import import_module, own_values
+from entity_gym.registry import import_module
 from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace
 
 #: How messages call the argument that names an environment.
@@ -173,8 +174,8 @@ def gymnasium_worlds(env: Any, wrappers: Sequence[str | Wrapper] = (), **kwargs:
     return GymFactory(env, GymOptions(**options), wrappers, **kwargs)
 
 
-class GymFactory:
-    """Makes Gymnasium environments for any pool (a `SlotsFactory`): one alone, or several with slots of their own.
+class GymFactory(EnvSource):
+    """Makes Gymnasium environments for any pool : one alone, or several with slots of their own.
 
     Args:
         env: as in `from_gymnasium`.
@@ -220,8 +221,7 @@ class GymFactory:
     def num_instances(self) -> int | None:
         return None if self._instances is None else len(self._instances)
 
-    def __call__(self) -> Environment:
-        """Make one environment alone."""
+    def as_environment(self) -> Environment:
         (env,) = self._made(0, 1)
         return self._of_agents(env) if self._has_agents(env) else GymnasiumEnvironment(GymWorld(env, self._options))
 

@@ -18,7 +18,6 @@ from entity_gym.batch import columns
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.obs_rows import Shown
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.pools.pool import EnvSource, is_compiled
 from entity_gym.pools.processes.handle import Replies, WorkerDied, WorkerProcess, shut_down
 from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.pools.slots import (
@@ -28,6 +27,7 @@ from entity_gym.pools.slots import (
     check_seed,
     check_state,
 )
+from entity_gym.pools.source import EnvFactory, source_of
 from entity_gym.pools.vec_env import (
     EnvIdLike,
     EnvInfo,
@@ -78,7 +78,7 @@ class ProcessVecEnv(VecEnv):
 
     def __init__(
         self,
-        env: EnvSource,
+        env: EnvFactory,
         num_envs: int,
         num_processes: int,
         batch_size: int | None = None,
@@ -96,8 +96,9 @@ class ProcessVecEnv(VecEnv):
         self._batch_size = check_batch_size(batch_size, num_envs)
         self._first_env, self._autoreset = slot_options.first_env, slot_options.autoreset
         self._options = slot_options, {"compile": compile, "boundscheck": boundscheck}
-        self._pickled_env = pickled_for_worker(env)
-        self._compiled = is_compiled(env)
+        source = source_of(env)
+        self._pickled_env = pickled_for_worker(source)
+        self._compiled = source.is_compiled
         self.num_processes = min(num_processes, num_envs)
         borders = [num_envs * worker // self.num_processes for worker in range(self.num_processes + 1)]
         self._slices = [range(lo, hi) for lo, hi in zip(borders[:-1], borders[1:], strict=True)]

@@ -23,7 +23,6 @@ import numpy as np
 
 from entity_gym.batch import columns
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.pools.pool import make_slots
 from entity_gym.pools.processes.arena import Array, Channel
 from entity_gym.pools.processes.interpreter import exit_when_orphaned
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent
@@ -73,7 +72,7 @@ class Worker:
         """Make environments. The result: observation space, action space, name, and whether they can be saved.
 
         Args:
-            env: the pickled factory.
+            env: the pickled `EnvSource`.
             env_ids: the environments of this worker.
             seed: of the pool.
             options: of the pool.
@@ -83,7 +82,7 @@ class Worker:
         def make() -> tuple[Any, ...]:
             self._lo = env_ids.start
             mine = replace(options, first_env=options.first_env + self._lo)
-            self.slots = make_slots(pickle.loads(env), len(env_ids), mine, **compiling)
+            self.slots = pickle.loads(env).make_slots(len(env_ids), mine, **compiling)
             self.slots.seed(seed)
             name = self.slots.where(0).partition(" (")[0]
             return self.slots.obs_space, dict(self.slots.action_space), name, self.slots.can_save
