@@ -154,7 +154,7 @@ def bind(
     if steps is None and limit not in parameters:
         steps = found.max_episode_steps
     if steps is not None:
-        if limit is None:
+        if not limit:
             raise ValueError(f"max_episode_steps is {steps}, but {name} has no parameter 'max_steps' to give it to")
         if values.get(limit) not in (None, steps):
             raise ValueError(f"{limit}={values[limit]!r} and max_episode_steps={steps!r}: give one of them")

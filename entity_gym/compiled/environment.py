@@ -77,12 +77,8 @@ class CompiledEnvironment(Description, EnvSource):
         self,
         num_envs: int,
         options: SlotOptions = SlotOptions(),
-        *,
-        num_workers: int = 1,
-        compile: bool = True,
-        boundscheck: bool = False,
     ) -> CompiledSlots:
-        """Make slots for a pool; see `entity_gym.pools.slots.SlotsFactory`.
+        """Make the environments of a pool.
 
         Before the first use with these parameters, and after every change of the code, 1,000 random steps run as ordinary
         Python, or at least 100 of them where they take longer than 15 seconds.
@@ -91,6 +87,6 @@ class CompiledEnvironment(Description, EnvSource):
             CompileError: the source cannot be compiled.
             ValueError: its first steps break a rule.
         """
-        if compile:
-            check_first_use(self, build(type(self), boundscheck=boundscheck))
-        return CompiledSlots(self, num_envs, options, num_workers=num_workers, compile=compile, boundscheck=boundscheck)
+        if options.compile:
+            check_first_use(self, build(type(self), boundscheck=options.boundscheck))
+        return CompiledSlots(self, num_envs, options)

@@ -51,7 +51,7 @@ def check_first_use(env: Description, program: Program) -> None:
 
 def _play(env: Description) -> None:
     name = type(env).__name__
-    slots = CompiledSlots(env, 1, SlotOptions(final_observations="all"), compile=False)
+    slots = CompiledSlots(env, 1, SlotOptions(final_observations="all", compile=False))
     view = CompiledView(env)
     reader = FrameReader(view.obs_space(), view.action_space(), name)
     ids = np.zeros(1, dtype=np.int64)

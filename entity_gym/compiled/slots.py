@@ -119,9 +119,6 @@ class CompiledSlots(EnvSlots):
         env: the environment with its parameters, or its class.
         num_envs: N.
         options: see `SlotOptions`.
-        compile: false runs the source as ordinary Python, with checks of array bounds.
-        boundscheck: compile these checks in.
-        num_workers: threads that may call `reset` and `step` at the same time.
         numbered: whether messages number the environments; otherwise somebody else does.
 
     Raises:
@@ -136,17 +133,13 @@ class CompiledSlots(EnvSlots):
         num_envs: int,
         options: SlotOptions = SlotOptions(),
         *,
-        compile: bool = True,
-        boundscheck: bool = False,
-        num_workers: int = 1,
         numbered: bool = True,
     ) -> None:
         self.env = env() if isinstance(env, type) else env
-        self.program = build(type(self.env), compile=compile, boundscheck=boundscheck)
+        self.program = build(type(self.env), compile=options.compile, boundscheck=options.boundscheck)
         self.layout = self.program.layout
         super().__init__(num_envs, options, self.env.obs_space(), self.env.action_space(), self.layout.name)
-        self._num_workers, self._numbered = num_workers, numbered
-        self._compiling = {"compile": compile, "boundscheck": boundscheck}
+        self._numbered = numbered
         self.slots = _new_arrays(self.layout, num_envs, self.layout.slots)
         settings = self.slots["settings"]
         settings[runtime.AUTORESET] = options.autoreset
@@ -168,7 +161,7 @@ class CompiledSlots(EnvSlots):
         layout, slots = self.layout, self.slots
         self._rooms = np.zeros(len(layout.columns), dtype=np.int64)
         arrays = {**slots, "rooms": self._rooms}
-        self._callers = [_Caller(self.program, self._num_envs, arrays) for _ in range(self._num_workers)]
+        self._callers = [_Caller(self.program, self._num_envs, arrays) for _ in range(self.options.num_workers)]
         places = self._callers[0].places
         self._choices = [(action.name, action.dtype, action.width or 1) for action in layout.actions]
         columns = list(layout.columns)
@@ -313,14 +306,7 @@ class CompiledSlots(EnvSlots):
         self.slots["kept"][:] = False
 
     def clone(self) -> Self:
-        twin = type(self)(
-            self.env,
-            len(self),
-            self.options,
-            num_workers=self._num_workers,
-            numbered=self._numbered,
-            **self._compiling,
-        )
+        twin = type(self)(self.env, len(self), self.options, numbered=self._numbered)
         for name, array in self.slots.items():
             twin.slots[name][...] = array
         return twin
@@ -384,7 +370,7 @@ class CompiledSlots(EnvSlots):
             ValueError: for a bad feature, or an actor whose every choice is closed.
         """
         caller, num_ids = self._callers[0], len(ids)
-        parts = max(1, self._num_workers - 1) if run is not None and num_ids >= _WORTH_SPLITTING else 1
+        parts = max(1, self.options.num_workers - 1) if run is not None and num_ids >= _WORTH_SPLITTING else 1
         block = self._take_block(num_ids)
         report = self._run(caller, todo | PLAN if parts > 1 else todo | PLAN | COPY, ids)
         if not report[runtime.COPIED]:

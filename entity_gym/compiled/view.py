@@ -39,7 +39,7 @@ class CompiledView(Environment):
     def __init__(self, env: Description, *, compile: bool = False) -> None:
         self.env = env
         self.display_name = type(env).__name__  # how a pool's messages name it
-        self._slots = CompiledSlots(env, 1, SlotOptions(autoreset=False), compile=compile, numbered=False)
+        self._slots = CompiledSlots(env, 1, SlotOptions(autoreset=False, compile=compile), numbered=False)
         self._layout = self._slots.layout
         self._seeded_by: np.random.Generator | None = None
         self._in_episode = False

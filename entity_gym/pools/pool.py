@@ -10,6 +10,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from statistics import median
 from typing import Any, Literal, Self
 
@@ -357,8 +358,6 @@ class ThreadedVecEnv(SlotVecEnv):
             clearly faster: some random steps are timed, and undone.
         batch_size: how many environments `recv` returns. None: all.
         seed: see `VecEnv.reset`.
-        compile: false runs a compiled environment's source as ordinary Python, for debugging.
-        boundscheck: check a compiled environment's array indices while it runs.
         thread_affinity_offset: bind the thread of slice t to core (offset + t) % cores. -1: leave it to the system. The
             calling thread, which has slice 0 of steps together, is never bound. Linux only.
         background: with one thread, steps that are sent are taken by a thread of their own, so that the caller can do
@@ -381,8 +380,6 @@ class ThreadedVecEnv(SlotVecEnv):
         batch_size: int | None = None,
         seed: int = 0,
         *,
-        compile: bool = True,
-        boundscheck: bool = False,
         thread_affinity_offset: int = -1,
         background: bool = False,
         **options: Any,
@@ -396,13 +393,8 @@ class ThreadedVecEnv(SlotVecEnv):
             )
         asked = len(usable_cores()) if num_threads == "auto" else check_num_threads(num_threads)
         most = min(asked, num_envs)
-        slots = source_of(env).make_slots(
-            num_envs,
-            slot_options,
-            num_workers=numbers_of_workers(most, background=background),
-            compile=compile,
-            boundscheck=boundscheck,
-        )
+        num_workers = numbers_of_workers(most, background=background)
+        slots = source_of(env).make_slots(num_envs, replace(slot_options, num_workers=num_workers))
         self.num_threads, self.threads_report = most, f"num_threads={num_threads}"
         if num_threads == "auto":
             self.num_threads, reason = choose_num_threads(slots, most, seed)

@@ -42,6 +42,9 @@ class SlotOptions:
             no actions, and the environment must be reset before it is stepped again.
         final_observations: which last observations are kept in `VecObs.final`; without autoreset, none.
         entity_ids: fill in `VecObs.ids`, with -1 for entities without an id.
+        compile: false runs a compiled environment's source as ordinary Python, with checks of array bounds.
+        boundscheck: compile these checks in.
+        num_workers: threads that may step the environments at the same time.
 
     Raises:
         ValueError: for `final_observations` that are none.
@@ -51,6 +54,9 @@ class SlotOptions:
     autoreset: bool = True
     final_observations: FinalObservations = "truncated"
     entity_ids: bool = False
+    compile: bool = True
+    boundscheck: bool = False
+    num_workers: int = 1
 
     def __post_init__(self) -> None:
         if self.final_observations not in get_args(FinalObservations):

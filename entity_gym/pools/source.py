@@ -81,24 +81,8 @@ class EnvSource(ABC):
             ValueError: something else is made.
         """
 
-    def make_slots(
-        self,
-        num_envs: int,
-        options: SlotOptions = SlotOptions(),  # noqa: B008 - frozen
-        *,
-        num_workers: int = 1,
-        compile: bool = True,
-        boundscheck: bool = False,
-    ) -> EnvSlots:
-        """Make the environments of a pool.
-
-        Args:
-            num_envs: number of environments.
-            options: see `SlotOptions`.
-            num_workers: threads that may step them at the same time.
-            compile: false runs a compiled environment's source as ordinary Python.
-            boundscheck: check a compiled environment's array indices while it runs.
-        """
+    def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> EnvSlots:
+        """Make the environments of a pool."""
         return PythonSlots(self.as_environment, num_envs, options)
 
     def spaces(self) -> tuple[ObsSpace, Mapping[str, ActionSpace]]:
@@ -166,12 +150,7 @@ class SlotsSource(PythonSource):
             "CompiledEnvironment"
         )
 
-    def make_slots(
-        self,
-        num_envs: int,
-        options: SlotOptions = SlotOptions(),  # noqa: B008
-        **compiling: Any,
-    ) -> EnvSlots:
+    def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> EnvSlots:
         check_num_envs(num_envs)
         slots: EnvSlots = self.function(num_envs, options, **own_values(self._given))
         return slots
@@ -202,7 +181,7 @@ def source_of(given: Any) -> EnvSource:
         name = type(given).__name__
         raise ValueError(f"env is one {name} object; give what makes one, such as the class {name}")
     if not callable(given):
-        raise ValueError(f"{given!r:.200} is no environment; give a class or function that makes one, or its name")
+        raise ValueError(f"{given!r:.200} is no environment; give a compiled one, or what makes a Python one")
     return PythonSource(given)
 
 

@@ -64,8 +64,6 @@ class ProcessVecEnv(VecEnv):
         num_processes: at least 1; one for each core is a good choice. At most one for each environment is started.
         batch_size: number of environments that `recv` returns. None: all.
         seed: see `VecEnv.reset`.
-        compile: of a compiled environment: false runs it as ordinary Python.
-        boundscheck: of a compiled environment: compile checks of array bounds in.
         options: fields of `SlotOptions`, by name.
 
     Attributes:
@@ -83,9 +81,6 @@ class ProcessVecEnv(VecEnv):
         num_processes: int,
         batch_size: int | None = None,
         seed: int = 0,
-        *,
-        compile: bool = True,
-        boundscheck: bool = False,
         **options: Any,
     ) -> None:
         check_num_envs(num_envs)
@@ -95,7 +90,7 @@ class ProcessVecEnv(VecEnv):
         check_seed(seed)
         self._batch_size = check_batch_size(batch_size, num_envs)
         self._first_env, self._autoreset = slot_options.first_env, slot_options.autoreset
-        self._options = slot_options, {"compile": compile, "boundscheck": boundscheck}
+        self._options = slot_options
         source = source_of(env)
         self._pickled_env = pickled_for_worker(source)
         self._compiled = source.is_compiled
@@ -260,7 +255,7 @@ class ProcessVecEnv(VecEnv):
             self._watch()
             replies = Replies()
             for worker in self._workers:
-                worker.ask(replies, "start", self._pickled_env, worker.env_id, seed, *self._options)
+                worker.ask(replies, "start", self._pickled_env, worker.env_id, seed, self._options)
                 if self._compiled:  # the first one may compile, and the others find it in the cache
                     self._await(replies)
             self._await(replies)

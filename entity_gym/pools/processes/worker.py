@@ -68,7 +68,7 @@ class Worker:
 
     # ---- requests
 
-    def start(self, env: bytes, env_ids: range, seed: int, options: SlotOptions, compiling: Mapping[str, bool]) -> None:
+    def start(self, env: bytes, env_ids: range, seed: int, options: SlotOptions) -> None:
         """Make environments. The result: observation space, action space, name, and whether they can be saved.
 
         Args:
@@ -76,13 +76,12 @@ class Worker:
             env_ids: the environments of this worker.
             seed: of the pool.
             options: of the pool.
-            compiling: `compile` and `boundscheck` of `make_slots`.
         """
 
         def make() -> tuple[Any, ...]:
             self._lo = env_ids.start
             mine = replace(options, first_env=options.first_env + self._lo)
-            self.slots = pickle.loads(env).make_slots(len(env_ids), mine, **compiling)
+            self.slots = pickle.loads(env).make_slots(len(env_ids), mine)
             self.slots.seed(seed)
             name = self.slots.where(0).partition(" (")[0]
             return self.slots.obs_space, dict(self.slots.action_space), name, self.slots.can_save

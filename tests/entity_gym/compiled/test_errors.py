@@ -17,6 +17,7 @@ from entity_gym.compiled.build import build
 from entity_gym.compiled.explain import explain
 from entity_gym.compiled.layout import layout_of
 from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
+from entity_gym.pools.slots import SlotOptions
 from tests.entity_gym.compiled import mistakes, worlds
 from tests.entity_gym.compiled.comparing import exactly, ordinary
 from tests.entity_gym.compiled.worlds import Everything, Ledge, MadeUpError, Watching
@@ -345,4 +346,4 @@ def test_the_check_of_a_slow_world_ends_when_its_time_is_over(unjitted: Path, mo
 def test_debugging_and_plain_environments_go_without_the_check() -> None:
     ordinary(mistakes.ObserveDraws, 1)
     mistakes.ObserveDraws().as_environment()
-    mistakes.ObserveDraws().make_slots(1, compile=False)
+    mistakes.ObserveDraws().make_slots(1, SlotOptions(compile=False))

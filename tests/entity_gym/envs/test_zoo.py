@@ -69,7 +69,7 @@ NUM_ENVS = 3
 
 
 def pool(env: CompiledEnvironment, seed: int = 0, *, compile: bool = False) -> VecEnv:
-    return SlotVecEnv(CompiledSlots(env, NUM_ENVS, SlotOptions(final_observations="all"), compile=compile), seed=seed)
+    return SlotVecEnv(CompiledSlots(env, NUM_ENVS, SlotOptions(final_observations="all", compile=compile)), seed=seed)
 
 
 def play(env: VecEnv, steps: int, obs: VecObs | None = None, seed: int = 0) -> list[VecObs]:
