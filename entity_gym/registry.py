@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from entity_gym.environment import Environment
 from entity_gym.errors import nearest
@@ -233,7 +233,8 @@ def make_spec(env: EnvFactory | str, num_envs: int = 1, **options: Any) -> EnvSp
     return spec_of(prepare(env, {"num_envs": num_envs, **options}))
 
 
-class Prepared(NamedTuple):
+@dataclass(frozen=True)
+class Prepared:
     """A source of environments, and the options of a pool of them."""
 
     config: PoolConfig
@@ -268,7 +269,7 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
 
 def make_pool(prepared: Prepared) -> VecEnv:
     """Make a pool of the environments."""
-    config, source = prepared
+    config, source = prepared.config, prepared.source
     return pool_of(
         source,
         config.num_envs,
@@ -284,7 +285,7 @@ def make_pool(prepared: Prepared) -> VecEnv:
 
 def spec_of(prepared: Prepared, pool: VecEnv | None = None) -> EnvSpec:
     """Describe the environments; the spaces are those of `pool`, which may be left out."""
-    config, source = prepared
+    config, source = prepared.config, prepared.source
     spaces = source.spaces() if pool is None else (pool.obs_space(), pool.action_space())
     return describe_spaces(config, *spaces, source.entities, source.actions)
 

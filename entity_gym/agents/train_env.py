@@ -178,8 +178,7 @@ class TrainEnv(EnvSource):
         return AgentEnvironment(self)
 
     def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> EnvSlots:
-        """Return slots for `num_envs` environments; see `SlotsFactory`."""
-        return AgentSlots(self, num_envs, options)
+        return AgentSlots(self.as_environment, num_envs, options)
 
 
 # ---- the trainer's thread

@@ -24,7 +24,7 @@ from entity_gym.check.trajectory import Difference, Trajectory, difference, equa
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError
 from entity_gym.pools.episodes import EpisodeTracker
-from entity_gym.pools.pool import EnvSource, is_compiled
+from entity_gym.pools.pool import EnvSource
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.replay.hints import check_hints
 from entity_gym.spaces import ObsSpace
@@ -683,7 +683,7 @@ def check_environment(
     Raises:
         ValueError: `env` does not make environments.
     """
-    if isinstance(env, Environment) or not callable(env) and not is_compiled(env):
+    if isinstance(env, Environment) or not callable(env) and not isinstance(env, EnvSource):
         raise ValueError(f"check_environment was given {env!r:.200}; give what makes one, such as its class")
     refuse_batches(env, getattr(env, "__name__", ""))
     watch = Watch(time_limit) if watch is None else watch

@@ -186,10 +186,7 @@ class Subject:
     @property
     def name(self) -> str:
         """Name of the environment, with its parameters."""
-        given: Any = self.given
-        name = str(getattr(given, "__qualname__", None) or getattr(given, "__name__", type(given).__name__))
-        parameters = {**(given.values if self.is_compiled and not isinstance(given, type) else {}), **self.parameters}
-        return name + (f"({', '.join(f'{key}={value!r}' for key, value in parameters.items())})" if parameters else "")
+        return str(self.source)
 
     def make(self) -> Environment:
         """Make one environment that runs as ordinary Python, also if it is a compiled one."""

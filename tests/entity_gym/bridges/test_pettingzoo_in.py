@@ -350,7 +350,7 @@ def test_a_learner_plays_one_group_against_another() -> None:
     factory = PettingZooFactory(Herd, length=3)
     mapping = players_of(factory)
     assert mapping is not None
-    pool = SeatedVecEnv(ListEnv(factory, 2), mapping, Dice(0, factory().action_space()))
+    pool = SeatedVecEnv(ListEnv(factory, 2), mapping, Dice(0, factory.as_environment().action_space()))
     rng = np.random.default_rng(0)
     obs = pool.reset(seed=0)
     for _ in range(3):

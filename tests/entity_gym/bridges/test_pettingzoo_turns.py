@@ -254,7 +254,7 @@ def test_a_stranger_is_refused() -> None:
 
 def test_agents_of_a_game_share_type_and_actions_and_each_is_a_player() -> None:
     factory = PettingZooFactory(Nim, players=3)
-    env = factory()
+    env = factory.as_environment()
     assert env.obs_space().entities["player"] == Entity(["0", "1", Flag("turn"), Category("side", 3)])
     assert list(env.action_space()) == ["player.action"]
     mapping = players_of(factory)
@@ -288,7 +288,7 @@ def test_agents_with_spaces_of_their_own_are_players_of_two_groups() -> None:
 def test_sides_of_a_team_game_are_lists_in_the_list_of_the_group() -> None:
     sides = {"player": [["player_0", "player_2"], ["player_1", "player_3"]]}
     factory = PettingZooFactory(Nim, players=4, groups=sides)
-    env = factory()
+    env = factory.as_environment()
     mapping = players_of(factory)
     assert mapping is not None and mapping.num_players == 2
     env.reset()
@@ -307,7 +307,7 @@ def test_groups_beside_a_group_with_sides_keep_their_own_numbers() -> None:
     row = np.array([[8, 8, 1]], np.float32)
     assert mapping.seen_by(np.array([3]), "sheep", row).tolist() == [[0, 0, 1]]
     assert mapping.seen_by(np.array([1]), "sheep", row).tolist() == [[8, 8, 0]]
-    obs = factory().reset()
+    obs = factory.as_environment().reset()
     assert obs.ids["sheep"] == ["sheep_0", "sheep_1"]
     assert np.asarray(obs.features["sheep"])[:, 2].tolist() == [0, 1]
 
@@ -405,7 +405,7 @@ def test_self_play_of_a_turn_based_game_pays_each_side_its_own() -> None:
     factory = PettingZooFactory(Nim)
     mapping = players_of(factory)
     assert mapping is not None
-    pool = SeatedVecEnv(ListEnv(factory, 4, seed=1), mapping, Dice(0, factory().action_space()))
+    pool = SeatedVecEnv(ListEnv(factory, 4, seed=1), mapping, Dice(0, factory.as_environment().action_space()))
     rng, results = np.random.default_rng(0), []
     obs = pool.reset(1)
     for _ in range(60):

@@ -94,7 +94,7 @@ def test_something_that_makes_no_environment_is_refused() -> None:
 
 HERE = r"tests/entity_gym/check/broken\.py, line \d+"
 MISTAKES = [
-    (broken.pretend_compiled, "constructor", "'a world' was made; it must be an entity_gym.Environment"),
+    (broken.pretend_compiled, "constructor", "create_env returned str; it must return an entity_gym.Environment"),
     (broken.RaisesInConstructor, "constructor", rf"RuntimeError: no disk left \({HERE}, in __init__\)"),
     (broken.ChangingSpaces, "spaces", r"the spaces change: called again, entities\['Wall'\] was "),
     (broken.NoActions, "spaces", r"action_space\(\) is empty"),
