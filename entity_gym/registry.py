@@ -254,7 +254,7 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
     values = dict(source.values)
     steps = values.pop(limit_of(source), None) or None
     registered = look_up(env).reward_threshold if isinstance(env, str) else None
-    thresholds = (config.reward_threshold, registered, source.reward_threshold)
+    thresholds = (config.reward_threshold, registered, getattr(source.world, "reward_threshold", None))
     return Prepared(
         replace(
             config,

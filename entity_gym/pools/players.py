@@ -40,7 +40,7 @@ from entity_gym.actions.choices import check_lengths, check_names
 from entity_gym.batch.columns import keep_items
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecActionMask, VecObs
-from entity_gym.pools.source import EnvFactory, PythonSource, source_of
+from entity_gym.pools.source import EnvFactory, source_of
 
 
 class PlayerMapping:
@@ -141,7 +141,7 @@ def players_of(env: EnvFactory) -> PlayerMapping | None:
         ValueError: the world says that it has less than one player.
     """
     source = source_of(env)
-    world = source.function if isinstance(source, PythonSource) else source
+    world = source.world
     if not all(callable(getattr(world, name, None)) for name in ("num_players", "players", "seen_by")):
         return None
     return PlayerMapping(world, source.values)
