@@ -16,7 +16,7 @@ from entity_gym.errors import nearest
 from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import EnvSlots, SlotOptions
-from entity_gym.pools.source import EnvFactory, EnvSource, source_of
+from entity_gym.pools.source import EnvFactory, EnvSource, as_source
 from entity_gym.pools.spec import OPTIONS, PADDED_OPTIONS, EnvSpec, PoolConfig, describe_spaces
 from entity_gym.pools.vec_env import VecEnv
 
@@ -106,7 +106,7 @@ def register(
     if isinstance(env, str):
         _split(env, "the environment")
     else:
-        source_of(env)
+        as_source(env)
     for each in names:
         if not isinstance(each, str) or not each or ":" in each:
             raise ValueError(f"register: the name is {each!r}; it must be a text without ':'")
@@ -144,7 +144,7 @@ def bind(
     if isinstance(env, str) and env.partition(":")[0] in LIBRARIES:
         return _across(env, parameters)
     found = look_up(env, option) if isinstance(env, str) else Registered(env)
-    source = source_of(import_callable(found.env, option, _environments) if isinstance(found.env, str) else found.env)
+    source = as_source(import_callable(found.env, option, _environments) if isinstance(found.env, str) else found.env)
     name = env if isinstance(env, str) else source.__name__
     values = {**found.defaults, **parameters}
     for key in values:
@@ -304,11 +304,6 @@ def draws(prepared: Prepared, pool: SlotVecEnv) -> bool:
         return type(pool.slots.envs[0]).render is not Environment.render
     declared = getattr(prepared.source, "render", EnvSlots.render)
     return declared is not None and type(pool.slots).render is not EnvSlots.render
-
-
-def with_parameters(source: Any, parameters: Mapping[str, Any]) -> EnvSource:
-    """Return the source with other values of some parameters."""
-    return source_of(source).with_values(parameters)
 
 
 # ---- finding environments

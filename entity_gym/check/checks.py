@@ -26,7 +26,7 @@ from entity_gym.check.subject import NUM_ENVS, SEED, Subject, global_random
 from entity_gym.check.trajectory import Trajectory, equal, repeat
 from entity_gym.environment import Environment, Observation
 from entity_gym.pools.episodes import EpisodeTracker
-from entity_gym.pools.source import EnvFactory, SlotsSource, source_of
+from entity_gym.pools.source import EnvFactory, SlotsSource, as_source
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.replay.hints import check_hints
 
@@ -497,7 +497,7 @@ def check_environment(
     Raises:
         ValueError: `env` does not make environments.
     """
-    source = source_of(env).with_values(parameters or {})
+    source = as_source(env).with_values(parameters or {})
     if isinstance(source, SlotsSource):
         source.as_environment()  # refuses
     subject = Subject(source, steps or 1000, 1.0 if steps is None else math.inf)

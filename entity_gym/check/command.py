@@ -134,12 +134,13 @@ def _check(options: argparse.Namespace, begin: Callable[[], None]) -> int:
     """Do what the options say; `begin` is called when a check begins. Returns the exit code."""
     source = load_environment(options.env, parse_settings(options.set), options.view)
     if options.source:
-        if not source.is_compiled:
+        from entity_gym.compiled import CompiledEnvironment
+        from entity_gym.compiled.generate import source_of
+
+        if not isinstance(source, CompiledEnvironment):
             raise ValueError(
                 f"{options.env} is a Python environment: no code is generated for it that --source could show"
             )
-        from entity_gym.compiled.generate import source_of
-
         print(source_of(source))
         return 0
     if options.view:

@@ -40,7 +40,7 @@ from entity_gym.actions.choices import check_lengths, check_names
 from entity_gym.batch.columns import keep_items
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecActionMask, VecObs
-from entity_gym.pools.source import EnvFactory, source_of
+from entity_gym.pools.source import EnvFactory, as_source
 
 
 class PlayerMapping:
@@ -140,7 +140,7 @@ def players_of(env: EnvFactory) -> PlayerMapping | None:
     Raises:
         ValueError: the world says that it has less than one player.
     """
-    source = source_of(env)
+    source = as_source(env)
     world = source.world
     if not all(callable(getattr(world, name, None)) for name in ("num_players", "players", "seen_by")):
         return None

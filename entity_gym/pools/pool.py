@@ -29,8 +29,7 @@ from entity_gym.pools.slots import (
     check_num_envs,
     run_serially,
 )
-from entity_gym.pools.source import EnvFactory, source_of
-from entity_gym.pools.source import EnvSource as EnvSource
+from entity_gym.pools.source import EnvFactory, as_source
 from entity_gym.pools.vec_env import (
     EnvIdLike,
     EnvInfo,
@@ -61,11 +60,6 @@ _SECONDS_PER_ROUND = 0.02
 _SECONDS = 2.0  # after which no other round is begun
 
 _READY, _LOST, _OVER = int(Status.READY), int(Status.LOST), int(Status.OVER)
-
-
-def is_compiled(env: Any) -> bool:
-    """True for a compiled environment, its class or an instance with its parameters."""
-    return bool(getattr(env, "is_compiled", False))
 
 
 class SlotVecEnv(VecEnv):
@@ -394,7 +388,7 @@ class ThreadedVecEnv(SlotVecEnv):
         asked = len(usable_cores()) if num_threads == "auto" else check_num_threads(num_threads)
         most = min(asked, num_envs)
         num_workers = numbers_of_workers(most, background=background)
-        slots = source_of(env).make_slots(num_envs, replace(slot_options, num_workers=num_workers))
+        slots = as_source(env).make_slots(num_envs, replace(slot_options, num_workers=num_workers))
         self.num_threads, self.threads_report = most, f"num_threads={num_threads}"
         if num_threads == "auto":
             self.num_threads, reason = choose_num_threads(slots, most, seed)

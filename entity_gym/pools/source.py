@@ -27,7 +27,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 class EnvSource(ABC):
     """Environments of one kind with their parameters.
 
-    Compiled environments are sources, and so are the environments of other libraries, programs and languages. `source_of`
+    Compiled environments are sources, and so are the environments of other libraries, programs and languages. `as_source`
     makes a source of everything else that makes environments.
 
     Attributes:
@@ -169,7 +169,7 @@ EnvFactory: TypeAlias = (
 )
 
 
-def source_of(given: Any) -> EnvSource:
+def as_source(given: Any) -> EnvSource:
     """Return the source of the environments that `given` makes.
 
     Raises:

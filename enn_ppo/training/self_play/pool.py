@@ -31,8 +31,8 @@ from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, RATINGS
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.players import players_of
-from entity_gym.pools.source import EnvSource
 from entity_gym.pools.seats import SeatedVecEnv
+from entity_gym.pools.source import EnvSource
 from entity_gym.pools.vec_env import VecEnv
 from rogue_net import RogueNet
 

@@ -27,7 +27,7 @@ from entity_gym.pools.slots import (
     check_seed,
     check_state,
 )
-from entity_gym.pools.source import EnvFactory, source_of
+from entity_gym.pools.source import EnvFactory, as_source
 from entity_gym.pools.vec_env import (
     EnvIdLike,
     EnvInfo,
@@ -91,7 +91,7 @@ class ProcessVecEnv(VecEnv):
         self._batch_size = check_batch_size(batch_size, num_envs)
         self._first_env, self._autoreset = slot_options.first_env, slot_options.autoreset
         self._options = slot_options
-        source = source_of(env)
+        source = as_source(env)
         self._pickled_env = pickled_for_worker(source)
         self._compiled = source.is_compiled
         self.num_processes = min(num_processes, num_envs)
