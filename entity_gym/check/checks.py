@@ -497,9 +497,10 @@ def check_environment(
     Raises:
         ValueError: `env` does not make environments.
     """
-    source = as_source(env).with_values(parameters or {})
+    source = as_source(env)
     if isinstance(source, SlotsSource):
         source.as_environment()  # refuses
+    source = source.with_values(parameters or {})
     subject = Subject(source, steps or 1000, 1.0 if steps is None else math.inf)
     results: list[Result] = []
     with global_random(SEED):  # the caller's random numbers stay as they are
