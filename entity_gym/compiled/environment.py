@@ -71,7 +71,6 @@ class CompiledEnvironment(Description):
         num_workers: int = 1,
         compile: bool = True,
         boundscheck: bool = False,
-        entity_ids: bool = False,
     ) -> CompiledSlots:
         """Make slots for a pool; see `entity_gym.pools.slots.SlotsFactory`.
 
@@ -93,5 +92,4 @@ class CompiledEnvironment(Description):
             num_workers=num_workers,
             compile=compile,
             boundscheck=boundscheck,
-            entity_ids=entity_ids,
         )

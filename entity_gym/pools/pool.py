@@ -101,6 +101,7 @@ def make_slots(
     }
     if is_compiled(given):
         world = given() if isinstance(given, type) else given
+        del common["entity_ids"]  # compiled environments always have ids
         slots: EnvSlots = world.make_slots(
             num_envs, num_workers=num_workers, compile=compile, boundscheck=boundscheck, **common
         )
