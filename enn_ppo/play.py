@@ -25,9 +25,9 @@ from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.checkpoints.trust import check_trust, code_of_environment
 from enn_ppo.eval.policy import Policy, fit
 from enn_ppo.settings.schema import to_dict
-from enn_ppo.training.environment import BRIDGES, bind_environment
+from enn_ppo.training.environment import bind_environment
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.check.loading import Loaded, load_environment, make_python, parse_settings
+from entity_gym.check.loading import Loaded, make_python, parse_settings
 from entity_gym.output import accept_all_characters
 from entity_gym.play.browser import Advice
 from entity_gym.play.command import add_options, broken, run, usage_error
@@ -69,10 +69,7 @@ def _find(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[Loaded, 
     """
     config = saved_config(checkpoint).env
     kwargs = {**config.kwargs, **parse_settings(options.set)}
-    if config.api in BRIDGES:
-        found = Loaded(bind_environment(replace(config, kwargs=kwargs)).create, {})
-    else:
-        found = load_environment(config.id, kwargs)
+    found = Loaded(bind_environment(replace(config, kwargs=kwargs)).source, {})
     env = make_python(found.source, found.parameters)
     spaces = env.obs_space(), env.action_space()
     env.close()

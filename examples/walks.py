@@ -13,10 +13,9 @@ import numpy as np
 
 from entity_gym import CategoricalActionSpace, Entity, EnvSlots, ObsSpace
 from entity_gym.actions.choices import check_actions
-from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64, offsets_of
+from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
-from entity_gym.pools.slots import EnvIds, FinalObservations, Run
+from entity_gym.pools.slots import EnvIds, Run, SlotOptions
 
 MAX_STEPS = 20
 
@@ -25,8 +24,7 @@ class Walks(EnvSlots):
     """A step to the left or to the right; 1 for the goal, which ends the episode.
 
     Args:
-        num_envs, first_env, autoreset, final_observations: see `EnvSlots`.
-        entity_ids: this world has none to give.
+        num_envs, options: see `EnvSlots`.
         length: the goal is 1 to `length` steps away.
     """
 
@@ -35,29 +33,24 @@ class Walks(EnvSlots):
     def __init__(
         self,
         num_envs: int,
+        options: SlotOptions = SlotOptions(),
         *,
-        first_env: int = 0,
-        autoreset: bool = True,
-        final_observations: FinalObservations = "truncated",
-        entity_ids: bool = False,
         length: int = 4,
     ) -> None:
-        self.first_env, self.autoreset, self.final_observations = first_env, autoreset, final_observations
-        self.length = length
         space = ObsSpace({"Walker": Entity(["x"]), "Goal": Entity(["x"])})
-        self._reader = FrameReader(space, {"walk": CategoricalActionSpace(["left", "right"])}, "Walks", first_env)
+        super().__init__(num_envs, options, space, {"walk": CategoricalActionSpace(["left", "right"])}, "Walks")
+        self.length = length
         self.walker, self.goal, self.reward = np.zeros((3, num_envs), np.float32)
         self.done, self.truncated = np.zeros((2, num_envs), np.bool_)
         self.elapsed = np.zeros(num_envs, np.int64)
         self.final: dict[int, VecObs] = {}
         self.seed(0)
 
-    def __len__(self) -> int:
-        return len(self.walker)
-
     def seed(self, seed: int) -> None:
-        numbers = range(self.first_env, self.first_env + len(self))
-        self.rngs = [np.random.default_rng(np.random.SeedSequence((seed, number))) for number in numbers]
+        first = self.options.first_env
+        self.rngs = [
+            np.random.default_rng(np.random.SeedSequence((seed, number))) for number in range(first, first + len(self))
+        ]
 
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
         self._begin(ids)
@@ -77,9 +70,10 @@ class Walks(EnvSlots):
         self.truncated[mine] = ~there & (self.elapsed[mine] == MAX_STEPS)
         self.done[mine] = there | self.truncated[mine]
         ended = mine[self.done[mine]]
-        if self.autoreset and len(ended):
-            if self.final_observations != "none":
-                for i in (ended if self.final_observations == "all" else ended[self.truncated[ended]]).tolist():
+        if self.options.autoreset and len(ended):
+            kept = self.options.final_observations
+            if kept != "none":
+                for i in (ended if kept == "all" else ended[self.truncated[ended]]).tolist():
                     self.final[i] = self._show(np.array([i]), last=True)
             self._begin(ended)
 
@@ -107,13 +101,7 @@ class Walks(EnvSlots):
         self.final.clear()
 
     def clone(self) -> "Walks":
-        twin = Walks(
-            len(self),
-            first_env=self.first_env,
-            autoreset=self.autoreset,
-            final_observations=self.final_observations,
-            length=self.length,
-        )
+        twin = Walks(len(self), self.options, length=self.length)
         twin.load_state(self.state())
         twin.final = dict(self.final)
         return twin
@@ -133,16 +121,16 @@ class Walks(EnvSlots):
 
     def _offers(self, ids: EnvIds, *, last: bool = False) -> dict[str, VecActionMask]:
         """The walker, entity 0, acts in every frame but those of episodes that are over."""
-        over = np.full(len(ids), last) if self.autoreset else self.done[ids]
+        over = np.full(len(ids), last) if self.options.autoreset else self.done[ids]
         actors = np.zeros((int((~over).sum()), 1), np.int64)
-        return {"walk": VecActionMask(RaggedBufferI64.from_offsets(actors, offsets_of((~over).astype(np.int64))))}
+        return {"walk": VecActionMask(RaggedBuffer(actors, offsets_of((~over).astype(np.int64))))}
 
     def _show(self, ids: EnvIds, *, last: bool = False) -> VecObs:
         one_each = np.arange(len(ids) + 1)  # offsets: one entity of each type in every frame
         return VecObs(
             features={
-                "Walker": RaggedBufferF32.from_offsets(self.walker[ids][:, None], one_each),
-                "Goal": RaggedBufferF32.from_offsets(self.goal[ids][:, None], one_each),
+                "Walker": RaggedBuffer(self.walker[ids][:, None], one_each),
+                "Goal": RaggedBuffer(self.goal[ids][:, None], one_each),
             },
             action_masks=self._offers(ids, last=last),
             reward=self.reward[ids],

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from entity_gym.actions import ActionSpace
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.spaces import ObsSpace
 from rogue_net.batch.crossing import to_host
@@ -73,9 +73,7 @@ class ActResult(NamedTuple):
         else:
             found = to_host(tensors)
         buffers: dict[str, VecAction] = {
-            name: (RaggedBufferF32 if values.dtype == np.float32 else RaggedBufferI64).from_offsets(
-                values, offsets[name]
-            )
+            name: RaggedBuffer(values, offsets[name])
             for name, values in zip(self.actions, found[count : len(tensors)], strict=True)
         }
         return buffers, found[:count]

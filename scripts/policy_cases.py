@@ -20,7 +20,7 @@ from enn_ppo.training.learning.learner import can_be_compiled
 from enn_ppo.training.ranks import ALONE
 from entity_gym.actions import ActionSpace, CategoricalActionSpace, SelectEntityActionSpace
 from entity_gym.actions.choices import random_actions
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.registry import make
 from entity_gym.spaces import Entity, ObsSpace
@@ -66,18 +66,18 @@ def ragged_frames(name: str, lengths: Sequence[int], *, select: bool = False, se
     num_frames, num_things = len(lengths), np.asarray(lengths) - 1
     ones = np.ones(num_frames, np.int64)
 
-    def entities(counts: np.ndarray) -> RaggedBufferF32:
+    def entities(counts: np.ndarray) -> RaggedBuffer[np.float32]:
         values = np.concatenate([rng.integers(0, 16, (counts.sum(), 2)), rng.random((counts.sum(), 2))], axis=1)
-        return RaggedBufferF32.from_flattened(values.astype(np.float32), counts)
+        return RaggedBuffer.from_flattened(values.astype(np.float32), counts)
 
     entity = Entity([*POSITION, "health", "speed"])
-    units = RaggedBufferI64.from_flattened(np.zeros((num_frames, 1), np.int64), ones)  # the first entity of its frame
+    units = RaggedBuffer.from_flattened(np.zeros((num_frames, 1), np.int64), ones)  # the first entity of its frame
     action_space: dict[str, ActionSpace] = {"Move": CategoricalActionSpace(["left", "right", "up", "down", "stay"])}
     masks: dict[str, VecActionMask] = {"Move": VecActionMask(units)}
     if select:
         things = np.concatenate([np.arange(1, length) for length in lengths] or [np.zeros(0)]).astype(np.int64)
         action_space["Take"] = SelectEntityActionSpace()
-        masks["Take"] = VecActionMask(units, RaggedBufferI64.from_flattened(things[:, None], num_things))
+        masks["Take"] = VecActionMask(units, RaggedBuffer.from_flattened(things[:, None], num_things))
     nothing = np.zeros(num_frames, bool)
     obs = VecObs(
         features={"Unit": entities(ones), "Thing": entities(num_things)},

@@ -19,7 +19,7 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.vec_env import VecEnv
 
@@ -173,7 +173,7 @@ def _random_mask(rng: np.random.Generator, actors: int, columns: int) -> np.ndar
 
 def random_actions(
     obs: VecObs, action_space: Mapping[str, ActionSpace], rng: np.random.Generator
-) -> dict[str, RaggedBufferI64]:
+) -> dict[str, RaggedBuffer[np.int64]]:
     """Valid actions for what `obs` offers, drawn uniformly: what `VecEnv.act` takes."""
     return actions_of_each(obs, action_space, [rng] * len(obs))
 
@@ -209,9 +209,9 @@ def play(env: VecEnv, obs: VecObs, steps: int, seed: int = 0) -> list[VecObs]:
 
 def actions_of_each(
     obs: VecObs, action_space: Mapping[str, ActionSpace], rngs: Sequence[np.random.Generator]
-) -> dict[str, RaggedBufferI64]:
+) -> dict[str, RaggedBuffer[np.int64]]:
     """As `random_actions`, with one generator for each frame."""
-    actions: dict[str, RaggedBufferI64] = {}
+    actions: dict[str, RaggedBuffer[np.int64]] = {}
     for name, space in action_space.items():
         frames = open_choices(obs, name, space)
         drawn = [[rng.choice(open_) for open_ in frame] for rng, frame in zip(rngs, frames, strict=True)]
@@ -219,10 +219,10 @@ def actions_of_each(
     return actions
 
 
-def choose(action: str, choices: Sequence[Sequence[int]]) -> dict[str, RaggedBufferI64]:
+def choose(action: str, choices: Sequence[Sequence[int]]) -> dict[str, RaggedBuffer[np.int64]]:
     """`choices[i]` are the values of this action for the actors of environment i."""
     flat = np.array([c for row in choices for c in row], np.int64).reshape(-1, 1)
-    return {action: RaggedBufferI64.from_flattened(flat, [len(row) for row in choices])}
+    return {action: RaggedBuffer.from_flattened(flat, [len(row) for row in choices])}
 
 
 # --- Comparing
@@ -231,7 +231,7 @@ def choose(action: str, choices: Sequence[Sequence[int]]) -> dict[str, RaggedBuf
 def frame(obs: VecObs, i: int) -> dict[str, Any]:
     """Frame `i` as plain values with everything spelled out: what is not masked is open, what is not hidden is visible."""
 
-    def mask_of(mask: RaggedBufferBool | None, rows: int, columns: int) -> list[list[bool]]:
+    def mask_of(mask: RaggedBuffer[np.bool_] | None, rows: int, columns: int) -> list[list[bool]]:
         return [[True] * columns] * rows if mask is None else mask[i].values.reshape(rows, columns).tolist()
 
     actions: dict[str, Any] = {}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionSpace
 from entity_gym.actions.reading import EntityID, Offer
-from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from entity_gym.errors import nearest
 
@@ -34,8 +34,7 @@ def random_actions(
     actions: dict[str, VecAction] = {}
     for name, offered in obs.action_masks.items():
         values = action_space[name].sample(name, offered, rng)
-        buffer = RaggedBufferF32 if values.dtype == np.float32 else RaggedBufferI64
-        actions[name] = buffer.from_offsets(values, offered.actors.offsets)
+        actions[name] = RaggedBuffer(values, offered.actors.offsets)
     return actions
 
 
@@ -59,10 +58,15 @@ def check_actions(
     check_names(actions, masks)
     for name, offered in masks.items():
         given, space = actions[name], action_space[name]
-        if not isinstance(given, RaggedBuffer) or given.values.dtype != space.dtype or given.size2() != space.width:
-            expected = "RaggedBufferF32" if space.dtype == np.float32 else "RaggedBufferI64"
-            features = "one feature" if space.width == 1 else f"{space.width} features"
-            raise ValueError(f"action {name!r} is {given!r:.200}; expected a {expected} with {features}")
+        if (
+            not isinstance(given, RaggedBuffer)
+            or given.values.dtype != space.dtype
+            or given.values.shape[1:] != (space.width,)
+        ):
+            raise ValueError(
+                f"action {name!r} is {given!r:.200}; expected a RaggedBuffer of {np.dtype(space.dtype)} with {space.width} "
+                "to an actor"
+            )
         check_lengths(name, given, offered.actors, where)
         allowed = space.allowed(given.values, offered)
         if not allowed.all():
@@ -84,7 +88,7 @@ def check_names(actions: Mapping[str, VecAction], offered: Mapping[str, Any]) ->
             )
 
 
-def check_lengths(name: str, given: VecAction, actors: RaggedBufferI64, where: Callable[[int], str]) -> None:
+def check_lengths(name: str, given: VecAction, actors: RaggedBuffer[np.int64], where: Callable[[int], str]) -> None:
     """Raise a ValueError unless an action has a value for each actor; see `check_actions` for `where`."""
     if np.array_equal(given.offsets, actors.offsets):
         return

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferI64, offsets_of
+from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecActionMask
 from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY
@@ -52,17 +52,17 @@ def pack_offers(offers: Sequence[Offer], num_columns: int, *, selects: bool) -> 
         mask = np.ones((len(offer.actors), columns), np.bool_) if offer.mask is None else offer.mask
         rows.append(mask.reshape(-1, 1) if selects else mask)
     lengths = np.array([len(each) for each in rows], np.int64)
-    return VecActionMask(actors, actees, RaggedBufferBool.from_offsets(np.concatenate(rows), offsets_of(lengths)))
+    return VecActionMask(actors, actees, RaggedBuffer(np.concatenate(rows), offsets_of(lengths)))
 
 
 def _actees(offer: Offer) -> Indices:
     return NO_INDICES if offer.actees is None else offer.actees
 
 
-def _indices(arrays: Sequence[Indices]) -> RaggedBufferI64:
+def _indices(arrays: Sequence[Indices]) -> RaggedBuffer[np.int64]:
     values = np.concatenate(arrays) if arrays else NO_INDICES
     lengths = np.array([len(array) for array in arrays], np.int64)
-    return RaggedBufferI64.from_offsets(values[:, None], offsets_of(lengths))
+    return RaggedBuffer(values[:, None], offsets_of(lengths))
 
 
 class FrameEntities(NamedTuple):

@@ -39,7 +39,8 @@ from entity_gym.agents.schema import Choices, EntityType, choices_of, entity_typ
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, EnvSlots
+from entity_gym.pools.slots import EnvIds, EnvSlots, SlotOptions
+from entity_gym.pools.source import EnvSource
 from entity_gym.spaces import ObsSpace
 
 #: Seconds that a program may take between two observations.
@@ -126,8 +127,8 @@ def _check_main(main: object) -> None:
 
 
 @dataclass(frozen=True, repr=False)
-class TrainEnv:
-    """A program with its spaces: a factory of environments (`SlotsFactory`). `TrainEnvBuilder.build` makes it.
+class TrainEnv(EnvSource):
+    """A program with its spaces: a source of environments. `TrainEnvBuilder.build` makes it.
 
     Attributes:
         main, config, time_limit: see `TrainEnvBuilder.build`.
@@ -148,18 +149,20 @@ class TrainEnv:
         name = getattr(self.main, "__qualname__", type(self.main).__qualname__)
         return f"{module}.{name}" if module else name
 
+    takes_others = True  # `with_values` says which there are
+
     def __repr__(self) -> str:
         return f"TrainEnv({self.__name__})"
 
-    def configured(self, values: Mapping[str, Any]) -> TrainEnv:
+    def with_values(self, values: Mapping[str, Any]) -> TrainEnv:
         """Return a copy in which these fields of `config`, a dataclass, have other values.
 
         Raises:
             ValueError: `config` has no such fields, or refuses the values.
         """
+        config = self.config
         if not values:
             return self
-        config = self.config
         if not dataclasses.is_dataclass(config) or isinstance(config, type):
             raise ValueError(
                 f"{dict(values)} cannot be set for {self.__name__}: its config is {config!r:.200}, and only the fields of "
@@ -171,13 +174,12 @@ class TrainEnv:
                 raise ValueError(f"the config of {self.__name__} has no field {name!r}; {nearest(name, fields)}")
         return dataclasses.replace(self, config=dataclasses.replace(config, **values))
 
-    def __call__(self) -> AgentEnvironment:
-        """Return a single environment."""
+    def as_environment(self) -> AgentEnvironment:
         return AgentEnvironment(self)
 
-    def make_slots(self, num_envs: int, *, first_env: int, **options: Any) -> EnvSlots:
+    def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> EnvSlots:
         """Return slots for `num_envs` environments; see `SlotsFactory`."""
-        return AgentSlots(self, num_envs, first_env=first_env, **options)
+        return AgentSlots(self, num_envs, options)
 
 
 # ---- the trainer's thread
@@ -217,7 +219,7 @@ class AgentEnvironment(Environment):
 
     def configure(self, info: Mapping[str, Any]) -> None:
         raise ValueError(
-            f"{self.display_name} takes no env_info: its parameters are the fields of its config (TrainEnv.configured)"
+            f"{self.display_name} takes no env_info: its parameters are the fields of its config (TrainEnv.with_values)"
         )
 
     def reset(self) -> Observation:

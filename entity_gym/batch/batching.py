@@ -18,7 +18,7 @@ from entity_gym.actions import (
 )
 from entity_gym.actions.reading import NO_INDICES, Offer, pack_offers
 from entity_gym.batch.frame import Frame, FrameReader
-from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64, offsets_of
+from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, Metric, VecActionMask, VecObs
 from entity_gym.environment import Observation
 from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace, refusal, wrong_values
@@ -100,12 +100,12 @@ def batch_masks(frames: Sequence[Frame], reader: FrameReader) -> dict[str, VecAc
     }
 
 
-def _features(arrays: list[NDArray[np.float32]], width: int) -> RaggedBufferF32:
+def _features(arrays: list[NDArray[np.float32]], width: int) -> RaggedBuffer[np.float32]:
     values = np.concatenate(arrays) if arrays else np.zeros((0, width), dtype=np.float32)
-    return RaggedBufferF32.from_offsets(values, offsets_of(np.array([len(array) for array in arrays], np.int64)))
+    return RaggedBuffer(values, offsets_of(np.array([len(array) for array in arrays], np.int64)))
 
 
-def check_features(name: str, buffer: RaggedBufferF32, env_id: NDArray[np.int64], reader: FrameReader) -> None:
+def check_features(name: str, buffer: RaggedBuffer[np.float32], env_id: NDArray[np.int64], reader: FrameReader) -> None:
     """Raise a ValueError that names the first invalid feature of type `name`, if there is one."""
     values, whole, space = buffer.values, reader.whole_columns.get(name), reader.obs_space
     if np.isfinite(values).all() and (whole is None or not whole.wrong(values).any()):
@@ -147,18 +147,20 @@ def _scalars(
     return np.array(given).astype(dtype)
 
 
-def _visible(frames: Sequence[Frame], features: dict[str, RaggedBufferF32]) -> dict[str, RaggedBufferBool]:
+def _visible(
+    frames: Sequence[Frame], features: dict[str, RaggedBuffer[np.float32]]
+) -> dict[str, RaggedBuffer[np.bool_]]:
     visible = {}
     for name in features:
         if any(name in frame.visible and not frame.visible[name].all() for frame in frames):
             flags = [frame.visible.get(name, np.ones(len(frame.features[name]), dtype=np.bool_)) for frame in frames]
-            visible[name] = RaggedBufferBool.from_offsets(np.concatenate(flags)[:, None], features[name].offsets)
+            visible[name] = RaggedBuffer(np.concatenate(flags)[:, None], features[name].offsets)
     return visible
 
 
 def _ids(
-    frames: Sequence[Frame], features: Mapping[str, RaggedBufferF32], reader: FrameReader
-) -> dict[str, RaggedBufferI64]:
+    frames: Sequence[Frame], features: Mapping[str, RaggedBuffer[np.float32]], reader: FrameReader
+) -> dict[str, RaggedBuffer[np.int64]]:
     """Pack the ids of entities by type; {} if the frames have none."""
     if not frames or frames[0].numbers is None:
         return {}
@@ -171,8 +173,7 @@ def _ids(
             numbers.append(frame.numbers[start:end])
             start = end
     return {
-        name: RaggedBufferI64.from_offsets(np.concatenate(numbers)[:, None], features[name].offsets)
-        for name, numbers in parts.items()
+        name: RaggedBuffer(np.concatenate(numbers)[:, None], features[name].offsets) for name, numbers in parts.items()
     }
 
 
@@ -247,7 +248,5 @@ def _player_rewards(
             )
         rows.append(given.astype(np.float32))
     return {
-        PLAYER_REWARD: RaggedBuffer.from_offsets(
-            np.concatenate(rows), offsets_of(np.array([len(row) for row in rows], np.int64))
-        )
+        PLAYER_REWARD: RaggedBuffer(np.concatenate(rows), offsets_of(np.array([len(row) for row in rows], np.int64)))
     }

@@ -120,7 +120,7 @@ def unflatten(arrays: Mapping[Path, NDArray[Any]]) -> Tree:
         if last == OFFSETS:
             continue
         if last == VALUES:
-            column: Column = RaggedBuffer.from_offsets(array, arrays[(*folders, OFFSETS)])
+            column: Column = RaggedBuffer(array, arrays[(*folders, OFFSETS)])
             *folders, last = folders
         else:
             column = array

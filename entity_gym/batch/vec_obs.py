@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from entity_gym.batch import columns
 from entity_gym.batch.columns import Tree
-from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 
 
 @dataclass
@@ -55,9 +55,9 @@ class VecActionMask:
             (A * number of actees, 1), actor by actor. None where everything is open in every frame.
     """
 
-    actors: RaggedBufferI64
-    actees: RaggedBufferI64 | None = None
-    mask: RaggedBufferBool | None = None
+    actors: RaggedBuffer[np.int64]
+    actees: RaggedBuffer[np.int64] | None = None
+    mask: RaggedBuffer[np.bool_] | None = None
 
     @property
     def num_rows(self) -> NDArray[np.int64]:
@@ -65,12 +65,12 @@ class VecActionMask:
         actors = self.actors.size1()
         return actors if self.actees is None else actors * self.actees.size1()
 
-    def spelled_out(self, width: int) -> RaggedBufferBool:
+    def spelled_out(self, width: int) -> RaggedBuffer[np.bool_]:
         """The mask with `width` columns, all true where it is None."""
         if self.mask is not None:
             return self.mask
         rows = self.num_rows
-        return RaggedBufferBool.from_flattened(np.ones((int(rows.sum()), width), np.bool_), rows)
+        return RaggedBuffer.from_flattened(np.ones((int(rows.sum()), width), np.bool_), rows)
 
     def columns(self) -> Tree:
         """The columns that are not None, by name."""
@@ -94,7 +94,7 @@ PLAYER_REWARD = "player_reward"
 TARGET = "target:"
 
 #: One action of N frames, a sequence each: (A, 1) choices, or entity indices and -1 for nobody, or (A, n) numbers.
-VecAction = RaggedBufferI64 | RaggedBufferF32
+VecAction = RaggedBuffer[np.int64] | RaggedBuffer[np.float32]
 
 
 @dataclass
@@ -124,15 +124,15 @@ class VecObs:
             terminated only from pools that keep them. None if there are none. Nobody acts in them.
     """
 
-    features: dict[str, RaggedBufferF32]
+    features: dict[str, RaggedBuffer[np.float32]]
     action_masks: dict[str, VecActionMask]
     reward: NDArray[np.float32]
     done: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     env_id: NDArray[np.int64]
     elapsed_step: NDArray[np.int64]
-    visible: dict[str, RaggedBufferBool] = field(default_factory=dict)
-    ids: dict[str, RaggedBufferI64] = field(default_factory=dict)
+    visible: dict[str, RaggedBuffer[np.bool_]] = field(default_factory=dict)
+    ids: dict[str, RaggedBuffer[np.int64]] = field(default_factory=dict)
     arrays: dict[str, NDArray[Any] | RaggedBuffer[Any]] = field(default_factory=dict)
     end_of_episode_info: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     metrics: dict[str, Metric] = field(default_factory=dict)
@@ -231,10 +231,10 @@ def _with_all_columns(parts: Sequence[VecObs]) -> list[Tree]:
                 if name not in part.visible:
                     features = part.features[name]
                     everything = np.ones((features.items(), 1), np.bool_)
-                    tree["visible"][name] = RaggedBufferBool.from_offsets(everything, features.offsets)
+                    tree["visible"][name] = RaggedBuffer(everything, features.offsets)
     if any(PLAYER_REWARD in part.arrays for part in parts):
         for part, tree in zip(parts, trees, strict=True):
             if PLAYER_REWARD not in part.arrays:
                 nothing, offsets = np.zeros(0, np.float32), np.zeros(len(part) + 1, np.int64)
-                tree["arrays"][PLAYER_REWARD] = RaggedBuffer.from_offsets(nothing, offsets)
+                tree["arrays"][PLAYER_REWARD] = RaggedBuffer(nothing, offsets)
     return trees

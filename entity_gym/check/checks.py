@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import KINDS, ActionSpace
 from entity_gym.actions.choices import random_actions
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.check.loading import describe_error, error_place, refuse_batches
@@ -442,11 +443,11 @@ def wrong_actions(
         longer = np.concatenate([buffer.values, np.zeros((1, buffer.size2()), buffer.dtype)])
         offsets = buffer.offsets.copy()
         offsets[-1] += 1
-        yield "a value too many", {**good, name: type(buffer).from_offsets(longer, offsets)}
+        yield "a value too many", {**good, name: RaggedBuffer(longer, offsets)}
         if not len(buffer.values):
             continue
         for mistake, values in action_space[name].mistakes(buffer.values, obs.action_masks[name]):
-            yield mistake, {**good, name: type(buffer).from_offsets(values, buffer.offsets)}
+            yield mistake, {**good, name: RaggedBuffer(values, buffer.offsets)}
 
 
 def check_rare_actions(subject: Subject) -> str:
@@ -460,7 +461,7 @@ def check_rare_actions(subject: Subject) -> str:
         for step in range(1, TRIED_STEPS + 1):
             actions = random_actions(obs, rng, subject.action_space)
             rare = dict(subject.action_space[name].rare_choices(obs.action_masks[name]))
-            actions[name] = type(actions[name]).from_offsets(rare[what], actions[name].offsets)
+            actions[name] = RaggedBuffer(rare[what], actions[name].offsets)
             try:
                 obs = pool.act(actions)
             except Exception as error:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions.choices import random_actions
-from entity_gym.batch.ragged import RaggedBufferBool
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import Metric, VecAction, VecObs
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
@@ -194,10 +194,10 @@ def _final_difference(expected: VecObs, found: VecObs, obs_space: ObsSpace) -> t
     return int(np.flatnonzero(found.env_id == env_id)[0]), f"in the last observation of the episode, {text}"
 
 
-def _visible(obs: VecObs, name: str) -> RaggedBufferBool:
+def _visible(obs: VecObs, name: str) -> RaggedBuffer[np.bool_]:
     features = obs.features[name]
     everything = np.ones((len(features.values), 1), np.bool_)
-    return obs.visible.get(name, RaggedBufferBool.from_offsets(everything, features.offsets))
+    return obs.visible.get(name, RaggedBuffer(everything, features.offsets))
 
 
 def _rows(column: Any, row: int) -> NDArray[Any]:

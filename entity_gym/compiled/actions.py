@@ -18,7 +18,6 @@ from entity_gym.actions import (
     GlobalCategoricalActionSpace,
     SelectEntityActionSpace,
 )
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.compiled.declare import Entity, Kind, Slot, at_least_one, safe_name
 from entity_gym.errors import nearest
 
@@ -234,11 +233,6 @@ class ActionPlan:
         if action.masked and mask is not None:
             written["mask"] = mask
         return ActionPlan(name, attribute, space, tuple(lists), mask, numbers, written)
-
-    @property
-    def buffer(self) -> type[RaggedBufferI64] | type[RaggedBufferF32]:
-        """The class of the buffers with its choices."""
-        return RaggedBufferI64 if self.space.discrete else RaggedBufferF32
 
     @property
     def slots(self) -> list[Slot]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,13 +60,19 @@ class Description:
             ValueError: for a value that is unknown, of the wrong type, or refused by `check_parameters`.
         """
         name = type(self).__name__
-        values = dict(getattr(self, "values", self.defaults()))
+        values = dict(vars(self).get("values", self.defaults()))
         for key, value in given.items():
             if key not in values:
                 raise ValueError(f"{name} has no parameter {key!r}; {nearest(key, values)}")
             values[key] = _like(values[key], value, f"{name}: {key}", none_is_zero=key == "max_steps")
         type(self).check_parameters(SimpleNamespace(**values))
         return values
+
+    def with_values(self, given: Mapping[str, Any]) -> Self:
+        """Return the same description with other values of some parameters; errors as in `check_values`."""
+        twin = copy.copy(self)
+        twin.values = self.check_values(given)
+        return twin
 
     @staticmethod
     def check_parameters(p: Any) -> None:

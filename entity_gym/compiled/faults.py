@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from entity_gym.batch.batching import check_features
 from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.ragged import RaggedBufferF32
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.compiled.declare import Kind, Slot
 from entity_gym.compiled.layout import Layout
 from entity_gym.compiled.runtime import BAD_COUNT, BAD_INDEX, BAD_REWARD, FAULT, SLOT, VALUE, WHAT
@@ -52,7 +52,7 @@ def refuse_rows(slot: Slot, layout: Layout, slots: Slots, ids: NDArray[np.int64]
             is_global = slot.kind is Kind.GLOBAL_FEATURES
             name = GLOBAL_ENTITY if is_global else layout.entity_names[slot.owner]
             shown = rows[None] if is_global else rows[: counts[slot.owner]]
-            check_features(name, RaggedBufferF32.from_array(shown[None]), np.array([i]), reader)
+            check_features(name, RaggedBuffer.from_array(shown[None]), np.array([i]), reader)
             continue
         [action] = [each for each in layout.actions if each.attribute == slot.owner]
         columns = counts[action.lists[1].count] if action.space.selects else rows.shape[1]

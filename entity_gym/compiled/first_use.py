@@ -15,7 +15,7 @@ from entity_gym.compiled.build import Program
 from entity_gym.compiled.declare import Kind, Slot
 from entity_gym.compiled.description import Description
 from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.pools.slots import run_serially
+from entity_gym.pools.slots import SlotOptions, run_serially
 
 STEPS = 1000
 #: Worlds whose steps are slow as ordinary Python are played for so many seconds of this thread, but at least so many steps.
@@ -47,7 +47,7 @@ def check_first_use(env: Description, program: Program) -> None:
 
 def _play(env: Description) -> None:
     name = type(env).__name__
-    slots = CompiledSlots(env, 1, compile=False, final_observations="all")
+    slots = CompiledSlots(env, 1, SlotOptions(final_observations="all", compile=False))
     ids, rng, records = np.zeros(1, dtype=np.int64), np.random.default_rng(0), slots.slots["record"]
     before = {field: records[field].copy() for field in env.values}
     slots.reset(ids)

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions.choices import check_actions
-from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, Metric, VecAction, VecActionMask, VecObs
 from entity_gym.compiled import runtime
 from entity_gym.compiled.build import Program, build
@@ -33,10 +32,8 @@ from entity_gym.compiled.runtime import CHECK, COPY, OBSERVE, PLAN, RESET, STEP
 from entity_gym.pools.slots import (
     EnvIds,
     EnvSlots,
-    FinalObservations,
     Run,
-    check_final_observations,
-    check_num_envs,
+    SlotOptions,
     check_seed,
     check_state,
 )
@@ -113,10 +110,6 @@ class _Packed(NamedTuple):
     dtype: np.dtype[Any]
     row: tuple[int, ...]
     row_bytes: int
-    ragged: Any  # the class of its buffer
-
-
-_RAGGED = {("f", 1): RaggedBufferF32, ("l", 1): RaggedBufferI64, ("q", 1): RaggedBufferI64, ("?", 1): RaggedBufferBool}
 
 
 class CompiledSlots(EnvSlots):
@@ -125,11 +118,7 @@ class CompiledSlots(EnvSlots):
     Args:
         env: the environment with its parameters, or its class.
         num_envs: N.
-        first_env: number of the first environment, where these are part of a larger pool.
-        autoreset, final_observations: see `EnvSlots`.
-        compile: false runs the source as ordinary Python, with checks of array bounds.
-        boundscheck: compile these checks in.
-        num_workers: threads that may call `reset` and `step` at the same time.
+        options: see `SlotOptions`.
 
     Raises:
         CompileError: the source cannot be compiled.
@@ -141,28 +130,18 @@ class CompiledSlots(EnvSlots):
         self,
         env: Description | type[Description],
         num_envs: int,
-        *,
-        first_env: int = 0,
-        autoreset: bool = True,
-        final_observations: FinalObservations = "truncated",
-        compile: bool = True,
-        boundscheck: bool = False,
-        num_workers: int = 1,
+        options: SlotOptions = SlotOptions(),
     ) -> None:
-        check_num_envs(num_envs)
-        check_final_observations(final_observations)
         self.env = env() if isinstance(env, type) else env
-        self.autoreset, self.final_observations = autoreset, final_observations
-        self._num_envs, self._num_workers = num_envs, num_workers
-        self.program = build(type(self.env), compile=compile, boundscheck=boundscheck)
+        self.program = build(type(self.env), compile=options.compile, boundscheck=options.boundscheck)
         self.layout = self.program.layout
-        self._reader = FrameReader(self.env.obs_space(), self.env.action_space(), self.layout.name, first_env)
+        super().__init__(num_envs, options, self.env.obs_space(), self.env.action_space(), self.layout.name)
         self.slots = _new_arrays(self.layout, num_envs, self.layout.slots)
         settings = self.slots["settings"]
-        settings[runtime.AUTORESET] = autoreset
-        settings[runtime.KEEP_TRUNCATED] = final_observations == "truncated"
-        settings[runtime.KEEP_ALL] = final_observations == "all"
-        self._keeps_last = autoreset and final_observations != "none"
+        settings[runtime.AUTORESET] = options.autoreset
+        settings[runtime.KEEP_TRUNCATED] = options.final_observations == "truncated"
+        settings[runtime.KEEP_ALL] = options.final_observations == "all"
+        self._keeps_last = options.autoreset and options.final_observations != "none"
         for name in self.layout.metrics:
             self.slots[f"metric_{safe_name(name)}"].fill(np.nan)
         for name, value in self.env.values.items():
@@ -178,16 +157,15 @@ class CompiledSlots(EnvSlots):
         self._everyone: EnvIds | None = None  # the last `ids` that were all slots in order
         self._rooms = np.zeros(len(layout.columns), dtype=np.int64)
         arrays = {**slots, "rooms": self._rooms}
-        self._callers = [_Caller(self.program, self._num_envs, arrays) for _ in range(self._num_workers)]
+        self._callers = [_Caller(self.program, self._num_envs, arrays) for _ in range(self.options.num_workers)]
         places = self._callers[0].places
-        self._choices = [(action.name, action.buffer, action.space.width) for action in layout.actions]
+        self._choices = [(action.name, np.dtype(action.space.dtype), action.space.width) for action in layout.actions]
         columns = list(layout.columns)
         self._packed = []
         for slot in layout.packed:
             column = columns.index(slot.rows) if slot.rows else -1
             row_bytes = slot.dtype.itemsize * math.prod(slot.row)
-            place, ragged = places[f"packed_{slot.name}"], _RAGGED.get((slot.dtype.char, len(slot.row)), RaggedBuffer)
-            self._packed.append(_Packed(place, column, slot.dtype, slot.row, row_bytes, ragged))
+            self._packed.append(_Packed(places[f"packed_{slot.name}"], column, slot.dtype, slot.row, row_bytes))
         number = {slot.name: k for k, slot in enumerate(layout.packed)}
 
         def packed(slot: Slot | None) -> int:
@@ -213,9 +191,6 @@ class CompiledSlots(EnvSlots):
         self._info = {name: slots[f"info_{safe_name(name)}"] for name in layout.info}
         self._metrics = {name: slots[f"metric_{safe_name(name)}"] for name in layout.metrics}
         self._make_room(0, [0] * len(columns))
-
-    def __len__(self) -> int:
-        return self._num_envs
 
     def seed(self, seed: int) -> None:
         check_seed(seed)
@@ -357,12 +332,12 @@ class CompiledSlots(EnvSlots):
         if len(actions) != len(self._choices):
             return None
         arrays, num_starts = [], num_ids + 1
-        for name, buffer, width in self._choices:
+        for name, dtype, width in self._choices:
             given = actions.get(name)
-            if not isinstance(given, buffer):
+            if not isinstance(given, RaggedBuffer):
                 return None
             values, starts = given.values, given.offsets
-            if len(starts) != num_starts or values.shape[1] != width:
+            if len(starts) != num_starts or values.dtype != dtype or values.shape[1:] != (width,):
                 return None
             for array in (values, starts):
                 arrays.append(array if array.flags.carray else array.copy(order="C"))  # else compiled code takes none
@@ -397,7 +372,7 @@ class CompiledSlots(EnvSlots):
             ValueError: for a bad feature, or an actor whose every choice is closed.
         """
         caller, num_ids = self._callers[0], len(ids)
-        parts = max(1, self._num_workers - 1) if run is not None and num_ids >= _WORTH_SPLITTING else 1
+        parts = max(1, self.options.num_workers - 1) if run is not None and num_ids >= _WORTH_SPLITTING else 1
         block = self._take_block(num_ids)
         report = self._run(caller, todo | PLAN if parts > 1 else todo | PLAN | COPY, ids)
         if not report[runtime.COPIED]:
@@ -468,16 +443,16 @@ class CompiledSlots(EnvSlots):
         if self.layout.has_global_entity:
             rows.append(np.arange(num_ids + 1, dtype=np.int64))
         buffers, used = [], 0
-        for (_, column, _, _, row_bytes, ragged), array in zip(self._packed, packed, strict=True):
+        for (_, column, _, _, row_bytes), array in zip(self._packed, packed, strict=True):
             total = totals[column]
             used += total * row_bytes
-            buffers.append(ragged.unchecked(array[:total], rows[column]))
+            buffers.append(RaggedBuffer.unchecked(array[:total], rows[column]))
         if (
             self._blocks.size > 4 * used + 16 * offsets.size + 65536
         ):  # there were many more rows at some time: keep less
             self._make_room(num_ids, [total + total // 4 for total in totals[:-1]])
 
-        features: dict[str, RaggedBufferF32] = {}
+        features: dict[str, RaggedBuffer[np.float32]] = {}
         for name, number, column in self._features:
             features[name] = buffers[number] if number >= 0 else _featureless(rows[column])
         masks = {}
@@ -530,8 +505,8 @@ def _rows_of(ids: EnvIds, array: NDArray[Any]) -> NDArray[Any]:
     return array.take(ids, 0)
 
 
-def _featureless(offsets: NDArray[np.int64]) -> RaggedBufferF32:
-    return RaggedBufferF32.unchecked(np.empty((int(offsets[-1]), 0), dtype=np.float32), offsets)
+def _featureless(offsets: NDArray[np.int64]) -> RaggedBuffer[np.float32]:
+    return RaggedBuffer.unchecked(np.empty((int(offsets[-1]), 0), dtype=np.float32), offsets)
 
 
 def _new_arrays(layout: Layout, num_slots: int, slots: Sequence[Slot]) -> dict[str, NDArray[Any]]:

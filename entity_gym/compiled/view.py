@@ -13,6 +13,7 @@ from entity_gym.compiled.record import Record
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.environment import Observation
 from entity_gym.pools.one import ONLY, SlotEnvironment
+from entity_gym.pools.slots import SlotOptions
 
 
 class CompiledView(SlotEnvironment):
@@ -28,7 +29,7 @@ class CompiledView(SlotEnvironment):
     slots: CompiledSlots
 
     def __init__(self, env: Description, *, compile: bool = False) -> None:
-        super().__init__(CompiledSlots(env, 1, autoreset=False, compile=compile))
+        super().__init__(CompiledSlots(env, 1, SlotOptions(autoreset=False, compile=compile)))
         self.env = env
         self._seeded_by: np.random.Generator | None = None
 

@@ -11,7 +11,7 @@ import numpy as np
 from entity_gym.actions.choices import check_actions, frame_actions
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import Frame, FrameReader
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.saving import observation_to_state
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.check.trajectory import equal
@@ -136,8 +136,7 @@ class Session:
         buffers: dict[str, VecAction] = {}
         for name, space in self.reader.action_space.items():
             given = np.array(values.get(name, ()), dtype=space.dtype).reshape(-1, space.width)
-            buffer = RaggedBufferF32 if space.dtype == np.float32 else RaggedBufferI64
-            buffers[name] = buffer.from_flattened(given, [len(given)])
+            buffers[name] = RaggedBuffer.from_flattened(given, [len(given)])
         check_actions(buffers, self._batch(moment).action_masks, self.reader.action_space, self.reader.where)
         return frame_actions(buffers, 0, moment.frame.actions, moment.frame.ids, self.reader.action_space)
 

@@ -23,7 +23,7 @@ from entity_gym.actions import (
     SelectEntityActionSpace,
 )
 from entity_gym.actions.reading import EntityID
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, VecAction, VecActionMask, VecObs
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import nearest
@@ -200,5 +200,4 @@ def _choices(
             )
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
             values[rows] = given.reshape(len(rows), space.width).astype(space.dtype)
-    buffer = RaggedBufferI64 if space.discrete else RaggedBufferF32
-    return buffer.from_offsets(values, offered.actors.offsets)
+    return RaggedBuffer(values, offered.actors.offsets)

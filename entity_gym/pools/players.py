@@ -29,8 +29,6 @@ Shapes: N frames, P players, E entities of a type in all frames, A actors of an 
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
@@ -40,9 +38,9 @@ from numpy.typing import NDArray
 
 from entity_gym.actions.choices import check_lengths, check_names
 from entity_gym.batch.columns import keep_items
-from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecActionMask, VecObs
-from entity_gym.pools.pool import is_compiled
+from entity_gym.pools.source import EnvFactory, PythonSource, source_of
 
 
 class PlayerMapping:
@@ -136,38 +134,17 @@ class Opponents(Protocol):
 # ---- finding the mapping
 
 
-def players_of(source: object) -> PlayerMapping | None:
-    """Return the mapping of an environment, or None if it has none.
-
-    Args:
-        source: an `EnvSource`. The parameters of a Python environment are the arguments of its class or function, with their
-            defaults; a `functools.partial` may give some.
+def players_of(env: EnvFactory) -> PlayerMapping | None:
+    """Return the mapping of an environment with its parameters, or None if it has none.
 
     Raises:
         ValueError: the world says that it has less than one player.
     """
-    owner: Any = source
-    values: dict[str, Any] = {}
-    if is_compiled(source):
-        description = owner() if isinstance(owner, type) else owner
-        owner, values = type(description), dict(description.values)
-    elif isinstance(source, functools.partial):
-        owner, values = source.func, _arguments(source.func, source.args, source.keywords)
-    elif callable(source):
-        values = _arguments(source, (), {})
-    if not all(callable(getattr(owner, name, None)) for name in ("num_players", "players", "seen_by")):
+    source = source_of(env)
+    world = source.function if isinstance(source, PythonSource) else source
+    if not all(callable(getattr(world, name, None)) for name in ("num_players", "players", "seen_by")):
         return None
-    return PlayerMapping(owner, values)
-
-
-def _arguments(factory: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by name, defaults included."""
-    try:
-        bound = inspect.signature(factory).bind_partial(*args, **keywords)
-    except (TypeError, ValueError):  # some callables cannot be looked into
-        return dict(keywords)
-    bound.apply_defaults()
-    return dict(bound.arguments)
+    return PlayerMapping(world, source.values)
 
 
 # ---- taking frames apart, and putting actions together
@@ -179,7 +156,7 @@ class Part:
 
     seats: NDArray[np.int64]  # (N,) the player
     rows: Mapping[str, NDArray[np.bool_]]  # action -> (A,) true for its actors
-    actors: Mapping[str, RaggedBufferI64]  # action -> N sequences of its actors
+    actors: Mapping[str, RaggedBuffer[np.int64]]  # action -> N sequences of its actors
 
     def where(self, frame: int) -> str:
         """Return the name of a frame in messages."""
@@ -279,13 +256,13 @@ class Seating:
             joined[name] = first.unchecked(values, mask.actors.offsets)
         return joined
 
-    def _seen(self, seats: NDArray[np.int64], name: str, buffer: RaggedBufferF32) -> RaggedBufferF32:
+    def _seen(self, seats: NDArray[np.int64], name: str, buffer: RaggedBuffer[np.float32]) -> RaggedBuffer[np.float32]:
         if not buffer.values.size:
             return buffer
         seen = self.mapping.seen_by(np.repeat(seats, self._counts[name]), name, buffer.values)
-        return RaggedBufferF32.unchecked(seen, buffer.offsets)
+        return RaggedBuffer.unchecked(seen, buffer.offsets)
 
-    def _visible(self, seats: NDArray[np.int64]) -> dict[str, RaggedBufferBool]:
+    def _visible(self, seats: NDArray[np.int64]) -> dict[str, RaggedBuffer[np.bool_]]:
         """Return what the world hides from everybody and what it hides from these players; types without any are left out."""
         visible = {}
         for name, buffer in self.obs.features.items():
@@ -293,7 +270,7 @@ class Seating:
             if name in self.obs.visible:
                 flags = flags & self.obs.visible[name].values
             if not flags.all():
-                visible[name] = RaggedBufferBool.unchecked(flags, buffer.offsets)
+                visible[name] = RaggedBuffer.unchecked(flags, buffer.offsets)
         return visible
 
     def _owners_of(self, action: str, mask: VecActionMask) -> NDArray[np.int64]:
@@ -342,10 +319,10 @@ def _frames(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(offsets) - 1), offsets[1:] - offsets[:-1])
 
 
-def _own(mask: VecActionMask, rows: NDArray[np.bool_], actors: RaggedBufferI64) -> VecActionMask:
+def _own(mask: VecActionMask, rows: NDArray[np.bool_], actors: RaggedBuffer[np.int64]) -> VecActionMask:
     """Return the mask of the actors `rows` alone, which are `actors`."""
     if mask.actees is None:
-        open_ = None if mask.mask is None else RaggedBufferBool.unchecked(mask.mask.values[rows], actors.offsets)
+        open_ = None if mask.mask is None else RaggedBuffer.unchecked(mask.mask.values[rows], actors.offsets)
         return VecActionMask(actors, mask=open_)
     num_actees = mask.actees.size1()
     actees = keep_items(mask.actees, np.repeat(actors.size1() > 0, num_actees))  # with no actors there are no actees

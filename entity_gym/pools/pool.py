@@ -1,19 +1,18 @@
 """Pools: N environments that are stepped together or asynchronously.
 
-`make_slots` finds the way in which a kind of environment is stepped, `SlotVecEnv` is the pool over it, and the others are
-`SlotVecEnv` with arguments that suit users.
+`SlotVecEnv` is the pool over environments of any kind, and the others are `SlotVecEnv` with arguments that suit users.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +25,12 @@ from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import (
     EnvIds,
     EnvSlots,
-    FinalObservations,
-    SlotsFactory,
-    check_final_observations,
+    SlotOptions,
     check_num_envs,
     run_serially,
 )
+from entity_gym.pools.source import EnvFactory, source_of
+from entity_gym.pools.source import EnvSource as EnvSource
 from entity_gym.pools.vec_env import (
     EnvIdLike,
     EnvInfo,
@@ -55,17 +54,6 @@ from entity_gym.pools.workers import (
 )
 from entity_gym.spaces import ObsSpace
 
-if TYPE_CHECKING:  # it imports the compiler, which other environments need not wait for
-    from entity_gym.compiled import CompiledEnvironment
-
-#: All that pools are made from: a compiled environment (class, or instance with its parameters), the class of a Python
-#: environment or a function that makes one, a class of `EnvSlots` (with parameters as a `functools.partial`), or a
-#: `SlotsFactory`.
-EnvSource: TypeAlias = (
-    "CompiledEnvironment | type[CompiledEnvironment] | Callable[[], Environment] | type[EnvSlots]"
-    " | functools.partial[Any]"
-)
-
 #: num_threads="auto" uses several threads where they step the environments at least so many times as fast as one.
 WORTHWHILE = 1.2
 _ROUNDS = 5
@@ -75,61 +63,9 @@ _SECONDS = 2.0  # after which no other round is begun
 _READY, _LOST, _OVER = int(Status.READY), int(Status.LOST), int(Status.OVER)
 
 
-def make_slots(
-    env: EnvSource,
-    num_envs: int,
-    *,
-    first_env: int = 0,
-    autoreset: bool = True,
-    final_observations: FinalObservations = "truncated",
-    num_workers: int = 1,
-    compile: bool = True,
-    boundscheck: bool = False,
-    entity_ids: bool = False,
-) -> EnvSlots:
-    """Slots for any kind of environment; see `EnvSlots` and `ThreadedVecEnv` for the arguments.
-
-    Raises:
-        ValueError: for something that makes no environments.
-    """
-    given: Any = env  # whatever the annotation says, a user may give anything
-    common: dict[str, Any] = {
-        "first_env": first_env,
-        "autoreset": autoreset,
-        "final_observations": final_observations,
-        "entity_ids": entity_ids,
-    }
-    if is_compiled(given):
-        world = given() if isinstance(given, type) else given
-        del common["entity_ids"]  # compiled environments always have ids
-        slots: EnvSlots = world.make_slots(
-            num_envs, num_workers=num_workers, compile=compile, boundscheck=boundscheck, **common
-        )
-        return slots
-    if is_slots(given):
-        check_num_envs(num_envs)
-        check_final_observations(final_observations)
-        own: EnvSlots = given(num_envs, **common)
-        return own
-    if isinstance(given, SlotsFactory):
-        return given.make_slots(num_envs, **common)
-    if isinstance(given, Environment):
-        name = type(given).__name__
-        raise ValueError(f"env is one {name} object; give what makes one, such as the class {name}")
-    if not callable(given):
-        raise ValueError(f"env is {given!r:.200}; expected a compiled environment, or what makes a Python one")
-    return PythonSlots(given, num_envs, **common)
-
-
-def is_compiled(env: object) -> bool:
+def is_compiled(env: Any) -> bool:
     """True for a compiled environment, its class or an instance with its parameters."""
-    return hasattr(env, "as_environment")  # asked in this way, the compiler need not be imported
-
-
-def is_slots(env: object) -> bool:
-    """True for a class of `EnvSlots`, alone or as a `functools.partial` with its parameters."""
-    cls = env.func if isinstance(env, functools.partial) else env
-    return isinstance(cls, type) and issubclass(cls, EnvSlots)
+    return bool(getattr(env, "is_compiled", False))
 
 
 class SlotVecEnv(VecEnv):
@@ -342,7 +278,7 @@ class SlotVecEnv(VecEnv):
 
     def _mark_over(self, obs: VecObs) -> None:
         """Without autoreset: note whose episodes have ended."""
-        if not self.slots.autoreset and obs.done.any():
+        if not self.slots.options.autoreset and obs.done.any():
             self._statuses.of[obs.env_id[obs.done]] = _OVER
 
     def _submit(self, ids: EnvIds, do: Callable[[int, int, int], None]) -> None:
@@ -416,22 +352,17 @@ class ThreadedVecEnv(SlotVecEnv):
     thread, `recv` itself takes the steps that were sent, unless `background` gives them a thread of their own.
 
     Args:
-        env: what the environments are made from, of any kind; see `EnvSource`.
+        env: what the environments are made from, of any kind; see `EnvFactory`.
         num_envs: at least 1.
         num_threads: at least 1, the calling thread included. "auto": one, or one for each core if that turns out to be
             clearly faster: some random steps are timed, and undone.
         batch_size: how many environments `recv` returns. None: all.
         seed: see `VecEnv.reset`.
-        final_observations: the last observations to keep in `VecObs.final`.
-        compile: false runs a compiled environment's source as ordinary Python, for debugging.
-        boundscheck: check a compiled environment's array indices while it runs.
-        first_env: the number of environment 0 in seeds and messages, where this pool is a part of a larger one.
         thread_affinity_offset: bind the thread of slice t to core (offset + t) % cores. -1: leave it to the system. The
             calling thread, which has slice 0 of steps together, is never bound. Linux only.
-        entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
         background: with one thread, steps that are sent are taken by a thread of their own, so that the caller can do
             something else until `recv`.
-        autoreset: see `VecEnv`.
+        options: fields of `SlotOptions`, by name.
 
     Attributes:
         num_threads: the number of threads in use.
@@ -443,39 +374,27 @@ class ThreadedVecEnv(SlotVecEnv):
 
     def __init__(
         self,
-        env: EnvSource,
+        env: EnvFactory,
         num_envs: int,
         num_threads: int | Literal["auto"] = 1,
         batch_size: int | None = None,
         seed: int = 0,
-        final_observations: FinalObservations = "truncated",
-        compile: bool = True,
-        boundscheck: bool = False,
-        first_env: int = 0,
+        *,
         thread_affinity_offset: int = -1,
-        entity_ids: bool = False,
         background: bool = False,
-        autoreset: bool = True,
+        **options: Any,
     ) -> None:
         check_num_envs(num_envs)
         check_affinity(thread_affinity_offset)
-        if num_threads == "auto" and not autoreset:
+        slot_options = SlotOptions(**options)
+        if num_threads == "auto" and not slot_options.autoreset:
             raise ValueError(
                 "num_threads is 'auto', which tries steps with autoreset; give a number where there is none"
             )
         asked = len(usable_cores()) if num_threads == "auto" else check_num_threads(num_threads)
         most = min(asked, num_envs)
-        slots = make_slots(
-            env,
-            num_envs,
-            first_env=first_env,
-            autoreset=autoreset,
-            final_observations=final_observations,
-            num_workers=numbers_of_workers(most, background=background),
-            compile=compile,
-            boundscheck=boundscheck,
-            entity_ids=entity_ids,
-        )
+        num_workers = numbers_of_workers(most, background=background)
+        slots = source_of(env).make_slots(num_envs, replace(slot_options, num_workers=num_workers))
         self.num_threads, self.threads_report = most, f"num_threads={num_threads}"
         if num_threads == "auto":
             self.num_threads, reason = choose_num_threads(slots, most, seed)
@@ -498,7 +417,7 @@ class ListEnv(ThreadedVecEnv):
         options: those of `ThreadedVecEnv` that are not about threads, by name.
     """
 
-    def __init__(self, env: EnvSource, num_envs: int, seed: int = 0, **options: Any) -> None:
+    def __init__(self, env: EnvFactory, num_envs: int, seed: int = 0, **options: Any) -> None:
         super().__init__(env, num_envs, seed=seed, **options)
 
 

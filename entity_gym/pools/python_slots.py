@@ -15,17 +15,16 @@ from entity_gym.actions import Action
 from entity_gym.actions.choices import ActionsOfEach, check_actions
 from entity_gym.actions.reading import EntityID
 from entity_gym.batch.batching import batch_frames, batch_masks
-from entity_gym.batch.frame import Frame, FrameReader
+from entity_gym.batch.frame import Frame
 from entity_gym.batch.saving import observation_from_state, observation_to_state, plain_copy
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from entity_gym.environment import Environment, Observation
 from entity_gym.pools.slots import (
     EnvIds,
     EnvSlots,
-    FinalObservations,
     Run,
+    SlotOptions,
     check_distinct,
-    check_final_observations,
     check_num_envs,
     check_seed,
     check_state,
@@ -50,10 +49,7 @@ class PythonSlots(EnvSlots):
     Args:
         create_env: makes one environment; called `num_envs` times.
         num_envs: at least 1.
-        first_env: the number of environment 0 in seeds and messages, where this is a part of a larger pool.
-        autoreset: see `EnvSlots`.
-        final_observations: see `EnvSlots`.
-        entity_ids: fill in `VecObs.ids`.
+        options: see `SlotOptions`.
 
     Raises:
         ValueError: `create_env` makes something else, the same object twice, or environments whose spaces differ.
@@ -65,40 +61,44 @@ class PythonSlots(EnvSlots):
         self,
         create_env: Callable[[], Environment],
         num_envs: int,
-        *,
-        first_env: int = 0,
-        autoreset: bool = True,
-        final_observations: FinalObservations = "truncated",
-        entity_ids: bool = False,
+        options: SlotOptions = SlotOptions(),
     ) -> None:
         check_num_envs(num_envs)
-        check_final_observations(final_observations)
-        self.envs = [_checked(create_env()) for _ in range(num_envs)]
+        self.envs = [checked(create_env()) for _ in range(num_envs)]
         check_distinct(self.envs, "create_env returned")
-        self.first_env = first_env
-        self.autoreset = autoreset
-        self.final_observations = final_observations
+        first = self.envs[0]
+        super().__init__(
+            num_envs, options, first.obs_space(), first.action_space(), first.display_name or type(first).__name__
+        )
+        self._check_same_spaces()
         self._create_env = create_env
-        self._reader = _reader_of(self.envs, first_env)
         self._shown: list[_Shown | None] = [None] * num_envs
         self._pending: list[dict[str, Any] | None] = [None] * num_envs  # parameters that wait for the next episode
         # Attributes that `Environment.configure` itself has set, with their values before: no `state()` knows of them.
         self._originals: list[dict[str, Any]] = [{} for _ in range(num_envs)]
         # Numbers of the entities of the running episodes, by id; see `number_entities`.
-        self._numbers: list[dict[EntityID, int]] | None = [{} for _ in range(num_envs)] if entity_ids else None
+        self._numbers: list[dict[EntityID, int]] | None = [{} for _ in range(num_envs)] if options.entity_ids else None
         self._under_way: set[int] = set()  # environments whose own code is running
         self._collected: tuple[list[_Shown], dict[str, VecActionMask]] = ([], {})
-
-    def __len__(self) -> int:
-        return len(self.envs)
 
     def under_way(self) -> str:
         return ", ".join(map(self.where, sorted(self._under_way.copy()))) or super().under_way()
 
+    def _check_same_spaces(self) -> None:
+        """Raise a ValueError unless all environments have the same spaces."""
+        for i, env in enumerate(self.envs[1:], start=1):
+            for method, expected in (("obs_space", self.obs_space), ("action_space", self.action_space)):
+                given = getattr(env, method)()
+                if given is not expected and given != expected:
+                    raise ValueError(
+                        f"{self.where(i)}: {method}() returned {given!r:.300}, and that of {self.where(0)} "
+                        f"{expected!r:.300}; environments of one pool must have the same spaces"
+                    )
+
     def seed(self, seed: int) -> None:
         check_seed(seed)
         for i, env in enumerate(self.envs):
-            self._call(i, env.reseed, seed, self.first_env + i)
+            self._call(i, env.reseed, seed, self.options.first_env + i)
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
         for i, info in zip(ids.tolist(), env_info, strict=True):
@@ -223,14 +223,7 @@ class PythonSlots(EnvSlots):
 
     def _another(self) -> PythonSlots:
         """New slots, made as these were."""
-        return PythonSlots(
-            self._create_env,
-            len(self),
-            first_env=self.first_env,
-            autoreset=self.autoreset,
-            final_observations=self.final_observations,
-            entity_ids=self._numbers is not None,
-        )
+        return PythonSlots(self._create_env, len(self), self.options)
 
     def close(self) -> None:
         errors = []
@@ -253,7 +246,9 @@ class PythonSlots(EnvSlots):
         """Read the observation of environment `i`; without `goes_on`, step 0 begins an episode."""
         if elapsed == 0 and self._numbers is not None and not goes_on:
             self._numbers[i] = {}
-        self._shown[i] = _Shown(obs, self._read(i, obs, is_last=obs.done and not self.autoreset), elapsed, final)
+        self._shown[i] = _Shown(
+            obs, self._read(i, obs, is_last=obs.done and not self.options.autoreset), elapsed, final
+        )
 
     def _read(self, i: int, obs: Observation, *, is_last: bool) -> Frame:
         return self._reader.read(obs, i, is_last=is_last, numbers=None if self._numbers is None else self._numbers[i])
@@ -307,10 +302,11 @@ class PythonSlots(EnvSlots):
         # Copies, since `reset` may write the next episode into the arrays and dictionaries of this one.
         own = {name: plain_copy(getattr(last, name)) for name in _OF_A_STEP}
         last = replace(last, **own, targets=plain_copy(last.targets))
-        if not self.autoreset:
+        if not self.options.autoreset:
             return last, elapsed, None
         final = None
-        if self.final_observations == "all" or (self.final_observations == "truncated" and last.truncated):
+        kept = self.options.final_observations
+        if kept == "all" or (kept == "truncated" and last.truncated):
             final = _Shown(last, self._read(i, last, is_last=True).copy(), elapsed)
         first = replace(self._reset(i), done=True, **own)
         return first, 0, final
@@ -329,23 +325,9 @@ class PythonSlots(EnvSlots):
             self._under_way.discard(i)
 
 
-def _checked(env: Any) -> Environment:
+def checked(env: Any) -> Environment:
+    """Return `env`; raises ValueError unless it is an `Environment`."""
     if isinstance(env, Environment):
         return env
     hint = "; give the pool the compiled environment itself" if hasattr(env, "as_environment") else ""
     raise ValueError(f"create_env returned {type(env).__name__}; it must return an entity_gym.Environment{hint}")
-
-
-def _reader_of(envs: Sequence[Environment], first_env: int) -> FrameReader:
-    """Make the reader for environments, which must share their spaces."""
-    first = envs[0]
-    reader = FrameReader(first.obs_space(), first.action_space(), first.display_name or type(first).__name__, first_env)
-    for i, env in enumerate(envs[1:], start=1):
-        for method, expected in (("obs_space", reader.obs_space), ("action_space", reader.action_space)):
-            given = getattr(env, method)()
-            if given is not expected and given != expected:
-                raise ValueError(
-                    f"{reader.where(i)}: {method}() returned {given!r:.300}, and that of {reader.where(0)} "
-                    f"{expected!r:.300}; environments of one pool must have the same spaces"
-                )
-    return reader

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol, Self, get_args, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,6 @@ from entity_gym.actions import ActionSpace
 from entity_gym.actions.reading import EntityID
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.environment import Environment
 from entity_gym.spaces import ObsSpace
 
 #: Which last observations are kept in `VecObs.final`: those needed to bootstrap from, all, or none.
@@ -31,6 +31,40 @@ Run = Callable[[Callable[[int], None], int], None]
 EnvIds = NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class SlotOptions:
+    """The options of environments that are stepped together.
+
+    Attributes:
+        first_env: the number of environment 0 in seeds and messages, where these are a part of a larger pool.
+        autoreset: after the last step of an episode the first observation of the next one is shown, with the finished
+            episode's reward, done, truncated, info and metrics. Otherwise the last observation itself is shown, which offers
+            no actions, and the environment must be reset before it is stepped again.
+        final_observations: which last observations are kept in `VecObs.final`; without autoreset, none.
+        entity_ids: fill in `VecObs.ids`, with -1 for entities without an id.
+        compile: false runs a compiled environment's source as ordinary Python, with checks of array bounds.
+        boundscheck: compile these checks in.
+        num_workers: threads that may step the environments at the same time.
+
+    Raises:
+        ValueError: for `final_observations` that are none.
+    """
+
+    first_env: int = 0
+    autoreset: bool = True
+    final_observations: FinalObservations = "truncated"
+    entity_ids: bool = False
+    compile: bool = True
+    boundscheck: bool = False
+    num_workers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.final_observations not in get_args(FinalObservations):
+            raise ValueError(
+                f"final_observations is {self.final_observations!r}; allowed: {get_args(FinalObservations)}"
+            )
+
+
 def run_serially(fn: Callable[[int], None], n: int) -> None:
     """Call fn(0) ... fn(n - 1), one after the other."""
     for k in range(n):
@@ -40,10 +74,10 @@ def run_serially(fn: Callable[[int], None], n: int) -> None:
 class EnvSlots(ABC):
     """N environments of one kind, each with what it last showed.
 
-    Pools take a subclass wherever they take what makes an environment, as long as its constructor takes `num_envs`, and by
-    name `first_env`, `autoreset`, `final_observations` and `entity_ids`; further parameters are the world's own. So a world
-    over NumPy arrays is stepped as a whole, as `examples/walks.py` shows. It keeps arrays with a row for each environment,
-    makes `_reader`, a `FrameReader` of its spaces and its name, and reads and writes only the rows that it is asked for.
+    Pools take a subclass wherever they take what makes an environment, as long as its constructor takes `num_envs` and
+    `options`; further parameters are the world's own. So a world over NumPy arrays is stepped as a whole, as
+    `examples/walks.py` shows. It keeps arrays with a row for each environment, and reads and writes only the rows that it is
+    asked for.
     `ids` are (n,) int64 and below N, each at most once. Actions are n sequences of (A, 1) int64 or (A, F) float32, for the A
     actors that the last observation of the environment offered. An observation is a `VecObs` of n frames; in one that ends
     an episode nobody acts.
@@ -55,24 +89,31 @@ class EnvSlots(ABC):
 
     Args:
         num_envs: N, at least 1.
-        first_env: the number of environment 0 in seeds and messages, where this is a part of a larger pool.
-        entity_ids: fill in `VecObs.ids`, with -1 for entities without an id.
+        options: see `SlotOptions`.
+        obs_space: of the environments.
+        action_space: their actions by name.
+        environment: the name of their class in messages.
 
-    Attributes:
-        autoreset: after the last step of an episode the slot shows the first observation of the next one, with the finished
-            episode's reward, done, truncated, info and metrics. Otherwise it shows the last observation itself, which
-            offers no actions, and must be reset before it is stepped again.
-        final_observations: which last observations `collect` gives in `VecObs.final`; without autoreset, none.
+    Raises:
+        ValueError: if there are no environments, or spaces are none.
     """
 
     #: Whether steps that nobody waits for are best handed out one environment at a time (they are slow, and differ), rather
     #: than as one chunk for each worker (they take microseconds).
     one_by_one: ClassVar[bool]
 
-    autoreset: bool
-    final_observations: FinalObservations
-
-    _reader: FrameReader
+    def __init__(
+        self,
+        num_envs: int,
+        options: SlotOptions,
+        obs_space: ObsSpace,
+        action_space: Mapping[str, ActionSpace],
+        environment: str,
+    ) -> None:
+        check_num_envs(num_envs)
+        self.options = options
+        self._num_envs = num_envs
+        self._reader = FrameReader(obs_space, action_space, environment, options.first_env)
 
     @property
     def obs_space(self) -> ObsSpace:
@@ -84,9 +125,9 @@ class EnvSlots(ABC):
         """Return their action spaces by name."""
         return self._reader.action_space
 
-    @abstractmethod
     def __len__(self) -> int:
         """The number of environments."""
+        return self._num_envs
 
     def where(self, i: int) -> str:
         """Return the name of environment `i` in messages, such as "MineSweeper (environment 3)"; counts from `first_env`."""
@@ -203,28 +244,6 @@ class EnvSlots(ABC):
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release the environments. May be called twice."""
-
-
-@runtime_checkable
-class SlotsFactory(Protocol):
-    """Makes environments with slots of their own, because they are stepped together or read in another way.
-
-    Pools take it wherever they take what makes a Python environment; called, it makes one.
-    """
-
-    def __call__(self) -> Environment:
-        """One environment alone."""
-
-    def make_slots(
-        self, num_envs: int, *, first_env: int, autoreset: bool, final_observations: FinalObservations, entity_ids: bool
-    ) -> EnvSlots:
-        """Slots for several; arguments as in `EnvSlots`, and `first_env` is the number of the first in seeds and messages."""
-
-
-def check_final_observations(given: str) -> None:
-    """Raise a ValueError unless `given` is one of `FinalObservations`."""
-    if given not in get_args(FinalObservations):
-        raise ValueError(f"final_observations is {given!r}; allowed: {get_args(FinalObservations)}")
 
 
 def check_num_envs(given: int) -> None:

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from entity_gym.batch.packing import pack
 from rogue_net.batch.crossing import to_device
+from rogue_net.batch.packing import pack
 from rogue_net.batch.ragged import RaggedTensor, sequence_of_item
 
 

@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from rogue_net.batch.crossing import is_on, to_device
 from rogue_net.batch.frames import Frames
 from rogue_net.batch.masks import ActionMask, Change, cat_masks
 from rogue_net.batch.ragged import Cat, Cuts, Gather, RaggedTensor
 
-Buffer = RaggedBufferF32 | RaggedBufferI64 | RaggedBufferBool
+Buffer = RaggedBuffer[np.float32] | RaggedBuffer[np.int64] | RaggedBuffer[np.bool_]
 
 
 class ActionTokens(NamedTuple):

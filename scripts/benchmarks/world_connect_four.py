@@ -24,7 +24,7 @@ from enn_ppo.eval.episodes import play_episodes, summarize
 from enn_ppo.eval.policy import Policy
 from enn_ppo.settings.config import EvalConfig
 from entity_gym.actions.choices import random_actions
-from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.players import players_of
 from entity_gym.pools.pool import ThreadedVecEnv
@@ -125,7 +125,7 @@ class Script:
         for frame in np.flatnonzero(np.diff(offsets)):
             own, every = board_of(_pieces(obs, frame, int(obs.action_masks[name].actors.values[offsets[frame], 0])))
             values[offsets[frame], 0] = choose(own, every, DEPTHS[self._name], self._rng)
-        return {name: RaggedBufferI64.from_offsets(values, offsets)}
+        return {name: RaggedBuffer(values, offsets)}
 
     def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
         """Name of the opponent in each environment."""

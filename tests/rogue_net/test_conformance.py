@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.spaces import GLOBAL_ENTITY
 from rogue_net import ObsBatch, RaggedTensor, RogueNet
@@ -37,8 +37,8 @@ class Recording(NamedTuple):
     given: dict[str, Any]  # the description, in rogue-net's words
     weights: dict[str, Tensor]
 
-    def ragged(self, kind: Any, key: str) -> Any:
-        return kind.from_flattened(self.arrays[f"{key}/values"], self.arrays[f"{key}/lengths"])
+    def ragged(self, key: str) -> Any:
+        return RaggedBuffer.from_flattened(self.arrays[f"{key}/values"], self.arrays[f"{key}/lengths"])
 
     def under(self, part: str) -> dict[str, NDArray[Any]]:
         return {key.split("/")[1]: array for key, array in self.arrays.items() if key.startswith(f"{part}/")}
@@ -61,22 +61,22 @@ def make_net(recording: Recording, backend: str = "reference") -> RogueNet:
 
 
 def make_batch(recording: Recording) -> ObsBatch:
-    features = {name: recording.ragged(RaggedBufferF32, f"features/{name}") for name in recording.under("features")}
+    features = {name: recording.ragged(f"features/{name}") for name in recording.under("features")}
     if joins_globals(recording.given):
         everywhere = features.pop(GLOBAL_ENTITY).values
         for name, own in features.items():
             joined = np.concatenate([own.values, np.repeat(everywhere, own.size1(), axis=0)], axis=1)
-            features[name] = RaggedBufferF32.from_flattened(joined, own.size1())
+            features[name] = RaggedBuffer.from_flattened(joined, own.size1())
     masks: dict[str, Any] = {}
     for name, space in recording.given["action_space"].items():
-        actors = recording.ragged(RaggedBufferI64, f"actors/{name}")
+        actors = recording.ragged(f"actors/{name}")
         if space["kind"] == "select_entity":
-            masks[name] = VecActionMask(actors, recording.ragged(RaggedBufferI64, f"actees/{name}"))
+            masks[name] = VecActionMask(actors, recording.ragged(f"actees/{name}"))
         else:
             mask = recording.arrays.get(f"mask/{name}")
             lengths = recording.arrays[f"actors/{name}/lengths"]
             masks[name] = VecActionMask(
-                actors, mask=None if mask is None else RaggedBufferBool.from_flattened(mask, lengths)
+                actors, mask=None if mask is None else RaggedBuffer.from_flattened(mask, lengths)
             )
     frames = len(next(iter(features.values())))
     nothing = np.zeros(frames)
@@ -89,9 +89,7 @@ def make_batch(recording: Recording) -> ObsBatch:
             truncated=nothing.astype(bool),
             env_id=np.arange(frames),
             elapsed_step=nothing.astype(np.int64),
-            visible={
-                name: recording.ragged(RaggedBufferBool, f"visible/{name}") for name in recording.under("visible")
-            },
+            visible={name: recording.ragged(f"visible/{name}") for name in recording.under("visible")},
         )
     )
 

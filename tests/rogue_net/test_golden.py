@@ -22,8 +22,8 @@ from entity_gym import (
 from entity_gym.actions.choices import frame_actions
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.packing import pack
 from rogue_net import ActResult, ObsBatch, RaggedTensor
+from rogue_net.batch.packing import pack
 from rogue_net.heads.heads import ActionHead, CategoricalHead, SelectEntityHead
 from rogue_net.heads.readout import Readout
 from tests.entity_gym.envs.minesweeper_python import ACTION_SPACE, FIRE, MOVE, OBS_SPACE, PythonMineSweeper

@@ -14,7 +14,7 @@ from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.train import train
 from entity_gym.actions.choices import random_actions
-from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.bridges.remote import ProgramError, program_worlds
 from entity_gym.pools.pool import ThreadedVecEnv
 from tests.enn_ppo.served import Running
@@ -52,9 +52,9 @@ def counting(folder: Path, in_act: str = "", transport: str = "stdio") -> Thread
     return ThreadedVecEnv(program_worlds(command=["node", str(file)], transport=transport), 2)
 
 
-def add(*amounts: int) -> dict[str, RaggedBufferI64]:
+def add(*amounts: int) -> dict[str, RaggedBuffer[np.int64]]:
     values = np.array(amounts, dtype=np.int64)[:, None]
-    return {"add": RaggedBufferI64.from_offsets(values, np.arange(len(amounts) + 1))}
+    return {"add": RaggedBuffer(values, np.arange(len(amounts) + 1))}
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from enn_ppo.eval.policy import Policy
 from enn_ppo.training.self_play.snapshots import snapshot_path, snapshots_of
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import random_actions
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.players import Opponents
 from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
@@ -177,7 +178,7 @@ class PolicyOpponents:
                 offsets = obs.action_masks[name].actors.offsets
                 if name not in actions:
                     values = np.empty((offsets[-1], chosen.values.shape[1]), chosen.values.dtype)
-                    actions[name] = type(chosen).from_offsets(values, offsets)
+                    actions[name] = RaggedBuffer(values, offsets)
                 rows = np.repeat(faced == number, np.diff(offsets))
                 actions[name].values[rows] = chosen.values
         return actions

@@ -67,6 +67,8 @@ class GymActions:
 
     Attributes:
         firsts: action -> the number that its choice "0" stands for.
+        counts: action -> number of its choices; actions of real numbers are left out.
+        tree: the names of the actions in the form of the space: one name, or a list or dictionary of such trees.
 
     Raises:
         ValueError: for a space that has no such form, naming it and what to do.
@@ -75,7 +77,9 @@ class GymActions:
     def __init__(self, space: Any) -> None:
         self.action_space: dict[str, ActionSpace] = {}
         self.firsts: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
         self._node = self._node_of(space, "")
+        self.tree: Any = self._node.tree
         if not self.action_space:
             raise ValueError("the action space holds no action")
 
@@ -116,7 +120,7 @@ class GymActions:
         names = numbered(name, shape_of(space))
         for each, count, first in zip(names, counts, firsts.tolist(), strict=True):
             self._add(each, _categorical(count, each))
-            self.firsts[each] = first
+            self.firsts[each], self.counts[each] = first, count
         dtype = None if kind == "Discrete" else np.dtype(space.dtype or np.int64)
         return _Choices(names, counts, firsts, shape_of(space), dtype, name)
 
@@ -138,6 +142,10 @@ class _Choices:
     shape: tuple[int, ...]
     dtype: np.dtype[Any] | None
     path: str
+
+    @property
+    def tree(self) -> Any:
+        return self.names[0] if self.dtype is None else self.names
 
     def decode(self, chosen: Chosen, n: int) -> list[Any]:
         if self.dtype is None:
@@ -170,7 +178,8 @@ class _Numbers:
     """A Box of real numbers."""
 
     def __init__(self, name: str, space: Any) -> None:
-        self._name, self._shape, self._dtype = name, shape_of(space), np.dtype(space.dtype)
+        self.tree = self._name = name
+        self._shape, self._dtype = shape_of(space), np.dtype(space.dtype)
         self._low = np.broadcast_to(space.low, self._shape).astype(self._dtype)
         self._high = np.broadcast_to(space.high, self._shape).astype(self._dtype)
 
@@ -191,6 +200,11 @@ class _Group:
     members: Mapping[Any, Any]
     path: str
     is_tuple: bool
+
+    @property
+    def tree(self) -> Any:
+        trees = {key: node.tree for key, node in self.members.items()}
+        return list(trees.values()) if self.is_tuple else trees
 
     def decode(self, chosen: Chosen, n: int) -> list[Any]:
         parts = [node.decode(chosen, n) for node in self.members.values()]

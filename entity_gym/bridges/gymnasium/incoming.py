@@ -38,10 +38,9 @@ from entity_gym.actions import (
 )
 from entity_gym.actions.choices import check_actions
 from entity_gym.batch.batching import check_features
-from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64, offsets_of
+from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
-from entity_gym.bridges.gymnasium.actions import GymActions, Masks, warn_of_masks
+from entity_gym.bridges.gymnasium.actions import GymActions, Masks
 from entity_gym.bridges.gymnasium.observations import (
     AGENT,
     Features,
@@ -61,6 +60,7 @@ from entity_gym.bridges.incoming import (
     parameters_of,
 )
 from entity_gym.bridges.installed import packages_using, registered_ids
+from entity_gym.bridges.masks import IN_INFO, MaskReader
 from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment
 from entity_gym.bridges.views.reading import FLAT, Numbers, ViewReader
 from entity_gym.bridges.views.view import View, load_view
@@ -73,25 +73,23 @@ from entity_gym.pools.slots import (
     EnvSlots,
     FinalObservations,
     Run,
+    SlotOptions,
     check_distinct,
-    check_final_observations,
     check_num_envs,
     check_seed,
 )
+from entity_gym.pools.source import EnvSource, own_values
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.registry import import_module, own_values
+from entity_gym.registry import import_module
 from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace
 
 #: How messages call the argument that names an environment.
 _OPTION = "the Gymnasium environment"
 #: Namespace of environment ids -> pip package, where the two names differ.
 _PACKAGES = {"ALE": "ale-py"}
-#: Key of the info of a step: which actions are open.
-ACTION_MASK = "action_mask"
 #: Key of the info of a step in Gymnasium's toy text: the probability of the last transition, which is no result of an episode.
 _PROBABILITY, _TOY_TEXT = "prob", "gymnasium.envs.toy_text."
 _CUT = "TimeLimit.truncated"
-_CLOSED_BY = f'info["{ACTION_MASK}"], or by the {ACTION_MASK} of a view'
 
 #: Attribute of the environment -> advice for an environment whose space changes between episodes.
 _IF_IT_VARIES = {
@@ -176,8 +174,8 @@ def gymnasium_worlds(env: Any, wrappers: Sequence[str | Wrapper] = (), **kwargs:
     return GymFactory(env, GymOptions(**options), wrappers, **kwargs)
 
 
-class GymFactory:
-    """Makes Gymnasium environments for any pool (a `SlotsFactory`): one alone, or several with slots of their own.
+class GymFactory(EnvSource):
+    """Makes Gymnasium environments for any pool : one alone, or several with slots of their own.
 
     Args:
         env: as in `from_gymnasium`.
@@ -223,34 +221,23 @@ class GymFactory:
     def num_instances(self) -> int | None:
         return None if self._instances is None else len(self._instances)
 
-    def __call__(self) -> Environment:
-        """Make one environment alone."""
+    def as_environment(self) -> Environment:
         (env,) = self._made(0, 1)
         return self._of_agents(env) if self._has_agents(env) else GymnasiumEnvironment(GymWorld(env, self._options))
 
     def make_slots(
         self,
         num_envs: int,
-        *,
-        first_env: int = 0,
-        autoreset: bool = True,
-        final_observations: FinalObservations = "truncated",
-        entity_ids: bool = False,
+        options: SlotOptions = SlotOptions(),
     ) -> EnvSlots:
         """Make slots of several environments; arguments as in `EnvSlots`. All entities have the id -1."""
         check_num_envs(num_envs)
-        envs = self._made(first_env, num_envs)
-        common: dict[str, Any] = {
-            "first_env": first_env,
-            "autoreset": autoreset,
-            "final_observations": final_observations,
-            "entity_ids": entity_ids,
-        }
+        envs = self._made(options.first_env, num_envs)
         try:
             if self._has_agents(envs[0]):
                 each = iter(envs)
-                return PythonSlots(lambda: self._of_agents(next(each)), num_envs, **common)
-            return GymSlots([GymWorld(env, self._options) for env in envs], **common)
+                return PythonSlots(lambda: self._of_agents(next(each)), num_envs, options)
+            return GymSlots([GymWorld(env, self._options) for env in envs], options)
         except BaseException:
             if self._make is not None:
                 _close(envs)
@@ -298,7 +285,7 @@ class GymWorld:
     Attributes:
         where: the name of the environment in messages.
         warns: warn, once, if the environment cannot be seeded.
-        seeks_masks: warn, once, if something looks like an action mask and closes nothing, until the first step.
+        masks: reads the masks of its actions.
 
     Raises:
         ValueError: if it is no such environment, or has spaces that have no form as entities.
@@ -308,9 +295,9 @@ class GymWorld:
         check_is_gym(env)
         self.env = env
         self.name = self.where = name_of(env)
-        self.warns = self.seeks_masks = True
+        self.warns = True
         is_toy_text = type(getattr(env, "unwrapped", env)).__module__.startswith(_TOY_TEXT)
-        self._no_results = {ACTION_MASK, _PROBABILITY} if is_toy_text else {ACTION_MASK}
+        self._no_results = {*IN_INFO, *([_PROBABILITY] if is_toy_text else [])}
         self._seed: int | None = None
         self._options: dict[str, Any] = {}
         self._declared = {side: _declared(env, side) for side in ("observation_space", "action_space")}
@@ -332,10 +319,13 @@ class GymWorld:
             with making(self.name):
                 shown = self._reset()[0]
         try:
-            self._space = space = infer_space(shown) if space is None else space
+            space = infer_space(shown) if space is None else space
             self.actions = GymActions(action_space)
             self.action_space: Mapping[str, ActionSpace] = self.actions.action_space
-            self.view = None if options.view is None else ViewReader(load_view(options.view), space)
+            view = None if options.view is None else load_view(options.view)
+            self.masks = MaskReader(self.name, self.actions, space, env, view)
+            space = self.masks.space
+            self.view = None if view is None else ViewReader(view, space)
             self.observations: GymObservations | ViewReader
             if self.view is None:
                 self.observations = GymObservations(space, global_features=options.global_features)
@@ -372,7 +362,7 @@ class GymWorld:
                     f"holds all {_IF_IT_VARIES[side]}"
                 )
         self._write(observation, to, "reset")
-        return self._masks(info, "reset")
+        return self._masks(observation, info, "reset")
 
     def step(
         self, action: Any, to: MutableMapping[str, Features]
@@ -397,7 +387,7 @@ class GymWorld:
         if type(info) is not dict and not isinstance(info, Mapping):
             raise ValueError(f"{self.where}: step() returned the info {info!r:.200}; expected a dictionary")
         self._write(observation, to, "step")
-        masks = self._masks(info, "step") if info and not (terminated or truncated) else {}
+        masks = {} if terminated or truncated else self._masks(observation, info, "step")
         return reward, terminated, truncated and not terminated, info, masks
 
     def results(self, info: Mapping[str, Any]) -> dict[str, Any]:
@@ -460,22 +450,15 @@ class GymWorld:
 
     def _write(self, observation: Any, to: MutableMapping[str, Features], method: str) -> None:
         try:
-            self.observations.write(observation, to)
+            self.observations.write(self.masks.rest(observation), to)
         except ValueError as error:
             raise ValueError(f"{self.where}: {method}() does not fit {self._expected}: {error}") from None
 
-    def _masks(self, info: Mapping[str, Any], method: str) -> Masks:
-        given = info.get(ACTION_MASK)
-        if self.seeks_masks:
-            is_used = given is not None or (self.view is not None and self.view.view.action_mask is not None)
-            told = is_used or warn_of_masks(self.name, self.env, self._space, info, _CLOSED_BY)
-            self.seeks_masks = method == "reset" and not told
-        if given is None:
-            return {}
+    def _masks(self, observation: Any, info: Mapping[str, Any], method: str) -> Masks:
         try:
-            return self.actions.masks(given)
+            return self.masks.read(observation, info)
         except ValueError as error:
-            raise ValueError(f"{self.where}: the info of {method}(): {error}") from None
+            raise ValueError(f"{self.where}: {method}(): {error}") from None
 
     def _as_five(self, result: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Convert the result of an older `step`."""
@@ -573,6 +556,11 @@ class GymnasiumEnvironment(Environment):
         self.display_name = self.world.name  # by messages of pools
 
     @property
+    def found_masks(self) -> str:
+        """The place of the action masks, such as 'info["action_mask"]'; "" if none was found up to now."""
+        return self.world.masks.found
+
+    @property
     def left_out(self) -> list[str]:
         """Names of the numbers of an observation that a view shows nowhere."""
         return [] if self.world.view is None else self.world.view.left_out
@@ -586,7 +574,7 @@ class GymnasiumEnvironment(Environment):
     def reseed(self, seed: int, number: int) -> None:
         super().reseed(seed, number)
         self.world.where = f"{self.world.name} (environment {number})"
-        self.world.seeks_masks &= number == 0  # one warning for all
+        self.world.masks.is_quiet = number != 0  # one line for all
         self.world.reseed(seed + number)
 
     def configure(self, info: Mapping[str, Any]) -> None:
@@ -688,24 +676,17 @@ class GymSlots(EnvSlots):
     def __init__(
         self,
         worlds: Sequence[GymWorld],
-        *,
-        first_env: int = 0,
-        autoreset: bool = True,
-        final_observations: FinalObservations = "truncated",
-        entity_ids: bool = False,
+        options: SlotOptions = SlotOptions(),
     ) -> None:
-        check_final_observations(final_observations)
         self.worlds = list(worlds)
-        self.first_env, self.autoreset, self.final_observations = first_env, autoreset, final_observations
-        self.entity_ids = entity_ids
         first = self.worlds[0]
         self._observations, self._actions, self._view = first.observations, first.actions, first.view
-        self._reader = FrameReader(self._observations.obs_space, first.action_space, first.name, first_env)
+        super().__init__(len(self.worlds), options, self._observations.obs_space, first.action_space, first.name)
         for i, world in enumerate(self.worlds):
             _check_same(first, world, i)
             world.where = self.where(i)
             world.warns = i == 0  # one warning for all
-            world.seeks_masks = first_env + i == 0
+            world.masks.is_quiet = options.first_env + i != 0
         self._empty = self._observations.empty()
         fixed = [name for name, count in self._observations.counts.items() if count is not None]
         # Entity type of which there is always one, or FLAT -> (N, F).
@@ -723,13 +704,10 @@ class GymSlots(EnvSlots):
         self._finals: dict[int, tuple[VecObs, int]] = {}  # environment -> last observations, and its row there
         self._collected: tuple[EnvIds, dict[str, VecActionMask]] | None = None
 
-    def __len__(self) -> int:
-        return len(self.worlds)
-
     def seed(self, seed: int) -> None:
         check_seed(seed)
         for i, world in enumerate(self.worlds):
-            world.reseed(seed + self.first_env + i)
+            world.reseed(seed + self.options.first_env + i)
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
         for i in ids.tolist():
@@ -779,7 +757,7 @@ class GymSlots(EnvSlots):
         self._truncated[mine] = truncated
         self._done[mine] = np.array(terminated, np.bool_) | truncated
         self._infos.update(ended)
-        if self.autoreset and ended:
+        if self.options.autoreset and ended:
             self._start_again(np.array(list(ended), np.int64))
 
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
@@ -813,7 +791,8 @@ class GymSlots(EnvSlots):
 
     def _start_again(self, ended: EnvIds) -> None:
         """Keep what is wanted of the episodes that ended, and start the next ones."""
-        keep = {"all": ended, "truncated": ended[self._truncated[ended]], "none": ended[:0]}[self.final_observations]
+        wanted = {"all": ended, "truncated": ended[self._truncated[ended]], "none": ended[:0]}
+        keep = wanted[self.options.final_observations]
         if len(keep):
             last = self._pack(keep, last=True)
             self._finals.update({i: (last, row) for row, i in enumerate(keep.tolist())})
@@ -840,10 +819,8 @@ class GymSlots(EnvSlots):
         """Return what the environments show; `last`: the last observations of their episodes, in which nobody acts."""
         features, masks = self._read(ids, last=last)
         unknown = {
-            name: RaggedBufferI64.from_offsets(
-                np.full((features[name].items(), 1), -1, np.int64), features[name].offsets
-            )
-            for name in (self._reader.widths if self.entity_ids else ())
+            name: RaggedBuffer(np.full((features[name].items(), 1), -1, np.int64), features[name].offsets)
+            for name in (self._reader.widths if self.options.entity_ids else ())
         }
         return VecObs(
             features=features,
@@ -857,7 +834,9 @@ class GymSlots(EnvSlots):
             end_of_episode_info={i: self._infos[i] for i in ids.tolist() if self._infos.get(i)},
         )
 
-    def _read(self, ids: EnvIds, *, last: bool = False) -> tuple[dict[str, RaggedBufferF32], dict[str, VecActionMask]]:
+    def _read(
+        self, ids: EnvIds, *, last: bool = False
+    ) -> tuple[dict[str, RaggedBuffer[np.float32]], dict[str, VecActionMask]]:
         """Return the features by type, and the offers by action, of n environments."""
         n, view = len(ids), self._view
         shown: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]] = {}  # type -> (entities, F), and (n,) how many
@@ -881,14 +860,14 @@ class GymSlots(EnvSlots):
         features = {}
         for name in (*self._reader.widths, *((GLOBAL_ENTITY,) if self._reader.has_global else ())):
             values, counts = shown[name]
-            features[name] = RaggedBufferF32.from_offsets(np.ascontiguousarray(values, np.float32), offsets_of(counts))
+            features[name] = RaggedBuffer(np.ascontiguousarray(values, np.float32), offsets_of(counts))
             check_features(name, features[name], ids, self._reader)
 
         firsts, total = {}, np.zeros(n, np.int64)  # (n,) entity index of the first of each type
         for name in self._reader.widths:
             firsts[name], total = total, total + shown[name][1]
-        acts = np.full(n, not last) if self.autoreset else ~self._done[ids]
-        actors = RaggedBufferI64.from_offsets(
+        acts = np.full(n, not last) if self.options.autoreset else ~self._done[ids]
+        actors = RaggedBuffer(
             firsts[AGENT if view is None else view.actor][acts][:, None], offsets_of(acts.astype(np.int64))
         )
         closed, masks = dict(self._masks), {}  # other workers may add to it meanwhile
@@ -897,7 +876,7 @@ class GymSlots(EnvSlots):
             selected = None if view is None else view.view.select.get(name)
             if selected is None:
                 self._require_open(name, mask, acts, ids)
-                choices = None if mask is None else RaggedBufferBool.from_offsets(mask[acts], actors.offsets)
+                choices = None if mask is None else RaggedBuffer(mask[acts], actors.offsets)
                 masks[name] = VecActionMask(actors, mask=choices)
                 continue
             counts = np.where(acts, shown[selected][1], 0)
@@ -908,8 +887,8 @@ class GymSlots(EnvSlots):
                 rows_there = present[selected]
                 there = np.ones_like(mask) if rows_there is None else rows_there
                 self._require_open(name, (mask & there) | ~there.any(axis=1, keepdims=True), acts, ids)
-                pairs = RaggedBufferBool.from_offsets(mask[there & acts[:, None]][:, None], offsets)
-            masks[name] = VecActionMask(actors, RaggedBufferI64.from_offsets(indices[:, None], offsets), pairs)
+                pairs = RaggedBuffer(mask[there & acts[:, None]][:, None], offsets)
+            masks[name] = VecActionMask(actors, RaggedBuffer(indices[:, None], offsets), pairs)
         return features, masks
 
     def _require_open(self, action: str, mask: NDArray[np.bool_] | None, acts: NDArray[np.bool_], ids: EnvIds) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.bridges.gymnasium.observations import kind_of, members_of
-from entity_gym.bridges.pettingzoo.groups import ACTION_MASK
+from entity_gym.bridges.masks import IN_INFO, method_of
 
 #: Key of the info that belongs to no agent.
 COMMON = "__common__"
@@ -56,6 +56,7 @@ class TupleAgents:
             )
         self.possible_agents = [f"agent_{k}" for k in range(len(self._actions))]
         self.agents: list[str] = []
+        self._masks = method_of(env)
 
     def observation_space(self, agent: str) -> Any:
         """Return the space of an agent's observations."""
@@ -103,11 +104,16 @@ class TupleAgents:
             )
         return dict(zip(self.possible_agents, values, strict=True))
 
-    def _infos(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        """Return agent -> its action mask, if there are masks, and all else as the info of `COMMON`."""
-        masks = self._of_each(info[ACTION_MASK], "action masks") if ACTION_MASK in info else {}
-        common = {name: value for name, value in info.items() if name != ACTION_MASK}
-        return {COMMON: common, **{agent: {ACTION_MASK: mask} for agent, mask in masks.items()}}
+    def _infos(self, info: Any) -> dict[str, Any]:
+        """Return agent -> its info, with its own action mask; what is known of no single agent is the info of `COMMON`."""
+        if isinstance(info, tuple | list):
+            return self._of_each(info, "infos")
+        masks = {key: self._of_each(info[key], "action masks") for key in IN_INFO if key in info}
+        if self._masks is not None:
+            masks = {IN_INFO[0]: self._of_each(self._masks(), "action masks")}
+        common = {name: value for name, value in info.items() if name not in masks}
+        of_agents = {agent: {key: each[agent] for key, each in masks.items()} for agent in self.possible_agents}
+        return {COMMON: common, **of_agents}
 
     def _flags(self, given: Any, what: str) -> dict[str, bool]:
         """Return a flag for each agent; one flag is that of all. The episode goes on until all agents have ended."""

@@ -63,6 +63,7 @@ from entity_gym.bridges.wrappers import Wrapper, load_wrappers, wrapped
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest, warn_caller
 from entity_gym.pools.slots import FinalObservations
+from entity_gym.pools.source import EnvSource
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import LARGEST_FLOAT32, ObsSpace
 
@@ -124,7 +125,7 @@ def pettingzoo_worlds(env: str | Callable[..., Any], **kwargs: Any) -> PettingZo
     return PettingZooFactory(env, **kwargs)
 
 
-class PettingZooFactory:
+class PettingZooFactory(EnvSource):
     """Makes entity environments, for pools and the trainer. The players of that world are the sides of all groups."""
 
     player_parameters: tuple[str, ...] = ()  # no parameter decides which agent is in which group
@@ -144,7 +145,7 @@ class PettingZooFactory:
         self._wrappers = load_wrappers(wrappers)
         self._first: PettingZooEnvironment | None = None  # the last that was made, for what is known of all
 
-    def __call__(self) -> PettingZooEnvironment:
+    def as_environment(self) -> PettingZooEnvironment:
         self._first = PettingZooEnvironment(wrapped(self._make(), self._wrappers), self._groups, self._view)
         return self._first
 
@@ -173,7 +174,7 @@ class PettingZooFactory:
 
     def _known(self) -> PettingZooEnvironment:
         if self._first is None:
-            self().close()
+            self.as_environment().close()
         assert self._first is not None
         return self._first
 

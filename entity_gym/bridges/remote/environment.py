@@ -14,7 +14,8 @@ from entity_gym.bridges.remote.wire import actions_to_json, observation_from_jso
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import nearest
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds
+from entity_gym.pools.slots import EnvIds, SlotOptions
+from entity_gym.pools.source import EnvSource
 from entity_gym.spaces import ObsSpace
 
 #: Seeds for programs are below this: integers of 32 bits, which every language has.
@@ -119,7 +120,7 @@ class RemoteEnvironment(Environment):
 
 
 @dataclass(frozen=True)
-class ProgramWorlds:
+class ProgramWorlds(EnvSource):
     """Makes environments of a program's worlds: pools take it in place of an environment's class.
 
     A pool starts one program for all its environments, and one for each worker process.
@@ -130,13 +131,12 @@ class ProgramWorlds:
 
     settings: ProgramSettings
 
-    def __call__(self) -> RemoteEnvironment:
-        """Return an environment with a program of its own."""
+    def as_environment(self) -> RemoteEnvironment:
         return RemoteEnvironment(Program(self.settings, num_worlds=1))
 
-    def make_slots(self, num_envs: int, **options: Any) -> RemoteSlots:
+    def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> RemoteSlots:
         """Return slots for the worlds of one program; see `SlotsFactory`."""
-        return RemoteSlots(self.settings, num_envs, **options)
+        return RemoteSlots(self.settings, num_envs, options)
 
 
 class RemoteSlots(PythonSlots):
@@ -144,12 +144,12 @@ class RemoteSlots(PythonSlots):
 
     envs: list[RemoteEnvironment]  # type: ignore[assignment]
 
-    def __init__(self, settings: ProgramSettings, num_envs: int, **options: Any) -> None:
-        self._settings, self._options = settings, options
+    def __init__(self, settings: ProgramSettings, num_envs: int, options: SlotOptions = SlotOptions()) -> None:
+        self._settings = settings
         self._program = program = Program(settings, num_envs)
         worlds = iter(range(num_envs))
         try:
-            super().__init__(lambda: RemoteEnvironment(program, next(worlds), owns_program=False), num_envs, **options)
+            super().__init__(lambda: RemoteEnvironment(program, next(worlds), owns_program=False), num_envs, options)
         except BaseException:
             program.close()
             raise
@@ -168,7 +168,7 @@ class RemoteSlots(PythonSlots):
         observations = []
         for i in ids:
             obs = self._call(i, self.envs[i].receive)
-            if obs.done and self.autoreset:  # the program resets this world while the others are waited for
+            if obs.done and self.options.autoreset:  # the program resets this world while the others are waited for
                 self._begin_reset(i)
             observations.append(obs)
         return observations
@@ -178,7 +178,7 @@ class RemoteSlots(PythonSlots):
             self.envs[i].begin_reset()
 
     def _another(self) -> RemoteSlots:
-        return RemoteSlots(self._settings, len(self), **self._options)
+        return RemoteSlots(self._settings, len(self), self.options)
 
 
 def program_worlds(name: str = "program", **settings: Any) -> ProgramWorlds:

@@ -87,6 +87,11 @@ class View:
     action_mask: str | None = None
     ignore: tuple[str, ...] | Literal["rest"] = ()
 
+    def names(self, path: str) -> bool:
+        """Return whether the view reads or ignores this leaf."""
+        views = [*self.entities.values(), *([self.global_features] if self.global_features is not None else [])]
+        return path == self.action_mask or path in self.ignore or any(path in each.features for each in views)
+
 
 def included_views() -> list[str]:
     """List the names of the views that come with the package."""

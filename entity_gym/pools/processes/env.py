@@ -18,17 +18,16 @@ from entity_gym.batch import columns
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.obs_rows import Shown
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.pools.pool import EnvSource, is_compiled
 from entity_gym.pools.processes.handle import Replies, WorkerDied, WorkerProcess, shut_down
 from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.pools.slots import (
     EnvIds,
-    FinalObservations,
-    check_final_observations,
+    SlotOptions,
     check_num_envs,
     check_seed,
     check_state,
 )
+from entity_gym.pools.source import EnvFactory, source_of
 from entity_gym.pools.vec_env import (
     EnvIdLike,
     EnvInfo,
@@ -65,12 +64,7 @@ class ProcessVecEnv(VecEnv):
         num_processes: at least 1; one for each core is a good choice. At most one for each environment is started.
         batch_size: number of environments that `recv` returns. None: all.
         seed: see `VecEnv.reset`.
-        final_observations: which last observations to keep in `VecObs.final`.
-        first_env: the number of environment 0 in seeds and messages, where this is a part of a larger pool.
-        compile: of a compiled environment: false runs it as ordinary Python.
-        boundscheck: of a compiled environment: compile checks of array bounds in.
-        entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
-        autoreset: see `VecEnv`.
+        options: fields of `SlotOptions`, by name.
 
     Attributes:
         num_processes: the number of workers.
@@ -82,35 +76,24 @@ class ProcessVecEnv(VecEnv):
 
     def __init__(
         self,
-        env: EnvSource,
+        env: EnvFactory,
         num_envs: int,
         num_processes: int,
         batch_size: int | None = None,
         seed: int = 0,
-        final_observations: FinalObservations = "truncated",
-        *,
-        first_env: int = 0,
-        compile: bool = True,
-        boundscheck: bool = False,
-        entity_ids: bool = False,
-        autoreset: bool = True,
+        **options: Any,
     ) -> None:
         check_num_envs(num_envs)
-        check_final_observations(final_observations)
+        slot_options = SlotOptions(**options)
         if isinstance(num_processes, bool) or not isinstance(num_processes, int) or num_processes < 1:
             raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
         check_seed(seed)
         self._batch_size = check_batch_size(batch_size, num_envs)
-        self._first_env, self._autoreset = first_env, autoreset
-        self._options = {
-            "final_observations": final_observations,
-            "compile": compile,
-            "boundscheck": boundscheck,
-            "entity_ids": entity_ids,
-            "autoreset": autoreset,
-        }
-        self._pickled_env = pickled_for_worker(env)
-        self._compiled = is_compiled(env)
+        self._first_env, self._autoreset = slot_options.first_env, slot_options.autoreset
+        self._options = slot_options
+        source = source_of(env)
+        self._pickled_env = pickled_for_worker(source)
+        self._compiled = source.is_compiled
         self.num_processes = min(num_processes, num_envs)
         borders = [num_envs * worker // self.num_processes for worker in range(self.num_processes + 1)]
         self._slices = [range(lo, hi) for lo, hi in zip(borders[:-1], borders[1:], strict=True)]
@@ -272,7 +255,7 @@ class ProcessVecEnv(VecEnv):
             self._watch()
             replies = Replies()
             for worker in self._workers:
-                worker.ask(replies, "start", self._pickled_env, worker.env_id, self._first_env, seed, self._options)
+                worker.ask(replies, "start", self._pickled_env, worker.env_id, seed, self._options)
                 if self._compiled:  # the first one may compile, and the others find it in the cache
                     self._await(replies)
             self._await(replies)

@@ -16,17 +16,17 @@ from __future__ import annotations
 import pickle
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from entity_gym.batch import columns
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.pools.pool import make_slots
 from entity_gym.pools.processes.arena import Array, Channel
 from entity_gym.pools.processes.interpreter import exit_when_orphaned
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent
-from entity_gym.pools.slots import EnvIds, EnvSlots, run_serially
+from entity_gym.pools.slots import EnvIds, EnvSlots, SlotOptions, run_serially
 
 ORPHAN_GRACE = 3.0  # seconds that a worker has to close its environments once the main process is gone
 
@@ -68,20 +68,20 @@ class Worker:
 
     # ---- requests
 
-    def start(self, env: bytes, env_ids: range, first_env: int, seed: int, options: Mapping[str, Any]) -> None:
+    def start(self, env: bytes, env_ids: range, seed: int, options: SlotOptions) -> None:
         """Make environments. The result: observation space, action space, name, and whether they can be saved.
 
         Args:
-            env: the pickled factory.
+            env: the pickled `EnvSource`.
             env_ids: the environments of this worker.
-            first_env: number of the pool's environment 0 in seeds and messages.
             seed: of the pool.
-            options: of `make_slots`.
+            options: of the pool.
         """
 
         def make() -> tuple[Any, ...]:
             self._lo = env_ids.start
-            self.slots = make_slots(pickle.loads(env), len(env_ids), first_env=first_env + self._lo, **options)
+            mine = replace(options, first_env=options.first_env + self._lo)
+            self.slots = pickle.loads(env).make_slots(len(env_ids), mine)
             self.slots.seed(seed)
             name = self.slots.where(0).partition(" (")[0]
             return self.slots.obs_space, dict(self.slots.action_space), name, self.slots.can_save

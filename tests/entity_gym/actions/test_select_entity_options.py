@@ -16,7 +16,7 @@ from entity_gym import (
 )
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
-from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.compiled import SelectEntity
@@ -251,7 +251,7 @@ def test_the_rules_of_a_compiled_world_see_minus_one() -> None:
     actions = random_actions(obs, np.random.default_rng(0), env.action_space())
     actions["steer"].values[:] = (0.5, 1)
     assert actions["call"].to_list() == [[[-1]]]
-    actions["tow"] = RaggedBufferI64.from_array([[[-1]]])
+    actions["tow"] = RaggedBuffer.from_array([[[-1]]])
     assert env.act(actions).reward.tolist() == [1102.5]
 
 

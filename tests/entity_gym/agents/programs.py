@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.agents import Agent, Obs, TrainEnv, TrainEnvBuilder
-from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.vec_env import VecEnv
 
@@ -142,7 +142,7 @@ def moves(obs: VecObs, choices: Sequence[int] | int) -> dict[str, Any]:
     """These choices for the actors of all frames."""
     actors = obs.action_masks["Move"].actors
     values = np.broadcast_to(np.asarray(choices, np.int64), (actors.items(),))
-    return {"Move": RaggedBufferI64.from_offsets(values.reshape(-1, 1).copy(), actors.offsets)}
+    return {"Move": RaggedBuffer(values.reshape(-1, 1).copy(), actors.offsets)}
 
 
 def play(pool: VecEnv, num_steps: int, seed: int) -> list[tuple[Any, ...]]:

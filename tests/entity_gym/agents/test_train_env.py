@@ -19,7 +19,7 @@ from entity_gym import CategoricalActionSpace, Entity, ObsSpace
 from entity_gym.agents import Agent, Obs, TrainAgent, TrainEnvBuilder
 from entity_gym.errors import NoPictureError
 from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
-from entity_gym.pools.slots import SlotsFactory
+from entity_gym.pools.slots import SlotOptions, SlotsFactory
 from tests.entity_gym.agents.programs import (
     Goal,
     Log,
@@ -172,9 +172,7 @@ def test_the_same_seed_plays_the_same_whatever_the_pool_and_another_does_not() -
 
 def test_programs_can_travel_to_worker_processes_and_play_the_same_there() -> None:
     env = pickle.loads(pickle.dumps(make(walk)))
-    second_half = SlotVecEnv(
-        env.make_slots(2, first_env=2, autoreset=True, final_observations="truncated", entity_ids=False), seed=0
-    )
+    second_half = SlotVecEnv(env.make_slots(2, SlotOptions(first_env=2)), seed=0)
     all_of_them = pool_of(walk, 4)
     expected, got = all_of_them.reset(5), second_half.reset(5)
     for _ in range(5):
@@ -432,9 +430,7 @@ class CtrlC:
 def test_a_program_that_was_not_waited_for_any_longer_has_little_time_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("entity_gym.agents.train_env.LEAVING_AT_ONCE", 0.1)
     go_on = threading.Event()
-    slots: Any = make(hang_after_one_step, go_on).make_slots(
-        2, first_env=0, autoreset=True, final_observations="none", entity_ids=False
-    )
+    slots: Any = make(hang_after_one_step, go_on).make_slots(2, SlotOptions(final_observations="none"))
     pool = SlotVecEnv(slots)
     obs = pool.reset()
     slots.envs[0]._run.observations = CtrlC()

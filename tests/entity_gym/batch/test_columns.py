@@ -11,7 +11,7 @@ from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.batch import columns
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferF32
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecObs
 from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.pools.kinds_of_pools import content
@@ -22,9 +22,7 @@ def zoo(num_envs: int, seed: int) -> VecObs:
     pool = ListEnv(Zoo, num_envs, seed=seed, final_observations="all")
     obs = pool.reset()
     obs.arrays["obs"] = np.arange(2 * num_envs).reshape(num_envs, 2)
-    obs.arrays[PLAYER_REWARD] = RaggedBuffer.from_offsets(
-        np.arange(num_envs, dtype=np.float32), np.arange(num_envs + 1)
-    )
+    obs.arrays[PLAYER_REWARD] = RaggedBuffer(np.arange(num_envs, dtype=np.float32), np.arange(num_envs + 1))
     return obs
 
 
@@ -48,7 +46,7 @@ def test_what_is_flattened_comes_back_the_same_and_is_not_copied(seed: int) -> N
 
 def test_paths_hold_any_names() -> None:
     row = np.zeros(2)
-    tree: Any = {"a/b": {"": row}, "a": {"b": RaggedBufferF32.from_array(np.zeros((2, 1, 3)))}}
+    tree: Any = {"a/b": {"": row}, "a": {"b": RaggedBuffer.from_array(np.zeros((2, 1, 3)))}}
     assert list(columns.flatten(tree)) == [("a/b", ""), ("a", "b", "#values"), ("a", "b", "#offsets")]
     assert columns.unflatten(columns.flatten(tree)) == {"a/b": {"": row}, "a": tree["a"]}
 

@@ -28,7 +28,7 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.actions.choices import random_actions
-from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.worlds import Script, Zoo, actions_of_each, choose, making, open_choices
@@ -59,9 +59,9 @@ def pool(*observations: Observation) -> tuple[ListEnv, list[Script]]:
     return vec_env, envs
 
 
-def told(vec_env: ListEnv, envs: list[Script], actions: Mapping[str, RaggedBufferI64]) -> list[dict[str, Any]]:
+def told(vec_env: ListEnv, envs: list[Script], actions: Mapping[str, RaggedBuffer[np.int64]]) -> list[dict[str, Any]]:
     """What every environment receives for `actions`; nobody takes the actions that are not given."""
-    nobody = {name: RaggedBufferI64.from_flattened(np.zeros((0, 1), np.int64), [0] * len(envs)) for name in ACTIONS}
+    nobody = {name: RaggedBuffer.from_flattened(np.zeros((0, 1), np.int64), [0] * len(envs)) for name in ACTIONS}
     vec_env.act({**nobody, **actions})
     return [plain(env.received[-1]) for env in envs]
 

@@ -36,7 +36,7 @@ def test_fixed_arrays_are_taken_by_frame() -> None:
     obs = ListEnv(Counter, 3).reset()
     obs.arrays = {
         "obs": np.arange(6).reshape(3, 2),
-        "obs:players": RaggedBuffer.from_offsets(np.arange(8).reshape(4, 2), np.array([0, 1, 1, 4])),
+        "obs:players": RaggedBuffer(np.arange(8).reshape(4, 2), np.array([0, 1, 1, 4])),
     }
     taken = obs.gather(np.array([2, 1, 0]))
     players = taken.arrays["obs:players"]

@@ -26,7 +26,7 @@ from entity_gym import (
     ObsSpace,
 )
 from entity_gym.batch.batching import batch_observations
-from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
@@ -237,7 +237,7 @@ POOLS: dict[str, Callable[[], Any]] = {
     "threads": lambda: ThreadedVecEnv(Deck, 4, num_threads=2),
     "processes": lambda: ProcessVecEnv(Deck, 4, num_processes=2),
 }
-ON = {"next": RaggedBufferI64.from_array(np.zeros((4, 1, 1), np.int64))}
+ON = {"next": RaggedBuffer.from_array(np.zeros((4, 1, 1), np.int64))}
 
 
 @pytest.mark.parametrize("kind", POOLS)

@@ -57,7 +57,7 @@ def test_fixed_arrays_are_joined_too() -> None:
         obs = ListEnv(Counter, 2).reset()
         obs.arrays = {
             "obs": np.full((2, 3, 4), i, np.int16),
-            "obs:players": RaggedBuffer.from_offsets(np.full((3, 2, 2), i), np.array([0, 1 + i, 3])),
+            "obs:players": RaggedBuffer(np.full((3, 2, 2), i), np.array([0, 1 + i, 3])),
         }
         parts.append(obs)
     joined = VecObs.cat(parts)

@@ -12,7 +12,7 @@ dm_env = pytest.importorskip("dm_env")
 from dm_env import specs  # noqa: E402
 
 from entity_gym import CategoricalActionSpace, Category, ContinuousActionSpace, Entity  # noqa: E402
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64  # noqa: E402
+from entity_gym.batch.ragged import RaggedBuffer  # noqa: E402
 from entity_gym.bridges.dm_env.incoming import dm_worlds, from_dm_env  # noqa: E402
 
 
@@ -61,8 +61,8 @@ class Push(Walk):
         }
 
 
-def choose(*choices: int) -> dict[str, RaggedBufferI64]:
-    return {"action": RaggedBufferI64.from_array(np.array(choices).reshape(-1, 1, 1))}
+def choose(*choices: int) -> dict[str, RaggedBuffer[np.int64]]:
+    return {"action": RaggedBuffer.from_array(np.array(choices).reshape(-1, 1, 1))}
 
 
 def test_specs_are_the_spaces_that_they_are_like() -> None:
@@ -111,8 +111,8 @@ def test_actions_arrive_with_the_types_of_their_specs() -> None:
     assert pool.action_space()["push"] == ContinuousActionSpace([-1, -2], [1, 2])
     pool.act(  # type: ignore[union-attr]
         {
-            "push": RaggedBufferF32.from_array(np.array([[[0.5, -2.0]]], np.float32)),
-            "far": RaggedBufferI64.from_array(np.array([[[2]]])),
+            "push": RaggedBuffer.from_array(np.array([[[0.5, -2.0]]], np.float32)),
+            "far": RaggedBuffer.from_array(np.array([[[2]]])),
         }
     )
     (action,) = made[-1].actions
@@ -186,4 +186,4 @@ def test_a_view_reads_the_specs() -> None:
     pool = from_dm_env(Walk, 2, seed=7, view=view)
     assert pool.obs_space().entities == {"Body": Entity(["x", Category("gear", 3)])}
     obs = pool.reset()
-    assert obs.features["Body"] == RaggedBufferF32.from_array(np.array([[[7, 0]], [[8, 0]]], np.float32))
+    assert obs.features["Body"] == RaggedBuffer.from_array(np.array([[[7, 0]], [[8, 0]]], np.float32))

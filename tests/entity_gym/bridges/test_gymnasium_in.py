@@ -15,7 +15,7 @@ from gymnasium import spaces  # noqa: E402
 
 from entity_gym import Environment  # noqa: E402
 from entity_gym.actions.choices import random_actions  # noqa: E402
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64  # noqa: E402
+from entity_gym.batch.ragged import RaggedBuffer  # noqa: E402
 from entity_gym.batch.vec_obs import VecObs  # noqa: E402
 from entity_gym.bridges.gymnasium.incoming import (  # noqa: E402
     GymFactory,
@@ -56,9 +56,9 @@ def pools() -> Iterator[Any]:
         pool.close()
 
 
-def choose(*choices: int) -> dict[str, RaggedBufferI64]:
+def choose(*choices: int) -> dict[str, RaggedBuffer[np.int64]]:
     """One choice for each environment."""
-    return {"action": RaggedBufferI64.from_array(np.array(choices).reshape(-1, 1, 1))}
+    return {"action": RaggedBuffer.from_array(np.array(choices).reshape(-1, 1, 1))}
 
 
 def agents(obs: VecObs) -> list[list[float]]:
@@ -184,23 +184,11 @@ def test_closed_choices_of_the_info_are_masked_until_it_says_otherwise(pools: An
     assert "action_mask" not in obs.end_of_episode_info.get(0, {})
 
 
-def test_a_mask_that_closes_everything_is_refused(pools: Any) -> None:
-    pool = pools(lambda: Shows(spaces.Discrete(9), [1, 2], infos=[{"action_mask": [0, 0]}, {}]), 1)
-    with pytest.raises(ValueError, match=r"Shows \(environment 0\): action 'action': everything is masked"):
-        pool.reset()
-
-
-def test_a_mask_of_another_size_is_refused_with_the_environment(pools: Any) -> None:
-    pool = pools(lambda: Shows(spaces.Discrete(9), [1, 2], infos=[{"action_mask": [1, 1, 1]}, {}]), 2)
-    with pytest.raises(ValueError, match=r"Shows \(environment 0\): the info of reset\(\): .*expected 2 flags"):
-        pool.reset()
-
-
 def test_continuous_actions_arrive_as_the_space_has_them(pools: Any) -> None:
     env = Shows(spaces.Box(-1, 1, (1,)), [np.zeros(1)] * 3, spaces.Box(-2, 2, (2, 1), np.float64))
     pool = pools([env])
     pool.reset()
-    pool.act({"action": RaggedBufferF32.from_array(np.array([[[-1.5, 2.0]]], np.float32))})
+    pool.act({"action": RaggedBuffer.from_array(np.array([[[-1.5, 2.0]]], np.float32))})
     (taken,) = env.taken
     assert taken in env.action_space and taken.tolist() == [[-1.5], [2.0]]
 

@@ -11,7 +11,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from gymnasium import spaces  # noqa: E402
 
-from entity_gym.batch.ragged import RaggedBufferI64  # noqa: E402
+from entity_gym.batch.ragged import RaggedBuffer  # noqa: E402
 from entity_gym.bridges import from_gymnasium  # noqa: E402
 from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 from entity_gym.spaces import Entity  # noqa: E402
@@ -52,7 +52,7 @@ class Anonymous(Pair):
 
 
 def choices(*values: int) -> dict[str, Any]:
-    return {"agent.action": RaggedBufferI64.from_array(np.array([[[value] for value in values]]))}
+    return {"agent.action": RaggedBuffer.from_array(np.array([[[value] for value in values]]))}
 
 
 @pytest.mark.parametrize(
@@ -82,23 +82,39 @@ def test_each_member_of_the_tuples_is_an_agent_with_a_reward(make: Any) -> None:
     assert obs.features["agent"].values.tolist() == [[0, 0], [1, 0]]
 
 
-def test_a_mask_for_each_agent_in_the_info_closes_its_choices() -> None:
+ONE, OTHER = [1, 0, 1], [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        lambda masks: {"action_mask": masks},
+        lambda masks: {"action_mask": tuple(masks), "time": 1},
+        lambda masks: [{"action_mask": mask} for mask in masks],
+    ],
+    ids=["list", "tuple", "infos"],
+)
+def test_a_mask_for_each_agent_in_the_info_closes_its_choices(shown: Any) -> None:
     class Masked(Pair):
-        masks: Any = ([1, 0, 1], [0, 0, 1])
+        masks: Any = (ONE, OTHER)
 
         def reset(self, **options: Any) -> Any:
-            return super().reset(**options)[0], {"action_mask": self.masks}
+            return super().reset(**options)[0], shown(self.masks)
 
         def step(self, action: Any) -> Any:
-            return *super().step(action)[:4], {"action_mask": self.masks[::-1]}
+            return *super().step(action)[:4], shown(self.masks[::-1])
 
     pool = from_gymnasium(Masked)
     offered = pool.reset().action_masks["agent.action"]
-    assert offered.mask is not None and offered.mask.values.tolist() == [[True, False, True], [False, False, True]]
+    assert offered.mask is not None and offered.mask.values.tolist() == [ONE, OTHER]
     offered = pool.act(choices(2, 2)).action_masks["agent.action"]
-    assert offered.mask is not None and offered.mask.values.tolist() == [[False, False, True], [True, False, True]]
+    assert offered.mask is not None and offered.mask.values.tolist() == [OTHER, ONE]
+    asked = from_gymnasium(type("Asked", (Pair,), {"action_masks": lambda self: [ONE, OTHER]}))
+    assert asked.reset().action_masks["agent.action"] == pool.reset().action_masks["agent.action"]
     short = from_gymnasium(type("Short", (Masked,), {"masks": ([1, 1, 1],)}))
-    with pytest.raises(ValueError, match="Short: .* returned the action masks .*; expected one for each of 2 agents"):
+    with pytest.raises(
+        ValueError, match="Short: .* returned the (action masks|infos) .*; expected one for each of 2 agents"
+    ):
         short.reset()
 
 
@@ -106,7 +122,7 @@ def test_tuples_of_an_environment_that_does_not_say_so_are_agents_where_that_is_
     pool = from_gymnasium(Anonymous)
     assert list(pool.action_space()) == ["action.0", "action.1"], "one agent takes both"
     pool.reset()
-    both = {name: RaggedBufferI64.from_array(np.array([[[0]]])) for name in pool.action_space()}
+    both = {name: RaggedBuffer.from_array(np.array([[[0]]])) for name in pool.action_space()}
     with pytest.raises(
         ValueError, match=r"returned the reward \[.*0.*\]; expected a number; if each member .* agents=True"
     ):

@@ -13,7 +13,7 @@ pytest.importorskip("gymnasium")
 from gymnasium import spaces  # noqa: E402
 
 from entity_gym.actions import CategoricalActionSpace, SelectEntityActionSpace  # noqa: E402
-from entity_gym.batch.ragged import RaggedBufferI64  # noqa: E402
+from entity_gym.batch.ragged import RaggedBuffer  # noqa: E402
 from entity_gym.bridges import from_gymnasium, gymnasium_worlds  # noqa: E402
 from entity_gym.bridges.views import included_views, load_view  # noqa: E402
 from entity_gym.bridges.views.reading import FLAT, ViewReader  # noqa: E402
@@ -355,7 +355,7 @@ def test_an_integer_action_selects_a_row_that_is_present(alone: bool) -> None:
     assert mask.actors.values.tolist() == [[0], [0]]
     assert mask.actees is not None and mask.actees[0].values.tolist() == [[1], [2]]  # rows 0 and 2 of three targets
     assert obs.features["Target"][0].values.tolist() == [[1], [3]]
-    chosen = RaggedBufferI64.from_array(np.array([[[1]], [[2]]]))
+    chosen = RaggedBuffer.from_array(np.array([[[1]], [[2]]]))
     obs = pool.act({"action": chosen})
     assert [world.taken for world in made] == [[0], [2]]
     mask = obs.action_masks["action"]
@@ -393,5 +393,5 @@ def test_a_pool_and_an_environment_alone_show_the_same() -> None:
         assert left.features.keys() == right.features.keys()
         for name in left.features:
             assert left.features[name] == right.features[name], (step, name)
-        actions = {"action": RaggedBufferI64.from_array(np.array([[[0]], [[1]]]))}
+        actions = {"action": RaggedBuffer.from_array(np.array([[[0]], [[1]]]))}
         left, right = together.act(actions), alone.act(actions)

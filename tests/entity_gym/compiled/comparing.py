@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from entity_gym.actions import ActionSpace
-from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.slots import EnvSlots
+from entity_gym.pools.slots import EnvSlots, SlotOptions
 from tests.entity_gym.pools.kinds_of_pools import play_together
 from tests.worlds import actions_of_each, frame, frames, open_choices
 
@@ -56,7 +56,7 @@ def of_environment(obs: VecObs, env_id: int) -> dict[str, Any]:
 
 def actions_in(
     obs: VecObs, env_ids: Sequence[int], streams: Sequence[np.random.Generator], space: Mapping[str, ActionSpace]
-) -> dict[str, RaggedBufferI64]:
+) -> dict[str, RaggedBuffer[np.int64]]:
     """Random actions for some environments of a batch, in the given order, each from its own stream."""
     places = [obs.env_id.tolist().index(i) for i in env_ids]
     actions = {}
@@ -64,7 +64,7 @@ def actions_in(
         choices = open_choices(obs, name, kind)
         rows = [[streams[i].choice(open_) for open_ in choices[k]] for k, i in zip(places, env_ids, strict=True)]
         flat = np.array([choice for row in rows for choice in row], np.int64).reshape(-1, 1)
-        actions[name] = RaggedBufferI64.from_flattened(flat, [len(row) for row in rows])
+        actions[name] = RaggedBuffer.from_flattened(flat, [len(row) for row in rows])
     return actions
 
 
@@ -109,4 +109,4 @@ def play_pool(env: Any, num_envs: int = 6, steps: int = 60, **options: Any) -> l
 
 def ordinary(env: CompiledEnvironment | type[CompiledEnvironment], num_envs: int, **options: Any) -> CompiledSlots:
     """The same source as ordinary Python."""
-    return CompiledSlots(env, num_envs, compile=False, **options)
+    return CompiledSlots(env, num_envs, SlotOptions(**options, compile=False))

@@ -10,13 +10,14 @@ import numba
 import numpy as np
 import pytest
 
-from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment, CompileError
 from entity_gym.compiled.build import build
 from entity_gym.compiled.explain import explain
 from entity_gym.compiled.layout import layout_of
 from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
+from entity_gym.pools.slots import SlotOptions
 from tests.entity_gym.compiled import mistakes, worlds
 from tests.entity_gym.compiled.comparing import exactly, ordinary
 from tests.entity_gym.compiled.worlds import Everything, Ledge, MadeUpError, Watching
@@ -174,17 +175,17 @@ def test_ordinary_python_checks_bounds_always() -> None:
     slots.reset(ids)
     with pytest.raises(IndexError, match="index 4 is out of bounds"):
         for _ in range(4):
-            slots.step({"walk": RaggedBufferI64.from_array(np.ones((1, 1, 1), np.int64))}, ids, 0, 1)
+            slots.step({"walk": RaggedBuffer.from_array(np.ones((1, 1, 1), np.int64))}, ids, 0, 1)
 
 
 # --- Actions that were not offered
 
 
-def wrong(actions: dict[str, RaggedBufferI64], name: str, change: Any) -> dict[str, Any]:
+def wrong(actions: dict[str, RaggedBuffer[np.int64]], name: str, change: Any) -> dict[str, Any]:
     """The same actions with other values or lengths in one of them."""
     buffer = actions[name]
     values, offsets = change(buffer.values.copy(), buffer.offsets.copy())
-    return {**actions, name: RaggedBufferI64.from_offsets(values, offsets)}
+    return {**actions, name: RaggedBuffer(values, offsets)}
 
 
 def first_row_becomes(value: int) -> Any:
@@ -204,7 +205,7 @@ def one_environment_less(values: Any, offsets: Any) -> Any:
     return values[: offsets[-2]].copy(), offsets[:-1].copy()
 
 
-def refusals(obs: VecObs, actions: dict[str, RaggedBufferI64]) -> dict[str, dict[str, Any]]:
+def refusals(obs: VecObs, actions: dict[str, RaggedBuffer[np.int64]]) -> dict[str, dict[str, Any]]:
     sniff = obs.action_masks["Sniff"]
     assert sniff.mask is not None
     closed = next(k for k, row in enumerate(sniff.mask.values) if not row.all())
@@ -267,7 +268,7 @@ def test_a_refusal_names_the_environment_and_not_its_place_in_a_subset() -> None
     with ThreadedVecEnv(Everything, 5, first_env=10, compile=False) as pool:
         obs = pool.reset()
         actions = random_actions(obs, pool.action_space(), np.random.default_rng(1))
-        subset = {name: RaggedBufferI64.cat([buffer[[4]], buffer[[2]]]) for name, buffer in actions.items()}
+        subset = {name: RaggedBuffer.cat([buffer[[4]], buffer[[2]]]) for name, buffer in actions.items()}
         bad = wrong(
             subset,
             "Walk",
@@ -345,4 +346,4 @@ def test_the_check_of_a_slow_world_ends_when_its_time_is_over(unjitted: Path, mo
 def test_debugging_and_plain_environments_go_without_the_check() -> None:
     ordinary(mistakes.ObserveDraws, 1)
     mistakes.ObserveDraws().as_environment()
-    mistakes.ObserveDraws().make_slots(1, compile=False)
+    mistakes.ObserveDraws().make_slots(1, SlotOptions(compile=False))

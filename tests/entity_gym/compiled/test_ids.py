@@ -9,7 +9,7 @@ from entity_gym.actions import CategoricalAction
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import Categorical, CompiledEnvironment, CompileError, Entity, new_id
 from entity_gym.compiled.build import build
-from entity_gym.pools.pool import make_slots
+from entity_gym.pools.slots import SlotOptions
 from tests.entity_gym.compiled.comparing import Playing
 
 
@@ -45,7 +45,7 @@ def ids_of(obs: VecObs, name: str) -> list[list[int]]:
 
 
 def test_batches_have_the_ids_that_observe_has_written_and_they_begin_anew_with_each_episode() -> None:
-    playing = Playing(make_slots(Queue, 2, final_observations="all", compile=False))
+    playing = Playing(Queue().make_slots(2, SlotOptions(final_observations="all", compile=False)))
     assert ids_of(playing.obs, "Customer") == [[0, 1, 2]] * 2
     assert list(playing.obs.ids) == ["Customer"]  # clerks have none
     seen = [playing.step() for _ in range(4)]

@@ -82,7 +82,7 @@ def test_a_copy_is_the_same_pool_in_everything_else() -> None:
     slots = ordinary(Everything(gravity=2.0), 3, first_env=5, autoreset=False)
     clone = slots.clone()
     assert clone.where(1) == slots.where(1) == "Everything (environment 6)"
-    assert clone.autoreset is False and clone.env.values == slots.env.values
+    assert clone.options == slots.options and clone.env.values == slots.env.values
     slots.seed(3), clone.seed(3)
     assert exactly(Playing(clone).step()) == exactly(Playing(slots).step())
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from entity_gym import Angle, Category, Flag, spaces
-from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity
 from entity_gym.compiled.generate import generate
 from entity_gym.compiled.layout import layout_of
@@ -157,7 +157,7 @@ def test_a_list_of_plain_environments_says_the_same(parameter: str, value: float
 
 
 def test_the_last_observation_of_an_episode_is_checked_as_well() -> None:
-    stay = {"turn": RaggedBufferI64.from_array(np.zeros((2, 2, 1), np.int64))}
+    stay = {"turn": RaggedBuffer.from_array(np.zeros((2, 2, 1), np.int64))}
     with ThreadedVecEnv(Table, 2, compile=False) as pool:
         pool.reset()
         pool.act(stay)

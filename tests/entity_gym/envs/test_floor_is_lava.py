@@ -7,6 +7,7 @@ from entity_gym.actions.choices import random_actions
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.envs.floor_is_lava import FloorIsLava
 from entity_gym.pools.pool import SlotVecEnv
+from entity_gym.pools.slots import SlotOptions
 from tests.entity_gym.envs.playing import act, resets, rows, started
 
 OFFSETS = {
@@ -52,7 +53,7 @@ def test_tiles_are_different_neighbours_of_a_player_who_is_anywhere() -> None:
 @pytest.mark.parametrize("num_lava", [0, 7])
 def test_the_player_is_the_actor_whatever_stands_before_it(num_lava: int) -> None:
     # An ancestor took the first lava for the player: types without ids did not advance the index.
-    env = SlotVecEnv(CompiledSlots(FloorIsLava, 1, compile=False))
+    env = SlotVecEnv(CompiledSlots(FloorIsLava, 1, SlotOptions(compile=False)))
     obs, rng = env.reset(), np.random.default_rng(0)
     while obs.features["Lava"].size1(0) != num_lava:
         obs = env.act(random_actions(obs, rng, env.action_space()))

@@ -8,6 +8,7 @@ from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.environment import Observation
 from entity_gym.envs.not_hotdog import NotHotdog
 from entity_gym.pools.pool import SlotVecEnv
+from entity_gym.pools.slots import SlotOptions
 from tests.entity_gym.envs.playing import act, resets, rows, started
 
 
@@ -56,7 +57,7 @@ def test_the_three_sights_come_with_their_probabilities() -> None:
 
 
 def test_nobody_is_ever_offered_the_unused_action() -> None:
-    env = SlotVecEnv(CompiledSlots(NotHotdog, 8, compile=False))
+    env = SlotVecEnv(CompiledSlots(NotHotdog, 8, SlotOptions(compile=False)))
     obs, rng = env.reset(), np.random.default_rng(0)
     for _ in range(5):
         assert obs.action_masks["unused_action"].actors.size1().tolist() == [0] * 8

@@ -29,6 +29,7 @@ from entity_gym.envs.skirmish import Skirmish
 from entity_gym.envs.treasure_hunt import TreasureHunt
 from entity_gym.envs.xor import Xor
 from entity_gym.pools.pool import ListEnv, SlotVecEnv
+from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import VecEnv
 
 #: Every world, those with parameters in more than one form, and the most steps that an episode of it can have.
@@ -68,7 +69,7 @@ NUM_ENVS = 3
 
 
 def pool(env: CompiledEnvironment, seed: int = 0, *, compile: bool = False) -> VecEnv:
-    return SlotVecEnv(CompiledSlots(env, NUM_ENVS, compile=compile, final_observations="all"), seed=seed)
+    return SlotVecEnv(CompiledSlots(env, NUM_ENVS, SlotOptions(final_observations="all", compile=compile)), seed=seed)
 
 
 def play(env: VecEnv, steps: int, obs: VecObs | None = None, seed: int = 0) -> list[VecObs]:

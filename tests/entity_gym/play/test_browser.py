@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from entity_gym import SelectEntityActionMask, SelectEntityActionSpace
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.play.browser import Advice, _Game, _NotAllowed
 from entity_gym.play.command import main
 from entity_gym.play.session import Session
@@ -82,10 +82,10 @@ def test_a_policy_gives_advice() -> None:
 
     def policy(obs: Any) -> Advice:
         actions: Any = {
-            "move": RaggedBufferI64.from_flattened(np.array([[2], [0]]), [2]),
-            "aim": RaggedBufferI64.from_flattened(np.array([[1], [-1]]), [2]),
-            "push": RaggedBufferF32.from_flattened(np.array([[0.5, 1]], np.float32), [1]),
-            "ring": RaggedBufferI64.from_flattened(np.array([[1]]), [1]),
+            "move": RaggedBuffer.from_flattened(np.array([[2], [0]]), [2]),
+            "aim": RaggedBuffer.from_flattened(np.array([[1], [-1]]), [2]),
+            "push": RaggedBuffer.from_flattened(np.array([[0.5, 1]], np.float32), [1]),
+            "ring": RaggedBuffer.from_flattened(np.array([[1]]), [1]),
         }
         logits = {
             "move": logs(0.25, 0.0, 0.75, 0.5, 0.5, 0.0).reshape(2, 3),

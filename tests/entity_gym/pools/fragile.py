@@ -20,7 +20,7 @@ from entity_gym import (
     Observation,
     ObsSpace,
 )
-from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 
 DEEDS = ["live", "end", "grow", "raise", "raise odd", "exit", "kill", "wait", "hang", "strange info", "metric"]
@@ -124,10 +124,10 @@ class NeverMade(Environment):
     obs_space = action_space = reset = act = Fragile.reset  # type: ignore[assignment]
 
 
-def do(*deeds: str) -> dict[str, RaggedBufferI64]:
+def do(*deeds: str) -> dict[str, RaggedBuffer[np.int64]]:
     """What `Fragile` environments are told, one after the other."""
     numbers = np.array([DEEDS.index(deed) for deed in deeds], np.int64)
-    return {"do": RaggedBufferI64.from_array(numbers.reshape(-1, 1, 1))}
+    return {"do": RaggedBuffer.from_array(numbers.reshape(-1, 1, 1))}
 
 
 def column(obs: VecObs, feature: int) -> list[int]:

@@ -17,7 +17,7 @@ from entity_gym import (
     Observation,
     ObsSpace,
 )
-from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.vec_env import VecEnv
 from tests.worlds import actions_of_each
@@ -80,9 +80,9 @@ class Counter(Environment):
         self.total, self.steps, self.limit = state["total"], state["steps"], state["limit"]
 
 
-def add(*amounts: int) -> dict[str, RaggedBufferI64]:
+def add(*amounts: int) -> dict[str, RaggedBuffer[np.int64]]:
     """What `Counter`s are told, one after the other."""
-    return {"add": RaggedBufferI64.from_array(np.array(amounts, np.int64).reshape(-1, 1, 1))}
+    return {"add": RaggedBuffer.from_array(np.array(amounts, np.int64).reshape(-1, 1, 1))}
 
 
 def totals(obs: VecObs) -> list[int]:
@@ -97,7 +97,7 @@ class Streams:
         self.action_space = env.action_space()
         self.rngs = [np.random.default_rng((seed, i)) for i in range(len(env))]
 
-    def actions(self, obs: VecObs) -> dict[str, RaggedBufferI64]:
+    def actions(self, obs: VecObs) -> dict[str, RaggedBuffer[np.int64]]:
         return actions_of_each(obs, self.action_space, [self.rngs[i] for i in obs.env_id])
 
 

@@ -22,7 +22,7 @@ from entity_gym import (
 )
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
-from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.players import PlayerMapping, Seating, players_of
 from tests.worlds import choose
@@ -124,7 +124,7 @@ class Bidder:
         assert obs.env_id.tolist() == env_id.tolist()
         self.shown.append(obs)
         actors = obs.action_masks["bid"].actors
-        return {"bid": RaggedBufferI64.from_offsets(np.full_like(actors.values, self.bid), actors.offsets)}
+        return {"bid": RaggedBuffer(np.full_like(actors.values, self.bid), actors.offsets)}
 
     def faced(self, env_id: NDArray[np.int64]) -> list[str]:
         return [f"bidder {self.bid}" for _ in env_id]
@@ -158,7 +158,7 @@ class Dice(Bidder):
         self.rng.bit_generator.state = state["random"]
 
 
-def bids(*choices: list[int]) -> dict[str, RaggedBufferI64]:
+def bids(*choices: list[int]) -> dict[str, RaggedBuffer[np.int64]]:
     return choose("bid", choices)
 
 

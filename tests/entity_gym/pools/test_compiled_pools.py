@@ -10,7 +10,7 @@ import pytest
 from entity_gym.actions.choices import random_actions
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.slots import run_serially
+from entity_gym.pools.slots import SlotOptions, run_serially
 from tests.entity_gym.compiled.comparing import meaning
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 
@@ -19,7 +19,7 @@ def test_steps_taken_in_the_background_change_nothing_of_a_step_taken_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = MineSweeper(width=4, height=4, num_mines=3, max_steps=1)
-    slots = CompiledSlots(world, 4, num_workers=2, final_observations="all", compile=False)
+    slots = CompiledSlots(world, 4, SlotOptions(final_observations="all", num_workers=2, compile=False))
     everyone, mine, others = np.arange(4), np.arange(2), np.arange(2, 4)
     slots.reset(everyone)
     actions = {

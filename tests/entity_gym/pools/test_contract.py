@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from entity_gym import Action, Environment, Observation
-from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
@@ -164,7 +164,7 @@ def test_some_of_the_environments_are_stepped_in_the_order_asked_for(pool: MakeP
         assert (obs.env_id.tolist(), totals(obs), obs.elapsed_step.tolist()) == ([3, 1], [1, 2], [1, 1])
         obs = env.act(add(1, 1, 1, 1))
         assert (totals(obs), obs.elapsed_step.tolist()) == ([1, 3, 1, 2], [1, 2, 1, 2])
-        assert len(env.act({"add": RaggedBufferI64.from_flattened(np.zeros((0, 1), np.int64), [])}, [])) == 0
+        assert len(env.act({"add": RaggedBuffer.from_flattened(np.zeros((0, 1), np.int64), [])}, [])) == 0
 
 
 def test_some_can_be_under_way_while_others_are_stepped(pool: MakePool) -> None:
@@ -442,7 +442,7 @@ def test_what_was_sent_before_a_reset_has_happened_all_the_same(pool: MakePool) 
 
 
 def test_a_pool_saved_with_steps_under_way_continues_identically(pool: MakePool) -> None:
-    def start(env: VecEnv) -> tuple[VecObs, dict[str, RaggedBufferI64]]:
+    def start(env: VecEnv) -> tuple[VecObs, dict[str, RaggedBuffer[np.int64]]]:
         obs = env.reset(seed=2)
         return obs, Streams(env).actions(obs)
 

@@ -22,7 +22,7 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.pools.pool import ListEnv
 from tests.worlds import Script, making
 
@@ -251,8 +251,8 @@ def pool(*scripts: list[Any]) -> ListEnv:
     return ListEnv(making(*envs), len(envs), final_observations="all")
 
 
-def nobody(num_envs: int) -> dict[str, RaggedBufferI64]:
-    return {name: RaggedBufferI64.from_flattened(np.zeros((0, 1), np.int64), [0] * num_envs) for name in ACTIONS}
+def nobody(num_envs: int) -> dict[str, RaggedBuffer[np.int64]]:
+    return {name: RaggedBuffer.from_flattened(np.zeros((0, 1), np.int64), [0] * num_envs) for name in ACTIONS}
 
 
 @pytest.mark.filterwarnings("ignore:overflow")

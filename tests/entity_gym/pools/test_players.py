@@ -23,7 +23,7 @@ from entity_gym import (
 )
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
-from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
@@ -113,7 +113,7 @@ def test_what_a_player_may_not_see_is_there_and_hidden() -> None:
     mapping = players_of(Veiled)
     assert mapping is not None
     obs = duel_obs(2)
-    obs.visible = {"Stone": RaggedBufferBool.from_offsets(np.array([[False], [True]]), np.array([0, 2]))}
+    obs.visible = {"Stone": RaggedBuffer(np.array([[False], [True]]), np.array([0, 2]))}
     for player in (0, 1):
         seen = split(obs, mapping, player)
         assert seen.visible["Pawn"].to_list() == [[[player == 0], [player == 1]] * 2]
@@ -191,7 +191,7 @@ def test_the_parts_of_all_players_are_what_was_there() -> None:
                 for values, of in zip(whole[name].to_list(), frames_owners, strict=True)
             ]
             flat = np.array([value for row in rows for value in row], np.int64).reshape(-1, 1)
-            mine[name] = RaggedBufferI64.from_flattened(flat, [len(row) for row in rows])
+            mine[name] = RaggedBuffer.from_flattened(flat, [len(row) for row in rows])
         parts.append((player, mine))
     assert join(obs, DUEL, parts) == whole
 

@@ -20,8 +20,6 @@ from tests.worlds import choose
 
 def test_a_list_plays_a_compiled_world_compiled() -> None:
     assert ListEnv(MineSweeper, 1).slots.__class__.__name__ == "CompiledSlots"
-    with make(MineSweeper, 2, executor="list") as listed, make(MineSweeper, 2) as threaded:
-        assert type(listed.slots) is type(threaded.slots)
 
 
 # --- Copies
@@ -267,7 +265,7 @@ class Emptying(Walker):
 
 def test_every_environment_gets_lists_and_mappings_of_its_own() -> None:
     weights, options, last = [1.0, 2.0], {"inner": {"weight": 3.0}}, object()
-    with make(Emptying, 3, executor="list", weights=weights, options=options, last=last) as pool:
+    with make(Emptying, 3, weights=weights, options=options, last=last) as pool:
         assert pool.reset().features["Walker"].values.tolist() == [[5], [5], [5]]
         assert all(env.given is last for env in pool.envs)
     assert (weights, options) == ([1.0, 2.0], {"inner": {"weight": 3.0}})

@@ -27,7 +27,7 @@ from entity_gym import (
 )
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.decimals import to_decimals
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.replay.build import build_attention, build_decisions, build_replay, build_view, number, plain
 
@@ -64,9 +64,8 @@ def acted(**choices: list[list[float]]) -> dict[str, VecAction]:
     actions: dict[str, VecAction] = {}
     for name, space in ACTIONS.items():
         rows = choices.get(name, [])
-        kind = RaggedBufferF32 if name == "push" else RaggedBufferI64
-        values = np.array(rows, kind._dtype).reshape(len(rows), space.width)
-        actions[name] = kind.from_flattened(values, [0, len(rows)])
+        values = np.array(rows, space.dtype).reshape(len(rows), space.width)
+        actions[name] = RaggedBuffer.from_flattened(values, [0, len(rows)])
     return actions
 
 

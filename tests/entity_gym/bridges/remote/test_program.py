@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.bridges.remote import (
     ProgramError,
@@ -27,10 +27,10 @@ def counting(fault: str = "", **settings: Any) -> ProgramWorlds:
     return program_worlds(command=[sys.executable, "-S", str(PROGRAM), fault or "none"], **settings)
 
 
-def both_add(*amounts: int) -> dict[str, RaggedBufferI64]:
+def both_add(*amounts: int) -> dict[str, RaggedBuffer[np.int64]]:
     """Both actors of environment i add amounts[i]."""
     values = np.repeat(np.array(amounts, dtype=np.int64), 2)[:, None]
-    return {ADD: RaggedBufferI64.from_offsets(values, 2 * np.arange(len(amounts) + 1))}
+    return {ADD: RaggedBuffer(values, 2 * np.arange(len(amounts) + 1))}
 
 
 def counters(obs: VecObs) -> list[float]:

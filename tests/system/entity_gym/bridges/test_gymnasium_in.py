@@ -14,7 +14,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 
 from entity_gym.actions.choices import random_actions  # noqa: E402
-from entity_gym.batch.ragged import RaggedBufferI64  # noqa: E402
+from entity_gym.batch.ragged import RaggedBuffer  # noqa: E402
 from entity_gym.batch.vec_obs import VecObs  # noqa: E402
 from entity_gym.bridges.gymnasium.incoming import (  # noqa: E402
     from_gymnasium,
@@ -40,9 +40,9 @@ def pools() -> Iterator[Any]:
         pool.close()
 
 
-def choose(*choices: int) -> dict[str, RaggedBufferI64]:
+def choose(*choices: int) -> dict[str, RaggedBuffer[np.int64]]:
     """One choice for each environment."""
-    return {"action": RaggedBufferI64.from_array(np.array(choices).reshape(-1, 1, 1))}
+    return {"action": RaggedBuffer.from_array(np.array(choices).reshape(-1, 1, 1))}
 
 
 def agents(obs: VecObs) -> list[list[float]]:

@@ -14,7 +14,7 @@ from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.pools.slots import FinalObservations
+from entity_gym.pools.slots import FinalObservations, SlotOptions
 from tests.entity_gym.compiled.comparing import (
     Playing,
     actions_in,
@@ -159,8 +159,8 @@ def test_last_observations_are_kept_as_asked_and_offer_nothing(final_observation
 
 
 def test_without_autoreset_the_last_observation_stays_until_reset() -> None:
-    kept = Playing(CompiledSlots(Everything, 6, autoreset=True, final_observations="all"))
-    bare = Playing(CompiledSlots(Everything, 6, autoreset=False, final_observations="all"))
+    kept = Playing(CompiledSlots(Everything, 6, SlotOptions(final_observations="all")))
+    bare = Playing(CompiledSlots(Everything, 6, SlotOptions(autoreset=False, final_observations="all")))
     ended = 0
     for _ in range(40):
         with_reset, without = kept.step(), bare.step()

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.pool import ThreadedVecEnv
 from tests.entity_gym.compiled import mistakes, worlds
@@ -71,7 +71,7 @@ def test_an_exception_in_a_thread_arrives_in_the_same_way() -> None:
 def test_bounds_can_be_checked_in_compiled_code_as_well() -> None:
     with ThreadedVecEnv(Ledge, 3, boundscheck=True, first_env=20) as pool:
         obs = pool.reset(env_info=[{"safe": True}, {"safe": True}, {"safe": False}])
-        on = {"walk": RaggedBufferI64.from_array(np.ones((3, 1, 1), np.int64))}
+        on = {"walk": RaggedBuffer.from_array(np.ones((3, 1, 1), np.int64))}
         with pytest.raises(IndexError) as caught:
             for _ in range(4):
                 obs = pool.act(on)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.pools.pool import ThreadedVecEnv
 from tests.entity_gym.compiled.comparing import (
@@ -95,12 +95,12 @@ def test_actions_may_come_in_memory_that_cannot_be_written_to() -> None:
         other.reset()
         for _ in range(5):
             actions = streams.actions(obs)
-            frozen = {name: RaggedBufferI64.from_offsets(*read_only(buffer)) for name, buffer in actions.items()}
+            frozen = {name: RaggedBuffer(*read_only(buffer)) for name, buffer in actions.items()}
             obs = pool.act(actions)
             assert exactly(other.act(frozen)) == exactly(obs)
 
 
-def read_only(buffer: RaggedBufferI64) -> tuple[np.ndarray, np.ndarray]:
+def read_only(buffer: RaggedBuffer[np.int64]) -> tuple[np.ndarray, np.ndarray]:
     """Values as they arrive from a file or another process, and every second number of other offsets."""
     values = np.frombuffer(buffer.values.tobytes(), np.int64).reshape(-1, 1)
     offsets = np.repeat(buffer.offsets, 2)[::2]
@@ -111,7 +111,7 @@ def read_only(buffer: RaggedBufferI64) -> tuple[np.ndarray, np.ndarray]:
 def test_a_refusal_does_not_disturb_actions_that_were_accepted_before() -> None:
     one, two = (Playing(CompiledSlots(Everything, 2)) for _ in range(2))
     actions = actions_in(one.obs, [0, 1], one.rngs, one.slots.action_space)
-    wrong = {name: RaggedBufferI64.from_offsets(buffer.values + 50, buffer.offsets) for name, buffer in actions.items()}
+    wrong = {name: RaggedBuffer(buffer.values + 50, buffer.offsets) for name, buffer in actions.items()}
     one.slots.check(actions, one.ids)
     one.slots.step(actions, one.ids, 0, 2)
     two.slots.check(actions, two.ids)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from entity_gym import CategoricalAction
-from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.bridges.remote import (
     Program,
@@ -29,6 +29,7 @@ from entity_gym.bridges.remote import (
 from entity_gym.bridges.remote.connection import Connection
 from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.slots import SlotOptions
 
 PROGRAM = Path(__file__).parents[4] / "entity_gym" / "bridges" / "remote" / "counting_program.py"
 ADD = "add"
@@ -38,10 +39,10 @@ def counting(fault: str = "", **settings: Any) -> ProgramWorlds:
     return program_worlds(command=[sys.executable, "-S", str(PROGRAM), fault or "none"], **settings)
 
 
-def both_add(*amounts: int) -> dict[str, RaggedBufferI64]:
+def both_add(*amounts: int) -> dict[str, RaggedBuffer[np.int64]]:
     """Both actors of environment i add amounts[i]."""
     values = np.repeat(np.array(amounts, dtype=np.int64), 2)[:, None]
-    return {ADD: RaggedBufferI64.from_offsets(values, 2 * np.arange(len(amounts) + 1))}
+    return {ADD: RaggedBuffer(values, 2 * np.arange(len(amounts) + 1))}
 
 
 def counters(obs: VecObs) -> list[float]:
@@ -242,9 +243,7 @@ def at_the_end_of_an_episode(env: SlotVecEnv) -> None:
 def test_a_reset_after_an_error_plays_the_seed_and_the_parameters_that_it_was_given() -> None:
     with pool(2) as env:
         expected = counters(env.reset(seed=7))
-    slots = counting("ends badly").make_slots(
-        2, first_env=0, autoreset=True, final_observations="all", entity_ids=False
-    )
+    slots = counting("ends badly").make_slots(2, SlotOptions(final_observations="all"))
     with SlotVecEnv(slots) as env:
         at_the_end_of_an_episode(env)
         assert counters(env.reset(seed=7)) == expected

@@ -7,9 +7,9 @@ import heapq
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from entity_gym.batch.ragged import as_lengths, rows_of
+from entity_gym.batch.ragged import rows_of
 
 
 class Packing(NamedTuple):
@@ -25,7 +25,7 @@ class Packing(NamedTuple):
     inverse_index: NDArray[np.int64]  # (I,), the flat cell `row * L + column` of each item
 
 
-def pack(lengths: ArrayLike) -> Packing:
+def pack(lengths: NDArray[np.int64]) -> Packing:
     """Pack sequences greedily into few rows; each sequence lies in consecutive cells of one row.
 
     In order, every sequence goes to the row with the most free cells, or to the lowest one of several such rows. If it does
@@ -33,15 +33,11 @@ def pack(lengths: ArrayLike) -> Packing:
     The time is O(I + S log R).
 
     Args:
-        lengths: (S,) integers >= 0, the items of each sequence.
+        lengths: (S,) the items of each sequence.
 
     Returns:
         A `Packing`; with no items at all its rectangle is (0, 0).
-
-    Raises:
-        ValueError: if `lengths` are not whole numbers >= 0 in one dimension.
     """
-    lengths = as_lengths(lengths)
     width = int(lengths.max(initial=0))
     cells, num_rows = _first_cells(lengths.tolist(), width)
     inverse_index = rows_of(np.array(cells, dtype=np.int64), lengths)
