@@ -180,10 +180,7 @@ class CompiledSlots(EnvSlots):
             for type_, name in layout.entity_names.items()
         ]
         self._visible = [(layout.entity_names[s.owner], packed(s)) for s in layout.of_kind(Kind.VISIBLE)]
-        self._ids = [
-            (name, packed(layout.slot(Kind.IDS, type_)), columns.index(type_))
-            for type_, name in layout.entity_names.items()
-        ]
+        self._ids = [(layout.entity_names[s.owner], packed(s)) for s in layout.of_kind(Kind.IDS)]
         self._masks = [
             (a.name, packed(a.actors.slot), packed(a.actees.slot) if a.actees else -1, packed(a.mask))
             for a in layout.actions
@@ -483,9 +480,8 @@ class CompiledSlots(EnvSlots):
         for name, number in self._visible:
             if not buffers[number].values.all():
                 obs.visible[name] = buffers[number]
-        if self.options.entity_ids:
-            for name, number, column in self._ids:
-                obs.ids[name] = buffers[number] if number >= 0 else _without_ids(rows[column])
+        for name, number in self._ids:
+            obs.ids[name] = buffers[number]
         if self._info:
             ended = ids[done] if ended is None else ended
             if len(ended):
@@ -516,10 +512,6 @@ def _rows_of(ids: EnvIds, array: NDArray[Any]) -> NDArray[Any]:
 
 def _featureless(offsets: NDArray[np.int64]) -> RaggedBuffer[np.float32]:
     return RaggedBuffer.unchecked(np.empty((int(offsets[-1]), 0), dtype=np.float32), offsets)
-
-
-def _without_ids(offsets: NDArray[np.int64]) -> RaggedBuffer[np.int64]:
-    return RaggedBuffer.unchecked(np.full((int(offsets[-1]), 1), -1, dtype=np.int64), offsets)
 
 
 def _new_arrays(layout: Layout, num_slots: int, slots: Sequence[Slot]) -> dict[str, NDArray[Any]]:
