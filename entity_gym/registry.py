@@ -57,19 +57,19 @@ _registered: dict[str, Registered] = {
         "CartPole-v0": "cart_pole:CartPoleV0",
         "CartPole-v1": "cart_pole:CartPole",
         "CherryPick": "cherry_pick:CherryPick",
-        "Count": "count:Count",
-        "FloorIsLava": "floor_is_lava:FloorIsLava",
+        "Count": "toys:Count",
+        "FloorIsLava": "toys:FloorIsLava",
         "Minefield": "minefield:Minefield",
         "MineSweeper": "minesweeper:MineSweeper",
-        "MoveToOrigin": "move_to_origin:MoveToOrigin",
-        "MultiArmedBandit": "multi_armed_bandit:MultiArmedBandit",
+        "MoveToOrigin": "toys:MoveToOrigin",
+        "MultiArmedBandit": "toys:MultiArmedBandit",
         "MultiSnake": "multi_snake:MultiSnake",
-        "NotHotdog": "not_hotdog:NotHotdog",
+        "NotHotdog": "toys:NotHotdog",
         "PickMatchingBalls": "pick_matching_balls:PickMatchingBalls",
-        "RockPaperScissors": "rock_paper_scissors:RockPaperScissors",
+        "RockPaperScissors": "toys:RockPaperScissors",
         "Skirmish": "skirmish:Skirmish",
         "TreasureHunt": "treasure_hunt:TreasureHunt",
-        "Xor": "xor:Xor",
+        "Xor": "toys:Xor",
     }.items()
 }
 
@@ -299,11 +299,13 @@ def make_single_pool(prepared: Prepared) -> SlotVecEnv:
 
 
 def draws(prepared: Prepared, pool: SlotVecEnv) -> bool:
-    """Return True if the environments of `pool` implement `render`, as far as that can be seen without calling it."""
+    """Return True if the environments of `pool` implement `render` or `draw`, as far as that can be seen without a call."""
     if isinstance(pool.slots, PythonSlots):
-        return type(pool.slots.envs[0]).render is not Environment.render
-    declared = getattr(prepared.source, "render", EnvSlots.render)
-    return declared is not None and type(pool.slots).render is not EnvSlots.render
+        made = type(pool.slots.envs[0])
+        return made.render is not Environment.render or made.draw is not Environment.draw
+    if prepared.source.is_compiled:
+        return any(getattr(prepared.source, name) is not None for name in ("render", "draw"))
+    return type(pool.slots).render is not EnvSlots.render or type(pool.slots).draw is not EnvSlots.draw
 
 
 # ---- finding environments

@@ -264,9 +264,7 @@ class CompiledSlots(EnvSlots):
 
     def render(self, i: int) -> NDArray[np.uint8]:
         draw = type(self.env).render
-        if draw is None:
-            raise NotImplementedError(f"{self.layout.name} does not implement render(s)")
-        return draw(Record(self.slots["record"][i]))
+        return super().render(i) if draw is None else draw(Record(self.slots["record"][i]))
 
     def draw(self, i: int) -> Mapping[str, Any] | None:
         draw = type(self.env).draw

@@ -155,6 +155,8 @@ class PythonSlots(EnvSlots):
         return batch_frames([each.frame for each in shown], [each.obs for each in shown], ids, elapsed, self._reader)
 
     def render(self, i: int) -> NDArray[np.uint8]:
+        if type(self.envs[i]).render is Environment.render:
+            return super().render(i)
         image: NDArray[np.uint8] = self._call(i, self.envs[i].render)
         return image
 

@@ -195,8 +195,17 @@ class EnvSlots(ABC):
         """
 
     def render(self, i: int) -> NDArray[np.uint8]:
-        """Draw environment `i` as a (height, width, 3) image."""
-        raise NotImplementedError(f"{self._reader.environment} does not implement render()")
+        """Draw environment `i` as a (height, width, 3) image: by its hints (`draw`), unless it has a picture of its own.
+
+        Raises:
+            NotImplementedError: it has neither.
+        """
+        from entity_gym.replay.picture import draw_frame
+
+        hints = self.draw(i)
+        if hints is None:
+            raise NotImplementedError(f"{self._reader.environment} implements neither render() nor draw()")
+        return draw_frame(self.collect(np.array([i]), run_serially), hints, self.obs_space, self.where(i))
 
     def draw(self, i: int) -> Mapping[str, Any] | None:
         """Return how environment `i` wants its running episode to be drawn, as the world says it; None: it does not say."""
