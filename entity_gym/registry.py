@@ -145,7 +145,7 @@ def bind(
         return _across(env, parameters)
     found = look_up(env, option) if isinstance(env, str) else Registered(env)
     source = as_source(import_callable(found.env, option, _environments) if isinstance(found.env, str) else found.env)
-    name = env if isinstance(env, str) else source.__name__
+    name = env if isinstance(env, str) else source.name
     values = {**found.defaults, **parameters}
     for key in values:
         if key not in source.names and not source.takes_others:
@@ -258,7 +258,7 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
     return Prepared(
         replace(
             config,
-            name=config.name or source.__name__,
+            name=config.name or source.name,
             max_episode_steps=steps,
             reward_threshold=next((each for each in thresholds if each is not None), None),
             parameters=values,

@@ -96,8 +96,8 @@ def test_a_class_a_description_and_its_place_make_the_same() -> None:
 
 
 def test_a_class_or_a_function_is_found_in_its_module(module: str) -> None:
-    assert bind(f"{module}:Meadow").__name__ == "Meadow"
-    assert bind(f"{module}:make").__name__ == "make"
+    assert bind(f"{module}:Meadow").name == "Meadow"
+    assert bind(f"{module}:make").name == "make"
 
 
 def test_environments_of_other_libraries_are_found_by_their_prefix() -> None:

@@ -139,7 +139,7 @@ class PettingZooFactory(EnvSource):
         **kwargs: Any,
     ) -> None:
         self._make = constructor_of(env, kwargs)
-        self.__name__ = self._make.name
+        self.name = self._make.name
         self._groups = check_groups(groups)
         self._view = None if view is None else load_view(view)
         self._wrappers = load_wrappers(wrappers)
