@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from entity_gym import spaces
 from entity_gym.actions import ActionSpace
-from entity_gym.compiled.actions import ActionDeclaration
+from entity_gym.compiled.actions import Action
 from entity_gym.compiled.declare import Entity
 from entity_gym.errors import nearest
 
@@ -23,7 +23,7 @@ class Description:
     """The base of `CompiledEnvironment`, whose docstring explains the attributes: all but what runs it."""
 
     entities: ClassVar[Mapping[str, Entity]] = {}
-    actions: ClassVar[Mapping[str, ActionDeclaration]] = {}
+    actions: ClassVar[Mapping[str, Action]] = {}
     global_features: ClassVar[Sequence[spaces.Feature]] = ()
     parameters: ClassVar[Mapping[str, Value]] = {}
     max_steps: ClassVar[int | None] = None
@@ -91,7 +91,7 @@ class Description:
     @classmethod
     def action_space(cls) -> dict[str, ActionSpace]:
         """Its actions by name."""
-        return {name: action.space() for name, action in cls.actions.items()}
+        return {name: action.space for name, action in cls.actions.items()}
 
 
 def _like(default: Value, value: Any, where: str, *, none_is_zero: bool) -> Value:

@@ -15,7 +15,7 @@ from entity_gym.actions import Action
 from entity_gym.actions.choices import ActionsOfEach, check_actions
 from entity_gym.actions.reading import EntityID
 from entity_gym.batch.batching import batch_frames, batch_masks
-from entity_gym.batch.frame import Frame
+from entity_gym.batch.frame import EntityNumbers, Frame
 from entity_gym.batch.saving import observation_from_state, observation_to_state, plain_copy
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from entity_gym.environment import Environment, Observation
@@ -76,8 +76,7 @@ class PythonSlots(EnvSlots):
         self._pending: list[dict[str, Any] | None] = [None] * num_envs  # parameters that wait for the next episode
         # Attributes that `Environment.configure` itself has set, with their values before: no `state()` knows of them.
         self._originals: list[dict[str, Any]] = [{} for _ in range(num_envs)]
-        # Numbers of the entities of the running episodes, by id; see `number_entities`.
-        self._numbers: list[dict[EntityID, int]] | None = [{} for _ in range(num_envs)] if options.entity_ids else None
+        self._numbers = [EntityNumbers() for _ in range(num_envs)]  # of the running episodes
         self._under_way: set[int] = set()  # environments whose own code is running
         self._collected: tuple[list[_Shown], dict[str, VecActionMask]] = ([], {})
 
@@ -183,7 +182,7 @@ class PythonSlots(EnvSlots):
                 {name: copy.deepcopy(getattr(env, name)) for name in originals}
                 for env, originals in zip(self.envs, self._originals, strict=True)
             ],
-            "numbers": [list(numbers) for numbers in self._numbers or [{}] * len(self)],  # in the order of the numbers
+            "numbers": [list(numbers) for numbers in self._numbers],  # in the order of the numbers
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -197,8 +196,7 @@ class PythonSlots(EnvSlots):
             self._configure(i, {**self._originals[i], **state.get("configured", nothing)[i]}, by_default=True)
             self._call(i, env.load_state, copy.deepcopy(state["environments"][i]))
             env.rng.bit_generator.state = state["random"][i]
-            if self._numbers is not None:
-                self._numbers[i] = {id_: k for k, id_ in enumerate(state.get("numbers", nothing)[i])}
+            self._numbers[i] = EntityNumbers({id_: k for k, id_ in enumerate(state.get("numbers", nothing)[i])})
         elapsed = state.get("elapsed_step", np.zeros(len(self), np.int64))  # older states do not count steps
         for i, saved in enumerate(state["observations"]):
             self._shown[i] = None
@@ -244,14 +242,14 @@ class PythonSlots(EnvSlots):
         self, i: int, obs: Observation, elapsed: int, final: _Shown | None = None, *, goes_on: bool = False
     ) -> None:
         """Read the observation of environment `i`; without `goes_on`, step 0 begins an episode."""
-        if elapsed == 0 and self._numbers is not None and not goes_on:
-            self._numbers[i] = {}
+        if elapsed == 0 and not goes_on:
+            self._numbers[i] = EntityNumbers()
         self._shown[i] = _Shown(
             obs, self._read(i, obs, is_last=obs.done and not self.options.autoreset), elapsed, final
         )
 
     def _read(self, i: int, obs: Observation, *, is_last: bool) -> Frame:
-        return self._reader.read(obs, i, is_last=is_last, numbers=None if self._numbers is None else self._numbers[i])
+        return self._reader.read(obs, i, is_last=is_last, numbers=self._numbers[i])
 
     def _reset(self, i: int) -> Observation:
         waiting, self._pending[i] = self._pending[i], None

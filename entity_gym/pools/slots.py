@@ -41,7 +41,6 @@ class SlotOptions:
             episode's reward, done, truncated, info and metrics. Otherwise the last observation itself is shown, which offers
             no actions, and the environment must be reset before it is stepped again.
         final_observations: which last observations are kept in `VecObs.final`; without autoreset, none.
-        entity_ids: fill in `VecObs.ids`, with -1 for entities without an id.
         compile: false runs a compiled environment's source as ordinary Python, with checks of array bounds.
         boundscheck: compile these checks in.
         num_workers: threads that may step the environments at the same time.
@@ -53,7 +52,6 @@ class SlotOptions:
     first_env: int = 0
     autoreset: bool = True
     final_observations: FinalObservations = "truncated"
-    entity_ids: bool = False
     compile: bool = True
     boundscheck: bool = False
     num_workers: int = 1

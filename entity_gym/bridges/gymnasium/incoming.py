@@ -230,7 +230,7 @@ class GymFactory(EnvSource):
         num_envs: int,
         options: SlotOptions = SlotOptions(),
     ) -> EnvSlots:
-        """Make slots of several environments; arguments as in `EnvSlots`. All entities have the id -1."""
+        """Make slots of several environments; arguments as in `EnvSlots`."""
         check_num_envs(num_envs)
         envs = self._made(options.first_env, num_envs)
         try:
@@ -818,10 +818,6 @@ class GymSlots(EnvSlots):
     def _pack(self, ids: EnvIds, *, last: bool = False) -> VecObs:
         """Return what the environments show; `last`: the last observations of their episodes, in which nobody acts."""
         features, masks = self._read(ids, last=last)
-        unknown = {
-            name: RaggedBuffer(np.full((features[name].items(), 1), -1, np.int64), features[name].offsets)
-            for name in (self._reader.widths if self.options.entity_ids else ())
-        }
         return VecObs(
             features=features,
             action_masks=masks,
@@ -830,7 +826,6 @@ class GymSlots(EnvSlots):
             truncated=self._truncated[ids],
             env_id=ids.copy(),
             elapsed_step=self._elapsed[ids],
-            ids=unknown,
             end_of_episode_info={i: self._infos[i] for i in ids.tolist() if self._infos.get(i)},
         )
 

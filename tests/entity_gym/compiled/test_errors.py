@@ -299,7 +299,7 @@ PLAYED = {
     mistakes.ParameterChangedByHelper: (ValueError, r"the parameter 'width' was changed; parameters are read-only"),
     mistakes.HalfShown: (ValueError, r"observe\(\) .*feature 'x' of entity 1 of type 'Foot Soldier'"),
     mistakes.TimeNotShown: (ValueError, r"observe\(\) .*global feature 'time'"),
-    mistakes.ListedTwice: (ValueError, r"action 'Move': actor_ids .* lists an entity twice"),
+    mistakes.ListedTwice: (ValueError, r"obs.Move.actors \[0, 0\] lists an entity twice"),
     mistakes.ForgetsNobody: (IndexError, r"the index -1 is negative; -1 stands for nobody in action 'Shoot Enemy'"),
     mistakes.Raises: (ZeroDivisionError, "seven"),
 }
@@ -334,7 +334,7 @@ def test_a_source_that_passed_is_not_played_again(unjitted: Path, monkeypatch: p
 
 def test_the_check_of_a_slow_world_ends_when_its_time_is_over(unjitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
-    monkeypatch.setattr("entity_gym.compiled.first_use._check_all_is_written", lambda slots, ids: steps.append(1))
+    monkeypatch.setattr("entity_gym.compiled.first_use._check_all_is_written", lambda slots: steps.append(1))
     monkeypatch.setattr("entity_gym.compiled.first_use.SECONDS", 0.0)
     mistakes.Sound().make_slots(1)
     assert len(steps) == 100

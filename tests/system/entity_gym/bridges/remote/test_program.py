@@ -91,7 +91,7 @@ def test_a_pool_has_one_program_for_all_its_environments(make_pool: Any, monkeyp
 
 @pytest.mark.parametrize("make_pool", [ListEnv, ThreadedVecEnv])
 def test_entities_keep_their_numbers_on_request(make_pool: Any) -> None:
-    with closing(make_pool(counting(), 2, entity_ids=True)) as env:
+    with closing(make_pool(counting(), 2)) as env:
         first = env.reset(seed=0)
         assert list(first.ids) == list(first.features)
         assert all(len(first.ids[name].values) == len(first.features[name].values) for name in first.ids)
