@@ -145,7 +145,7 @@ def bind(
         return _across(env, parameters)
     found = look_up(env, option) if isinstance(env, str) else Registered(env)
     source = as_source(import_callable(found.env, option, _environments) if isinstance(found.env, str) else found.env)
-    name = env if isinstance(env, str) else source.__name__
+    name = env if isinstance(env, str) else source.name
     values = {**found.defaults, **parameters}
     for key in values:
         if key not in source.names and not source.takes_others:
@@ -170,7 +170,6 @@ def pool_of(
     *,
     batch_size: int | None = None,
     seed: int = 0,
-    compile: bool = True,
     background: bool = False,
     thread_affinity_offset: int = -1,
     options: SlotOptions = SlotOptions(),  # noqa: B008 - frozen
@@ -184,7 +183,6 @@ def pool_of(
         processes: worker processes that step them; 0: none.
         batch_size: how many environments `recv` returns; None: all.
         seed: environment i draws from `SeedSequence((seed, i))`.
-        compile: false runs compiled environments as ordinary Python.
         background: the pool steps while the caller does something else.
         thread_affinity_offset: the first core that threads are bound to; -1: none.
         options: see `SlotOptions`.
@@ -192,7 +190,7 @@ def pool_of(
     Raises:
         ValueError: for arguments that are not allowed, and environments that cannot be made, or break their contract.
     """
-    common: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "compile": compile, **vars(options)}
+    common: dict[str, Any] = {"batch_size": batch_size, "seed": seed, **vars(options)}
     if processes:
         from entity_gym.pools.processes.env import ProcessVecEnv
 
@@ -258,7 +256,7 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
     return Prepared(
         replace(
             config,
-            name=config.name or source.__name__,
+            name=config.name or source.name,
             max_episode_steps=steps,
             reward_threshold=next((each for each in thresholds if each is not None), None),
             parameters=values,
@@ -277,9 +275,8 @@ def make_pool(prepared: Prepared) -> VecEnv:
         config.num_processes,
         batch_size=config.batch_size,
         seed=config.seed,
-        compile=config.compile,
         thread_affinity_offset=config.thread_affinity_offset,
-        options=SlotOptions(final_observations=config.final_observations),
+        options=SlotOptions(final_observations=config.final_observations, compile=config.compile),
     )
 
 
@@ -292,8 +289,9 @@ def spec_of(prepared: Prepared, pool: VecEnv | None = None) -> EnvSpec:
 
 def make_single_pool(prepared: Prepared) -> SlotVecEnv:
     """Make a pool of one environment without autoreset: after the last observation of an episode comes `reset`."""
-    config, options = prepared.config, SlotOptions(autoreset=False, final_observations="none")
-    made = pool_of(prepared.source, 1, seed=config.seed, compile=config.compile, options=options)
+    config = prepared.config
+    options = SlotOptions(autoreset=False, final_observations="none", compile=config.compile)
+    made = pool_of(prepared.source, 1, seed=config.seed, options=options)
     assert isinstance(made, SlotVecEnv)
     return made
 

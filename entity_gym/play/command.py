@@ -44,7 +44,7 @@ def run(source: EnvSource, options: argparse.Namespace, policy: Policy | None = 
     """Serve the game with the options of `add_options`, and return the exit code."""
     seed = random.SystemRandom().randrange(LARGEST_SEED) if options.seed is None else options.seed
     try:
-        session = Session(source.as_environment, seed, source.__name__)
+        session = Session(source.as_environment, seed, source.name)
         try:
             server = PageServer({}, port=options.port)
         except ValueError as error:

@@ -44,13 +44,13 @@ class EnvSource(ABC):
     actions: ClassVar[Mapping[str, Any]] = _NONE
 
     @functools.cached_property
-    def __name__(self) -> str:
+    def name(self) -> str:
         """The name in messages."""
         return type(self).__name__
 
     def __str__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.given().items())
-        return self.__name__ + (f"({given})" if given else "")
+        return self.name + (f"({given})" if given else "")
 
     def given(self) -> Mapping[str, Any]:
         """Return the parameters that replace defaults."""
@@ -73,7 +73,7 @@ class EnvSource(ABC):
             ValueError: there is no such parameter, it cannot have this value, or another one has no value.
         """
         if given:
-            raise ValueError(f"{self.__name__} takes no parameters; {dict(given)} was given")
+            raise ValueError(f"{self.name} takes no parameters; {dict(given)} was given")
         return self
 
     @abstractmethod
@@ -110,7 +110,7 @@ class PythonSource(EnvSource):
     def __init__(self, create: Callable[..., Any], given: Mapping[str, Any] = _NONE) -> None:
         partial = create if isinstance(create, functools.partial) else functools.partial(create)
         self._function, self._args, self._given = partial.func, partial.args, {**partial.keywords, **given}
-        self.__name__ = str(getattr(self._function, "__name__", type(self._function).__name__))
+        self.name = str(getattr(self._function, "__name__", type(self._function).__name__))
         every = signature_of(self._function).parameters.values()
         named = [each for each in every if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
         named = [each for each in named if each.name not in self._of_pools]
@@ -138,7 +138,7 @@ class PythonSource(EnvSource):
         missing = [name for name in self.names if name not in bound.values]
         if unknown or missing:
             wrong = f"there is no parameter {unknown[0]!r}" if unknown else f"the parameter {missing[0]!r} has no value"
-            raise ValueError(f"{self.__name__}{signature_of(self._function)} does not take {bound._given}: {wrong}")
+            raise ValueError(f"{self.name}{signature_of(self._function)} does not take {bound._given}: {wrong}")
         return bound
 
     def as_environment(self) -> Environment:
@@ -152,7 +152,7 @@ class SlotsSource(PythonSource):
 
     def as_environment(self) -> Environment:
         raise ValueError(
-            f"{self.__name__} is a class of EnvSlots, which is many environments at once; give an Environment or a "
+            f"{self.name} is a class of EnvSlots, which is many environments at once; give an Environment or a "
             "CompiledEnvironment"
         )
 

@@ -201,7 +201,7 @@ class GymFactory(EnvSource):
             options = options._replace(view=load_view(options.view))
         self._options = options
         self._wrappers = load_wrappers(wrappers)
-        self.__name__ = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
+        self.name = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
         self._instances: list[Any] | None = None
         self._make: Callable[[], Any] | None = None
         if isinstance(env, str):
@@ -255,7 +255,7 @@ class GymFactory(EnvSource):
                 else:
                     envs.append(self._make())
                     envs[-1] = wrapped(envs[-1], self._wrappers)
-            check_distinct(envs, f"{self.__name__} returned")
+            check_distinct(envs, f"{self.name} returned")
         except BaseException:
             if self._make is not None:
                 _close(envs)

@@ -516,7 +516,7 @@ def test_fields_of_the_config_can_be_set_to_other_values() -> None:
 
 
 def test_a_program_has_a_name_no_picture_and_no_env_info() -> None:
-    assert make(walk).__name__ == "tests.entity_gym.agents.programs.walk"  # the title of whoever plays it
+    assert make(walk).name == "tests.entity_gym.agents.programs.walk"  # the title of whoever plays it
     pool = pool_of(walk, 1)
     pool.reset()
     with pytest.raises(
