@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,7 +27,9 @@ from enn_ppo.training.watchdog import Watchdog
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.pool import ThreadedVecEnv
+from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
+from entity_gym.registry import pool_of
 from entity_gym.spaces import ObsSpace
 
 #: Environment parameters: name -> one value per environment.
@@ -284,13 +285,15 @@ def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_e
     Raises:
         ValueError: an environment cannot be made, or breaks its contract.
     """
-    size = rollout.block_size
-    of_block = replace(rollout, num_envs=size, block=None, pipeline=1)
-    in_turns = rollout.pipeline > 1
+    size, in_turns = rollout.block_size, rollout.pipeline > 1
     with ExitStack() as stack:
         pools: list[VecEnv] = []
         for first in range(0, rollout.num_envs, size):
-            pools.append(env.make_vec_env(of_block, seed, first_env + first, background=in_turns))
+            numbered = SlotOptions(first_env=first_env + first)
+            threads, processes = rollout.num_threads, rollout.num_processes
+            pools.append(
+                pool_of(env.source, size, threads, processes, seed=seed, background=in_turns, options=numbered)
+            )
             stack.callback(pools[-1].close)
         stack.pop_all()  # the caller closes the pools
     return pools

@@ -11,11 +11,12 @@ from types import ModuleType
 from typing import Any, Literal, get_args
 
 from entity_gym.errors import nearest
-from entity_gym.pools.pool import EnvSource, ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.slots import FinalObservations, check_num_envs
+from entity_gym.pools.source import EnvFactory, own_values
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.registry import import_callable, own_values
+from entity_gym.registry import import_callable
 
 Executor = Literal["list", "thread", "process"]
 
@@ -118,7 +119,7 @@ def parameters_of(function: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def make_pool(
-    env: EnvSource,
+    env: EnvFactory,
     num_envs: int,
     seed: int = 0,
     executor: Executor = "list",

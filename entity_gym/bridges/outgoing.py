@@ -16,10 +16,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from entity_gym.bridges.measuring import measure_room
+import numpy as np
+
+from entity_gym.actions.choices import random_actions
 from entity_gym.environment import Environment
 from entity_gym.pools.players import players_of
-from entity_gym.pools.pool import SlotVecEnv
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import Prepared, draws, make_pool, make_single_pool, prepare, spec_of
@@ -31,6 +32,9 @@ if TYPE_CHECKING:  # each needs its library
 
 Made = TypeVar("Made")
 Pool = TypeVar("Pool", bound=VecEnv)
+
+#: What `measure` plays: so many episodes, or so many steps if these are fewer.
+EPISODES, STEPS = 50, 20_000
 
 
 def make_gym(env: Any, num_envs: int = 1, *, render_mode: str | None = None, **options: Any) -> GymnasiumVectorEnv:
@@ -84,11 +88,7 @@ def to_gymnasium(env: Any, render_mode: str | None = None, *, measure: bool = Fa
 
     prepared = _prepare_one(env, render_mode, options)
     pool = make_single_pool(prepared)
-
-    def wrap(pool: SlotVecEnv, spec: EnvSpec) -> GymnasiumEnv:
-        return GymnasiumEnv(pool, _with_measured_room(prepared, pool) if measure else spec, render_mode)
-
-    made = _wrap(prepared, pool, wrap)
+    made = _wrap(prepared, pool, lambda pool, spec: GymnasiumEnv(pool, spec, render_mode), measure)
     if not draws(prepared, pool):
         made.metadata = {**made.metadata, "render_modes": []}
     if not isinstance(env, Environment):  # gymnasium.make would make another environment with the same object inside
@@ -137,7 +137,8 @@ def to_dm_env(env: Any, seed: int = 0, **options: Any) -> DmEnvironment:
 
     if options.pop("num_envs", 1) != 1:
         raise ValueError("to_dm_env makes one environment; make_dm(..., num_envs) has several side by side")
-    return DmEnvironment(make_dm(_source_of(env), 1, seed=seed, **options))
+    prepared = _prepare_many(_source_of(env), 1, {"seed": seed, **options})
+    return _wrap(prepared, make_pool(prepared), DmEnvironment)
 
 
 def _prepare_many(env: Any, num_envs: int, options: dict[str, Any]) -> Prepared:
@@ -161,23 +162,40 @@ def _check_render_mode(render_mode: Any) -> None:
         raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
 
 
-def _wrap(prepared: Prepared, pool: Pool, wrap: Callable[[Pool, EnvSpec], Made]) -> Made:
+def _wrap(prepared: Prepared, pool: Pool, wrap: Callable[[Pool, EnvSpec], Made], measure: bool = False) -> Made:
     """Return wrap(pool, spec). An error in `wrap` closes the pool."""
     try:
-        return wrap(pool, spec_of(prepared, pool))
+        return wrap(pool, spec_of(_measured(prepared, pool) if measure else prepared, pool))
     except BaseException:
         pool.close()
         raise
 
 
-def _with_measured_room(prepared: Prepared, pool: SlotVecEnv) -> EnvSpec:
-    """Measure the room that `pool` needs, print it, and return a spec with it; given `max_entities` and `max_actors` stay."""
-    config = prepared.config
-    room = measure_room(pool, config.seed)
-    entities, actors = room.entities | dict(config.max_entities or {}), room.actors | dict(config.max_actors or {})
-    played = f"{room.episodes} random episodes, {room.steps:,} steps"
-    print(f"{config.name}: {played}, need room for {room}", file=sys.stderr)
-    return spec_of(replace(prepared, config=replace(config, max_entities=entities, max_actors=actors)), pool)
+def _measured(prepared: Prepared, pool: VecEnv) -> Prepared:
+    """Play random episodes, and return `prepared` with room for what was shown, which is printed; given room stays."""
+    config, space = prepared.config, pool.action_space()
+    entities = dict.fromkeys(pool.obs_space().entities, 1)
+    actors = {name: 1 for name, each in space.items() if not each.is_global}
+    rng = np.random.default_rng(config.seed)
+    obs, episodes, steps = pool.reset(config.seed), 0, 0
+    while True:
+        entities = {name: max(most, int(obs.features[name].items())) for name, most in entities.items()}
+        actors = {name: max(most, int(obs.action_masks[name].actors.items())) for name, most in actors.items()}
+        if episodes == EPISODES or steps >= STEPS:
+            break
+        if obs.done.any():
+            episodes += 1
+            obs = pool.reset()
+        else:
+            obs, steps = pool.act(random_actions(obs, rng, space)), steps + 1
+    print(
+        f"{config.name}: {episodes} random episodes, {steps:,} steps, need room for max_entities={entities}, "
+        f"max_actors={actors}",
+        file=sys.stderr,
+    )
+    entities |= config.max_entities or {}
+    actors |= config.max_actors or {}
+    return replace(prepared, config=replace(config, max_entities=entities, max_actors=actors))
 
 
 def _source_of(env: Any) -> Any:

@@ -26,61 +26,58 @@ Shapes: N environments, n frames, T entity types, P rows, A actors with room, K 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.errors import nearest
-from entity_gym.pools.spec import EnvSpec
+from entity_gym.pools.spec import ActionSpec, EnvSpec
+from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
 from entity_gym.spaces import GLOBAL_ENTITY, bounds
 
-_INT64, _FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
+_MOST = np.iinfo(np.int64).max
 
-EnvIds: TypeAlias = NDArray[np.int64]
 #: Name -> (n, ...) array of n frames.
 Frames: TypeAlias = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Field:
-    """Shape, dtype and inclusive bounds of one environment's array."""
+    """Shape, dtype and inclusive bounds of one environment's array; both bounds become arrays of that shape."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    low: Any = -np.inf
-    high: Any = np.inf
+    dtype: Any
+    low: Any
+    high: Any
 
-    def bounds(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return both bounds in the field's shape and dtype; integers, which have no infinity, are bounded by their dtype."""
-        smallest, largest = (-np.inf, np.inf)
-        if self.dtype.kind in "iu":
-            smallest, largest = np.iinfo(self.dtype).min, np.iinfo(self.dtype).max
-        return self._bound(self.low, -np.inf, smallest), self._bound(self.high, np.inf, largest)
-
-    def _bound(self, given: Any, infinite: float, limit: float) -> NDArray[Any]:
-        bound = np.full(self.shape, limit, self.dtype)
-        finite = np.broadcast_to(np.asarray(given) != infinite, self.shape)
-        bound[finite] = np.broadcast_to(given, self.shape)[finite]
-        return bound
+    def __post_init__(self) -> None:
+        for side in ("low", "high"):
+            bound = np.broadcast_to(np.asarray(getattr(self, side), self.dtype), self.shape)
+            object.__setattr__(self, side, bound)
 
 
-def flags(*shape: int) -> Field:
-    """Return the field of an array of 0s and 1s."""
-    return Field(shape, np.dtype(np.int8), 0, 1)
+class Shown(NamedTuple):
+    """What n environments show after a step or a reset."""
 
-
-def frame_of(frames: Frames, row: int) -> dict[str, Any]:
-    """Return one frame; single numbers are NumPy scalars."""
-    return {name: array[row] for name, array in frames.items()}
+    obs: VecObs
+    observation: Frames
+    info: Frames
+    begun: NDArray[np.intp]  # rows where an episode has ended and the next one has begun
+    last_observation: Frames  # the last ones of the ended episodes, for the rows `begun`
+    last_info: Frames
 
 
 class PaddedForm:
     """Frames of N environments as padded arrays, and padded actions as a pool takes them.
+
+    Args:
+        spec: of the environments.
+        num_envs: N.
+        kind: how messages call what has a frame.
 
     Attributes:
         observation, info: name -> `Field` of one environment.
@@ -90,117 +87,177 @@ class PaddedForm:
         ValueError: if the spec does not say how many entities or actors there can be, or two arrays have the same name.
     """
 
-    def __init__(self, spec: EnvSpec, num_envs: int = 1) -> None:
-        self._world = spec.config.name
-        self._entities = _PaddedEntities(spec)
-        self._actions = {name: _PaddedAction(spec, name, self._entities, num_envs) for name in spec.actions}
-        self._closable = any(action.closable for action in self._actions.values())
-        self._counts = np.zeros((num_envs, len(spec.entities)), np.int64)
-        self.observation = self._entities.fields()
-        for action in self._actions.values():
-            named = {
-                _path("actors", action.name): action.actors_field,
-                _path("action_mask", action.name): action.mask_field,
-            }
-            self.observation |= {path: field for path, field in named.items() if field is not None}
-        for names in (spec.entities, spec.actions):
-            known: dict[str, str] = {}
-            for name in names:
-                other = known.setdefault(_path("", name), name)
-                if other != name:
-                    raise ValueError(f"{self._world} has {other!r} and {name!r}, which are one name here; rename one")
-        self.info = {"env_id": Field((), _INT64, 0, num_envs - 1), "elapsed_step": Field((), _INT64, 0)}
+    def __init__(self, spec: EnvSpec, num_envs: int = 1, kind: str = "environment") -> None:
+        self._world, self._kind, self._entities, self._space = spec.config.name, kind, spec.entities, spec.obs_space
+        self._raises = spec.config.invalid_actions == "raise"
+        self._check_names(spec)
+        self._room = np.array([entity.max for entity in spec.entities.values()], np.int64)  # (T,)
+        self._ends = np.cumsum(self._room)  # (T,) in the list of all rows
+        num_rows = int(self._room.sum())
+        self._actions = {name: _PaddedAction(name, action, num_rows, num_envs) for name, action in spec.actions.items()}
+        self._shift = np.zeros((num_envs, len(self._room)), np.int64)  # row - index, of the entities shown last
+        self.num_replaced = np.zeros(num_envs, np.int64)
+        self.observation: dict[str, Field] = {}
+        for name, entity in spec.entities.items():
+            limits = bounds(entity.features, entity.kinds)
+            if entity.features:
+                shape = (entity.max or 0, len(entity.features))
+                self.observation[_path("entities", name)] = Field(shape, np.float32, *limits)
+            self.observation[_path("mask", name)] = Field((entity.max or 0,), np.int8, 0, 1)
+        if names := spec.obs_space.global_features:
+            limits = bounds(names, spec.obs_space.global_kinds)
+            self.observation["global"] = Field((len(names),), np.float32, *limits)
+        for name, padded in self._actions.items():
+            if not padded.space.is_global:
+                self.observation[_path("actors", name)] = Field((padded.room,), np.int64, -1, num_rows - 1)
+            if padded.space.discrete:
+                shape = (padded.room, padded.num_choices)
+                self.observation[_path("action_mask", name)] = Field(shape, np.int8, 0, 1)
+        self.info = {"env_id": Field((), np.int64, 0, num_envs - 1), "elapsed_step": Field((), np.int64, 0, _MOST)}
+        self._closable = any(action.closable for action in spec.actions.values())
         if self._closable:
-            self.info["replaced_actions"] = Field((), _INT64, 0)
-        self._fields = {name: action.field for name, action in self._actions.items()}
-        dtypes = {field.dtype for field in self._fields.values()}
-        self.action: Field | dict[str, Field] = _joined(self._fields) if len(dtypes) == 1 else self._fields
+            self.info["replaced_actions"] = Field((), np.int64, 0, _MOST)
+        fields = {name: action.field for name, action in self._actions.items()}
+        self.action: Field | dict[str, Field] = fields
+        dtypes = {field.dtype for field in fields.values()}
+        if len(dtypes) == 1:
+            low, high = (
+                np.concatenate([getattr(field, side).ravel() for field in fields.values()]) for side in ("low", "high")
+            )
+            shape = () if len(low) == 1 and dtypes == {np.int64} else low.shape
+            self.action = Field(shape, dtypes.pop(), low.reshape(shape), high.reshape(shape))
 
-    def show(self, obs: VecObs) -> tuple[Frames, Frames]:
-        """Return the observation and info of `obs`, which the next actions of its environments answer.
+    def show(self, obs: VecObs, *, answered: bool = True) -> tuple[Frames, Frames]:
+        """Return the observation and info of `obs`.
+
+        Args:
+            obs: of some of the environments.
+            answered: the next actions of these environments answer `obs`; false for last observations.
 
         Raises:
             ValueError: if there are more entities or actors than there is room for.
         """
-        observation, info = self.show_final(obs)
-        self._counts[obs.env_id] = self._entities.counts(obs)
-        for name, action in self._actions.items():
-            action.remember(obs, observation.get(_path("action_mask", name)))
-        if self._closable:
-            info["replaced_actions"][obs.elapsed_step == 0] = 0  # no action has led to a first frame
-        return observation, info
+        counts = np.zeros((len(obs), len(self._entities)), np.int64)
+        for column, name in enumerate(self._entities):
+            counts[:, column] = obs.features[name].size1()
+        self._check_room(
+            obs, counts, self._room, "shows {} entities of type {!r}", list(self._entities), "max_entities"
+        )
+        ends = np.cumsum(counts, axis=1)
+        shift = (self._ends - self._room) - (ends - counts)
+        observation: Frames = {}
+        for name, entity in self._entities.items():
+            rows, visible, room = obs.features[name], obs.visible.get(name), entity.max or 0
+            if entity.features:
+                values = rows.values if visible is None else np.where(visible.values, rows.values, np.float32(0))
+                observation[_path("entities", name)] = _padded(values, rows.offsets, room)
+            seen = np.ones(rows.items(), np.int8) if visible is None else visible.values[:, 0].astype(np.int8)
+            observation[_path("mask", name)] = _padded(seen, rows.offsets, room)
+        if self._space.global_features:
+            observation["global"] = obs.features[GLOBAL_ENTITY].values.copy()
 
-    def show_final(self, obs: VecObs) -> tuple[Frames, Frames]:
-        """Return observation and info of last observations, which no action answers; raises as `show` does."""
-        counts = self._entities.counts(obs)
-        observation = self._entities.pad(obs)
+        def rows_of(index: RaggedBuffer[np.int64]) -> NDArray[np.int64]:
+            """Return the rows in the list of all entities of entity indices inside frames."""
+            frame, flat = np.repeat(np.arange(len(obs)), index.size1()), index.values[:, 0]
+            rows: NDArray[np.int64] = flat + shift[frame, (flat[:, None] >= ends[frame]).sum(axis=1)]
+            return rows
+
         for name, action in self._actions.items():
-            action.check_fits(obs)
-            if action.actors_field is not None:
-                observation[_path("actors", name)] = action.actors(obs, counts)
-            if action.mask_field is not None:
-                observation[_path("action_mask", name)] = action.offered(obs, counts)
-        info = {"env_id": obs.env_id, "elapsed_step": obs.elapsed_step}
+            offered, space = obs.action_masks[name], action.space
+            actors = offered.actors
+            self._check_room(obs, actors.size1()[:, None], action.room, "has {} actors of {!r}", [name], "max_actors")
+            if not space.is_global:
+                observation[_path("actors", name)] = _padded(rows_of(actors), actors.offsets, action.room, fill=-1)
+            if space.discrete:
+                actees = None if offered.actees is None else rows_of(offered.actees)
+                mask = _padded(space.padded_mask(offered, action.num_choices, actees), actors.offsets, action.room)
+                observation[_path("action_mask", name)] = mask
+                if answered and action.closable:
+                    action.open[obs.env_id] = mask
+            if answered:
+                action.num_actors[obs.env_id] = actors.size1()
+        info: Frames = {"env_id": obs.env_id, "elapsed_step": obs.elapsed_step}
+        if answered:
+            self._shift[obs.env_id] = shift
         if self._closable:
-            replaced = [action.num_replaced[obs.env_id] for action in self._actions.values()]
-            info["replaced_actions"] = np.sum(replaced, axis=0)
+            info["replaced_actions"] = self.num_replaced[obs.env_id]
+            if answered:
+                info["replaced_actions"][obs.elapsed_step == 0] = 0  # no action has led to a first frame
         return observation, info
 
     def masks(self, observation: Mapping[str, NDArray[Any]]) -> dict[str, list[NDArray[np.int8]]]:
         """Return action -> one (C,) mask for each number of the action; continuous actions have none."""
-        return {
-            name: list(observation[_path("action_mask", name)])
-            for name, action in self._actions.items()
-            if action.mask_field is not None
-        }
+        discrete = [name for name, action in self._actions.items() if action.space.discrete]
+        return {name: list(observation[_path("action_mask", name)]) for name in discrete}
 
-    def to_pool(self, actions: Any, ids: EnvIds) -> dict[str, VecAction]:
+    def to_pool(self, actions: Any, ids: NDArray[np.int64]) -> dict[str, VecAction]:
         """Convert the actions of the environments `ids`, (n, ...), to what their pool takes.
 
         Raises:
             ValueError: for actions that are missing, of another shape or type, or out of bounds; with
                 `invalid_actions="raise"` also for choices that are not open.
         """
-        values = self._split(actions, len(ids))
-        return {name: action.read(values[name], ids, self._counts) for name, action in self._actions.items()}
+        given = self._split(actions, len(ids))
+        replaced = np.zeros(len(self.num_replaced), np.int64)
+        pooled = {name: self._read(action, given[name], ids, replaced) for name, action in self._actions.items()}
+        self.num_replaced[ids] = replaced[ids]
+        return pooled
 
-    def forget_replaced(self) -> None:
-        """Set the counts of replaced actions to 0, before a reset."""
-        for action in self._actions.values():
-            action.num_replaced[:] = 0
+    def _check_names(self, spec: EnvSpec) -> None:
+        """Raise ValueError unless it is known how many entities and actors there can be, and all arrays have a name."""
+        without_max = [name for name, entity in spec.entities.items() if entity.max is None]
+        without_actors = [name for name, action in spec.actions.items() if action.max_actors is None]
+        for things, option, example, unknown in (
+            ("entities of a type", "max_entities", 10, without_max),
+            ("actors of an action", "max_actors", 1, without_actors),
+        ):
+            if unknown:
+                raise ValueError(
+                    f"{self._world} does not say how many {things} there can be, which this form needs; say it, for example "
+                    f"{option}={dict.fromkeys(unknown, example)}"
+                )
+        for names in (spec.entities, spec.actions):
+            known: dict[str, str] = {}
+            for name in names:
+                other = known.setdefault(_path("", name), name)
+                if other != name:
+                    raise ValueError(f"{self._world} has {other!r} and {name!r}, which are one name here; rename one")
+
+    def _check_room(
+        self, obs: VecObs, counts: NDArray[np.int64], room: Any, shows: str, names: Sequence[str], option: str
+    ) -> None:
+        """Raise ValueError if one of the (n, names) counts is more than its `room`."""
+        if (counts > room).any():
+            row, column = (int(place) for place in np.argwhere(counts > room)[0])
+            raise ValueError(
+                f"{self._where(obs.env_id[row])} {shows.format(counts[row, column], names[column])}; there is room for "
+                f"{np.broadcast_to(room, len(names))[column]}: see {option}"
+            )
+
+    def _where(self, i: int) -> str:
+        return f"{self._world} ({self._kind} {i})"
 
     def _split(self, actions: Any, num_envs: int) -> dict[str, NDArray[Any]]:
         """Return action -> its (n, A) or (n, A, F) part of `actions`."""
         if isinstance(self.action, dict):
-            given = self._named(actions)
+            if not isinstance(actions, Mapping) or actions.keys() != self.action.keys():
+                expected = {name: field.shape for name, field in self.action.items()}
+                given = f"has the keys {list(actions)}" if isinstance(actions, Mapping) else f"is {actions!r:.200}"
+                raise ValueError(f"{self._world}: the action {given}; expected numbers of these shapes: {expected}")
             return {
-                name: self._checked(given[name], f"action {name!r}", field, num_envs)
+                name: self._checked(actions[name], f"action {name!r}", field, num_envs)
                 for name, field in self.action.items()
             }
-        whole = self._checked(actions, f"the action, numbers of {list(self._fields)},", self.action, num_envs)
-        sizes = [int(np.prod(field.shape)) for field in self._fields.values()]
-        parts = np.split(whole.reshape(num_envs, sum(sizes)), np.cumsum(sizes)[:-1], axis=1)
-        return {
-            name: part.reshape(num_envs, *field.shape)
-            for (name, field), part in zip(self._fields.items(), parts, strict=True)
-        }
-
-    def _named(self, actions: Any) -> Mapping[str, Any]:
-        if not isinstance(actions, Mapping):
-            raise ValueError(
-                f"{self._world}: actions are {actions!r:.200}; expected a dictionary with {list(self._fields)}"
-            )
-        for name in actions:
-            if name not in self._fields:
-                raise ValueError(f"{self._world}: unknown action {name!r}; {nearest(name, self._fields)}")
-        for name, field in self._fields.items():
-            if name not in actions:
-                raise ValueError(f"{self._world}: action {name!r} is missing; give numbers of shape {field.shape}")
-        return actions
+        whole = self._checked(actions, f"the action, numbers of {list(self._actions)},", self.action, num_envs)
+        fields = [action.field for action in self._actions.values()]
+        ends = np.cumsum([field.low.size for field in fields])
+        parts = np.split(whole.reshape(num_envs, ends[-1]), ends[:-1], axis=1)
+        shaped = [part.reshape(num_envs, *field.shape) for part, field in zip(parts, fields, strict=True)]
+        return dict(zip(self._actions, shaped, strict=True))
 
     def _checked(self, values: Any, what: str, field: Field, num_envs: int) -> NDArray[Any]:
         """Return `values` as an (n, ...) array with the dtype of `field`."""
-        given, whole = np.asarray(values), field.dtype == _INT64
+        given, whole = np.asarray(values), field.dtype == np.int64
         if given.shape[:1] != (num_envs,):
             raise ValueError(
                 f"{self._world}: {what} has shape {given.shape}; expected one row for each of {num_envs} environments"
@@ -213,219 +270,147 @@ class PaddedForm:
         with np.errstate(over="ignore"):  # a value that float32 cannot hold becomes infinite, and is refused
             return given.astype(field.dtype)
 
+    def _read(
+        self, action: _PaddedAction, values: NDArray[Any], ids: NDArray[np.int64], replaced: NDArray[np.int64]
+    ) -> VecAction:
+        """Return the (n, A) or (n, A, F) values of an action as a pool takes them; adds to the (N,) numbers `replaced`."""
+        num_actors = action.num_actors[ids]
+        here = np.arange(action.room) < num_actors[:, None]  # (n, A)
+        owner, offsets = np.repeat(ids, num_actors), offsets_of(num_actors)  # (K,)
+        picked = values[here]  # (K, ...)
 
-class _PaddedEntities:
-    """Entities of n frames as arrays of fixed shapes; raises ValueError if the spec does not say how many there can be."""
+        def where(k: int) -> str:
+            """Return how messages name a value."""
+            actor = k - int((owner == owner[k]).argmax())
+            return f"{self._where(owner[k])}: action {action.name!r} of actor {actor}"
 
-    def __init__(self, spec: EnvSpec) -> None:
-        self._world, self._entities = spec.config.name, spec.entities
-        unknown = [name for name, entity in spec.entities.items() if entity.max is None]
-        if unknown:
-            example = "{" + ", ".join(f"{name!r}: 10" for name in unknown) + "}"
-            raise ValueError(
-                f"{self._world} does not say how many entities of a type there can be, which this form needs; say it, for "
-                f"example max_entities={example}"
-            )
-        self._max = np.array([entity.max for entity in spec.entities.values()], np.int64)  # (T,)
-        self._ends = np.cumsum(self._max)  # (T,) in the list of all rows
-        self.num_rows = int(self._max.sum())  # P
-        self._global_features, self._global_kinds = spec.obs_space.global_features, spec.obs_space.global_kinds
-
-    def fields(self) -> dict[str, Field]:
-        """Return the fields of `pad`."""
-        fields: dict[str, Field] = {}
-        for name, entity in self._entities.items():
-            room = entity.max or 0
-            if entity.features:
-                limits = bounds(entity.features, entity.kinds)
-                fields[_path("entities", name)] = Field((room, len(entity.features)), _FLOAT32, *limits)
-            fields[_path("mask", name)] = flags(room)
-        if names := self._global_features:
-            fields["global"] = Field((len(names),), _FLOAT32, *bounds(names, self._global_kinds))
-        return fields
-
-    def counts(self, obs: VecObs) -> NDArray[np.int64]:
-        """Return the (n, T) numbers of entities; raises ValueError if there are more than there is room for."""
-        counts = np.zeros((len(obs), len(self._entities)), np.int64)
-        for column, name in enumerate(self._entities):
-            counts[:, column] = obs.features[name].size1()
-        if (counts > self._max).any():
-            frame, column = (int(i) for i in np.argwhere(counts > self._max)[0])
-            name = list(self._entities)[column]
-            raise ValueError(
-                f"{self._world} (environment {obs.env_id[frame]}) shows {counts[frame, column]} entities of type {name!r}; "
-                f"there is room for {self._max[column]}: see max_entities"
-            )
-        return counts
-
-    def pad(self, obs: VecObs) -> Frames:
-        """Return the entities and global features of `obs`, whose counts fit."""
-        frames: Frames = {}
-        for name, entity in self._entities.items():
-            rows, shown, room = obs.features[name], obs.visible.get(name), entity.max or 0
-            if entity.features:
-                values = rows.values if shown is None else np.where(shown.values, rows.values, np.float32(0))
-                frames[_path("entities", name)] = _padded(values, rows.offsets, room)
-            seen = np.ones(rows.items(), np.int8) if shown is None else shown.values[:, 0].astype(np.int8)
-            frames[_path("mask", name)] = _padded(seen, rows.offsets, room)
-        if self._global_features:
-            frames["global"] = obs.features[GLOBAL_ENTITY].values.copy()
-        return frames
-
-    def to_rows(self, counts: NDArray[np.int64], index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Convert (K,) entity indices inside frames, whose counts are (K, T), to rows in the list of all entities."""
-        ends = np.cumsum(counts, axis=1)
-        column = (index[:, None] >= ends).sum(axis=1)
-        here = np.arange(len(index))
-        rows: NDArray[np.int64] = (
-            self._ends[column] - self._max[column] + index - ends[here, column] + counts[here, column]
-        )
-        return rows
-
-    def to_index(self, counts: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Invert `to_rows`."""
-        column = np.searchsorted(self._ends, rows, side="right")
-        here = np.arange(len(rows))
-        starts = np.cumsum(counts, axis=1)[here, column] - counts[here, column]
-        index: NDArray[np.int64] = starts + rows - (self._ends - self._max)[column]
-        return index
+        low, high = action.bounds
+        fits = (picked >= low) & (picked <= high) & np.isfinite(picked)
+        if not fits.all():
+            wrong = int(np.argwhere(~fits)[0][0])
+            raise ValueError(f"{where(wrong)}{action.space.padded_refusal(picked[wrong], high)}")
+        if not action.space.discrete:
+            return RaggedBuffer(picked, offsets)
+        if action.closable:
+            open_ = action.open[ids][here]  # (K, C)
+            closed = open_[np.arange(len(picked)), picked] == 0
+            if closed.any():
+                some_open = open_.any(axis=1)
+                refused = np.flatnonzero(closed & some_open)
+                if len(refused) and self._raises:
+                    k = int(refused[0])
+                    choices = np.flatnonzero(open_[k]).tolist()
+                    raise ValueError(f"{where(k)} is {picked[k]}, which is not open now; open are {choices}")
+                picked = np.where(closed & ~some_open, -1, picked)
+                picked[refused] = _next_open(picked[refused], open_[refused])
+                np.add.at(replaced, owner[refused], 1)
+        if action.space.selects:
+            rows, picked = picked, np.full(len(picked), -1, np.int64)
+            some = (rows >= 0) & (rows < self._ends[-1])  # the number of rows selects nobody
+            column = np.searchsorted(self._ends, rows[some], side="right")
+            picked[some] = rows[some] - self._shift[owner[some], column]
+        return RaggedBuffer(picked[:, None], offsets)
 
 
 class _PaddedAction:
-    """One action of N environments: what they offered last, and the way from padded values to a pool's.
+    """One action of N environments, with the offers that their next actions answer.
 
     Attributes:
+        room: A.
+        num_choices: C.
+        bounds: the smallest and the largest value.
         field: of an environment's values.
-        actors_field, mask_field: of the observation's arrays, if it has them.
-        num_replaced: (N,) how many of an environment's last values were not open and became others.
-
-    Raises:
-        ValueError: if the spec does not say how many actors there can be.
+        num_actors: (N,).
+        open: (N, A, C) int8, 1 where the actor may take the choice; without rows if all choices are always open.
     """
 
-    def __init__(self, spec: EnvSpec, name: str, entities: _PaddedEntities, num_envs: int) -> None:
-        action = spec.actions[name]
-        if action.max_actors is None:
-            raise ValueError(
-                f"{spec.config.name} does not say how many actors {name!r} can have, which this form needs; say it, for "
-                f"example max_actors={{{name!r}: 1}}"
-            )
-        self.name, self.space = name, spec.action_space[name]
-        self.max_actors, self.closable = action.max_actors, action.closable
-        self._world, self._entities = spec.config.name, entities
-        self._raises = spec.config.invalid_actions == "raise"
-        self.num_choices = self.space.padded_choices(entities.num_rows)
-        self._bounds = self.space.padded_bounds(self.num_choices)
-        numbers = () if self.space.discrete else (self.space.width,)
-        self.field = Field((self.max_actors, *numbers), np.dtype(self.space.dtype), *self._bounds)
-        rows = Field((self.max_actors,), _INT64, -1, entities.num_rows - 1)
-        self.actors_field = None if self.space.is_global else rows
-        self.mask_field = flags(self.max_actors, self.num_choices) if self.space.discrete else None
-        self.num_replaced = np.zeros(num_envs, np.int64)
-        self._num_actors = np.zeros(num_envs, np.int64)
-        self._open = np.zeros((num_envs, self.max_actors if self.closable else 0, self.num_choices), np.int8)
+    def __init__(self, name: str, action: ActionSpec, num_rows: int, num_envs: int) -> None:
+        self.name, self.space, self.room = name, action.space, action.max_actors or 0
+        self.closable, self.num_choices = action.closable, action.space.padded_choices(num_rows)
+        self.bounds = self.space.padded_bounds(self.num_choices)
+        shape = (self.room,) if self.space.discrete else (self.room, self.space.width)
+        self.field = Field(shape, np.int64 if self.space.discrete else np.float32, *self.bounds)
+        self.num_actors = np.zeros(num_envs, np.int64)
+        self.open = np.zeros((num_envs, self.room if self.closable else 0, self.num_choices), np.int8)
 
-    def actors(self, obs: VecObs, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the (n, A) rows of the actors, -1 beyond the last one."""
-        buffer = obs.action_masks[self.name].actors
-        frame = np.repeat(np.arange(len(obs)), buffer.size1())
-        rows = self._entities.to_rows(counts[frame], buffer.values[:, 0])
-        return _padded(rows, buffer.offsets, self.max_actors, fill=-1)
 
-    def offered(self, obs: VecObs, counts: NDArray[np.int64]) -> NDArray[np.int8]:
-        """Return (n, A, C) 1 where the actor may take the choice."""
-        mask = obs.action_masks[self.name]
-        rows = None
-        if mask.actees is not None:
-            frame = np.repeat(np.arange(len(obs)), mask.actees.size1())
-            rows = self._entities.to_rows(counts[frame], mask.actees.values[:, 0])
-        return _padded(self.space.padded_mask(mask, self.num_choices, rows), mask.actors.offsets, self.max_actors)
+class PaddedPool:
+    """A pool in the padded form: what the environments of all libraries have in common.
 
-    def remember(self, obs: VecObs, offered: NDArray[np.int8] | None) -> None:
-        """Note that the next actions of these environments answer `obs`; `offered` is None for continuous actions."""
-        self._num_actors[obs.env_id] = obs.action_masks[self.name].actors.size1()
-        if self.closable:
-            assert offered is not None
-            self._open[obs.env_id] = offered
+    Args:
+        pool: made with final_observations="all", or without autoreset; closed with this object.
+        spec: of its environments.
+        render_mode: None: `render` returns None.
+    """
 
-    def check_fits(self, obs: VecObs) -> None:
-        """Raise ValueError if there are more actors than there is room for."""
-        lengths = obs.action_masks[self.name].actors.size1()
-        if len(lengths) and int(lengths.max()) > self.max_actors:
-            frame = int(lengths.argmax())
-            raise ValueError(
-                f"{self._world} (environment {obs.env_id[frame]}) has {lengths[frame]} actors of {self.name!r}; there is "
-                f"room for {self.max_actors}: see max_actors"
-            )
+    def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
+        self.pool, self.spec, self._render_mode = pool, spec, render_mode
+        self.form = PaddedForm(spec, len(pool))
+        self._everyone = np.arange(len(pool))
 
-    def read(self, values: NDArray[Any], ids: EnvIds, counts: NDArray[np.int64]) -> VecAction:
-        """Convert padded values of the environments `ids` to what a pool takes.
+    def reset(self, seed: int | None, env_info: Any = None) -> Shown:
+        """Start an episode in every environment; arguments as in `VecEnv.reset`."""
+        self.form.num_replaced[:] = 0
+        return self._shown(self.pool.reset(seed, env_info))
 
-        Args:
-            values: (n, A) integers, or (n, A, F) float32.
-            ids: (n,).
-            counts: (N, T) numbers of entities in the frames that are answered.
+    def step(self, actions: Any, env_id: EnvIdLike | None = None) -> Shown:
+        """Step environments (None: all) and wait for them; raises ValueError for actions outside the space."""
+        return self._shown(self.pool.act(self.form.to_pool(actions, self.ids(env_id)), env_id))
 
-        Raises:
-            ValueError: for values out of bounds; with `invalid_actions="raise"` also for choices that are not open.
-        """
-        num_actors = self._num_actors[ids]
-        here = np.arange(self.max_actors) < num_actors[:, None]  # (n, A)
-        owner, offsets = np.repeat(ids, num_actors), offsets_of(num_actors)  # (K,)
-        picked = values[here]  # (K, ...)
-        self._check_bounds(picked, owner)
-        self.num_replaced[ids] = 0
-        if not self.space.discrete:
-            return RaggedBuffer(picked, offsets)
-        if self.closable:
-            picked = self._open_only(picked, owner, self._open[ids][here])
-        if self.space.selects:
-            rows, picked = picked, np.full(len(picked), -1, np.int64)
-            some = (rows >= 0) & (rows < self._entities.num_rows)  # the number of rows selects nobody
-            picked[some] = self._entities.to_index(counts[owner[some]], rows[some])
-        return RaggedBuffer(picked[:, None], offsets)
+    def async_reset(self) -> None:
+        """Start an episode in every environment without waiting."""
+        self.form.num_replaced[:] = 0
+        self.pool.async_reset()
 
-    def _check_bounds(self, picked: NDArray[Any], owner: EnvIds) -> None:
-        low, high = self._bounds
-        fits = (picked >= low) & (picked <= high) & np.isfinite(picked)
-        if not fits.all():
-            row = int(np.argwhere(~fits)[0][0])
-            raise ValueError(f"{self._where(owner, row)}{self.space.padded_refusal(picked[row], high)}")
+    def send(self, actions: Any, env_id: EnvIdLike | None = None) -> None:
+        """Step environments without waiting; arguments as in `step`."""
+        self.pool.send(self.form.to_pool(actions, self.ids(env_id)), env_id)
 
-    def _open_only(self, asked: NDArray[np.int64], owner: EnvIds, open_: NDArray[np.int8]) -> NDArray[np.int64]:
-        """Return (K,) open choices, -1 where nothing is open; `open_` is (K, C)."""
-        closed = open_[np.arange(len(asked)), asked] == 0
-        if not closed.any():
-            return asked
-        some_open = open_.any(axis=1)
-        refused = np.flatnonzero(closed & some_open)
-        if len(refused) and self._raises:
-            k = int(refused[0])
-            raise ValueError(
-                f"{self._where(owner, k)} is {asked[k]}, which is not open now; open are {np.flatnonzero(open_[k]).tolist()}"
-            )
-        chosen = np.where(closed & ~some_open, -1, asked)
-        chosen[refused] = _next_open(asked[refused], open_[refused])
-        np.add.at(self.num_replaced, owner[refused], 1)
-        return chosen
+    def recv(self) -> Shown:
+        """Wait for `batch_size` of the environments under way."""
+        return self._shown(self.pool.recv())
 
-    def _where(self, owner: EnvIds, row: int) -> str:
-        """Return how messages name the value in a row of (K, ...)."""
-        actor = row - int((owner == owner[row]).argmax())
-        return f"{self._world} (environment {owner[row]}): action {self.name!r} of actor {actor}"
+    def ids(self, env_id: EnvIdLike | None) -> NDArray[np.int64]:
+        """Return the numbers of environments; raises ValueError for those that are not there, or named twice."""
+        return self._everyone if env_id is None else check_env_id(env_id, len(self.pool))
+
+    def render(self) -> list[NDArray[np.uint8]] | None:
+        """Draw every environment as a (height, width, 3) image; None without a render mode."""
+        return None if self._render_mode is None else self.pool.render(self._everyone)
+
+    def _shown(self, obs: VecObs) -> Shown:
+        observation, info = self.form.show(obs)
+        begun = np.flatnonzero(obs.done & (obs.elapsed_step == 0))
+        if not len(begun):
+            return Shown(obs, observation, info, begun, {}, {})
+        if obs.final is None or not np.array_equal(obs.final.env_id, obs.env_id[begun]):
+            raise ValueError("this form needs every last observation: make the pool with final_observations='all'")
+        return Shown(obs, observation, info, begun, *self.form.show(obs.final, answered=False))
+
+
+def frame_of(frames: Frames, row: int) -> dict[str, Any]:
+    """Return one frame; single numbers are NumPy scalars."""
+    return {name: array[row] for name, array in frames.items()}
+
+
+def in_batch(action: Any) -> Any:
+    """Return one environment's action with a dimension for environments."""
+    if isinstance(action, Mapping):
+        return {name: np.asarray(values)[None] for name, values in action.items()}
+    return np.asarray(action)[None]
+
+
+def report_of(obs: VecObs, row: int, info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the end-of-episode info of a row of `obs`; raises ValueError if `info` has one of its names."""
+    report = obs.end_of_episode_info.get(int(obs.env_id[row]), {})
+    if taken := sorted(report.keys() & info.keys()):
+        raise ValueError(f"end_of_episode_info has {taken}, which info has already: rename them in the environment")
+    return report
 
 
 def _path(kind: str, name: str) -> str:
     """Return the name of an array of the observation."""
     return f"{kind}/{name.replace('.', '/')}"
-
-
-def _joined(fields: Mapping[str, Field]) -> Field:
-    """Return the field of all values one after another; the only choice of the only actor has no dimension."""
-    low, high = (np.concatenate([field.bounds()[side].ravel() for field in fields.values()]) for side in (0, 1))
-    if low.dtype == _INT64 and len(low) == 1:
-        return Field((), low.dtype, low[0], high[0])
-    return Field(low.shape, low.dtype, low, high)
 
 
 def _padded(values: NDArray[Any], offsets: NDArray[np.int64], most: int, fill: int = 0) -> NDArray[Any]:
@@ -443,10 +428,3 @@ def _next_open(asked: NDArray[np.int64], open_: NDArray[np.int8]) -> NDArray[np.
     first = np.take_along_axis(open_, order, axis=1).argmax(axis=1)
     found: NDArray[np.int64] = order[np.arange(len(asked)), first]
     return found
-
-
-def in_batch(action: Any) -> Any:
-    """Return one environment's action with a dimension for environments."""
-    if isinstance(action, Mapping):
-        return {name: np.asarray(values)[None] for name, values in action.items()}
-    return np.asarray(action)[None]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import copy
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from entity_gym.registry import import_callable, with_parameters
+from entity_gym.registry import import_callable
 
 #: Wraps an environment.
 Wrapper = Callable[[Any], Any]
@@ -44,8 +46,7 @@ def _load(text: str, option: str) -> Wrapper:
     wrapper: Wrapper = import_callable(
         name.strip(), option, lambda module: [each for each in dir(module) if each[0].isupper()]
     )
-    made: Wrapper = with_parameters(wrapper, arguments)
-    return made
+    return functools.partial(wrapper, **arguments) if arguments else wrapper
 
 
 def wrapped(env: Any, wrappers: Sequence[Wrapper]) -> Any:
@@ -56,7 +57,8 @@ def wrapped(env: Any, wrappers: Sequence[Wrapper]) -> Any:
     """
     for wrapper in wrappers:
         try:
-            env = wrapper(env)
+            # a copy, since a wrapper may change the lists that it is given
+            env = (copy.deepcopy(wrapper) if isinstance(wrapper, functools.partial) else wrapper)(env)
         except (TypeError, AssertionError) as error:
             name = getattr(getattr(wrapper, "func", wrapper), "__name__", repr(wrapper))
             raise ValueError(f"the wrapper {name} cannot be put around {type(env).__name__}: {error}") from error

@@ -9,29 +9,17 @@ import re
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import entity_gym
-import entity_gym.bridges
-from entity_gym.environment import Environment
-from entity_gym.pools.pool import EnvSource, is_compiled, is_slots
-from entity_gym.registry import look_up, with_parameters
+from entity_gym.pools.source import EnvSource, SlotsSource
+from entity_gym.registry import LIBRARIES, bind
 
 # --- Loading
 
-#: Prefix of a name, as in "gymnasium:CartPole-v1" -> function of `entity_gym.bridges` that finds the environment.
-LIBRARIES = {"gymnasium": "gymnasium_worlds", "pettingzoo": "pettingzoo_worlds", "dm_env": "dm_worlds"}
 
-
-class Loaded(NamedTuple):
-    """An environment's class or factory, and the parameters to call it with."""
-
-    source: EnvSource
-    parameters: dict[str, Any]
-
-
-def load_environment(name: str, parameters: Mapping[str, Any], view: str | None = None) -> Loaded:
-    """Import the environment with a registered name, `my_package.my_module:MyEnv`, or `gymnasium:CartPole-v1`.
+def load_environment(name: str, parameters: Mapping[str, Any], view: str | None = None) -> EnvSource:
+    """Find the environment with a registered name, `my_package.my_module:MyEnv`, or `gymnasium:CartPole-v1`.
 
     Args:
         name: the name, as it was typed.
@@ -42,30 +30,15 @@ def load_environment(name: str, parameters: Mapping[str, Any], view: str | None 
         ValueError: there is no such environment, it has no such parameter, or it is a class of `EnvSlots`. Exceptions of
             the module's own code pass through.
     """
-    library, colon, rest = name.partition(":")
-    if colon and library in LIBRARIES:
-        given = dict(parameters) if view is None else {**parameters, "view": view}
-        try:
-            return Loaded(getattr(entity_gym.bridges, LIBRARIES[library])(rest, **given), {})
-        except ImportError as error:
-            raise ValueError(str(error)) from error
-    if view is not None:
+    libraries = list(LIBRARIES)
+    if view is not None and name.partition(":")[0] not in libraries:
         raise ValueError(
-            f"--view is for environments of {', '.join(LIBRARIES)}, such as gymnasium:CartPole-v1; {name} has entities already"
+            f"--view is for environments of {', '.join(libraries)}, such as gymnasium:CartPole-v1; {name} has entities already"
         )
-    registered = look_up(name)
-    source = registered.load()
-    refuse_batches(source, name)
-    bound, _ = registered.bind(source, name, parameters)
-    return Loaded(source, bound)
-
-
-def refuse_batches(source: Any, name: str) -> None:
-    """Raise a ValueError for a class of `EnvSlots`."""
-    if is_slots(source):
-        raise ValueError(
-            f"{name} is a class of EnvSlots, which is many environments at once; give an Environment or a CompiledEnvironment"
-        )
+    source = bind(name, parameters if view is None else {**parameters, "view": view})
+    if isinstance(source, SlotsSource):
+        source.as_environment()  # refuses
+    return source
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
@@ -91,20 +64,6 @@ def _parse_value(text: str) -> Any:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two where it nests too deeply
         return text
-
-
-def make_python(source: Any, parameters: Mapping[str, Any]) -> Environment:
-    """Make one environment that runs as ordinary Python, also if it is a compiled one.
-
-    Raises:
-        ValueError: `source` makes something else.
-    """
-    bound = with_parameters(source, parameters)
-    made = bound.as_environment() if is_compiled(source) else bound()
-    if isinstance(made, Environment):
-        return made
-    hint = "; give the compiled environment itself" if is_compiled(made) else ""
-    raise ValueError(f"{made!r:.200} was made; it must be an entity_gym.Environment{hint}")
 
 
 # --- Describing errors

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym import spaces
 from entity_gym.actions import ActionSpace
-from entity_gym.compiled.actions import ActionDeclaration
+from entity_gym.compiled.actions import Action
 from entity_gym.compiled.declare import Entity
 from entity_gym.errors import nearest
 
@@ -22,7 +23,7 @@ class Description:
     """The base of `CompiledEnvironment`, whose docstring explains the attributes: all but what runs it."""
 
     entities: ClassVar[Mapping[str, Entity]] = {}
-    actions: ClassVar[Mapping[str, ActionDeclaration]] = {}
+    actions: ClassVar[Mapping[str, Action]] = {}
     global_features: ClassVar[Sequence[spaces.Feature]] = ()
     parameters: ClassVar[Mapping[str, Value]] = {}
     max_steps: ClassVar[int | None] = None
@@ -40,7 +41,7 @@ class Description:
     draw: ClassVar[Callable[..., Mapping[str, Any]] | None] = None
 
     def __init__(self, **parameters: Any) -> None:
-        self.values = self.check_values(parameters)
+        self.values: Mapping[str, Value] = self.check_values(parameters)
 
     def __repr__(self) -> str:
         values = {**self.values, "max_steps": self.values["max_steps"] or None}
@@ -59,13 +60,19 @@ class Description:
             ValueError: for a value that is unknown, of the wrong type, or refused by `check_parameters`.
         """
         name = type(self).__name__
-        values = dict(getattr(self, "values", self.defaults()))
+        values = dict(vars(self).get("values", self.defaults()))
         for key, value in given.items():
             if key not in values:
                 raise ValueError(f"{name} has no parameter {key!r}; {nearest(key, values)}")
             values[key] = _like(values[key], value, f"{name}: {key}", none_is_zero=key == "max_steps")
         type(self).check_parameters(SimpleNamespace(**values))
         return values
+
+    def with_values(self, given: Mapping[str, Any]) -> Self:
+        """Return the same description with other values of some parameters; errors as in `check_values`."""
+        twin = copy.copy(self)
+        twin.values = self.check_values(given)
+        return twin
 
     @staticmethod
     def check_parameters(p: Any) -> None:
@@ -84,7 +91,7 @@ class Description:
     @classmethod
     def action_space(cls) -> dict[str, ActionSpace]:
         """Its actions by name."""
-        return {name: action.space() for name, action in cls.actions.items()}
+        return {name: action.space for name, action in cls.actions.items()}
 
 
 def _like(default: Value, value: Any, where: str, *, none_is_zero: bool) -> Value:

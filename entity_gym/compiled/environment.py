@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from entity_gym.actions import ActionSpace
 from entity_gym.compiled.build import build
 from entity_gym.compiled.description import Description
 from entity_gym.compiled.first_use import check_first_use
@@ -11,9 +13,11 @@ from entity_gym.compiled.layout import layout_of
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.compiled.view import CompiledView
 from entity_gym.pools.slots import SlotOptions
+from entity_gym.pools.source import EnvSource
+from entity_gym.spaces import ObsSpace
 
 
-class CompiledEnvironment(Description):
+class CompiledEnvironment(Description, EnvSource):
     """A world as three plain functions over one record `s`; thousands of them are stepped by compiled code.
 
     A subclass declares the attributes below and writes `reset(s)`, `step(s, act)` and `observe(s, obs)`, without `self`.
@@ -53,6 +57,14 @@ class CompiledEnvironment(Description):
         layout_of(type(self))  # checks the declaration
         super().__init__(**parameters)
 
+    is_compiled = True
+
+    def given(self) -> Mapping[str, Any]:
+        return {name: value for name, value in self.values.items() if value != self.defaults()[name]}
+
+    def spaces(self) -> tuple[ObsSpace, Mapping[str, ActionSpace]]:
+        return self.obs_space(), self.action_space()
+
     def as_environment(self, *, compile: bool = False) -> CompiledView:
         """Make a plain `Environment` with the same rules, for playing, checking and debugging.
 
@@ -65,12 +77,8 @@ class CompiledEnvironment(Description):
         self,
         num_envs: int,
         options: SlotOptions = SlotOptions(),
-        *,
-        num_workers: int = 1,
-        compile: bool = True,
-        boundscheck: bool = False,
     ) -> CompiledSlots:
-        """Make slots for a pool; see `entity_gym.pools.slots.SlotsFactory`.
+        """Make the environments of a pool.
 
         Before the first use with these parameters, and after every change of the code, 1,000 random steps run as ordinary
         Python, or at least 100 of them where they take longer than 15 seconds.
@@ -79,6 +87,6 @@ class CompiledEnvironment(Description):
             CompileError: the source cannot be compiled.
             ValueError: its first steps break a rule.
         """
-        if compile:
-            check_first_use(self, build(type(self), boundscheck=boundscheck))
-        return CompiledSlots(self, num_envs, options, num_workers=num_workers, compile=compile, boundscheck=boundscheck)
+        if options.compile:
+            check_first_use(self, build(type(self), boundscheck=options.boundscheck))
+        return CompiledSlots(self, num_envs, options)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.compiled.actions import ActionPlan
+from entity_gym.batch.batching import check_features
+from entity_gym.batch.frame import FrameReader
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.compiled.declare import Kind, Slot
 from entity_gym.compiled.layout import Layout
 from entity_gym.compiled.runtime import BAD_COUNT, BAD_INDEX, BAD_REWARD, FAULT, SLOT, VALUE, WHAT
-from entity_gym.spaces import refusal, wrong_values
+from entity_gym.spaces import GLOBAL_ENTITY
 
 Slots = Mapping[str, NDArray[Any]]
 
@@ -32,53 +34,32 @@ def fault_error(report: list[int], layout: Layout, slots: Slots, where: str) -> 
     )
 
 
-def row_error(
-    slot: Slot, layout: Layout, slots: Slots, ids: NDArray[np.int64], where: Callable[[int], str]
-) -> ValueError:
-    """The error for the first of the slots `ids` with a bad feature, or an actor without a choice, in the array `slot`."""
+def _bad_count(layout: Layout, count: str, value: int) -> str:
+    if count in layout.entities:
+        most = layout.entities[count].max
+        return f"observe() shows {value} entities of type {layout.entity_names[count]!r}; allowed: 0 to max={most}"
+    [(action, listed)] = [(each, of) for each in layout.actions for of in each.lists if of.count == count]
+    if listed.ranges is None:
+        return f"obs.n.{count} is {value}; allowed: 0 to max_{listed.role}={listed.max}"
+    return f"obs.n.{count} is {value}; the {listed.role} of {action.name!r} are declared, so it can only be set to 0"
+
+
+def refuse_rows(slot: Slot, layout: Layout, slots: Slots, ids: NDArray[np.int64], reader: FrameReader) -> NoReturn:
+    """Raise the ValueError for the first of `ids` with a bad feature, or an actor without a choice, in the array `slot`."""
     for i in ids.tolist():
-        rows = slots[slot.name][i]
-        counts = slots["counts"][i]
-        if slot.kind is Kind.GLOBAL_FEATURES:
-            message = _bad_feature("global feature", "", layout.global_features, layout.global_kinds, rows[None])
-        elif slot.kind is Kind.FEATURES:
-            entity, shown = layout.entities[slot.owner], rows[: int(counts[slot.owner])]
-            of = " of entity {} of type " + repr(layout.entity_names[slot.owner])
-            message = _bad_feature("feature", of, entity.features, entity.kinds, shown)
-        else:
-            action = next(action for action in layout.actions if action.attribute == slot.owner)
-            message = _closed_actor(action, rows, counts)
-        if message:
-            return ValueError(f"{where(i)}: {message}")
+        rows, counts = slots[slot.name][i], slots["counts"][i]
+        if slot.kind is not Kind.MASK:
+            is_global = slot.kind is Kind.GLOBAL_FEATURES
+            name = GLOBAL_ENTITY if is_global else layout.entity_names[slot.owner]
+            shown = rows[None] if is_global else rows[: counts[slot.owner]]
+            check_features(name, RaggedBuffer.from_array(shown[None]), np.array([i]), reader)
+            continue
+        [action] = [each for each in layout.actions if each.attribute == slot.owner]
+        columns = counts[action.lists[1].count] if action.space.selects else rows.shape[1]
+        closed = ~rows[: counts[action.attribute], :columns].any(axis=1)
+        if columns and closed.any():
+            raise ValueError(
+                f"{reader.where(i)}: every one of the {columns} choices of actor {closed.argmax()} of action {action.name!r} "
+                "is masked; leave one open, or leave the actor out"
+            )
     raise AssertionError(f"nothing is wrong with {slot.name}")
-
-
-def _bad_count(layout: Layout, name: str, value: int) -> str:
-    if name in layout.entities:
-        most = layout.entities[name].max
-        return f"observe() shows {value} entities of type {layout.entity_names[name]!r}; allowed: 0 to max={most}"
-    for action in layout.actions:
-        for listed in action.lists:
-            if listed.count == name:
-                return listed.refusal(action.name, value)
-    raise AssertionError(f"there is no count {name!r}")
-
-
-def _closed_actor(action: ActionPlan, mask: NDArray[np.bool_], counts: Any) -> str:
-    columns = action.num_columns(int(counts[action.actees.count]) if action.actees is not None else 0)
-    closed = ~mask[: int(counts[action.actors.count]), :columns].any(axis=1)
-    if not columns or not closed.any():
-        return ""
-    return (
-        f"every one of the {columns} choices of actor {int(closed.argmax())} of action {action.name!r} is masked; "
-        "leave one open, or leave the actor out"
-    )
-
-
-def _bad_feature(what: str, of: str, names: Any, kinds: Any, shown: NDArray[np.float32]) -> str:
-    wrong = wrong_values(shown, names, kinds)
-    if not wrong.any():
-        return ""
-    row, column = (int(place) for place in np.argwhere(wrong)[0])
-    name = names[column]
-    return f"{what} {name!r}{of.format(row)} is {refusal(shown[row, column], kinds.get(name))}"

@@ -8,22 +8,18 @@ import time
 from contextlib import suppress
 
 import numpy as np
-from numpy.typing import NDArray
 
 from entity_gym.actions.choices import random_actions
-from entity_gym.batch.frame import FrameReader
+from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled.build import Program
 from entity_gym.compiled.declare import Kind, Slot
 from entity_gym.compiled.description import Description
 from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.compiled.view import CompiledView
 from entity_gym.pools.slots import SlotOptions, run_serially
 
 STEPS = 1000
-SECONDS, LEAST = (
-    15.0,
-    100,
-)  # worlds whose steps are slow as ordinary Python: seconds of this thread, but at least so many steps
+#: Worlds whose steps are slow as ordinary Python are played for so many seconds of this thread, but at least so many steps.
+SECONDS, LEAST = 15.0, 100
 
 
 def check_first_use(env: Description, program: Program) -> None:
@@ -51,13 +47,9 @@ def check_first_use(env: Description, program: Program) -> None:
 
 def _play(env: Description) -> None:
     name = type(env).__name__
-    slots = CompiledSlots(env, 1, SlotOptions(final_observations="all"), compile=False)
-    view = CompiledView(env)
-    reader = FrameReader(view.obs_space(), view.action_space(), name)
-    ids = np.zeros(1, dtype=np.int64)
-    rng = np.random.default_rng(0)
-    records = slots.slots["record"]
-    before = {name: records[name].copy() for name in env.values}
+    slots = CompiledSlots(env, 1, SlotOptions(final_observations="all", compile=False))
+    ids, rng, records = np.zeros(1, dtype=np.int64), np.random.default_rng(0), slots.slots["record"]
+    before = {field: records[field].copy() for field in env.values}
     slots.reset(ids)
     started = time.thread_time()
     for step in range(STEPS):
@@ -66,28 +58,24 @@ def _play(env: Description) -> None:
         for field in before:
             if (records[field] != before[field]).any():
                 raise ValueError(f"{name}: the parameter {field!r} was changed; parameters are read-only")
-        obs = slots.collect(ids, run_serially)
-        seen = records.copy()
+        obs, seen = slots.collect(ids, run_serially), records.copy()
         slots.observe(ids)
-        fields = records.dtype.names or ()
-        changed = [
-            field for field in fields if records[field].tobytes() != seen[field].tobytes()
-        ]  # as bytes, since NaN != NaN
+        # Compared as bytes, since NaN != NaN.
+        changed = [field for field in records.dtype.names or () if records[field].tobytes() != seen[field].tobytes()]
         if changed:
             raise ValueError(f"{name}: observe() changes {', '.join(changed)}; do that in reset() or step()")
-        _check_all_is_written(slots, ids)
-        view.load_state(slots.state())
-        if not obs.done[0]:
-            reader.read(view.show(), 0)  # finds what a compiled check does not look for, such as an actor listed twice
+        _check_all_is_written(slots)
+        _check_nothing_is_listed_twice(name, obs)
         actions = random_actions(obs, rng, slots.action_space)
         if step % 8 == 7:  # finds rules that use -1, nobody, as an index
-            for plan in slots.layout.actions:
-                plan.choose_nobody(actions[plan.name].values)
+            for action, offered in obs.action_masks.items():
+                for _, values in slots.action_space[action].rare_choices(offered):
+                    actions[action].values[:] = values
         slots.check(actions, ids)
         slots.step(actions, ids, 0, 1)
 
 
-def _check_all_is_written(slots: CompiledSlots, ids: NDArray[np.int64]) -> None:
+def _check_all_is_written(slots: CompiledSlots) -> None:
     """Fill the arrays with 0, then with 1, and observe each time: what differs was not written by `observe`."""
     layout, arrays = slots.layout, slots.slots
     written = layout.of_kind(Kind.FEATURES, Kind.GLOBAL_FEATURES)
@@ -97,7 +85,7 @@ def _check_all_is_written(slots: CompiledSlots, ids: NDArray[np.int64]) -> None:
             arrays[slot.name].fill(background)
         for slot in layout.of_kind(Kind.ACTORS, Kind.ACTEES):
             arrays[slot.name].fill(-1)  # if not written, reported as an entity index that is out of range
-        slots.observe(ids)
+        slots.observe(np.zeros(1, dtype=np.int64))
         shown.append({slot.name: arrays[slot.name][0].copy() for slot in written})
     for slot in written:
         count = int(arrays["counts"][0][slot.rows]) if slot.rows else None
@@ -116,3 +104,16 @@ def _part(slots: CompiledSlots, slot: Slot, place: list[int]) -> str:
         return f"global feature {layout.global_features[place[0]]!r}"
     name, feature = layout.entity_names[slot.owner], layout.entities[slot.owner].features[place[1]]
     return f"feature {feature!r} of entity {place[0]} of type {name!r}"
+
+
+def _check_nothing_is_listed_twice(name: str, obs: VecObs) -> None:
+    """Check that no actor and no actee is listed twice, and no id given twice to entities of a type."""
+    lists = {f"obs.{action}.actors": offered.actors for action, offered in obs.action_masks.items()}
+    lists |= {
+        f"obs.{action}.actees": each.actees for action, each in obs.action_masks.items() if each.actees is not None
+    }
+    lists |= {f"obs.ids.{type_}": numbers for type_, numbers in obs.ids.items()}
+    for where, listed in lists.items():
+        numbers = listed.values[listed.values >= 0]
+        if len(np.unique(numbers)) < len(numbers):
+            raise ValueError(f"{name}: {where} {numbers.tolist()} lists an entity twice")

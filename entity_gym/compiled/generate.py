@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from entity_gym.actions import ContinuousActionSpace
 from entity_gym.compiled.declare import Kind, Slot, safe_name
 from entity_gym.compiled.description import Description
 from entity_gym.compiled.layout import Layout, layout_of
@@ -67,8 +68,11 @@ def bound_arrays(layout: Layout) -> list[Bound]:
         )
     arrays.append(Bound("ids", "np.int64", "len(ids),", argument=True))
     for action in layout.actions:
-        name, shape = f"choices_{action.attribute}", f"{_MANY}, {action.width}" if action.width else f"{_MANY},"
-        arrays.append(Bound(name, _dtype(action.dtype), shape, argument=True, column=not action.width))
+        width = "" if action.space.discrete else f" {action.space.width}"
+        dtype = _dtype(np.dtype(action.space.dtype))
+        arrays.append(
+            Bound(f"choices_{action.attribute}", dtype, f"{_MANY},{width}", argument=True, column=action.space.discrete)
+        )
         arrays.append(Bound(f"starts_{action.attribute}", "np.int64", "len(ids) + 1,", argument=True))
     arrays.append(Bound("offsets", "np.int64", f"{columns}, stride", packed=True))
     for slot in layout.packed:
@@ -152,14 +156,13 @@ def _head(layout: Layout) -> Iterator[str]:
     yield ""
     yield "MANY = 1 << 40  # rows of arrays whose sizes the caller knows"
     for action in layout.actions:
-        bounds = getattr(action, "bounds", ())
-        if bounds:
-            rows = ", ".join(f"({_number(low)}, {_number(high)})" for low, high in bounds)
-            yield f"BOUNDS_{action.attribute} = np.array([{rows}], np.float64)"
+        if isinstance(action.space, ContinuousActionSpace):
+            rows = np.stack(action.space.bounds(), axis=1).astype(np.float64).tolist()
+            yield f"BOUNDS_{action.attribute} = np.array({rows}, np.float64)".replace("inf", "np.inf")
     yield from _named_tuple("Arrays", [array.name for array in bound_arrays(layout)])
     for action in layout.actions:
-        if action.written():
-            yield from _named_tuple(f"Offer_{action.attribute}", list(action.written()))
+        if action.written:
+            yield from _named_tuple(f"Offer_{action.attribute}", list(action.written))
     for kind, name in ((Kind.VISIBLE, "Visible"), (Kind.IDS, "Ids")):
         if layout.of_kind(kind):
             yield from _named_tuple(name, [slot.owner for slot in layout.of_kind(kind)])
@@ -167,10 +170,6 @@ def _head(layout: Layout) -> Iterator[str]:
     if layout.entities:
         yield from _named_tuple("First", list(layout.entities))
     yield from _named_tuple("Act", [*(["first"] if layout.entities else []), *(a.attribute for a in layout.actions)])
-
-
-def _number(value: float) -> str:
-    return repr(value) if np.isfinite(value) else f"{'-' if value < 0 else ''}np.inf"
 
 
 def _named_tuple(name: str, fields: list[str]) -> Iterator[str]:
@@ -183,7 +182,7 @@ def _obs_fields(layout: Layout) -> list[tuple[str, str]]:
     fields += [(slot.owner, f"a.{slot.name}[i]") for slot in layout.of_kind(Kind.FEATURES)]
     fields += [("global_features", f"a.{slot.name}[i]") for slot in layout.of_kind(Kind.GLOBAL_FEATURES)]
     for action in layout.actions:
-        parts = ", ".join(f"a.{slot.name}[i]" for slot in action.written().values())
+        parts = ", ".join(f"a.{slot.name}[i]" for slot in action.written.values())
         if parts:
             fields.append((action.attribute, f"Offer_{action.attribute}({parts})"))
     for kind, name, attribute in (
@@ -402,7 +401,7 @@ def _entry(layout: Layout) -> Iterator[str]:
     names = [array.name for array in arrays if array.argument]
     forms = ["int64[::1]"]  # ids, then choices and starts of each action
     for action in layout.actions:
-        forms += [f"{action.dtype.name}[:, ::1]", "int64[::1]"]
+        forms += [f"{np.dtype(action.space.dtype).name}[:, ::1]", "int64[::1]"]
     signature = [f"types.{form}" for form in ["int64"] * 4 + forms]
     yield from _indented(_call("@entry(types.void(", signature, "), nogil=True, **OPTIONS)"))
     yield from _indented(_call("def run(", ["address", "todo", "lo", "hi", *names], "):"))

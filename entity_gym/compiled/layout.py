@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.compiled.actions import ActionDeclaration, ActionPlan, GlobalCategorical
+from entity_gym.actions.kind import has_global_entity
+from entity_gym.compiled.actions import BOOL, F64, I64, Action, ActionPlan
 from entity_gym.compiled.declare import Entity, Kind, Slot, is_compilable, safe_name
 from entity_gym.compiled.description import Description
 from entity_gym.errors import nearest
@@ -66,7 +67,7 @@ class Layout:
     @functools.cached_property
     def reason_for_guards(self) -> str:
         """Why arrays refuse negative indices as ordinary Python; "" where no action selects entities."""
-        names = ", ".join(repr(action.name) for action in self.actions if action.actees is not None)
+        names = ", ".join(repr(action.name) for action in self.actions if action.space.selects)
         return names and f"-1 stands for nobody in action {names}, and is no index: test for it first"
 
     def of_kind(self, *kinds: Kind) -> list[Slot]:
@@ -102,7 +103,7 @@ def _layout_of(env: type[Description]) -> Layout:
         name,
         "actions",
         env.actions,
-        ActionDeclaration,
+        Action,
         "Categorical, GlobalCategorical, SelectEntity or Continuous",
     )
     if not env.entities and not env.actions:
@@ -112,10 +113,10 @@ def _layout_of(env: type[Description]) -> Layout:
     both = entity_names.keys() & action_names.keys()
     if both:
         raise ValueError(f"{name}: an entity type and an action are both called {sorted(both)}; rename one of them")
-    obs_space, _ = env.obs_space(), env.action_space()  # check names and choices
+    obs_space, action_space = env.obs_space(), env.action_space()  # check names and choices
     entities = {attribute: env.entities[original] for attribute, original in entity_names.items()}
     actions = tuple(
-        env.actions[original].plan(f"{name}: action {original!r}", original, env.entities)
+        ActionPlan.of(f"{name}: action {original!r}", original, env.actions[original], env.entities)
         for original in action_names.values()
     )
     record, counts = _record(env), _counts(name, entities, actions)
@@ -142,8 +143,7 @@ def _layout_of(env: type[Description]) -> Layout:
         player_rewards=player_rewards,
         targets=_reported(env.targets, "targets", record, name),
         slots=tuple(slots),
-        has_global_entity=bool(obs_space.global_features)
-        or any(isinstance(declared, GlobalCategorical) for declared in env.actions.values()),
+        has_global_entity=has_global_entity(obs_space, action_space),
     )
 
 
@@ -235,8 +235,7 @@ def _reported(given: Sequence[str] | Mapping[str, str], what: str, record: np.dt
 def _counts(owner: str, entities: Mapping[str, Entity], actions: Sequence[ActionPlan]) -> np.dtype[Any]:
     names = [*entities, *(action.attribute for action in actions)]
     for action in actions:
-        if action.actees is not None:
-            actees = action.actees.count
+        for actees in (listed.count for listed in action.lists[1:]):
             if actees in names:
                 raise ValueError(
                     f"{owner}: obs.n.{actees} would be two counts: of the entities {actees!r}, and of the "
@@ -246,7 +245,7 @@ def _counts(owner: str, entities: Mapping[str, Entity], actions: Sequence[Action
     return np.dtype([(name, np.int64) for name in names])
 
 
-F32, I64, F64, BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.bool_)
+F32 = np.dtype(np.float32)
 
 
 def _shown_slots(obs_space: ObsSpace, entities: Mapping[str, Entity], actions: Sequence[ActionPlan]) -> Iterator[Slot]:
@@ -260,7 +259,7 @@ def _shown_slots(obs_space: ObsSpace, entities: Mapping[str, Entity], actions: S
         if entity.ids:
             yield Slot(Kind.IDS, type_, I64, (entity.max,), type_, (1,))
     for action in actions:
-        yield from action.slots()
+        yield from action.slots
     names = obs_space.global_features
     if names:
         whole = _whole_numbers(names, obs_space.global_kinds)

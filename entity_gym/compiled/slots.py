@@ -21,7 +21,7 @@ from entity_gym.compiled import runtime
 from entity_gym.compiled.build import Program, build
 from entity_gym.compiled.declare import Kind, Slot, safe_name
 from entity_gym.compiled.description import Description
-from entity_gym.compiled.faults import fault_error, row_error
+from entity_gym.compiled.faults import fault_error, refuse_rows
 from entity_gym.compiled.generate import BLOCK, FIRST_ARRAY, NUM_SLOTS, STRIDE
 from entity_gym.compiled.layout import Layout
 from entity_gym.compiled.memory import Block, Recycler
@@ -69,7 +69,7 @@ class _Caller:
         self._address = self.table.ctypes.data
         self._no_actions: list[NDArray[Any]] = []
         for action in program.layout.actions:
-            self._no_actions += [np.empty((0, action.width or 1), action.dtype), np.zeros(1, dtype=np.int64)]
+            self._no_actions += [np.empty((0, action.space.width), action.space.dtype), np.zeros(1, dtype=np.int64)]
 
     def use(self, block: Block) -> None:
         """Pack into `block` from now on."""
@@ -118,10 +118,6 @@ class CompiledSlots(EnvSlots):
         env: the environment with its parameters, or its class.
         num_envs: N.
         options: see `SlotOptions`.
-        compile: false runs the source as ordinary Python, with checks of array bounds.
-        boundscheck: compile these checks in.
-        num_workers: threads that may call `reset` and `step` at the same time.
-        numbered: whether messages number the environments; otherwise somebody else does.
 
     Raises:
         CompileError: the source cannot be compiled.
@@ -135,27 +131,17 @@ class CompiledSlots(EnvSlots):
         env: Description | type[Description],
         num_envs: int,
         options: SlotOptions = SlotOptions(),
-        *,
-        compile: bool = True,
-        boundscheck: bool = False,
-        num_workers: int = 1,
-        numbered: bool = True,
     ) -> None:
         self.env = env() if isinstance(env, type) else env
-        self.program = build(type(self.env), compile=compile, boundscheck=boundscheck)
+        self.program = build(type(self.env), compile=options.compile, boundscheck=options.boundscheck)
         self.layout = self.program.layout
         super().__init__(num_envs, options, self.env.obs_space(), self.env.action_space(), self.layout.name)
-        self._num_workers, self._numbered = num_workers, numbered
-        self._compiling = {"compile": compile, "boundscheck": boundscheck}
         self.slots = _new_arrays(self.layout, num_envs, self.layout.slots)
         settings = self.slots["settings"]
         settings[runtime.AUTORESET] = options.autoreset
         settings[runtime.KEEP_TRUNCATED] = options.final_observations == "truncated"
         settings[runtime.KEEP_ALL] = options.final_observations == "all"
-        self._last: CompiledSlots | None = None  # shows last observations
         self._keeps_last = options.autoreset and options.final_observations != "none"
-        self._block: Block | None = None  # memory for the next batch
-        self._everyone: EnvIds | None = None  # the last `ids` that were all slots in order
         for name in self.layout.metrics:
             self.slots[f"metric_{safe_name(name)}"].fill(np.nan)
         for name, value in self.env.values.items():
@@ -166,11 +152,14 @@ class CompiledSlots(EnvSlots):
     def _prepare(self) -> None:
         """Set up the callers, and what packing needs to know of the layout."""
         layout, slots = self.layout, self.slots
+        self._last: CompiledSlots | None = None  # shows last observations
+        self._block: Block | None = None  # memory for the next batch
+        self._everyone: EnvIds | None = None  # the last `ids` that were all slots in order
         self._rooms = np.zeros(len(layout.columns), dtype=np.int64)
         arrays = {**slots, "rooms": self._rooms}
-        self._callers = [_Caller(self.program, self._num_envs, arrays) for _ in range(self._num_workers)]
+        self._callers = [_Caller(self.program, self._num_envs, arrays) for _ in range(self.options.num_workers)]
         places = self._callers[0].places
-        self._choices = [(action.name, action.dtype, action.width or 1) for action in layout.actions]
+        self._choices = [(action.name, np.dtype(action.space.dtype), action.space.width) for action in layout.actions]
         columns = list(layout.columns)
         self._packed = []
         for slot in layout.packed:
@@ -187,13 +176,15 @@ class CompiledSlots(EnvSlots):
             for type_, name in layout.entity_names.items()
         ]
         self._visible = [(layout.entity_names[s.owner], packed(s)) for s in layout.of_kind(Kind.VISIBLE)]
-        self._ids = [
-            (name, packed(layout.slot(Kind.IDS, type_)), columns.index(type_))
-            for type_, name in layout.entity_names.items()
-        ]
+        self._ids = [(layout.entity_names[s.owner], packed(s)) for s in layout.of_kind(Kind.IDS)]
         self._masks = [
-            (a.name, packed(a.actors.slot), packed(a.actees.slot) if a.actees else -1, packed(a.mask))
-            for a in layout.actions
+            (
+                action.name,
+                packed(action.mask),
+                packed(action.slots[0]),
+                packed(action.slots[1]) if action.space.selects else -1,
+            )
+            for action in layout.actions
         ]
         if layout.has_global_entity:  # its rows are counted by the last column, one for each environment
             self._features.append((GLOBAL_ENTITY, packed(layout.slot(Kind.GLOBAL_FEATURES, "features")), -1))
@@ -201,12 +192,9 @@ class CompiledSlots(EnvSlots):
         self._metrics = {name: slots[f"metric_{safe_name(name)}"] for name in layout.metrics}
         self._make_room(0, [0] * len(columns))
 
-    def where(self, i: int) -> str:
-        return super().where(i) if self._numbered else self.layout.name
-
     def seed(self, seed: int) -> None:
         check_seed(seed)
-        self.slots["record"]["rng"] = first_random_states(seed, len(self), self.options.first_env)
+        self.slots["record"]["rng"] = first_random_states(seed, len(self), self._reader.first_env)
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
         slots = self.slots
@@ -275,9 +263,7 @@ class CompiledSlots(EnvSlots):
 
     def render(self, i: int) -> NDArray[np.uint8]:
         draw = type(self.env).render
-        if draw is None:
-            raise NotImplementedError(f"{self.layout.name} does not implement render(s)")
-        return draw(Record(self.slots["record"][i]))
+        return super().render(i) if draw is None else draw(Record(self.slots["record"][i]))
 
     def draw(self, i: int) -> Mapping[str, Any] | None:
         draw = type(self.env).draw
@@ -312,16 +298,16 @@ class CompiledSlots(EnvSlots):
         self.slots["kept"][:] = False
 
     def clone(self) -> Self:
-        twin = type(self)(
-            self.env,
-            len(self),
-            self.options,
-            num_workers=self._num_workers,
-            numbered=self._numbered,
-            **self._compiling,
-        )
+        twin = self._over(_new_arrays(self.layout, len(self), self.layout.slots))
         for name, array in self.slots.items():
             twin.slots[name][...] = array
+        return twin
+
+    def _over(self, slots: dict[str, NDArray[Any]]) -> Self:
+        """Return the same environments over other arrays."""
+        twin = copy.copy(self)
+        twin._reader, twin.slots = copy.copy(self._reader), slots
+        twin._prepare()
         return twin
 
     def close(self) -> None:
@@ -383,7 +369,7 @@ class CompiledSlots(EnvSlots):
             ValueError: for a bad feature, or an actor whose every choice is closed.
         """
         caller, num_ids = self._callers[0], len(ids)
-        parts = max(1, self._num_workers - 1) if run is not None and num_ids >= _WORTH_SPLITTING else 1
+        parts = max(1, self.options.num_workers - 1) if run is not None and num_ids >= _WORTH_SPLITTING else 1
         block = self._take_block(num_ids)
         report = self._run(caller, todo | PLAN if parts > 1 else todo | PLAN | COPY, ids)
         if not report[runtime.COPIED]:
@@ -399,7 +385,7 @@ class CompiledSlots(EnvSlots):
             ):  # several parts may have written a report at once: look again
                 report = self._run(caller, COPY, ids)
             if report[runtime.FAULT]:
-                raise row_error(self.layout.packed[report[runtime.WHAT]], self.layout, self.slots, ids, self.where)
+                refuse_rows(self.layout.packed[report[runtime.WHAT]], self.layout, self.slots, ids, self._reader)
         return self._batch(ids, block)
 
     def _add_last_observations(self, obs: VecObs, ids: EnvIds) -> None:
@@ -408,17 +394,11 @@ class CompiledSlots(EnvSlots):
         The same loops observe them in slots of their own, from the records of the ended episodes as they were.
         """
         if self._last is None:
-            self._last = last = copy.copy(self)
             shown = _new_arrays(self.layout, len(self), self.layout.of_kind(*_SHOWN))
             shown["elapsed"] = np.zeros_like(self.slots["elapsed"])
             shown["settings"][runtime.DROP_ACTIONS] = True
-            last.slots = {**self.slots, **shown, "record": self.slots["final_record"]}
-            last._everyone = last._block = None
-            last._prepare()
-            last._info = {}  # the batch itself has the reports
+            self._last = self._over({**self.slots, **shown, "record": self.slots["final_record"]})
         obs.final = self._last._collect(ids, todo=OBSERVE)
-        if isinstance(obs.end_of_episode_info, _EpisodeInfo):
-            obs.final.end_of_episode_info = obs.end_of_episode_info.of(ids)
 
     # ---- batches
 
@@ -473,12 +453,9 @@ class CompiledSlots(EnvSlots):
         for name, number, column in self._features:
             features[name] = buffers[number] if number >= 0 else _featureless(rows[column])
         masks = {}
-        for name, actors, actees, mask in self._masks:
-            masks[name] = VecActionMask(
-                buffers[actors],
-                None if actees < 0 else buffers[actees],
-                None if mask < 0 or not len(buffers[mask].values) else buffers[mask],
-            )
+        for name, mask, actors, actees in self._masks:
+            is_open = buffers[mask] if mask >= 0 and len(buffers[mask].values) else None
+            masks[name] = VecActionMask(buffers[actors], None if actees < 0 else buffers[actees], is_open)
         everyone = ids is self._everyone
         if not everyone and num_ids == self._num_envs and (np.diff(ids) == 1).all():
             self._everyone, everyone = ids, True
@@ -496,15 +473,13 @@ class CompiledSlots(EnvSlots):
         for name, number in self._visible:
             if not buffers[number].values.all():
                 obs.visible[name] = buffers[number]
-        if self.options.entity_ids:
-            for name, number, column in self._ids:
-                obs.ids[name] = buffers[number] if number >= 0 else _without_ids(rows[column])
+        for name, number in self._ids:
+            obs.ids[name] = buffers[number]
         if self._info:
             ended = ids[done] if ended is None else ended
             if len(ended):
                 reports = {name: column.take(ended) for name, column in self._info.items()}
-                ended = ended.copy()
-                obs.end_of_episode_info = _EpisodeInfo(reports, ended, ended)
+                obs.end_of_episode_info = _EpisodeInfo(reports, ended.copy())
         if self._metrics:
             obs.metrics = _metrics(self._metrics, ids)
         for name, field in self.layout.targets.items():
@@ -529,10 +504,6 @@ def _rows_of(ids: EnvIds, array: NDArray[Any]) -> NDArray[Any]:
 
 def _featureless(offsets: NDArray[np.int64]) -> RaggedBuffer[np.float32]:
     return RaggedBuffer.unchecked(np.empty((int(offsets[-1]), 0), dtype=np.float32), offsets)
-
-
-def _without_ids(offsets: NDArray[np.int64]) -> RaggedBuffer[np.int64]:
-    return RaggedBuffer.unchecked(np.full((int(offsets[-1]), 1), -1, dtype=np.int64), offsets)
 
 
 def _new_arrays(layout: Layout, num_slots: int, slots: Sequence[Slot]) -> dict[str, NDArray[Any]]:
@@ -563,26 +534,20 @@ class _EpisodeInfo(Mapping[int, Mapping[str, Any]]):
 
     Args:
         columns: (n,) each, what is reported.
-        rows: (n,) environments whose episodes the rows of `columns` are of.
-        ids: those of them that are told.
+        ids: (n,) environments whose episodes the rows of `columns` are of.
     """
 
-    def __init__(self, columns: Mapping[str, NDArray[Any]], rows: EnvIds, ids: EnvIds) -> None:
-        self._columns, self._all, self._ids = columns, rows, ids
-
-    def of(self, ids: EnvIds) -> _EpisodeInfo:
-        """The reports of some of the environments."""
-        return _EpisodeInfo(self._columns, self._all, ids)
+    def __init__(self, columns: Mapping[str, NDArray[Any]], ids: EnvIds) -> None:
+        self._columns, self._ids = columns, ids
 
     @functools.cached_property
     def _reports(self) -> dict[int, dict[str, Any]]:
-        of_rows: list[dict[str, Any]] = [{} for _ in range(len(self._all))]
+        reports: dict[int, dict[str, Any]] = {env_id: {} for env_id in self._ids.tolist()}
         for name, column in self._columns.items():
-            for report, value in zip(of_rows, column.tolist(), strict=True):
+            for report, value in zip(reports.values(), column.tolist(), strict=True):
                 if value == value:  # NaN, which does not equal itself: nothing to report
                     report[name] = value
-        reports = dict(zip(self._all.tolist(), of_rows, strict=True))
-        return reports if self._ids is self._all else {env_id: reports[env_id] for env_id in self._ids.tolist()}
+        return reports
 
     def __getitem__(self, env_id: int) -> Mapping[str, Any]:
         return self._reports[env_id]
@@ -597,4 +562,4 @@ class _EpisodeInfo(Mapping[int, Mapping[str, Any]]):
         return len(self._ids)
 
     def __repr__(self) -> str:
-        return repr({env_id: self[env_id] for env_id in self})
+        return repr(self._reports)

@@ -114,7 +114,8 @@ def _obs_problems(node: ast.Attribute, path: list[str], layout: Layout) -> Itera
             yield node, f"{path[1]!r} cannot be hidden: declare it with Entity(..., hideable=True)"
     elif len(path) == 2 and path[0] in actions:
         action, part = actions[path[0]], path[1]
-        declared = {name: name in action.written() for name in action.parts()}
+        roles = () if action.space.is_global else tuple(listed.role for listed in action.lists)
+        declared = {name: name in action.written for name in (*roles, *(["mask"] if action.space.discrete else []))}
         if part not in declared:
             yield node, f"an action's observation has no {part!r}; {nearest(part, declared)}"
         elif not declared[part]:

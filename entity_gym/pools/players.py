@@ -29,8 +29,6 @@ Shapes: N frames, P players, E entities of a type in all frames, A actors of an 
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
@@ -42,7 +40,7 @@ from entity_gym.actions.choices import check_lengths, check_names
 from entity_gym.batch.columns import keep_items
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecActionMask, VecObs
-from entity_gym.pools.pool import is_compiled
+from entity_gym.pools.source import EnvFactory, as_source
 
 
 class PlayerMapping:
@@ -136,38 +134,17 @@ class Opponents(Protocol):
 # ---- finding the mapping
 
 
-def players_of(source: object) -> PlayerMapping | None:
-    """Return the mapping of an environment, or None if it has none.
-
-    Args:
-        source: an `EnvSource`. The parameters of a Python environment are the arguments of its class or function, with their
-            defaults; a `functools.partial` may give some.
+def players_of(env: EnvFactory) -> PlayerMapping | None:
+    """Return the mapping of an environment with its parameters, or None if it has none.
 
     Raises:
         ValueError: the world says that it has less than one player.
     """
-    owner: Any = source
-    values: dict[str, Any] = {}
-    if is_compiled(source):
-        description = owner() if isinstance(owner, type) else owner
-        owner, values = type(description), dict(description.values)
-    elif isinstance(source, functools.partial):
-        owner, values = source.func, _arguments(source.func, source.args, source.keywords)
-    elif callable(source):
-        values = _arguments(source, (), {})
-    if not all(callable(getattr(owner, name, None)) for name in ("num_players", "players", "seen_by")):
+    source = as_source(env)
+    world = source.world
+    if not all(callable(getattr(world, name, None)) for name in ("num_players", "players", "seen_by")):
         return None
-    return PlayerMapping(owner, values)
-
-
-def _arguments(factory: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by name, defaults included."""
-    try:
-        bound = inspect.signature(factory).bind_partial(*args, **keywords)
-    except (TypeError, ValueError):  # some callables cannot be looked into
-        return dict(keywords)
-    bound.apply_defaults()
-    return dict(bound.arguments)
+    return PlayerMapping(world, source.values)
 
 
 # ---- taking frames apart, and putting actions together

@@ -1,21 +1,20 @@
 """Pools: N environments that are stepped together or asynchronously.
 
-`make_slots` finds the way in which a kind of environment is stepped, `SlotVecEnv` is the pool over it, and the others are
-`SlotVecEnv` with arguments that suit users.
+`SlotVecEnv` is the pool over environments of any kind, and the others are `SlotVecEnv` with arguments that suit users.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,73 +24,17 @@ from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, EnvSlots, SlotOptions, SlotsFactory, check_num_envs, run_serially
+from entity_gym.pools.slots import EnvIds, EnvSlots, SlotOptions, check_num_envs, run_serially
+from entity_gym.pools.source import EnvFactory, as_source
 from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_batch_size, check_env_id, check_env_info
 from entity_gym.pools.workers import PATIENCE, Workers, check_affinity, check_num_threads, usable_cores
 from entity_gym.spaces import ObsSpace
-
-if TYPE_CHECKING:  # it imports the compiler, which other environments need not wait for
-    from entity_gym.compiled import CompiledEnvironment
-
-#: All that pools are made from: a compiled environment (class, or instance with its parameters), the class of a Python
-#: environment or a function that makes one, a class of `EnvSlots` (with parameters as a `functools.partial`), or a
-#: `SlotsFactory`.
-EnvSource: TypeAlias = (
-    "CompiledEnvironment | type[CompiledEnvironment] | Callable[[], Environment] | type[EnvSlots]"
-    " | functools.partial[Any]"
-)
 
 #: num_threads="auto" uses several threads where they step the environments at least so many times as fast as one.
 WORTHWHILE = 1.2
 _ROUNDS = 5
 _SECONDS_PER_ROUND = 0.02
 _SECONDS = 2.0  # after which no other round is begun
-
-
-def make_slots(
-    env: EnvSource,
-    num_envs: int,
-    options: SlotOptions = SlotOptions(),
-    *,
-    num_workers: int = 1,
-    compile: bool = True,
-    boundscheck: bool = False,
-) -> EnvSlots:
-    """Slots for any kind of environment; see `EnvSlots` and `ThreadedVecEnv` for the arguments.
-
-    Raises:
-        ValueError: for something that makes no environments.
-    """
-    given: Any = env  # whatever the annotation says, a user may give anything
-    if is_compiled(given):
-        world = given() if isinstance(given, type) else given
-        slots: EnvSlots = world.make_slots(
-            num_envs, options, num_workers=num_workers, compile=compile, boundscheck=boundscheck
-        )
-        return slots
-    if is_slots(given):
-        check_num_envs(num_envs)
-        own: EnvSlots = given(num_envs, options)
-        return own
-    if isinstance(given, SlotsFactory):
-        return given.make_slots(num_envs, options)
-    if isinstance(given, Environment):
-        name = type(given).__name__
-        raise ValueError(f"env is one {name} object; give what makes one, such as the class {name}")
-    if not callable(given):
-        raise ValueError(f"env is {given!r:.200}; expected a compiled environment, or what makes a Python one")
-    return PythonSlots(given, num_envs, options)
-
-
-def is_compiled(env: object) -> bool:
-    """True for a compiled environment, its class or an instance with its parameters."""
-    return hasattr(env, "as_environment")  # asked in this way, the compiler need not be imported
-
-
-def is_slots(env: object) -> bool:
-    """True for a class of `EnvSlots`, alone or as a `functools.partial` with its parameters."""
-    cls = env.func if isinstance(env, functools.partial) else env
-    return isinstance(cls, type) and issubclass(cls, EnvSlots)
 
 
 class Status(IntEnum):
@@ -420,14 +363,12 @@ class ThreadedVecEnv(SlotVecEnv):
     thread, `recv` itself takes the steps that were sent, unless `background` gives them a thread of their own.
 
     Args:
-        env: what the environments are made from, of any kind; see `EnvSource`.
+        env: what the environments are made from, of any kind; see `EnvFactory`.
         num_envs: at least 1.
         num_threads: at least 1, the calling thread included. "auto": one, or one for each core if that turns out to be
             clearly faster: some random steps are timed, and undone.
         batch_size: how many environments `recv` returns. None: all.
         seed: see `VecEnv.reset`.
-        compile: false runs a compiled environment's source as ordinary Python, for debugging.
-        boundscheck: check a compiled environment's array indices while it runs.
         thread_affinity_offset: bind the thread of slice t to core (offset + t) % cores. -1: leave it to the system. The
             calling thread, which has slice 0 of steps together, is never bound. Linux only.
         background: with one thread, steps that are sent are taken by a thread of their own, so that the caller can do
@@ -444,14 +385,12 @@ class ThreadedVecEnv(SlotVecEnv):
 
     def __init__(
         self,
-        env: EnvSource,
+        env: EnvFactory,
         num_envs: int,
         num_threads: int | Literal["auto"] = 1,
         batch_size: int | None = None,
         seed: int = 0,
         *,
-        compile: bool = True,
-        boundscheck: bool = False,
         thread_affinity_offset: int = -1,
         background: bool = False,
         **options: Any,
@@ -465,14 +404,8 @@ class ThreadedVecEnv(SlotVecEnv):
             )
         asked = len(usable_cores()) if num_threads == "auto" else check_num_threads(num_threads)
         most = min(asked, num_envs)
-        slots = make_slots(
-            env,
-            num_envs,
-            slot_options,
-            num_workers=most + 1 if most > 1 or background else 1,
-            compile=compile,
-            boundscheck=boundscheck,
-        )
+        num_workers = most + 1 if most > 1 or background else 1
+        slots = as_source(env).make_slots(num_envs, replace(slot_options, num_workers=num_workers))
         self.num_threads, self.threads_report = most, f"num_threads={num_threads}"
         if num_threads == "auto":
             self.num_threads, reason = choose_num_threads(slots, most, seed)
@@ -492,7 +425,7 @@ class ListEnv(ThreadedVecEnv):
         options: those of `ThreadedVecEnv` that are not about threads, by name.
     """
 
-    def __init__(self, env: EnvSource, num_envs: int, seed: int = 0, **options: Any) -> None:
+    def __init__(self, env: EnvFactory, num_envs: int, seed: int = 0, **options: Any) -> None:
         super().__init__(env, num_envs, seed=seed, **options)
 
 

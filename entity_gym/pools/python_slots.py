@@ -14,7 +14,7 @@ from entity_gym.actions import Action
 from entity_gym.actions.choices import ActionsOfEach
 from entity_gym.actions.reading import EntityID
 from entity_gym.batch.batching import batch_frames
-from entity_gym.batch.frame import Frame
+from entity_gym.batch.frame import EntityNumbers, Frame
 from entity_gym.batch.saving import observation_from_state, observation_to_state, plain_copy
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment, Observation
@@ -54,7 +54,7 @@ class PythonSlots(EnvSlots):
         options: SlotOptions = SlotOptions(),
     ) -> None:
         check_num_envs(num_envs)
-        self.envs = [_checked(create_env()) for _ in range(num_envs)]
+        self.envs = [checked(create_env()) for _ in range(num_envs)]
         check_distinct(self.envs, "create_env returned")
         first = self.envs[0]
         super().__init__(
@@ -70,8 +70,7 @@ class PythonSlots(EnvSlots):
         self._pending: list[dict[str, Any] | None] = [None] * num_envs  # parameters that wait for the next episode
         # Attributes that `Environment.configure` itself has set, with their values before: no `state()` knows of them.
         self._originals: list[dict[str, Any]] = [{} for _ in range(num_envs)]
-        # Numbers of the entities of the running episodes, by id; see `number_entities`.
-        self._numbers: list[dict[EntityID, int]] | None = [{} for _ in range(num_envs)] if options.entity_ids else None
+        self._numbers = [EntityNumbers() for _ in range(num_envs)]  # of the running episodes
         self._under_way: set[int] = set()  # environments whose own code is running
 
     def under_way(self) -> str:
@@ -146,6 +145,8 @@ class PythonSlots(EnvSlots):
         return obs
 
     def render(self, i: int) -> NDArray[np.uint8]:
+        if type(self.envs[i]).render is Environment.render:
+            return super().render(i)
         image: NDArray[np.uint8] = self._call(i, self.envs[i].render)
         return image
 
@@ -173,7 +174,7 @@ class PythonSlots(EnvSlots):
                 {name: copy.deepcopy(getattr(env, name)) for name in originals}
                 for env, originals in zip(self.envs, self._originals, strict=True)
             ],
-            "numbers": [list(numbers) for numbers in self._numbers or [{}] * len(self)],  # in the order of the numbers
+            "numbers": [list(numbers) for numbers in self._numbers],  # in the order of the numbers
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -187,8 +188,7 @@ class PythonSlots(EnvSlots):
             self._configure(i, {**self._originals[i], **state.get("configured", nothing)[i]}, by_default=True)
             self._call(i, env.load_state, copy.deepcopy(state["environments"][i]))
             env.rng.bit_generator.state = state["random"][i]
-            if self._numbers is not None:
-                self._numbers[i] = {id_: k for k, id_ in enumerate(state.get("numbers", nothing)[i])}
+            self._numbers[i] = EntityNumbers({id_: k for k, id_ in enumerate(state.get("numbers", nothing)[i])})
         self._elapsed[:] = state.get("elapsed_step", 0)  # older states do not count steps
         self._finals.clear()
         for i, saved in enumerate(state["observations"]):
@@ -227,8 +227,7 @@ class PythonSlots(EnvSlots):
     def _show(self, i: int, obs: Observation) -> None:
         """Read the observation that environment `i` shows from now on."""
         is_last = not self.options.autoreset and bool(obs.done)
-        numbers = None if self._numbers is None else self._numbers[i]
-        self._frames[i] = self._reader.read(obs, i, is_last=is_last, numbers=numbers)
+        self._frames[i] = self._reader.read(obs, i, is_last=is_last, numbers=self._numbers[i])
         self._observations[i] = obs
 
     def _begin(self, i: int) -> Observation:
@@ -242,8 +241,7 @@ class PythonSlots(EnvSlots):
                 f"{self.where(i)}: reset() returned one with done=True; expected an Observation that is not done"
             )
         self._elapsed[i] = 0
-        if self._numbers is not None:
-            self._numbers[i] = {}
+        self._numbers[i] = EntityNumbers()
         return first
 
     def _configure(self, i: int, parameters: Mapping[str, Any], *, by_default: bool) -> None:
@@ -291,8 +289,7 @@ class PythonSlots(EnvSlots):
             return ended
         kept = self.options.final_observations
         if kept == "all" or (kept == "truncated" and ended.truncated):
-            numbers = None if self._numbers is None else self._numbers[i]
-            frame = self._reader.read(ended, i, is_last=True, numbers=numbers).copy()
+            frame = self._reader.read(ended, i, is_last=True, numbers=self._numbers[i]).copy()
             self._finals[i] = ended, frame, int(self._elapsed[i])
         return replace(self._begin(i), done=True, **own)
 
@@ -310,7 +307,8 @@ class PythonSlots(EnvSlots):
             self._under_way.discard(i)
 
 
-def _checked(env: Any) -> Environment:
+def checked(env: Any) -> Environment:
+    """Return `env`; raises ValueError unless it is an `Environment`."""
     if isinstance(env, Environment):
         return env
     hint = "; give the pool the compiled environment itself" if hasattr(env, "as_environment") else ""

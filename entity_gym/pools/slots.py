@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, Self, get_args, runtime_checkable
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from entity_gym.actions.choices import check_actions
 from entity_gym.actions.reading import EntityID
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.environment import Environment
 from entity_gym.spaces import ObsSpace
 
 #: Which last observations are kept in `VecObs.final`: those needed to bootstrap from, all, or none.
@@ -43,7 +42,9 @@ class SlotOptions:
             episode's reward, done, truncated, info and metrics. Otherwise the last observation itself is shown, which offers
             no actions, and the environment must be reset before it is stepped again.
         final_observations: which last observations are kept in `VecObs.final`; without autoreset, none.
-        entity_ids: fill in `VecObs.ids`, with -1 for entities without an id.
+        compile: false runs a compiled environment's source as ordinary Python, with checks of array bounds.
+        boundscheck: compile these checks in.
+        num_workers: threads that may step the environments at the same time.
 
     Raises:
         ValueError: for `final_observations` that are none.
@@ -52,7 +53,9 @@ class SlotOptions:
     first_env: int = 0
     autoreset: bool = True
     final_observations: FinalObservations = "truncated"
-    entity_ids: bool = False
+    compile: bool = True
+    boundscheck: bool = False
+    num_workers: int = 1
 
     def __post_init__(self) -> None:
         if self.final_observations not in get_args(FinalObservations):
@@ -201,8 +204,17 @@ class EnvSlots(ABC):
         """
 
     def render(self, i: int) -> NDArray[np.uint8]:
-        """Draw environment `i` as a (height, width, 3) image."""
-        raise NotImplementedError(f"{self._reader.environment} does not implement render()")
+        """Draw environment `i` as a (height, width, 3) image: by its hints (`draw`), unless it has a picture of its own.
+
+        Raises:
+            NotImplementedError: it has neither.
+        """
+        from entity_gym.replay.picture import draw_frame
+
+        hints = self.draw(i)
+        if hints is None:
+            raise NotImplementedError(f"{self._reader.environment} implements neither render() nor draw()")
+        return draw_frame(self.collect(np.array([i]), run_serially), hints, self.obs_space, self.where(i))
 
     def draw(self, i: int) -> Mapping[str, Any] | None:
         """Return how environment `i` wants its running episode to be drawn, as the world says it; None: it does not say."""
@@ -248,20 +260,6 @@ class EnvSlots(ABC):
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release the environments. May be called twice."""
-
-
-@runtime_checkable
-class SlotsFactory(Protocol):
-    """Makes environments with slots of their own, because they are stepped together or read in another way.
-
-    Pools take it wherever they take what makes a Python environment; called, it makes one.
-    """
-
-    def __call__(self) -> Environment:
-        """One environment alone."""
-
-    def make_slots(self, num_envs: int, options: SlotOptions) -> EnvSlots:
-        """Slots for several."""
 
 
 def check_num_envs(given: int) -> None:

@@ -4,42 +4,34 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
 
 from entity_gym.actions import ActionSpace
 from entity_gym.errors import nearest
-from entity_gym.pools.slots import FinalObservations, check_num_envs, check_seed
+from entity_gym.pools.slots import FinalObservations, SlotOptions, check_num_envs, check_seed
 from entity_gym.pools.vec_env import check_batch_size
 from entity_gym.pools.workers import check_affinity, check_num_threads
 from entity_gym.spaces import FeatureKind, ObsSpace, describe
 
-if TYPE_CHECKING:  # it imports a compiler
-    from entity_gym.compiled import CompiledEnvironment
-
-Executor = Literal["thread", "process", "list"]
 InvalidActions = Literal["replace", "raise"]
 
 
 @dataclass(frozen=True)
-class EnvConfig:
+class PoolConfig:
     """The options of `make`, all but the first two by keyword.
 
     Attributes:
         name: the environment's name, or the place where it was found.
         num_envs: number of environments.
         batch_size: how many environments `recv` returns; None: all.
-        num_threads: for executor "thread"; see `ThreadedVecEnv`.
-        num_processes: for executor "process"; None: one for each core.
-        executor: "thread" (`ThreadedVecEnv`), "process" (`ProcessVecEnv`) or "list" (`ListEnv`). None: "process" if
-            `num_processes` is given, "list" for environments that are not compiled unless threads are asked for, and "thread"
-            otherwise.
-        thread_affinity_offset: for executor "thread"; see `ThreadedVecEnv`.
+        num_threads: threads that step the environments; see `ThreadedVecEnv`.
+        num_processes: worker processes that step them, see `ProcessVecEnv`; 0: none.
+        thread_affinity_offset: the first core that threads are bound to; see `ThreadedVecEnv`.
         seed: environment i draws from `SeedSequence((seed, i))`.
         max_episode_steps: steps after which an episode is truncated; None: as the environment says.
         reward_threshold: mean episodic reward at which the environment counts as solved; for information only.
-        final_observations: the last observations to keep, "truncated" if None.
-        entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
+        final_observations: the last observations to keep.
         compile: false runs compiled environments as ordinary Python.
         max_entities: for `make_gym` and `make_dm`, entity type -> room in padded arrays. Types that are left out have as much
             as they declare; those of Python environments declare nothing.
@@ -56,14 +48,12 @@ class EnvConfig:
     num_envs: int = 1
     batch_size: int | None = None
     num_threads: int | Literal["auto"] = 1
-    num_processes: int | None = None
-    executor: Executor | None = None
+    num_processes: int = 0
     thread_affinity_offset: int = -1
     seed: int = 0
     max_episode_steps: int | None = None
     reward_threshold: float | None = None
-    final_observations: FinalObservations | None = None
-    entity_ids: bool = False
+    final_observations: FinalObservations = "truncated"
     compile: bool = True
     max_entities: Mapping[str, int] | None = None
     max_actors: Mapping[str, int] | None = None
@@ -77,41 +67,23 @@ class EnvConfig:
             check_num_threads(self.num_threads)
         check_affinity(self.thread_affinity_offset)
         check_seed(self.seed)
-        for option, allowed in (
-            ("executor", (None, *get_args(Executor))),
-            ("final_observations", (None, *get_args(FinalObservations))),
-            ("invalid_actions", (None, *get_args(InvalidActions))),
-        ):
-            if getattr(self, option) not in allowed:
-                raise ValueError(f"{option} is {getattr(self, option)!r}; allowed: {', '.join(map(repr, allowed))}")
+        SlotOptions(final_observations=self.final_observations)
+        if self.invalid_actions not in (None, *get_args(InvalidActions)):
+            raise ValueError(f"invalid_actions is {self.invalid_actions!r}; allowed: None, 'replace', 'raise'")
         if self.max_episode_steps is not None:
             _check_positive("max_episode_steps", self.max_episode_steps)
-
-    def resolved(self, *, compiled: bool) -> EnvConfig:
-        """Replace None by the values that follow from the other options, and from whether the environment is compiled.
-
-        Raises:
-            ValueError: for an option that the executor would ignore.
-        """
-        threads = self.num_threads != 1 or self.thread_affinity_offset != -1
-        executor = self.executor
-        if executor is None:
-            executor = "process" if self.num_processes is not None else "thread" if compiled or threads else "list"
-        if executor != "thread" and threads:
-            raise ValueError(f"num_threads and thread_affinity_offset are for executor='thread'; it is {executor!r}")
-        if executor != "process" and self.num_processes is not None:
+        if self.num_processes and (self.num_threads != 1 or self.thread_affinity_offset != -1):
             raise ValueError(
-                f"num_processes is {self.num_processes!r}, which is for executor='process'; it is {executor!r}"
+                f"num_processes is {self.num_processes}, so num_threads={self.num_threads} and thread_affinity_offset="
+                f"{self.thread_affinity_offset} would not be used: leave them out"
             )
-        final = self.final_observations or "truncated"
-        return replace(self, executor=executor, batch_size=self.batch_size or self.num_envs, final_observations=final)
 
     def __str__(self) -> str:
         return ", ".join(f"{option}={getattr(self, option)!r}" for option in OPTIONS)
 
 
 #: The names of all options of `make`; its other arguments are parameters of the environment.
-OPTIONS = tuple(each.name for each in fields(EnvConfig) if each.name not in ("name", "parameters"))
+OPTIONS = tuple(each.name for each in fields(PoolConfig) if each.name not in ("name", "parameters"))
 
 #: Those that concern padded arrays alone.
 PADDED_OPTIONS = ("max_entities", "max_actors", "invalid_actions")
@@ -188,7 +160,7 @@ class EnvSpec:
         actions: name -> bounds, names of choices, and how many act.
     """
 
-    config: EnvConfig
+    config: PoolConfig
     obs_space: ObsSpace
     action_space: Mapping[str, ActionSpace]
     entities: Mapping[str, EntitySpec]
@@ -220,10 +192,11 @@ def _wrapped(text: str) -> list[str]:
 
 
 def describe_spaces(
-    config: EnvConfig,
+    config: PoolConfig,
     obs_space: ObsSpace,
     action_space: Mapping[str, ActionSpace],
-    declared: type[CompiledEnvironment] | None = None,
+    declared_entities: Mapping[str, Any],
+    declared_actions: Mapping[str, Any],
 ) -> EnvSpec:
     """Return the spec of an environment with these spaces.
 
@@ -231,7 +204,8 @@ def describe_spaces(
         config: its `max_entities` and `max_actors` replace what is declared.
         obs_space: of the environment.
         action_space: of the environment.
-        declared: the class of a compiled environment, which says how many there can be of everything.
+        declared_entities: what a compiled environment declares, by name; empty for others.
+        declared_actions: in the same way.
 
     Raises:
         ValueError: if `max_entities` or `max_actors` do not fit.
@@ -240,18 +214,17 @@ def describe_spaces(
     _check_room("max_actors", config.max_actors, action_space)
     entities: dict[str, EntitySpec] = {}
     for name, entity in obs_space.entities.items():
-        most = None if declared is None else declared.entities[name].max
-        most = (config.max_entities or {}).get(name, most)
-        hideable = declared is None or declared.entities[name].hideable
-        entities[name] = EntitySpec(entity.features, most, hideable, entity.kinds)
+        declared = declared_entities.get(name)
+        most = (config.max_entities or {}).get(name, getattr(declared, "max", None))
+        entities[name] = EntitySpec(entity.features, most, getattr(declared, "hideable", True), entity.kinds)
     actions = {}
     for name, space in action_space.items():
-        action: Any = None if declared is None else declared.actions[name]
-        max_actors = getattr(action, "max_actors", None) or _most(entities, getattr(action, "actors", None))
+        declared = declared_actions.get(name)
+        max_actors = getattr(declared, "max_actors", None) or _most(entities, getattr(declared, "actors", None))
         actions[name] = ActionSpec(
             space,
             1 if space.is_global else (config.max_actors or {}).get(name, max_actors),
-            space.selects or (space.discrete and getattr(action, "masked", True)),
+            space.selects or (space.discrete and getattr(declared, "masked", True)),
             _most(entities),
         )
     return EnvSpec(config, obs_space, action_space, entities, actions)

@@ -67,7 +67,7 @@ def build_view(
         obs: N frames.
         row: number of the frame among them.
         obs_space: of the world.
-        ids: of the frame's entities, by entity index; None: they have none.
+        ids: of the frame's entities, by entity index; None: the numbers in `obs.ids`.
     """
     view: dict[str, Any] = {"features": {}, "globals": None, "value": None, "actions": {}, "attention": None}
     texts: dict[str, list[str]] = {}
@@ -76,7 +76,11 @@ def build_view(
     for name in obs_space.entities:
         rows = obs.features[name][row].values
         view["features"][name] = to_decimals(rows)
-        of_type = [] if ids is None else list(ids[first : first + len(rows)])
+        if ids is not None:
+            of_type = list(ids[first : first + len(rows)])
+        else:
+            numbers = obs.ids[name][row].values[:, 0].tolist() if name in obs.ids else []
+            of_type = [None if each < 0 else each for each in numbers]
         if any(each is not None for each in of_type):
             texts[name] = ["" if each is None else str(each)[:LONGEST_TEXT] for each in of_type]
         if name in obs.visible and not (flags := obs.visible[name][row].values[:, 0]).all():

@@ -1,19 +1,61 @@
-"""Environments are found by name, or by where they are."""
+"""Environments by name: `bind`, `make`, `make_spec`, `register` and `list_envs`."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from entity_gym import registry
+from entity_gym.actions.choices import random_actions
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.registry import look_up
-from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
+from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
+from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.vec_env import VecEnv
+from entity_gym.registry import bind, list_envs, make, make_spec, register
+from tests.entity_gym.bridges.out_worlds import Hall
+from tests.entity_gym.pools.kinds_of_pools import Counter, content, play_together
+from tests.entity_gym.pools.processes.thread_workers import threads as threads
+
+ZOO = [
+    "CartPole-v0",
+    "CartPole-v1",
+    "CherryPick",
+    "Count",
+    "FloorIsLava",
+    "Minefield",
+    "MineSweeper",
+    "MoveToOrigin",
+    "MultiArmedBandit",
+    "MultiSnake",
+    "NotHotdog",
+    "PickMatchingBalls",
+    "RockPaperScissors",
+    "Skirmish",
+    "TreasureHunt",
+    "Xor",
+]
+
+
+@pytest.fixture(autouse=True)
+def names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is forgotten after it."""
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+
+
+@pytest.fixture
+def closing() -> Iterator[list[VecEnv]]:
+    pools: list[VecEnv] = []
+    yield pools
+    for pool in pools:
+        pool.close()
 
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An importable `my_worlds` with a class and a factory, and a `my_broken_worlds` that imports what is not there."""
+    """An importable `my_worlds` with a class and a function, and a `my_broken_worlds` that imports what is not there."""
     lines = ["from entity_gym import Environment", "class Meadow(Environment): pass", "def make(): pass", "number = 3"]
     (tmp_path / "my_worlds.py").write_text("\n".join(lines))
     (tmp_path / "my_broken_worlds.py").write_text("import a_package_that_nobody_has")
@@ -22,58 +64,255 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "my_worlds"
 
 
-def find_environment(env_id: str) -> Any:
-    return look_up(env_id, "env.id").load("env.id")
+# ---- names
 
 
-def test_minesweeper_is_known_by_name() -> None:
-    assert find_environment("MineSweeper") is MineSweeper
+@pytest.mark.parametrize("name", ["CartPole-v0", "MineSweeper", "Skirmish"])
+def test_every_name_makes_a_pool_that_plays(name: str) -> None:
+    assert set(ZOO) <= set(list_envs())
+    assert list_envs() == sorted(list_envs(), key=str.lower)
+    with make(name, 3, seed=1, compile=False) as pool:
+        obs = pool.reset()
+        for _ in range(3):
+            obs = pool.act(random_actions(obs, np.random.default_rng(0), pool.action_space()))
+        assert len(obs) == 3
+        assert make_spec(name).obs_space == pool.obs_space()
+        assert make_spec(name).action_space == pool.action_space()
 
 
-def test_a_class_or_a_factory_is_found_in_its_module(module: str) -> None:
-    assert find_environment("tests.entity_gym.envs.minesweeper_python:PythonMineSweeper") is PythonMineSweeper
-    assert find_environment(f"{module}:Meadow").__name__ == "Meadow"
-    assert find_environment(f"{module}:make").__name__ == "make"
+@pytest.mark.parametrize(("name", "limit", "threshold"), [("CartPole-v0", 200, 195.0), ("CartPole-v1", 500, 475.0)])
+def test_the_two_cart_poles_differ_in_their_limits(name: str, limit: int, threshold: float) -> None:
+    spec = make_spec(name)
+    assert (spec.config.max_episode_steps, spec.reward_threshold) == (limit, threshold)
 
 
-@pytest.mark.parametrize("name", ["Minesweeper", "mine_sweeper", "MineSweper"])
-def test_an_unknown_name_is_answered_with_the_nearest(name: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"'{name}'.*allowed: .*did you mean 'MineSweeper'.*my_package.my_module:MyEnv"
-    ):
-        find_environment(name)
+def test_a_class_a_description_and_its_place_make_the_same() -> None:
+    place = "entity_gym.envs.minesweeper:MineSweeper"
+    seen = []
+    for env in ("MineSweeper", place, MineSweeper, MineSweeper(width=4)):
+        with make(env, 2, seed=5, compile=False, width=4) as pool:
+            seen.append([content(obs) for obs in play_together(pool, 10)])
+    assert seen[0] == seen[1] == seen[2] == seen[3]
 
 
-def test_an_unknown_class_is_answered_with_the_classes_of_the_module(module: str) -> None:
-    with pytest.raises(ValueError, match=rf"'{module}:Medow', but {module} has no .*'Medow'; .*did you mean 'Meadow'"):
-        find_environment(f"{module}:Medow")
-    with pytest.raises(ValueError, match=r"allowed: 'Meadow'; did"):  # and not Environment, which it imports
-        find_environment(f"{module}:Medow")
-    with pytest.raises(ValueError, match="no class or function 'number'"):
-        find_environment(f"{module}:number")
+def test_a_class_or_a_function_is_found_in_its_module(module: str) -> None:
+    assert bind(f"{module}:Meadow").name == "Meadow"
+    assert bind(f"{module}:make").name == "make"
 
 
-def test_what_makes_the_environments_of_a_game_is_offered_and_named_where_its_main_was_given() -> None:
-    games = "tests.entity_gym.agents.games"
-    assert find_environment(f"{games}:line").main.__name__ == "play"
-    with pytest.raises(ValueError, match=f"env.id is '{games}:play', which is the main of {games}:line; name that"):
-        find_environment(f"{games}:play")
-    with pytest.raises(ValueError, match="has no class or function 'lime'; allowed: 'line'; did you mean 'line'"):
-        find_environment(f"{games}:lime")
+def test_environments_of_other_libraries_are_found_by_their_prefix() -> None:
+    assert list(bind("gymnasium:CartPole-v1", {"global_features": True}).spaces()[0].global_features)
+    with make("gymnasium:CartPole-v1", 2) as pool:
+        assert pool.reset().features["Agent"].values.shape == (2, 4)
+    with pytest.raises(ValueError, match="'CartPol-v1' is no environment that Gymnasium knows"):
+        bind("gymnasium:CartPol-v1")
+    with pytest.raises(ValueError, match=r"'commnd' is no setting of a program; .*did you mean 'command'"):
+        bind("program:x", {"commnd": "ls"})
 
 
-@pytest.mark.parametrize("name", ["no_such_module", "no_such_package.module", "entity_gym.no_such_module"])
-def test_a_module_that_is_not_there_is_named(name: str) -> None:
-    with pytest.raises(ValueError, match=f"there is no module '{name}' to import"):
-        find_environment(f"{name}:MyEnv")
-
-
-@pytest.mark.parametrize("env_id", [":MyEnv", ".worlds:MyEnv"])
-def test_a_module_is_named_in_full(env_id: str) -> None:
-    with pytest.raises(ValueError, match=rf"'{env_id}'; .*my_package.my_module:MyEnv"):
-        find_environment(env_id)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "Minesweeper",
+            "'Minesweeper', which is no known one; allowed: .*did you mean 'MineSweeper'.*my_package.my_module",
+        ),
+        ("MineSweper", "did you mean 'MineSweeper'"),
+        ("my_worlds:Medow", r"my_worlds has no class or function 'Medow'; allowed: 'Meadow'; did you mean 'Meadow'\?"),
+        ("my_worlds:number", "no class or function 'number'"),
+        ("tests.entity_gym.agents.games:play", "is the main of tests.entity_gym.agents.games:line; name that"),
+        ("tests.entity_gym.agents.games:lime", "no class or function 'lime'; allowed: 'line'; did you mean 'line'"),
+        ("no_such_module:MyEnv", "there is no module 'no_such_module' to import"),
+        ("no_such_package.module:MyEnv", "there is no module 'no_such_package.module' to import"),
+        ("entity_gym.no_such_module:MyEnv", "there is no module 'entity_gym.no_such_module' to import"),
+        (":MyEnv", "':MyEnv'; .*my_package.my_module:MyEnv"),
+        (".worlds:MyEnv", "'.worlds:MyEnv'; .*my_package.my_module:MyEnv"),
+    ],
+)
+def test_a_name_that_is_not_there_is_answered_with_the_nearest(name: str, message: str, module: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        bind(name, option="env.id")
+    with pytest.raises(ValueError, match="env.id is"):
+        bind(name, option="env.id")
 
 
 def test_an_error_inside_the_module_is_not_mistaken_for_a_missing_module(module: str) -> None:
     with pytest.raises(ModuleNotFoundError, match="a_package_that_nobody_has"):
-        find_environment("my_broken_worlds:MyEnv")
+        bind("my_broken_worlds:MyEnv")
+
+
+def test_what_is_no_environment_is_refused() -> None:
+    with pytest.raises(ValueError, match="3 is no environment"):
+        make(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="one Counter object; give what makes one, such as the class Counter"):
+        make(Counter())  # type: ignore[arg-type]
+
+
+# ---- parameters and options
+
+
+@pytest.mark.parametrize(("given", "meant"), [("num_env", "num_envs"), ("widht", "width"), ("max_step", "max_steps")])
+def test_an_unknown_keyword_is_answered_with_the_nearest_option_or_parameter(given: str, meant: str) -> None:
+    for function in (make, make_spec):
+        with pytest.raises(ValueError, match=rf"has no parameter '{given}'.*did you mean '{meant}'\?"):
+            function("MineSweeper", **{given: 3})
+
+
+def sized(size: int, *, limit: int = 3) -> Counter:
+    return Counter(limit=limit)
+
+
+def test_a_python_environments_keywords_are_looked_at_too() -> None:
+    with pytest.raises(
+        ValueError, match=r"Counter has no parameter 'limits'.*'limit', 'error'.*did you mean 'limit'\?"
+    ):
+        make(Counter, limits=3)
+    with pytest.raises(ValueError, match=r"sized\(size.*\{'limit': 4\}: the parameter 'size' has no value"):
+        bind(sized, {"limit": 4})
+    assert bind(sized, {"size": 1}).values == {"size": 1, "limit": 3}
+
+
+def test_episodes_are_truncated_after_max_episode_steps() -> None:
+    with make("MultiArmedBandit", max_episode_steps=2, compile=False) as pool:
+        assert isinstance(pool, SlotVecEnv) and not pool.slots.options.compile
+        ends = [obs.truncated.tolist() for obs in play_together(pool, 4)]
+    assert ends == [[False], [False], [True], [False], [True]]
+
+
+def limited(max_steps: int = 5) -> Counter:
+    return Counter(limit=max_steps)
+
+
+def test_max_episode_steps_is_a_python_environments_max_steps() -> None:
+    with make(limited, max_episode_steps=2) as pool:
+        assert pool.envs[0].limit == 2  # type: ignore[attr-defined]
+    assert make_spec(limited).config.max_episode_steps == 5
+    with pytest.raises(ValueError, match="max_episode_steps is 2, but Counter has no parameter 'max_steps'"):
+        make(Counter, max_episode_steps=2)
+    for env in ("MineSweeper", limited):
+        with pytest.raises(ValueError, match="max_steps=3 and max_episode_steps=4: give one of them"):
+            make(env, max_steps=3, max_episode_steps=4)
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "kind"),
+    [
+        (Hall, {}, ThreadedVecEnv),
+        (Counter, {"num_threads": 2}, ThreadedVecEnv),
+        (Hall, {"num_processes": 2}, ProcessVecEnv),
+    ],
+)
+def test_environments_are_stepped_as_is_asked_for(
+    env: Any, options: dict[str, Any], kind: type[VecEnv], closing: list[VecEnv], threads: None
+) -> None:
+    pools = [make(env, 3, seed=2, compile=False, **each) for each in (options, {})]
+    closing += pools
+    assert type(pools[0]) is kind
+    seen = [[content(obs) for obs in play_together(pool, 5)] for pool in pools]
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_envs": 0}, "num_envs is 0"),
+        ({"batch_size": 3, "num_envs": 2}, "batch_size is 3; it must be a whole number from 1 to num_envs=2"),
+        ({"num_threads": 0}, "num_threads is 0"),
+        ({"seed": -1}, "seed is -1; it must not be negative"),
+        ({"max_episode_steps": 0}, "max_episode_steps is 0; it must be a whole number of at least 1"),
+        ({"num_processes": 2, "num_threads": 2}, "num_processes is 2, so num_threads=2 .*would not be used"),
+        ({"final_observations": "some"}, "final_observations is 'some'"),
+        ({"width": 0}, "width=0"),
+        ({"invalid_actions": "ignore"}, "invalid_actions is 'ignore'; allowed"),
+        ({"max_entities": {"Mines": 3}}, "max_entities names 'Mines'; .*did you mean 'Mine'"),
+        ({"max_actors": {"Move": 0}}, "max_actors\\['Move'\\] is 0; it must be a whole number of at least 1"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_spec("MineSweeper", **options)
+
+
+@pytest.mark.parametrize("options", [{"max_entities": {"Mine": 3}}, {"invalid_actions": "replace"}])
+def test_make_does_not_pad(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="which is for make_gym and make_dm: make does not pad entities"):
+        make("MineSweeper", **options)
+
+
+# ---- registering
+
+
+def test_a_registered_environment_has_the_given_defaults() -> None:
+    register("TinyField", MineSweeper, max_episode_steps=9, reward_threshold=0.5, aliases=["Tiny"], width=3, height=3)
+    for name in ("TinyField", "Tiny"):
+        spec = make_spec(name, height=4)
+        assert (spec.config.max_episode_steps, spec.reward_threshold) == (9, 0.5)
+        assert (spec.config.parameters["width"], spec.config.parameters["height"]) == (3, 4)
+    assert make_spec("Tiny", max_steps=4).config.max_episode_steps == 4
+    assert make_spec("Tiny", max_episode_steps=4, reward_threshold=666).reward_threshold == 666
+    assert bind("TinyField").values["width"] == 3
+
+
+def test_a_registered_place_is_imported_when_it_is_made() -> None:
+    register("Nowhere", "no_such_package.module:World")
+    with pytest.raises(ValueError, match="there is no module 'no_such_package.module' to import"):
+        make("Nowhere")
+
+
+def test_a_taken_name_is_refused_unless_it_is_for_the_same() -> None:
+    register("Mine", Counter, limit=2)
+    register("Mine", Counter, limit=2)
+    for name, aliases in (("Mine", ()), ("Other", ["Mine"]), ("CartPole-v1", ())):
+        with pytest.raises(ValueError, match="is taken by"):
+            register(name, Counter, aliases=aliases, limit=3)
+    assert "Other" not in list_envs()
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "message"),
+    [("a:b", Counter, "without ':'"), ("", Counter, "without ':'"), ("A", 3, "3 is no env"), ("A", "B", "my_package")],
+)
+def test_what_cannot_be_registered_is_refused(name: str, env: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        register(name, env)
+
+
+# ---- specs
+
+
+def test_a_spec_shows_configuration_observation_and_actions() -> None:
+    shown = " ".join(
+        repr(make_spec("MineSweeper", num_envs=4, batch_size=2, seed=7, reward_threshold=3, width=8)).split()
+    )
+    for part in (
+        "num_envs=4, batch_size=2, num_threads=1",
+        "thread_affinity_offset=-1, seed=7, max_episode_steps=100, reward_threshold=3",
+        "width=8, height=6",
+        "Mine: at most 64, features [x, y]",
+        "Move: categorical, 0 to 4 (x+1, x-1, y+1, y-1, Defuse Mines), at most 16 actor(s), masked",
+        "Fire Orbital Cannon: select entity, 0 to 80, at most 1 actor(s)",
+    ):
+        assert part in shown
+
+
+def test_a_spec_can_be_used_in_code() -> None:
+    spec = make_spec("CartPole-v1")
+    assert spec.config.num_envs == 1
+    assert list(spec.obs_space.entities) == ["Cart"]
+    assert (spec.actions["Push"].bounds, spec.actions["Push"].max_actors) == ((0, 1), 1)
+    assert spec.actions["Push"].space.labels == ("left", "right")
+
+
+def test_max_entities_decides_how_far_a_selection_can_reach() -> None:
+    # rows of 3 doors, 2 guests and a lamp: 0 to 5; with 1 guest, 0 to 4, and one actor
+    assert (make_spec(Hall).actions["enter"].bounds, make_spec(Hall).actions["enter"].max_actors) == ((0, 5), 2)
+    smaller = make_spec(Hall, max_entities={"Guest": 1}).actions["enter"]
+    assert (smaller.bounds, smaller.max_actors) == ((0, 4), 1)
+
+
+def test_a_python_environment_has_a_spec_without_bounds_on_entities() -> None:
+    spec = make_spec(Counter, limit=4)
+    action = spec.actions["add"]
+    assert (spec.entities["Total"].max, action.bounds, action.max_actors) == (None, (0, 2), None)
+    assert "Total: any number" in repr(spec)
+    assert spec.config.parameters["limit"] == 4

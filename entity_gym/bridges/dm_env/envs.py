@@ -9,7 +9,7 @@ open one, unless `invalid_actions="raise"`; `replaced_actions` counts these.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from entity_gym.batch.columns import cat, gather
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.padded import Field, PaddedForm, frame_of, in_batch
+from entity_gym.bridges.padded import Field, PaddedPool, Shown, frame_of, in_batch
 from entity_gym.pools.spec import EnvSpec
-from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_batch_size, check_env_id
+from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_batch_size
 
 try:
     import dm_env
@@ -54,11 +54,10 @@ class DmVecEnv(dm_env.Environment):  # type: ignore[misc, unused-ignore]
     """
 
     def __init__(self, pool: VecEnv, spec: EnvSpec) -> None:
-        self.pool, self.spec = pool, spec
-        self.num_envs = len(pool)
+        self.pool, self.num_envs = pool, len(pool)
         self.batch_size = check_batch_size(spec.config.batch_size, self.num_envs)
-        self._form = PaddedForm(spec, self.num_envs)
-        self._everyone = np.arange(self.num_envs)
+        self._padded = PaddedPool(pool, spec)
+        self._batch: tuple[int, ...] = (self.num_envs,)  # the dimension before the shapes of specs
         self.obs: VecObs | None = None
         self._forget()
 
@@ -69,7 +68,7 @@ class DmVecEnv(dm_env.Environment):  # type: ignore[misc, unused-ignore]
             seed: environment i draws from `SeedSequence((seed, i))`. None: continue with the current random numbers.
         """
         self._forget()
-        return _time_step([self._shown(self.pool.reset(seed))], self._everyone)
+        return dm_env.TimeStep(**self._steps(self._padded.reset(seed)))
 
     def step(self, action: Any, env_id: EnvIdLike | None = None) -> dm_env.TimeStep:
         """Step environments and wait for them. Before the first `reset` this is one.
@@ -83,31 +82,27 @@ class DmVecEnv(dm_env.Environment):  # type: ignore[misc, unused-ignore]
         """
         if self.obs is None:
             return self.reset()
-        ids = self._everyone if env_id is None else check_env_id(env_id, self.num_envs)
-        ended = self._ended[ids]
-        running = ids[~ended]
-        parts = []
-        if len(running) or not len(ids):
-            parts.append(self._shown(self.pool.act(self._form.to_pool(_rows(action, ~ended), running), running)))
-        if len(running) < len(ids):
-            parts.append(self._first(ids[ended]))
-        return _time_step(parts, ids)
+        ids = self._padded.ids(env_id)
+        over = self._over[ids]
+        if not over.any():
+            return dm_env.TimeStep(**self._steps(self._padded.step(action, ids)))
+        parts = [] if over.all() else [self._steps(self._padded.step(_rows(action, ~over), ids[~over]))]
+        return _in_order([*parts, self._first(ids[over])], ids)
 
     def async_reset(self) -> None:
         """Start an episode in every environment without waiting; `recv` returns the first observations."""
         self._forget()
-        self.pool.async_reset()
+        self._padded.async_reset()
         self._num_under_way = self.num_envs
 
     def send(self, action: Any, env_id: EnvIdLike | None = None) -> None:
         """Step environments without waiting; arguments as in `step`."""
-        ids = self._everyone if env_id is None else check_env_id(env_id, self.num_envs)
-        ended = self._ended[ids]
-        running = ids[~ended]
-        if len(running):
-            self.pool.send(self._form.to_pool(_rows(action, ~ended), running), running)
-            self._num_under_way += len(running)
-        self._ready.extend(self._first(ids[k : k + 1]) for k in np.flatnonzero(ended))
+        ids = self._padded.ids(env_id)
+        over = self._over[ids]
+        if not over.all():
+            self._padded.send(_rows(action, ~over), ids[~over])
+            self._num_under_way += int((~over).sum())
+        self._ready.extend(self._first(ids[k : k + 1]) for k in np.flatnonzero(over))
 
     def recv(self) -> dm_env.TimeStep:
         """Wait for `batch_size` of the environments under way; observation["env_id"] names them, in ascending order.
@@ -123,150 +118,113 @@ class DmVecEnv(dm_env.Environment):  # type: ignore[misc, unused-ignore]
             )
         while len(self._ready) < self.batch_size:
             self._num_under_way -= 1  # also if this environment fails
-            self._ready.append(self._shown(self.pool.recv()))
+            self._ready.append(self._steps(self._padded.recv()))
         parts = [self._ready.popleft() for _ in range(self.batch_size)]
-        return _time_step(parts, np.sort([part["observation"]["env_id"][0] for part in parts]))
-
-    def observation_spec(self) -> Any:
-        """Return the specs of all environments together."""
-        return observation_spec(self._form, self.num_envs)
-
-    def action_spec(self) -> Any:
-        """Return the specs of all environments together."""
-        return action_spec(self._form, self.num_envs)
-
-    def reward_spec(self) -> specs.Array:
-        """Return the spec of all environments together."""
-        return specs.Array((self.num_envs,), np.float32, "reward")
-
-    def discount_spec(self) -> specs.BoundedArray:
-        """Return the spec of all environments together."""
-        return specs.BoundedArray((self.num_envs,), np.float32, 0.0, 1.0, "discount")
-
-    def close(self) -> None:
-        """Release everything. May be called twice."""
-        self.pool.close()
-
-    def _forget(self) -> None:
-        """Forget the episodes that have ended, and what is under way."""
-        self._form.forget_replaced()
-        self._ended = np.zeros(self.num_envs, np.bool_)
-        self._next: Steps | None = None  # first time steps of the environments that have `_ended`, in some order
-        self._ready: deque[Steps] = deque()  # time steps for `recv`, of one environment each
-        self._num_under_way = 0  # in the pool
-
-    def _shown(self, obs: VecObs) -> Steps:
-        """Return the time steps of `obs`, with last observations where episodes ended; keeps the next first ones."""
-        self.obs = obs
-        observation, info = self._form.show(obs)
-        frames = {**observation, **info}
-        step_type = np.where(obs.done, LAST, np.where(obs.elapsed_step == 0, FIRST, MID)).astype(np.int32)
-        discount = np.where(obs.done & ~obs.truncated, np.float32(0), np.float32(1))
-        steps = {"step_type": step_type, "reward": obs.reward, "discount": discount, "observation": frames}
-        if not np.count_nonzero(obs.done):
-            return steps
-        ended = np.flatnonzero(obs.done)
-        if obs.final is None or not np.array_equal(obs.final.env_id, obs.env_id[ended]):
-            raise ValueError("the dm form needs every last observation: make the pool with final_observations='all'")
-        zeros, ones = np.zeros(len(ended), np.float32), np.ones(len(ended), np.float32)
-        first: Steps = {"step_type": np.full(len(ended), FIRST, np.int32), "reward": zeros, "discount": ones}
-        first["observation"] = gather(frames, ended)
-        self._next = first if self._next is None else cat([self._next, first])
-        self._ended[obs.env_id[ended]] = True
-        rows = np.arange(len(obs))
-        rows[ended] = len(obs) + np.arange(len(ended))
-        last, last_info = self._form.show_final(obs.final)
-        return {**steps, "observation": gather(cat([frames, {**last, **last_info}]), rows)}
-
-    def _first(self, ids: NDArray[np.int64]) -> Steps:
-        """Return the first time steps of the environments `ids`, whose episodes have ended, and forget them."""
-        assert self._next is not None
-        self._ended[ids] = False
-        wanted = np.isin(self._next["observation"]["env_id"], ids)
-        steps = gather(self._next, np.flatnonzero(wanted))
-        self._next = None if wanted.all() else gather(self._next, np.flatnonzero(~wanted))
-        return steps
-
-
-class DmEnvironment(dm_env.Environment):  # type: ignore[misc, unused-ignore]
-    """The only environment of a `DmVecEnv`, without the dimension of environments; `to_dm_env` makes it."""
-
-    def __init__(self, pool: DmVecEnv) -> None:
-        if pool.num_envs != 1:
-            raise ValueError(f"the pool has {pool.num_envs} environments; a DmEnvironment is one")
-        self.pool = pool
-        form = PaddedForm(pool.spec)
-        self._observation_spec, self._action_spec = observation_spec(form), action_spec(form)
-        self._has_ended = False
-
-    def reset(self) -> dm_env.TimeStep:
-        """Start an episode, which the seed decides, whether the last one came to its end or not."""
-        # The next episode after an end has begun already, and is the answer to an action that is ignored.
-        return self._one(self.pool.step(None) if self._has_ended else self.pool.reset())
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        """Take one step, or reset if no episode is running; raises ValueError for an action out of bounds."""
-        return self._one(self.pool.step(in_batch(action)))
+        return _in_order(parts, np.sort([part["observation"]["env_id"][0] for part in parts]))
 
     def observation_spec(self) -> Any:
         """Return name -> bounded array."""
-        return self._observation_spec
+        fields = {**self._padded.form.observation, **self._padded.form.info}
+        return {name: self._spec(field, name) for name, field in fields.items()}
 
     def action_spec(self) -> Any:
         """Return a bounded array, or action -> bounded array."""
-        return self._action_spec
+        action = self._padded.form.action
+        if isinstance(action, Field):
+            return self._spec(action, "action")
+        return {name: self._spec(field, name) for name, field in action.items()}
 
     def reward_spec(self) -> specs.Array:
-        """Return the spec of one float."""
-        return specs.Array((), np.float64, "reward")
+        """Return the spec of one number for each environment."""
+        return specs.Array(self._batch, np.float32 if self._batch else np.float64, "reward")
 
     def discount_spec(self) -> specs.BoundedArray:
-        """Return the spec of one float: 0 where an episode terminated, 1 elsewhere, also where it was truncated."""
-        return specs.BoundedArray((), np.float64, 0.0, 1.0, "discount")
+        """Return the spec of one number for each environment."""
+        return specs.BoundedArray(self._batch, np.float32 if self._batch else np.float64, 0.0, 1.0, "discount")
 
     def close(self) -> None:
         """Release everything. May be called twice."""
         self.pool.close()
 
-    def _one(self, steps: dm_env.TimeStep) -> dm_env.TimeStep:
-        step_type = dm_env.StepType(int(steps.step_type[0]))
-        self._has_ended = step_type is dm_env.StepType.LAST
-        observation = {name: np.asarray(value) for name, value in frame_of(steps.observation, 0).items()}
-        if step_type is dm_env.StepType.FIRST:
-            return dm_env.restart(observation)
-        return dm_env.TimeStep(step_type, float(steps.reward[0]), float(steps.discount[0]), observation)
+    def _spec(self, field: Field, name: str) -> specs.BoundedArray:
+        shape = (*self._batch, *field.shape)
+        return specs.BoundedArray(
+            shape, field.dtype, np.broadcast_to(field.low, shape), np.broadcast_to(field.high, shape), name
+        )
+
+    def _forget(self) -> None:
+        """Forget the episodes that have ended, and what is under way."""
+        self._over = np.zeros(self.num_envs, np.bool_)  # the last step of an environment was LAST
+        self._next: dict[str, NDArray[Any]] = {}  # first observations of the next episodes of these, in their rows of N
+        self._ready: deque[Steps] = deque()  # time steps for `recv`, of one environment each
+        self._num_under_way = 0  # in the pool
+
+    def _steps(self, shown: Shown) -> Steps:
+        """Return time steps, with last observations where episodes ended; keeps the first ones of the next episodes."""
+        self.obs = obs = shown.obs
+        frames = {**shown.observation, **shown.info}
+        step_type = np.where(obs.done, LAST, np.where(obs.elapsed_step == 0, FIRST, MID)).astype(np.int32)
+        discount = np.where(obs.done & ~obs.truncated, np.float32(0), np.float32(1))
+        if len(shown.begun):
+            ended = obs.env_id[shown.begun]
+            self._over[ended] = True
+            last = {**shown.last_observation, **shown.last_info}
+            for name, array in frames.items():
+                if name not in self._next:
+                    self._next[name] = np.zeros((self.num_envs, *array.shape[1:]), array.dtype)
+                self._next[name][ended] = array[shown.begun]
+                frames[name] = array.copy()  # `obs` has some of these arrays
+                frames[name][shown.begun] = last[name]
+        return {"step_type": step_type, "reward": obs.reward, "discount": discount, "observation": frames}
+
+    def _first(self, ids: NDArray[np.int64]) -> Steps:
+        """Return the first time steps of the environments `ids`, whose episodes have ended."""
+        self._over[ids] = False
+        return {
+            "step_type": np.full(len(ids), FIRST, np.int32),
+            "reward": np.zeros(len(ids), np.float32),
+            "discount": np.ones(len(ids), np.float32),
+            "observation": gather(self._next, ids),
+        }
 
 
-def observation_spec(form: PaddedForm, *batch: int) -> dict[str, Any]:
-    """Return the `dm_env.specs` of an observation, with the dimension `batch` before their shapes."""
-    return {name: _spec(field, name, *batch) for name, field in {**form.observation, **form.info}.items()}
+class DmEnvironment(DmVecEnv):
+    """The only environment of a pool, without the dimension of environments; `to_dm_env` makes it."""
+
+    def __init__(self, pool: VecEnv, spec: EnvSpec) -> None:
+        super().__init__(pool, spec)
+        self._batch = ()
+
+    def reset(self, seed: int | None = None) -> dm_env.TimeStep:
+        """Start an episode, which the seed decides, whether the last one came to its end or not."""
+        # The next episode after an end has begun already, and is the answer to an action that is ignored.
+        if seed is None and self._over.any():
+            return self.step(0)
+        return _only(super().reset(seed))
+
+    def step(self, action: Any, env_id: EnvIdLike | None = None) -> dm_env.TimeStep:
+        """Take one step, or reset if no episode is running; raises ValueError for an action out of bounds."""
+        return self.reset() if self.obs is None else _only(super().step(in_batch(action), env_id))
 
 
-def action_spec(form: PaddedForm, *batch: int) -> Any:
-    """Return the bounded array of an action, or action -> bounded array, with the dimension `batch` before their shapes."""
-    if isinstance(form.action, dict):
-        return {name: _spec(field, name, *batch) for name, field in form.action.items()}
-    return _spec(form.action, "action", *batch)
+def _only(steps: dm_env.TimeStep) -> dm_env.TimeStep:
+    """Return the time step of the only environment."""
+    observation = {name: np.asarray(value) for name, value in frame_of(steps.observation, 0).items()}
+    if steps.step_type[0] == FIRST:
+        return dm_env.restart(observation)
+    step_type = dm_env.StepType(int(steps.step_type[0]))
+    return dm_env.TimeStep(step_type, float(steps.reward[0]), float(steps.discount[0]), observation)
 
 
-def _spec(field: Field, name: str, *batch: int) -> specs.BoundedArray:
-    low, high = (np.broadcast_to(bound, (*batch, *field.shape)) for bound in field.bounds())
-    return specs.BoundedArray((*batch, *field.shape), field.dtype, low, high, name)
-
-
-def _time_step(parts: list[Steps], ids: NDArray[np.int64]) -> dm_env.TimeStep:
+def _in_order(parts: Sequence[Steps], ids: NDArray[np.int64]) -> dm_env.TimeStep:
     """Return the time steps of `parts` in the order of `ids`."""
     steps: Any = cat(parts)
-    env_id = steps["observation"]["env_id"]
-    if not np.array_equal(env_id, ids):
-        steps = gather(steps, np.argsort(env_id)[np.argsort(np.argsort(ids))])
-    return dm_env.TimeStep(**steps)
+    place = np.argsort(steps["observation"]["env_id"])[np.argsort(np.argsort(ids))]
+    return dm_env.TimeStep(**gather(steps, place))
 
 
 def _rows(action: Any, keep: NDArray[np.bool_]) -> Any:
     """Return the rows `keep` of an action; raises ValueError if it has another number of rows."""
-    if keep.all():
-        return action
     if isinstance(action, Mapping):
         return {name: _rows(values, keep) for name, values in action.items()}
     values = np.asarray(action)

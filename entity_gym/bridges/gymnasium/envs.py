@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.padded import Field, Frames, PaddedForm, frame_of, in_batch
-from entity_gym.pools.pool import SlotVecEnv
+from entity_gym.bridges.padded import Field, PaddedForm, PaddedPool, Shown, frame_of, in_batch, report_of
 from entity_gym.pools.spec import EnvSpec
-from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
+from entity_gym.pools.vec_env import EnvIdLike, VecEnv
 
 try:
     import gymnasium
@@ -51,16 +50,14 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
         self.metadata = {**GymnasiumEnv.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.render_mode = render_mode
-        self.pool, self.env_spec = pool, spec
+        self.render_mode, self.env_spec = render_mode, spec
         self.spec = gymnasium_spec(spec, spec.config.name)
         self.num_envs = len(pool)
-        self._form = PaddedForm(spec, self.num_envs)
-        self.single_observation_space = observation_space(self._form)
+        self._padded = PaddedPool(pool, spec, render_mode)
+        self.single_observation_space = observation_space(self._padded.form)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.single_action_space = action_space(self._form)
+        self.single_action_space = action_space(self._padded.form)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._everyone = np.arange(self.num_envs)
         self.obs: VecObs | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -73,11 +70,9 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         Raises:
             ValueError: for other options, or a seed that is not an integer.
         """
-        env_info = _env_info(options)
-        _check_seed(seed)
+        observation, *_, info = self._result(self._padded.reset(seed, _env_info(options)))
         super().reset(seed=seed)
-        self._form.forget_replaced()
-        return self._first(self.pool.reset(seed, env_info))
+        return observation, info
 
     def step(
         self, actions: Any, env_id: EnvIdLike | None = None
@@ -94,29 +89,27 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         Raises:
             ValueError: for actions outside the space.
         """
-        ids = self._everyone if env_id is None else check_env_id(env_id, self.num_envs)
-        return self._result(self.pool.act(self._form.to_pool(actions, ids), env_id))
+        return self._result(self._padded.step(actions, env_id))
 
     def async_reset(self) -> None:
         """Start an episode in every environment without waiting; `recv` returns the first observations."""
-        self._form.forget_replaced()
-        self.pool.async_reset()
+        self._padded.async_reset()
 
     def send(self, actions: Any, env_id: EnvIdLike | None = None) -> None:
         """Step environments without waiting; arguments as in `step`."""
-        ids = self._everyone if env_id is None else check_env_id(env_id, self.num_envs)
-        self.pool.send(self._form.to_pool(actions, ids), env_id)
+        self._padded.send(actions, env_id)
 
     def recv(self) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         """Wait for `batch_size` of the environments under way; returns as `step`, and info["env_id"] names them."""
-        return self._result(self.pool.recv())
+        return self._result(self._padded.recv())
 
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
         """Draw every environment as a (height, width, 3) image; None without a render mode."""
-        return None if self.render_mode is None else tuple(self.pool.render(self._everyone))
+        images = self._padded.render()
+        return None if images is None else tuple(images)
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: D102
-        self.pool.close()
+        self._padded.pool.close()
 
     def __enter__(self) -> Self:
         return self
@@ -124,22 +117,28 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _first(self, obs: VecObs) -> tuple[Any, dict[str, Any]]:
-        self.obs = obs
-        observation, info = self._form.show(obs)
-        return observation, _with_masks(info, np.ones(len(obs), np.bool_))
+    def _result(self, shown: Shown) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        self.obs = obs = shown.obs
+        valid = np.ones(len(obs), np.bool_)
+        info: dict[str, Any] = {**shown.info, **{f"_{name}": valid.copy() for name in shown.info}}
+        if len(shown.begun):
+            info |= self._final(shown)
+        return shown.observation, obs.reward.astype(np.float64), obs.done & ~obs.truncated, obs.truncated.copy(), info
 
-    def _result(self, obs: VecObs) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
-        observation, info = self._first(obs)
-        if np.count_nonzero(obs.done):
-            last = obs.final
-            ended = np.flatnonzero(obs.done)
-            if last is None or not np.array_equal(last.env_id, obs.env_id[ended]):
-                raise ValueError(
-                    "the Gymnasium form needs every last observation: make the pool with final_observations='all'"
-                )
-            info |= _final(*self._form.show_final(last), obs, ended)
-        return observation, obs.reward.astype(np.float64), obs.done & ~obs.truncated, obs.truncated.copy(), info
+    def _final(self, shown: Shown) -> dict[str, Any]:
+        """Return the last observations and infos, in arrays as long as the batch."""
+        valid = np.zeros(self.num_envs, np.bool_)
+        valid[shown.begun] = True
+        observations = np.full(self.num_envs, None, dtype=object)
+        infos: dict[str, Any] = {}
+        for name, array in shown.last_info.items():
+            infos[name], infos[f"_{name}"] = np.zeros(self.num_envs, array.dtype), valid.copy()
+            infos[name][shown.begun] = array
+        for place, row in enumerate(shown.begun.tolist()):
+            observations[row] = frame_of(shown.last_observation, place)
+            infos = self._add_info(infos, dict(report_of(shown.obs, row, shown.last_info)), row)
+        final = {"final_obs": observations, "_final_obs": valid.copy(), "final_info": infos, "_final_info": valid}
+        return _first_rows(final, len(shown.obs))
 
 
 class GymnasiumEnv(gymnasium.Env[Any, Any]):
@@ -155,36 +154,23 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}
 
-    def __init__(self, pool: SlotVecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
-        self._pool, self.env_spec, self.render_mode = pool, spec, render_mode
-        self._form = PaddedForm(spec)
-        self.observation_space = observation_space(self._form)
-        self.action_space = action_space(self._form)
-        self._only = np.zeros(1, np.int64)
-        self._running = False
-        self._shown: dict[str, Any] = {}
+    def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
+        self.env_spec, self.render_mode = spec, render_mode
+        self._padded = PaddedPool(pool, spec, render_mode)
+        self.observation_space = observation_space(self._padded.form)
+        self.action_space = action_space(self._padded.form)
+        self._observation: dict[str, Any] = {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; arguments as in `GymnasiumVectorEnv.reset`, with one mapping as "env_info"."""
         env_info = _env_info(options)
-        _check_seed(seed)
+        observation, *_, info = self._result(self._padded.reset(seed, None if env_info is None else [env_info]))
         super().reset(seed=seed)
-        self._form.forget_replaced()
-        info = self._show(self._pool.reset(seed, None if env_info is None else [env_info]))
-        self._running = True
-        return self._shown, info
+        return observation, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one step; raises ValueError for an action outside the space, or without a running episode."""
-        if not self._running:
-            raise ValueError("step: no episode is running; call reset first")
-        obs = self._pool.act(self._form.to_pool(in_batch(action), self._only))
-        done, truncated = bool(obs.done[0]), bool(obs.truncated[0])
-        self._running = not done
-        info = self._show(obs)
-        if done:
-            info |= unless_taken(obs.end_of_episode_info.get(0, {}), info)
-        return self._shown, float(obs.reward[0]), done and not truncated, truncated, info
+        return self._result(self._padded.step(in_batch(action)))
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Return (sum of C,) whether each choice is open now, as `MaskablePPO` of sb3-contrib takes it.
@@ -194,25 +180,27 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         Raises:
             ValueError: before the first `reset`.
         """
-        if not self._shown:
+        if not self._observation:
             raise ValueError("action_masks: nothing has been shown yet; call reset first")
-        masks = [mask.astype(np.bool_) for masks in self._form.masks(self._shown).values() for mask in masks]
+        every = self._padded.form.masks(self._observation).values()
+        masks = [mask.astype(np.bool_) for of_action in every for mask in of_action]
         for mask in masks:
             mask[0] |= not mask.any()
         return np.concatenate(masks) if masks else np.zeros(0, np.bool_)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Draw the current state as a (height, width, 3) image; None without a render mode."""
-        return None if self.render_mode is None else self._pool.render([0])[0]
+        images = self._padded.render()
+        return None if images is None else images[0]
 
     def close(self) -> None:  # noqa: D102
-        self._pool.close()
+        self._padded.pool.close()
 
-    def _show(self, obs: VecObs) -> dict[str, Any]:
-        """Keep the observation, and return the info."""
-        observation, info = self._form.show(obs)
-        self._shown = frame_of(observation, 0)
-        return frame_of(info, 0)
+    def _result(self, shown: Shown) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, self._observation = shown.obs, frame_of(shown.observation, 0)
+        done, truncated, info = bool(obs.done[0]), bool(obs.truncated[0]), frame_of(shown.info, 0)
+        info |= report_of(obs, 0, info)
+        return self._observation, float(obs.reward[0]), done and not truncated, truncated, info
 
 
 def observation_space(form: PaddedForm) -> spaces.Dict:
@@ -235,84 +223,35 @@ def action_space(form: PaddedForm) -> spaces.Space[Any]:
 def gymnasium_spec(spec: EnvSpec, env: Any) -> GymnasiumSpec:
     """Return the spec with which `gymnasium.make` makes one environment of the same kind."""
     config = spec.config
-    kwargs: dict[str, Any] = {
-        "env": env,
-        **config.parameters,
-        "seed": config.seed,
-        "max_episode_steps": config.max_episode_steps,
-        "max_entities": config.max_entities,
-        "max_actors": config.max_actors,
-        "invalid_actions": config.invalid_actions,
-        "compile": config.compile,
-    }
+    options = ("seed", "max_episode_steps", "max_entities", "max_actors", "invalid_actions", "compile")
     return GymnasiumSpec(
         id=re.sub(r"[^\w:.-]", "_", config.name),
         entry_point="entity_gym.bridges.outgoing:to_gymnasium",
         reward_threshold=config.reward_threshold,
         max_episode_steps=config.max_episode_steps,
-        kwargs=kwargs,
+        kwargs={"env": env, **config.parameters, **{option: getattr(config, option) for option in options}},
     )
 
 
-def unless_taken(said: Mapping[str, Any], info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the end-of-episode info `said`; raises ValueError if `info` has one of its names."""
-    if taken := sorted(said.keys() & info.keys()):
-        raise ValueError(f"end_of_episode_info has {taken}, which info has already: rename them in the environment")
-    return said
-
-
 def _box(field: Field) -> spaces.Box:
-    low, high = field.bounds()
-    return spaces.Box(low, high, field.shape, field.dtype.type)
+    return spaces.Box(field.low, field.high, field.shape, field.dtype)
 
 
 def _action_space(field: Field) -> spaces.Space[Any]:
-    if field.dtype.kind == "f":
+    if field.dtype == np.float32:
         return _box(field)
-    return spaces.MultiDiscrete(field.bounds()[1] + 1) if field.shape else spaces.Discrete(field.high + 1)
+    return spaces.MultiDiscrete(field.high + 1) if field.shape else spaces.Discrete(int(field.high) + 1)
 
 
-def _with_masks(info: Frames, valid: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return info in Gymnasium's manner: beside each "name" a mask "_name" of the valid environments."""
-    return {**info, **{f"_{name}": valid.copy() for name in info}}
-
-
-def _final(observation: Frames, info: Frames, obs: VecObs, ended: NDArray[np.intp]) -> dict[str, Any]:
-    """Return the `final_...` entries of the info of `obs`; `observation` and `info` are of its rows `ended`."""
-    num_frames = len(obs)
-    valid = np.zeros(num_frames, np.bool_)
-    valid[ended] = True
-    final_obs = np.full(num_frames, None, dtype=object)
-    wide = {name: np.zeros(num_frames, array.dtype) for name, array in info.items()}
-    for name, array in info.items():
-        wide[name][ended] = array
-    final_info = _with_masks(wide, valid)
-    for place, row in enumerate(ended.tolist()):
-        final_obs[row] = frame_of(observation, place)
-        for name, value in unless_taken(obs.end_of_episode_info.get(int(obs.env_id[row]), {}), info).items():
-            if name not in final_info:
-                final_info[name], final_info[f"_{name}"] = _room_for(value, num_frames), np.zeros(num_frames, np.bool_)
-            final_info[name][row] = value
-            final_info[f"_{name}"][row] = True
-    return {"final_obs": final_obs, "_final_obs": valid.copy(), "final_info": final_info, "_final_info": valid}
-
-
-def _room_for(value: Any, num_frames: int) -> NDArray[Any]:
-    if isinstance(value, bool | int | float | np.generic):
-        return np.zeros(num_frames, np.asarray(value).dtype)
-    if isinstance(value, np.ndarray):
-        return np.zeros((num_frames, *value.shape), value.dtype)
-    return np.full(num_frames, None, dtype=object)
+def _first_rows(info: dict[str, Any], num_frames: int) -> dict[str, Any]:
+    """Return an info whose arrays are cut after `num_frames` rows; `_add_info` has a row for every environment."""
+    return {
+        name: _first_rows(value, num_frames) if isinstance(value, dict) else value[:num_frames]
+        for name, value in info.items()
+    }
 
 
 def _env_info(options: Mapping[str, Any] | None) -> Any:
     if unknown := sorted((options or {}).keys() - {"env_info"}):
         raise ValueError(f"reset: options has {unknown}; allowed: 'env_info'")
     return (options or {}).get("env_info")
-
-
-def _check_seed(seed: Any) -> None:
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer)):
-        raise ValueError(
-            f"reset: seed is {seed!r:.200}; it must be one whole number, from which all environments draw theirs"
-        )

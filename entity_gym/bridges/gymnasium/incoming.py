@@ -77,8 +77,9 @@ from entity_gym.pools.slots import (
     check_num_envs,
     check_seed,
 )
+from entity_gym.pools.source import EnvSource, own_values
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.registry import import_module, own_values
+from entity_gym.registry import import_module
 from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace
 
 #: How messages call the argument that names an environment.
@@ -172,8 +173,8 @@ def gymnasium_worlds(env: Any, wrappers: Sequence[str | Wrapper] = (), **kwargs:
     return GymFactory(env, GymOptions(**options), wrappers, **kwargs)
 
 
-class GymFactory:
-    """Makes Gymnasium environments for any pool (a `SlotsFactory`): one alone, or several with slots of their own.
+class GymFactory(EnvSource):
+    """Makes Gymnasium environments for any pool : one alone, or several with slots of their own.
 
     Args:
         env: as in `from_gymnasium`.
@@ -199,7 +200,7 @@ class GymFactory:
             options = options._replace(view=load_view(options.view))
         self._options = options
         self._wrappers = load_wrappers(wrappers)
-        self.__name__ = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
+        self.name = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
         self._instances: list[Any] | None = None
         self._make: Callable[[], Any] | None = None
         if isinstance(env, str):
@@ -219,8 +220,7 @@ class GymFactory:
     def num_instances(self) -> int | None:
         return None if self._instances is None else len(self._instances)
 
-    def __call__(self) -> Environment:
-        """Make one environment alone."""
+    def as_environment(self) -> Environment:
         (env,) = self._made(0, 1)
         return self._of_agents(env) if self._has_agents(env) else GymnasiumEnvironment(GymWorld(env, self._options))
 
@@ -229,7 +229,7 @@ class GymFactory:
         num_envs: int,
         options: SlotOptions = SlotOptions(),
     ) -> EnvSlots:
-        """Make slots of several environments; arguments as in `EnvSlots`. All entities have the id -1."""
+        """Make slots of several environments; arguments as in `EnvSlots`."""
         check_num_envs(num_envs)
         envs = self._made(options.first_env, num_envs)
         try:
@@ -254,7 +254,7 @@ class GymFactory:
                 else:
                     envs.append(self._make())
                     envs[-1] = wrapped(envs[-1], self._wrappers)
-            check_distinct(envs, f"{self.__name__} returned")
+            check_distinct(envs, f"{self.name} returned")
         except BaseException:
             if self._make is not None:
                 _close(envs)
@@ -808,10 +808,6 @@ class GymSlots(EnvSlots):
     def _pack(self, ids: EnvIds, *, last: bool = False) -> VecObs:
         """Return what the environments show; `last`: the last observations of their episodes, in which nobody acts."""
         features, masks = self._read(ids, last=last)
-        unknown = {
-            name: RaggedBuffer(np.full((features[name].items(), 1), -1, np.int64), features[name].offsets)
-            for name in (self._reader.widths if self.options.entity_ids else ())
-        }
         return VecObs(
             features=features,
             action_masks=masks,
@@ -820,7 +816,6 @@ class GymSlots(EnvSlots):
             truncated=self._truncated[ids],
             env_id=ids.copy(),
             elapsed_step=self._elapsed[ids],
-            ids=unknown,
             end_of_episode_info={i: self._infos[i] for i in ids.tolist() if self._infos.get(i)},
         )
 

@@ -15,6 +15,7 @@ from entity_gym.environment import Environment, Observation
 from entity_gym.errors import nearest
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import EnvIds, SlotOptions
+from entity_gym.pools.source import EnvSource
 from entity_gym.spaces import ObsSpace
 
 #: Seeds for programs are below this: integers of 32 bits, which every language has.
@@ -119,7 +120,7 @@ class RemoteEnvironment(Environment):
 
 
 @dataclass(frozen=True)
-class ProgramWorlds:
+class ProgramWorlds(EnvSource):
     """Makes environments of a program's worlds: pools take it in place of an environment's class.
 
     A pool starts one program for all its environments, and one for each worker process.
@@ -130,12 +131,10 @@ class ProgramWorlds:
 
     settings: ProgramSettings
 
-    def __call__(self) -> RemoteEnvironment:
-        """Return an environment with a program of its own."""
+    def as_environment(self) -> RemoteEnvironment:
         return RemoteEnvironment(Program(self.settings, num_worlds=1))
 
     def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> RemoteSlots:
-        """Return slots for the worlds of one program; see `SlotsFactory`."""
         return RemoteSlots(self.settings, num_envs, options)
 
 

@@ -17,10 +17,11 @@ from entity_gym.actions.reading import EntityID
 from entity_gym.batch import columns
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.pools.pool import EnvSource, SlotVecEnv, is_compiled
+from entity_gym.pools.pool import SlotVecEnv
 from entity_gym.pools.processes.handle import WorkerProcess, shut_down
 from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_num_envs, check_seed, check_state
+from entity_gym.pools.source import EnvFactory, as_source
 from entity_gym.pools.vec_env import check_batch_size
 from entity_gym.pools.workers import Workers
 
@@ -36,7 +37,6 @@ class ProcessSlots(EnvSlots):
         num_envs: N.
         options: see `SlotOptions`.
         num_processes: 1 to N.
-        compile, boundscheck: of a compiled environment.
 
     Raises:
         ValueError: for an `env` that cannot be sent. Exceptions of environments are raised here too.
@@ -47,17 +47,15 @@ class ProcessSlots(EnvSlots):
 
     def __init__(
         self,
-        env: EnvSource,
+        env: EnvFactory,
         num_envs: int,
         options: SlotOptions = SlotOptions(),
         *,
         num_processes: int = 1,
-        compile: bool = True,
-        boundscheck: bool = False,
     ) -> None:
-        self._pickled_env = pickled_for_worker(env)
-        self._compiled = is_compiled(env)
-        self._compiling = {"compile": compile, "boundscheck": boundscheck}
+        source = as_source(env)
+        self._pickled_env = pickled_for_worker(source)
+        self._compiled = source.is_compiled
         borders = [num_envs * worker // num_processes for worker in range(num_processes + 1)]
         self._slices = [range(lo, hi) for lo, hi in zip(borders[:-1], borders[1:], strict=True)]
         self._owner_of = np.repeat(np.arange(num_processes), np.diff(borders))  # (N,) the process of each environment
@@ -80,7 +78,7 @@ class ProcessSlots(EnvSlots):
             requests = {}
             for index, mine in enumerate(self._slices):
                 its_options = replace(options, first_env=options.first_env + mine.start)
-                requests[index] = ("start", self._pickled_env, len(mine), its_options, self._compiling)
+                requests[index] = ("start", self._pickled_env, len(mine), its_options)
             # A compiled environment is compiled by the first process, and the others find it in the cache.
             answers = self._ask({0: requests.pop(0)} if self._compiled else {})
             answers |= self._ask(requests)
@@ -277,8 +275,6 @@ class ProcessVecEnv(SlotVecEnv):
         num_processes: at least 1; one for each core is a good choice. At most one for each environment is started.
         batch_size: number of environments that `recv` returns. None: all.
         seed: see `VecEnv.reset`.
-        compile: of a compiled environment: false runs it as ordinary Python.
-        boundscheck: of a compiled environment: compile checks of array bounds in.
         options: fields of `SlotOptions`, by name.
 
     Attributes:
@@ -291,14 +287,11 @@ class ProcessVecEnv(SlotVecEnv):
 
     def __init__(
         self,
-        env: EnvSource,
+        env: EnvFactory,
         num_envs: int,
         num_processes: int,
         batch_size: int | None = None,
         seed: int = 0,
-        *,
-        compile: bool = True,
-        boundscheck: bool = False,
         **options: Any,
     ) -> None:
         check_num_envs(num_envs)
@@ -307,14 +300,7 @@ class ProcessVecEnv(SlotVecEnv):
         if isinstance(num_processes, bool) or not isinstance(num_processes, int) or num_processes < 1:
             raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
         self.num_processes = min(num_processes, num_envs)
-        slots = ProcessSlots(
-            env,
-            num_envs,
-            SlotOptions(**options),
-            num_processes=self.num_processes,
-            compile=compile,
-            boundscheck=boundscheck,
-        )
+        slots = ProcessSlots(env, num_envs, SlotOptions(**options), num_processes=self.num_processes)
         # The calling thread asks all processes for a step together; submitted steps have a thread for each process.
         super().__init__(slots, Workers(num_shares=self.num_processes), batch_size=batch_size, seed=seed)
         self._close_with(slots)

@@ -21,7 +21,6 @@ import numpy as np
 
 from entity_gym.batch import columns
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.pools.pool import make_slots
 from entity_gym.pools.processes.arena import Array, Channel
 from entity_gym.pools.processes.interpreter import exit_when_orphaned
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent
@@ -65,19 +64,18 @@ class Worker:
             finally:
                 self._channel.close()
 
-    def start(self, env: bytes, num_envs: int, options: SlotOptions, compiling: Mapping[str, bool]) -> tuple[Any, ...]:
+    def start(self, env: bytes, num_envs: int, options: SlotOptions) -> tuple[Any, ...]:
         """Make environments.
 
         Args:
-            env: the pickled source.
+            env: the pickled `EnvSource`.
             num_envs: of this worker.
             options: of its slots.
-            compiling: `compile` and `boundscheck` of `make_slots`.
 
         Returns:
             Their observation space, action space, name, and whether they can be saved.
         """
-        slots = self.slots = make_slots(pickle.loads(env), num_envs, options, **compiling)
+        slots = self.slots = pickle.loads(env).make_slots(num_envs, options)
         name = slots.where(0).partition(" (")[0]
         return slots.obs_space, dict(slots.action_space), name, slots.can_save
 

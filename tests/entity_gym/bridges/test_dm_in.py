@@ -128,7 +128,7 @@ def test_the_batch_shrinks_without_autoreset() -> None:
 
 
 def test_a_world_is_found_by_module_and_name() -> None:
-    world = dm_worlds("tests.entity_gym.bridges.test_dm_in:Walk", global_features=True)()
+    world = dm_worlds("tests.entity_gym.bridges.test_dm_in:Walk", global_features=True).as_environment()
     assert world.obs_space().global_features == ("place.0",)
 
 

@@ -169,8 +169,6 @@ def test_one_environment_object_can_be_given_and_it_is_one(out: Made) -> None:
     assert yard.closed == 1
     with pytest.raises(ValueError, match=r"to_dm_env makes one environment; make_dm\(..., num_envs\) has several"):
         to_dm_env("Xor", num_envs=2)
-    with pytest.raises(ValueError, match="the pool has 2 environments"):
-        DmEnvironment(out("Xor", 2))
 
 
 def test_a_pool_without_last_observations_is_refused_when_one_is_needed() -> None:

@@ -249,7 +249,7 @@ def test_an_action_that_is_not_open_is_replaced_or_refused_as_one_likes() -> Non
     strict.reset()
     strict.step(left)
     with pytest.raises(
-        ValueError, match=r"Captains, player_0 .*action 'wave' of actor 0 is 0, which is not open now; open are \[1\]"
+        ValueError, match=r"Captains \(player 0\).*action 'wave' of actor 0 is 0, which is not open now; open are \[1\]"
     ):
         strict.step(left)
 
@@ -277,13 +277,13 @@ def test_a_world_without_players_is_refused() -> None:
 
 
 def test_room_that_nobody_told_is_asked_for_and_room_that_is_exceeded_is_named() -> None:
-    with pytest.raises(ValueError, match=r"Duel, player_0 does not say .*max_entities=\{'Stone': 10, 'Pawn': 10\}"):
+    with pytest.raises(ValueError, match=r"Duel does not say .*max_entities=\{'Stone': 10, 'Pawn': 10\}"):
         to_pettingzoo(Duel)
     env = to_pettingzoo(functools.partial(Duel, pawns=3), **ROOM, max_actors={"bid": 3})
     with pytest.raises(ValueError, match=r"shows 6 entities of type 'Pawn'; there is room for 4: see max_entities"):
         env.reset()
     env = to_pettingzoo(functools.partial(Duel, pawns=2), **ROOM, max_actors={"bid": 1})
-    with pytest.raises(ValueError, match=r"player_0 .*has 2 actors of 'bid'; there is room for 1: see max_actors"):
+    with pytest.raises(ValueError, match=r"\(player 0\) has 2 actors of 'bid'; there is room for 1: see max_actors"):
         env.reset()
 
 
@@ -295,7 +295,7 @@ def test_room_that_nobody_told_is_asked_for_and_room_that_is_exceeded_is_named()
             {"player_0": 1, "player_1": 1, "player_2": 1},
             "there is no agent 'player_2'; allowed: 'player_0', 'player_1'",
         ),
-        ({"player_0": 1, "player_1": 3}, r"Duel, player_1 .*action 'bid' of actor \d is 3; it must be from 0 to 2"),
+        ({"player_0": 1, "player_1": 3}, r"Duel \(player 1\).*action 'bid' of actor \d is 3; it must be from 0 to 2"),
         ({"player_0": 1, "player_1": None}, r"numbers of \['bid'\], has shape .*expected whole numbers"),
         (None, "actions are None; expected a dictionary, agent -> action"),
     ],

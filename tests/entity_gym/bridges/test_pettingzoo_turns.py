@@ -1,8 +1,8 @@
-"""Games of PettingZoo: agents that take turns, sides of a group that play against each other, and rewards that cancel."""
+"""Games of PettingZoo: agents that take turns, and sides of a group that play against each other."""
 
 from __future__ import annotations
 
-import warnings
+import pickle
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from entity_gym import CategoricalAction, Category, Entity, Flag  # noqa: E402
 from entity_gym.actions.choices import random_actions  # noqa: E402
 from entity_gym.bridges.incoming import Executor  # noqa: E402
 from entity_gym.bridges.pettingzoo.incoming import (  # noqa: E402
-    CANCELLED,
     PettingZooEnvironment,
     PettingZooFactory,
     from_pettingzoo,
@@ -254,7 +253,7 @@ def test_a_stranger_is_refused() -> None:
 
 def test_agents_of_a_game_share_type_and_actions_and_each_is_a_player() -> None:
     factory = PettingZooFactory(Nim, players=3)
-    env = factory()
+    env = factory.as_environment()
     assert env.obs_space().entities["player"] == Entity(["0", "1", Flag("turn"), Category("side", 3)])
     assert list(env.action_space()) == ["player.action"]
     mapping = players_of(factory)
@@ -288,7 +287,7 @@ def test_agents_with_spaces_of_their_own_are_players_of_two_groups() -> None:
 def test_sides_of_a_team_game_are_lists_in_the_list_of_the_group() -> None:
     sides = {"player": [["player_0", "player_2"], ["player_1", "player_3"]]}
     factory = PettingZooFactory(Nim, players=4, groups=sides)
-    env = factory()
+    env = factory.as_environment()
     mapping = players_of(factory)
     assert mapping is not None and mapping.num_players == 2
     env.reset()
@@ -307,7 +306,7 @@ def test_groups_beside_a_group_with_sides_keep_their_own_numbers() -> None:
     row = np.array([[8, 8, 1]], np.float32)
     assert mapping.seen_by(np.array([3]), "sheep", row).tolist() == [[0, 0, 1]]
     assert mapping.seen_by(np.array([1]), "sheep", row).tolist() == [[8, 8, 0]]
-    obs = factory().reset()
+    obs = factory.as_environment().reset()
     assert obs.ids["sheep"] == ["sheep_0", "sheep_1"]
     assert np.asarray(obs.features["sheep"])[:, 2].tolist() == [0, 1]
 
@@ -405,7 +404,7 @@ def test_self_play_of_a_turn_based_game_pays_each_side_its_own() -> None:
     factory = PettingZooFactory(Nim)
     mapping = players_of(factory)
     assert mapping is not None
-    pool = SeatedVecEnv(ListEnv(factory, 4, seed=1), mapping, Dice(0, factory().action_space()))
+    pool = SeatedVecEnv(ListEnv(factory, 4, seed=1), mapping, Dice(0, factory.as_environment().action_space()))
     rng, results = np.random.default_rng(0), []
     obs = pool.reset(1)
     for _ in range(60):
@@ -422,46 +421,15 @@ def test_self_play_of_a_turn_based_game_pays_each_side_its_own() -> None:
     assert 0.0 in results and 1.0 in results
 
 
-# ---- PettingZoo's own
+class Locked(Nim):
+    """Cannot be pickled."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a game cannot be pickled")
 
 
-# ---- rewards that cancel
-
-
-def played(env: Any, steps: int = 60, num_envs: int = 2, **options: Any) -> list[str]:
-    """The warnings of a pool that plays."""
-    pool = from_pettingzoo(env, num_envs, **options)
-    rng = np.random.default_rng(0)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        obs = pool.reset()
-        for _ in range(steps):
-            obs = pool.act(random_actions(obs, rng, pool.action_space()))  # type: ignore[union-attr]
-    pool.close()
-    return [str(each.message) for each in caught if "cancelled" in str(each.message)]
-
-
-def test_a_group_whose_rewards_always_cancel_draws_one_warning_that_names_groups() -> None:
-    (warning,) = played(Nim, groups={"player": "*"})
-    assert warning == (
-        "nim_v0: the rewards of player_0 and player_1, who are one player, 'player', have always cancelled, so their sum "
-        "teaches nothing. If they play against each other, say so with groups={player: [[player_0], [player_1]]}, in training "
-        "env.kwargs.groups, and train with self_play.enabled=true"
-    )
-    (warning,) = played(Facing, groups={"Me": "*"}, view=VIEW)
-    assert "groups={Me: [[player_0], [player_1]]}" in warning
-
-
-def test_one_reward_that_does_not_cancel_is_enough_for_silence() -> None:
-    class Generous(Nim):
-        def step(self, action: int | None) -> None:
-            super().step(action)
-            if self.heap == 3:
-                self.rewards = {agent: self.rewards[agent] + 1 for agent in self.agents}
-
-    assert played(Nim, groups={"player": "*"}, steps=2 * CANCELLED + 20)
-    assert not played(Generous, groups={"player": "*"})
-
-
-def test_sides_of_their_own_draw_no_warning() -> None:
-    assert not played(Nim)
+def test_a_factory_that_knows_its_players_can_be_pickled() -> None:
+    factory = PettingZooFactory(Locked)
+    assert players_of(factory) is not None
+    again = players_of(pickle.loads(pickle.dumps(factory)))
+    assert again is not None and again.num_players == 2

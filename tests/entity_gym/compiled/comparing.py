@@ -109,4 +109,4 @@ def play_pool(env: Any, num_envs: int = 6, steps: int = 60, **options: Any) -> l
 
 def ordinary(env: CompiledEnvironment | type[CompiledEnvironment], num_envs: int, **options: Any) -> CompiledSlots:
     """The same source as ordinary Python."""
-    return CompiledSlots(env, num_envs, SlotOptions(**options), compile=False)
+    return CompiledSlots(env, num_envs, SlotOptions(**options, compile=False))

@@ -14,6 +14,7 @@ import pytest
 from entity_gym.compiled import CompiledEnvironment, rand_int
 from entity_gym.compiled.build import build, cache_dir
 from entity_gym.compiled.slots import CompiledSlots
+from entity_gym.pools.slots import SlotOptions
 from tests.entity_gym.compiled.comparing import Playing
 from tests.entity_gym.compiled.worlds import Watching
 
@@ -130,7 +131,7 @@ def edit(project: Path, edited: str) -> None:
 
 
 def first_reward(world: Any, **options: Any) -> float:
-    return float(Playing(CompiledSlots(world, 1, **options)).step().reward[0])
+    return float(Playing(CompiledSlots(world, 1, SlotOptions(**options))).step().reward[0])
 
 
 # --- What belongs to the key (without compiling: the key is the same question in ordinary Python)
@@ -211,7 +212,7 @@ def test_a_class_without_a_file_can_be_compiled_and_told_apart() -> None:
         return type("World", (Watching,), {"step": functions["step"]})
 
     assert folder_of(typed_in("+")) != folder_of(typed_in("-"))
-    assert Playing(CompiledSlots(typed_in("-"), 1, compile=False)).step().reward.tolist() == [-1.0]
+    assert Playing(CompiledSlots(typed_in("-"), 1, SlotOptions(compile=False))).step().reward.tolist() == [-1.0]
 
 
 def test_modules_that_name_each_other_are_no_trap(project: Path) -> None:

@@ -17,6 +17,7 @@ from entity_gym.compiled.build import build
 from entity_gym.compiled.explain import explain
 from entity_gym.compiled.layout import layout_of
 from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
+from entity_gym.pools.slots import SlotOptions
 from tests.entity_gym.compiled import mistakes, worlds
 from tests.entity_gym.compiled.comparing import exactly, ordinary
 from tests.entity_gym.compiled.worlds import Everything, Ledge, MadeUpError, Watching
@@ -298,7 +299,7 @@ PLAYED = {
     mistakes.ParameterChangedByHelper: (ValueError, r"the parameter 'width' was changed; parameters are read-only"),
     mistakes.HalfShown: (ValueError, r"observe\(\) .*feature 'x' of entity 1 of type 'Foot Soldier'"),
     mistakes.TimeNotShown: (ValueError, r"observe\(\) .*global feature 'time'"),
-    mistakes.ListedTwice: (ValueError, r"action 'Move': actor_ids .* lists an entity twice"),
+    mistakes.ListedTwice: (ValueError, r"obs.Move.actors \[0, 0\] lists an entity twice"),
     mistakes.ForgetsNobody: (IndexError, r"the index -1 is negative; -1 stands for nobody in action 'Shoot Enemy'"),
     mistakes.Raises: (ZeroDivisionError, "seven"),
 }
@@ -333,7 +334,7 @@ def test_a_source_that_passed_is_not_played_again(unjitted: Path, monkeypatch: p
 
 def test_the_check_of_a_slow_world_ends_when_its_time_is_over(unjitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
-    monkeypatch.setattr("entity_gym.compiled.first_use._check_all_is_written", lambda slots, ids: steps.append(1))
+    monkeypatch.setattr("entity_gym.compiled.first_use._check_all_is_written", lambda slots: steps.append(1))
     monkeypatch.setattr("entity_gym.compiled.first_use.SECONDS", 0.0)
     mistakes.Sound().make_slots(1)
     assert len(steps) == 100
@@ -345,4 +346,4 @@ def test_the_check_of_a_slow_world_ends_when_its_time_is_over(unjitted: Path, mo
 def test_debugging_and_plain_environments_go_without_the_check() -> None:
     ordinary(mistakes.ObserveDraws, 1)
     mistakes.ObserveDraws().as_environment()
-    mistakes.ObserveDraws().make_slots(1, compile=False)
+    mistakes.ObserveDraws().make_slots(1, SlotOptions(compile=False))

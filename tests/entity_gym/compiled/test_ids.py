@@ -9,7 +9,6 @@ from entity_gym.actions import CategoricalAction
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import Categorical, CompiledEnvironment, CompileError, Entity, new_id
 from entity_gym.compiled.build import build
-from entity_gym.pools.pool import make_slots
 from entity_gym.pools.slots import SlotOptions
 from tests.entity_gym.compiled.comparing import Playing
 
@@ -46,9 +45,9 @@ def ids_of(obs: VecObs, name: str) -> list[list[int]]:
 
 
 def test_batches_have_the_ids_that_observe_has_written_and_they_begin_anew_with_each_episode() -> None:
-    playing = Playing(make_slots(Queue, 2, SlotOptions(entity_ids=True, final_observations="all"), compile=False))
+    playing = Playing(Queue().make_slots(2, SlotOptions(final_observations="all", compile=False)))
     assert ids_of(playing.obs, "Customer") == [[0, 1, 2]] * 2
-    assert ids_of(playing.obs, "Clerk") == [[-1]] * 2  # it has none
+    assert list(playing.obs.ids) == ["Customer"]  # clerks have none
     seen = [playing.step() for _ in range(4)]
     assert [ids_of(obs, "Customer")[0] for obs in seen] == [[1, 2, 3], [2, 3, 4], [3, 4, 5], [0, 1, 2]]
     assert seen[-1].final is not None and ids_of(seen[-1].final, "Customer")[0] == [4, 5, 6]

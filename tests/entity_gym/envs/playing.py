@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.actions import Action, CategoricalAction, GlobalCategoricalAction
-from entity_gym.compiled import Categorical, CompiledEnvironment, GlobalCategorical
+from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.view import CompiledView
 from entity_gym.environment import Observation
 
@@ -34,11 +34,12 @@ def act(env: CompiledView, **choices: str) -> Observation:
     actions: dict[str, Action] = {}
     for name, choice in choices.items():
         action = env.env.actions[name]
-        if isinstance(action, GlobalCategorical):
-            actions[name] = GlobalCategoricalAction(list(action.choices).index(choice), choice)
+        number = action.space.labels.index(choice)
+        if action.space.is_global:
+            actions[name] = GlobalCategoricalAction(number, choice)
         else:
-            assert isinstance(action, Categorical) and action.actors is not None
-            actions[name] = CategoricalAction([(action.actors[0], 0)], np.array([list(action.choices).index(choice)]))
+            assert action.actors is not None
+            actions[name] = CategoricalAction([(action.actors[0], 0)], np.array([number]))
     return env.act(actions)
 
 

@@ -19,7 +19,7 @@ def test_steps_taken_in_the_background_change_nothing_of_a_step_taken_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = MineSweeper(width=4, height=4, num_mines=3, max_steps=1)
-    slots = CompiledSlots(world, 4, SlotOptions(final_observations="all"), num_workers=2, compile=False)
+    slots = CompiledSlots(world, 4, SlotOptions(final_observations="all", num_workers=2, compile=False))
     everyone, mine, others = np.arange(4), np.arange(2), np.arange(2, 4)
     slots.reset(everyone)
     actions = {

@@ -11,6 +11,7 @@ import pytest
 
 from enn_ppo.settings.config import EnvConfig, RolloutConfig
 from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.sampling import make_pools
 from entity_gym import (
     CategoricalActionMask,
     CategoricalActionSpace,
@@ -25,6 +26,7 @@ from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import SlotOptions
+from entity_gym.pools.source import EnvSource
 from examples.walks import MAX_STEPS, Walks
 from tests.entity_gym.pools.kinds_of_pools import content, contents, play_together
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
@@ -57,14 +59,14 @@ class Numbered(Environment):
         return self.reset()
 
 
-class Counting:
+class Counting(EnvSource):
     """Its slots count their environments in tens."""
 
-    def __call__(self) -> Environment:
+    def as_environment(self) -> Environment:
         return Numbered()
 
     def make_slots(self, num_envs: int, options: SlotOptions) -> PythonSlots:
-        slots = PythonSlots(self, num_envs, options)
+        slots = PythonSlots(self.as_environment, num_envs, options)
         for i, env in enumerate(slots.envs):
             assert isinstance(env, Numbered)
             env.number = 10.0 * (options.first_env + i)
@@ -80,7 +82,7 @@ counting = Counting()  # found by its name
         lambda: ThreadedVecEnv(counting, 3, seed=5),
         lambda: ThreadedVecEnv(counting, 3, 2, seed=5),
         lambda: ProcessVecEnv(counting, 3, 2, seed=5),
-        lambda: bind_environment(EnvConfig(id=f"{__name__}:counting")).make_vec_env(RolloutConfig(num_envs=3), 5),
+        lambda: make_pools(bind_environment(EnvConfig(id=f"{__name__}:counting")), RolloutConfig(num_envs=3), 5)[0],
     ],
     ids=["one thread", "threads", "processes", "training"],
 )
@@ -102,7 +104,7 @@ def test_training_binds_a_registered_limit_to_the_name_that_the_world_has_for_it
     registry.register("Limited", limited, max_episode_steps=5)
     pools = [
         make_env("Limited", 1),
-        bind_environment(EnvConfig(id="Limited")).make_vec_env(RolloutConfig(num_envs=1), 0),
+        *make_pools(bind_environment(EnvConfig(id="Limited")), RolloutConfig(num_envs=1), 0),
     ]
     for pool in pools:
         assert pool.reset().features["Thing"].values[0, 0] == 5
@@ -110,7 +112,7 @@ def test_training_binds_a_registered_limit_to_the_name_that_the_world_has_for_it
 
 
 def test_what_is_made_already_takes_no_arguments() -> None:
-    with pytest.raises(ValueError, match=r"env\.kwargs \{'size': 3\} cannot be given to .*counting"):
+    with pytest.raises(ValueError, match=r":counting has no parameter 'size'; allowed: nothing"):
         bind_environment(EnvConfig(id=f"{__name__}:counting", kwargs={"size": 3}))
 
 
@@ -153,13 +155,13 @@ def test_a_world_over_arrays_plays_alike_in_every_pool(make: Any, threads: None)
 def test_a_world_over_arrays_is_trained_with_its_parameters() -> None:
     bound = bind_environment(EnvConfig(id="examples.walks:Walks", kwargs={"length": 1}))
     given = bind_environment(EnvConfig(), functools.partial(Walks, length=1))  # as pools take it
-    with given.make_vec_env(RolloutConfig(num_envs=8), 0) as pool:
+    with make_pools(given, RolloutConfig(num_envs=8), 0)[0] as pool:
         expected = content(pool.reset())
-    with bound.make_vec_env(RolloutConfig(num_envs=8), 0) as pool:
+    with make_pools(bound, RolloutConfig(num_envs=8), 0)[0] as pool:
         obs = pool.reset()
         assert content(obs) == expected
         assert set(np.abs(obs.features["Goal"].values[:, 0])) == {1}
         with pytest.raises(ValueError, match=r"Walks does not implement configure\(\), so it takes no env_info"):
             pool.configure([{}] * 8)
-        with pytest.raises(NotImplementedError, match=r"Walks does not implement render\(\)"):
+        with pytest.raises(NotImplementedError, match=r"Walks implements neither render\(\) nor draw\(\)"):
             pool.render([0])

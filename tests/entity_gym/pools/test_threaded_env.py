@@ -246,7 +246,7 @@ def test_binding_threads_is_refused_where_it_cannot_be(monkeypatch: pytest.Monke
         ({"num_threads": 10**9}, "num_threads is 1000000000; it must be a whole number, 1 to 1024, or 'auto'"),
         ({"num_threads": True}, "num_threads is True"),
         ({"env": Counter()}, "env is one Counter object; give what makes one, such as the class Counter"),
-        ({"env": "Counter"}, "env is 'Counter'; expected a compiled environment, or what makes a Python one"),
+        ({"env": "Counter"}, "'Counter' is no environment; give a compiled one, or what makes a Python one"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:
