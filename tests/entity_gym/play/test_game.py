@@ -12,7 +12,7 @@ from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.play.game import Advice, Game, NotAllowedError
 from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.source import as_source
-from tests.entity_gym.check import broken
+from tests.entity_gym.check import broken, broken_compiled
 from tests.entity_gym.play.workshop import NOBODY, Workshop
 
 STAY = {"actions": {"step": [2], "look at": [0]}}
@@ -158,14 +158,12 @@ def test_a_last_observation_is_read_without_its_actions_as_pools_read_it() -> No
 
 def test_a_compiled_world_is_played_as_ordinary_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("entity_gym.compiled.compiler.entry", lambda *_, **__: pytest.fail("it was compiled"))
-    from entity_gym.envs.xor import Xor
-
-    game = Game(as_source(Xor), 3)
-    (actions,) = game.replay["episodes"][0]["steps"][0]["views"][0]["actions"].items()
-    game.act({"actions": {actions[0]: [0] * len(actions[1]["actors"])}})
-    assert has_ended(game)
+    game = Game(as_source(broken_compiled.Climb), 3)
+    game.act({"actions": {"climb": [0]}})
+    heights = [step["views"][0]["features"]["Climber"][0][0] for step in game.replay["episodes"][0]["steps"]]
+    assert heights[1] == heights[0] - 1
     game.undo()
-    assert not has_ended(game)
+    assert len(game.replay["episodes"][0]["steps"]) == 1
 
 
 # --- Requests
