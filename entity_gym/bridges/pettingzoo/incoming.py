@@ -135,7 +135,7 @@ class PettingZooFactory(EnvSource):
         self, env: Any, groups: Any = None, view: Any = None, wrappers: Sequence[str | Wrapper] = (), **kwargs: Any
     ) -> None:
         self._make = _constructor(env, kwargs)
-        self.__name__ = self._make.name
+        self.name = self._make.name
         self._groups, self._wrappers = read_groups(groups), load_wrappers(wrappers)
         self._view = None if view is None else load_view(view)
         self._sides: dict[str, Sides] = {}  # of the first environment that was made, which are those of all
