@@ -141,7 +141,7 @@ class PythonSlots(EnvSlots):
         kept = [i for i in numbers if i in self._finals] if self._finals else ()
         if kept:
             last, read, elapsed = zip(*(self._finals[i] for i in kept), strict=True)
-            obs.final = batch_frames(read, last, np.array(kept), np.array(elapsed), self._reader)
+            obs.final = batch_frames(read, last, np.array(kept, np.int64), np.array(elapsed, np.int64), self._reader)
         return obs
 
     def render(self, i: int) -> NDArray[np.uint8]:
