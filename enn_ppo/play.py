@@ -29,8 +29,8 @@ from enn_ppo.training.environment import bind_environment
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.check.loading import parse_settings
 from entity_gym.output import accept_all_characters
-from entity_gym.play.browser import Advice
 from entity_gym.play.command import add_options, broken, run, usage_error
+from entity_gym.play.game import Advice
 
 TRUST = "trust=true"
 

@@ -15,12 +15,13 @@ import argparse
 import random
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 
 from entity_gym.check.loading import describe_error, load_environment, parse_settings
 from entity_gym.errors import shortened
 from entity_gym.output import accept_all_characters
-from entity_gym.play.browser import INTERRUPTED, Policy, browse
-from entity_gym.play.session import Session
+from entity_gym.play.browser import INTERRUPTED, browse
+from entity_gym.play.game import Game, Policy
 from entity_gym.pools.source import EnvSource
 from entity_gym.replay.server import PageServer
 
@@ -44,14 +45,13 @@ def run(source: EnvSource, options: argparse.Namespace, policy: Policy | None = 
     """Serve the game with the options of `add_options`, and return the exit code."""
     seed = random.SystemRandom().randrange(LARGEST_SEED) if options.seed is None else options.seed
     try:
-        session = Session(source.as_environment, seed, source.name)
-        try:
-            server = PageServer({}, port=options.port)
-        except ValueError as error:
-            session.close()
-            return usage_error(error)
-        print(f"seed {seed}")
-        return browse(session, source.given(), server, policy, options.open)
+        server = PageServer({}, port=options.port)
+    except ValueError as error:
+        return usage_error(error)
+    try:
+        with server, closing(Game(source, seed, policy)) as game:
+            print(f"seed {seed}")
+            return browse(game, server, options.open)
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
