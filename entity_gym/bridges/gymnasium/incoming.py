@@ -36,7 +36,6 @@ from entity_gym.actions import (
     SelectEntityAction,
     SelectEntityActionMask,
 )
-from entity_gym.actions.choices import check_actions
 from entity_gym.batch.batching import check_features
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
@@ -702,7 +701,6 @@ class GymSlots(EnvSlots):
         # environment -> report on the episode that ended with the last step
         self._infos: dict[int, Mapping[str, Any]] = {}
         self._finals: dict[int, tuple[VecObs, int]] = {}  # environment -> last observations, and its row there
-        self._collected: tuple[EnvIds, dict[str, VecActionMask]] | None = None
 
     def seed(self, seed: int) -> None:
         check_seed(seed)
@@ -716,18 +714,11 @@ class GymSlots(EnvSlots):
             self.worlds[i].configure(info)
 
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
-        self._collected = None
         self._begin(ids)
         self._reward[ids], self._done[ids], self._truncated[ids] = 0, False, False
         self._forget(ids)
 
-    def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
-        collected = self._collected  # a worker that steps other environments may forget it meanwhile
-        masks = collected[1] if collected is not None and np.array_equal(collected[0], ids) else self._read(ids)[1]
-        check_actions(actions, masks, self._reader.action_space, lambda k: self.where(int(ids[k])))
-
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
-        self._collected = None
         mine = ids[lo:hi]
         chosen: dict[str, NDArray[Any]] = {}
         for name, space in self._actions.action_space.items():
@@ -763,7 +754,6 @@ class GymSlots(EnvSlots):
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
         obs = self._pack(ids)
         obs.final = self._final(ids)
-        self._collected = ids.copy(), obs.action_masks
         return obs
 
     def render(self, i: int) -> NDArray[np.uint8]:
