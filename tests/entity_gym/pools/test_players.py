@@ -72,7 +72,7 @@ def test_what_a_mapping_gets_wrong_is_named() -> None:
         split(duel_obs(1), players_of(functools.partial(Wrong, cut=True)), 0)  # type: ignore[arg-type]
     mapping = players_of(Wrong)
     assert mapping is not None
-    with pytest.raises(ValueError, match=r"Wrong.seen_by\(\) returned features of shape \(2, 1\).*\(2, 2\)"):
+    with pytest.raises(ValueError, match=r"Wrong.seen_by\(\) returned float32 of shape \(2, 1\).*\(2, 2\)"):
         mapping.seen_by(np.zeros(2, np.int64), "Pawn", np.zeros((2, 2), np.float32))
     with pytest.raises(ValueError, match="there are players 0 to 1"):
         split(duel_obs(1), DUEL, 2)
