@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -146,6 +146,9 @@ class CompiledSlots(EnvSlots):
             self.slots[f"metric_{safe_name(name)}"].fill(np.nan)
         for name, value in self.env.values.items():
             self.slots["record"][name] = value
+        #: Plays as ordinary Python before compiled code, which checks no bounds, runs with other parameters.
+        self.play_first: Callable[[Description, Program], None] | None = None
+        self._played: list[Mapping[str, Any]] = [self.env.values]
         self._prepare()
         self.seed(0)
 
@@ -208,12 +211,23 @@ class CompiledSlots(EnvSlots):
             current["max_steps"] = current["max_steps"] or None
             try:
                 checked.append(self.env.check_values({**current, **info}))
-            except ValueError as error:
+                self._play_first(checked[-1])
+            except Exception as error:
                 error.add_note(f"in env_info of {self.where(i)}")
                 raise
         for name in self.env.values:
             slots[f"pending_{name}"][ids] = [values[name] for values in checked]
         slots["pending"][ids] = True
+
+    def _play_first(self, values: Mapping[str, Any]) -> None:
+        """Play with these parameters if one is a whole number beyond all that were played: it may be a size."""
+        for name in type(self.env).parameters:
+            played = [each[name] for each in self._played]
+            if self.play_first and isinstance(values[name], int) and not min(played) <= values[name] <= max(played):
+                env = copy.copy(self.env)
+                env.values = {**values}
+                self.play_first(env, self.program)
+                self._played.append(values)
 
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
         self._run(self._callers[worker], RESET, ids)
