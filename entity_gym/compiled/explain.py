@@ -80,7 +80,7 @@ def explain(error: Exception, layout: Layout, functions: Iterable[FunctionType])
     match, cause = next((match, cause) for match, cause in found if match)
     cause = cause.format(*map(str.strip, match.groups()))
     if cause.endswith("; "):
-        cause += nearest(match.group(1), [*(layout.record.names or ()), *(layout.counts.names or ())])
+        cause += nearest(match.group(1), [*(layout.record.names or ()), *layout.count_names])
     own = [function.__code__ for function in functions if not function.__module__.startswith(_OWN)]
     files = sorted({code.co_filename for code in own})
     places = [(file, line) for path, line in _places(error, text) for file in files if file.endswith(path.lstrip("./"))]

@@ -103,7 +103,7 @@ class _Caller:
 
 
 class _Packed(NamedTuple):
-    """A packed array: its `place` in the table, and the `column` of its number of rows (-1: one for each environment)."""
+    """A packed array: its `place` in the table, and the `column` of its number of rows."""
 
     place: int
     column: int
@@ -166,8 +166,8 @@ class CompiledSlots(EnvSlots):
         columns = list(layout.columns)
         self._packed = []
         for slot in layout.packed:
-            column = columns.index(slot.rows) if slot.rows else -1
-            row_bytes = slot.dtype.itemsize * math.prod(slot.row)
+            assert slot.rows is not None
+            column, row_bytes = columns.index(slot.rows), slot.dtype.itemsize * math.prod(slot.row)
             self._packed.append(_Packed(places[f"packed_{slot.name}"], column, slot.dtype, slot.row, row_bytes))
         number = {slot.name: k for k, slot in enumerate(layout.packed)}
 
@@ -189,8 +189,9 @@ class CompiledSlots(EnvSlots):
             )
             for action in layout.actions
         ]
-        if layout.has_global_entity:  # its rows are counted by the last column, one for each environment
-            self._features.append((GLOBAL_ENTITY, packed(layout.slot(Kind.GLOBAL_FEATURES, "features")), -1))
+        if GLOBAL_ENTITY in columns:
+            number_of = packed(layout.slot(Kind.GLOBAL_FEATURES, "features"))
+            self._features.append((GLOBAL_ENTITY, number_of, columns.index(GLOBAL_ENTITY)))
         self._info = {name: slots[f"info_{safe_name(name)}"] for name in layout.info}
         self._metrics = {name: slots[f"metric_{safe_name(name)}"] for name in layout.metrics}
         self._make_room(0, [0] * len(columns))
@@ -434,8 +435,7 @@ class CompiledSlots(EnvSlots):
         self._rooms[:] = rooms
         arrays: list[tuple[tuple[int, ...], np.dtype[Any]]] = [((len(rooms), self._stride), np.dtype(np.int64))]
         for packed in self._packed:
-            num_rows = self._stride - 1 if packed.column < 0 else rooms[packed.column]
-            arrays.append(((num_rows, *packed.row), packed.dtype))
+            arrays.append(((rooms[packed.column], *packed.row), packed.dtype))
         self._blocks, self._block = Recycler(arrays), None
         table = self._callers[0].table
         table[STRIDE] = self._stride
@@ -453,9 +453,6 @@ class CompiledSlots(EnvSlots):
         offsets = offsets[:, : num_ids + 1]
         rows = list(offsets)
         totals = offsets[:, num_ids].tolist()
-        totals.append(num_ids)
-        if self.layout.has_global_entity:
-            rows.append(np.arange(num_ids + 1, dtype=np.int64))
         buffers, used = [], 0
         for (_, column, _, _, row_bytes), array in zip(self._packed, packed, strict=True):
             total = totals[column]
@@ -464,7 +461,7 @@ class CompiledSlots(EnvSlots):
         if (
             self._blocks.size > 4 * used + 16 * offsets.size + 65536
         ):  # there were many more rows at some time: keep less
-            self._make_room(num_ids, [total + total // 4 for total in totals[:-1]])
+            self._make_room(num_ids, [total + total // 4 for total in totals])
 
         features: dict[str, RaggedBuffer[np.float32]] = {}
         for name, number, column in self._features:
@@ -525,7 +522,9 @@ def _featureless(offsets: NDArray[np.int64]) -> RaggedBuffer[np.float32]:
 
 def _new_arrays(layout: Layout, num_slots: int, slots: Sequence[Slot]) -> dict[str, NDArray[Any]]:
     """Records, counts and `slots` of so many environments."""
-    lengths = np.zeros((num_slots, len(layout.counts.names or ())), dtype=np.int64)
+    names = layout.counts.names or ()
+    lengths = np.zeros((num_slots, len(names)), dtype=np.int64)
+    lengths[:, -1] = GLOBAL_ENTITY in names  # the only count that never changes
     arrays: dict[str, NDArray[Any]] = {
         "record": np.zeros(num_slots, layout.record),
         "final_record": np.zeros(num_slots, layout.record),

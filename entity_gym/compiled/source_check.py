@@ -133,8 +133,8 @@ def _obs_problems(path: list[str], layout: Layout) -> Iterator[str]:
             yield "there are no global features: declare `global_features`"
         elif name in layout.entities and not layout.entities[name].features:
             yield f"entities of type {layout.entity_names[name]!r} have no features to write"
-    elif name == "n" and part and part not in (layout.counts.names or ()):
-        yield f"there is nothing called {part!r} to count; {nearest(part, layout.counts.names or ())}"
+    elif name == "n" and part and part not in layout.count_names:
+        yield f"there is nothing called {part!r} to count; {nearest(part, layout.count_names)}"
     elif name in kinds and part and layout.slot(kinds[name][0], part) is None:
         yield f"{part!r} has no {name} to write: declare it with Entity(..., {kinds[name][1]}=True)"
     elif name in actions and part and part not in (written := actions[name].written):
