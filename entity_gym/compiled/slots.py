@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -102,7 +102,7 @@ class _Caller:
 
 
 class _Packed(NamedTuple):
-    """A packed array: its `place` in the table, and the `column` of its number of rows (-1: one for each environment)."""
+    """A packed array: its `place` in the table, and the `column` of its number of rows."""
 
     place: int
     column: int
@@ -146,6 +146,9 @@ class CompiledSlots(EnvSlots):
             self.slots[f"metric_{safe_name(name)}"].fill(np.nan)
         for name, value in self.env.values.items():
             self.slots["record"][name] = value
+        #: Plays as ordinary Python before compiled code, which checks no bounds, runs with other parameters.
+        self.play_first: Callable[[Description, Program], None] | None = None
+        self._played: list[Mapping[str, Any]] = [self.env.values]
         self._prepare()
         self.seed(0)
 
@@ -163,8 +166,8 @@ class CompiledSlots(EnvSlots):
         columns = list(layout.columns)
         self._packed = []
         for slot in layout.packed:
-            column = columns.index(slot.rows) if slot.rows else -1
-            row_bytes = slot.dtype.itemsize * math.prod(slot.row)
+            assert slot.rows is not None
+            column, row_bytes = columns.index(slot.rows), slot.dtype.itemsize * math.prod(slot.row)
             self._packed.append(_Packed(places[f"packed_{slot.name}"], column, slot.dtype, slot.row, row_bytes))
         number = {slot.name: k for k, slot in enumerate(layout.packed)}
 
@@ -186,8 +189,9 @@ class CompiledSlots(EnvSlots):
             )
             for action in layout.actions
         ]
-        if layout.has_global_entity:  # its rows are counted by the last column, one for each environment
-            self._features.append((GLOBAL_ENTITY, packed(layout.slot(Kind.GLOBAL_FEATURES, "features")), -1))
+        if GLOBAL_ENTITY in columns:
+            number_of = packed(layout.slot(Kind.GLOBAL_FEATURES, "features"))
+            self._features.append((GLOBAL_ENTITY, number_of, columns.index(GLOBAL_ENTITY)))
         self._info = {name: slots[f"info_{safe_name(name)}"] for name in layout.info}
         self._metrics = {name: slots[f"metric_{safe_name(name)}"] for name in layout.metrics}
         self._make_room(0, [0] * len(columns))
@@ -208,12 +212,23 @@ class CompiledSlots(EnvSlots):
             current["max_steps"] = current["max_steps"] or None
             try:
                 checked.append(self.env.check_values({**current, **info}))
-            except ValueError as error:
+                self._play_first(checked[-1])
+            except Exception as error:
                 error.add_note(f"in env_info of {self.where(i)}")
                 raise
         for name in self.env.values:
             slots[f"pending_{name}"][ids] = [values[name] for values in checked]
         slots["pending"][ids] = True
+
+    def _play_first(self, values: Mapping[str, Any]) -> None:
+        """Play with these parameters if one is a whole number beyond all that were played: it may be a size."""
+        for name in type(self.env).parameters:
+            played = [each[name] for each in self._played]
+            if self.play_first and isinstance(values[name], int) and not min(played) <= values[name] <= max(played):
+                env = copy.copy(self.env)
+                env.values = {**values}
+                self.play_first(env, self.program)
+                self._played.append(values)
 
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
         self._run(self._callers[worker], RESET, ids)
@@ -417,8 +432,7 @@ class CompiledSlots(EnvSlots):
         self._rooms[:] = rooms
         arrays: list[tuple[tuple[int, ...], np.dtype[Any]]] = [((len(rooms), self._stride), np.dtype(np.int64))]
         for packed in self._packed:
-            num_rows = self._stride - 1 if packed.column < 0 else rooms[packed.column]
-            arrays.append(((num_rows, *packed.row), packed.dtype))
+            arrays.append(((rooms[packed.column], *packed.row), packed.dtype))
         self._blocks, self._block = Recycler(arrays), None
         table = self._callers[0].table
         table[STRIDE] = self._stride
@@ -436,9 +450,6 @@ class CompiledSlots(EnvSlots):
         offsets = offsets[:, : num_ids + 1]
         rows = list(offsets)
         totals = offsets[:, num_ids].tolist()
-        totals.append(num_ids)
-        if self.layout.has_global_entity:
-            rows.append(np.arange(num_ids + 1, dtype=np.int64))
         buffers, used = [], 0
         for (_, column, _, _, row_bytes), array in zip(self._packed, packed, strict=True):
             total = totals[column]
@@ -447,7 +458,7 @@ class CompiledSlots(EnvSlots):
         if (
             self._blocks.size > 4 * used + 16 * offsets.size + 65536
         ):  # there were many more rows at some time: keep less
-            self._make_room(num_ids, [total + total // 4 for total in totals[:-1]])
+            self._make_room(num_ids, [total + total // 4 for total in totals])
 
         features: dict[str, RaggedBuffer[np.float32]] = {}
         for name, number, column in self._features:
@@ -508,7 +519,9 @@ def _featureless(offsets: NDArray[np.int64]) -> RaggedBuffer[np.float32]:
 
 def _new_arrays(layout: Layout, num_slots: int, slots: Sequence[Slot]) -> dict[str, NDArray[Any]]:
     """Records, counts and `slots` of so many environments."""
-    lengths = np.zeros((num_slots, len(layout.counts.names or ())), dtype=np.int64)
+    names = layout.counts.names or ()
+    lengths = np.zeros((num_slots, len(names)), dtype=np.int64)
+    lengths[:, -1] = GLOBAL_ENTITY in names  # the only count that never changes
     arrays: dict[str, NDArray[Any]] = {
         "record": np.zeros(num_slots, layout.record),
         "final_record": np.zeros(num_slots, layout.record),
