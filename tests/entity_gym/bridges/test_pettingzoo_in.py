@@ -253,7 +253,7 @@ def test_an_agent_with_nothing_open_does_not_act_and_the_world_is_told_its_first
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        (np.ones(2, np.int8), "agent 'sheep_1': .*the action mask of action is .*expected 3 flags"),
+        (np.ones(2, np.int8), "agent 'sheep_1': .*the action mask of 'action' is .*expected 3 flags"),
         (None, r"agent 'sheep_1': the observation is \{'observation'.*expected a dictionary with 'action_mask'"),
     ],
 )
