@@ -20,17 +20,17 @@ from pathlib import Path
 
 import torch
 
-from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.checkpoints.trust import check_trust, code_of_environment
 from enn_ppo.eval.policy import Policy, fit
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.environment import bind_environment
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.check.loading import Loaded, make_python, parse_settings
+from entity_gym.check.loading import parse_settings
 from entity_gym.output import accept_all_characters
-from entity_gym.play.browser import Advice
 from entity_gym.play.command import add_options, broken, run, usage_error
+from entity_gym.play.game import Advice
 
 TRUST = "trust=true"
 
@@ -51,31 +51,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         checkpoint = load_checkpoint(Path(options.checkpoint.removeprefix("checkpoint=")))
         if not options.trust:
             check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
-        found, policy = _find(checkpoint, options)
+        config = saved_config(checkpoint).env
+        kwargs = {**config.kwargs, **parse_settings(options.set)}
+        source = bind_environment(replace(config, kwargs=kwargs)).source
+        how = {"greedy": options.greedy, "temperature": options.temperature}
+        generator = torch.Generator().manual_seed(options.seed or 0)
+        policy = fit(checkpoint, *source.spaces(), config.id, generator, **how)
     except (ValueError, OSError) as error:
         return usage_error(error)
     except Exception as error:
         return broken(error)
     if policy.fitted.news:
         print(f"the environment is not as it was in training; {policy.fitted.news}")
-    return run(found, options, partial(advice, policy))
-
-
-def _find(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[Loaded, Policy]:
-    """Load the environment of the checkpoint's training, with `--set` overriding its arguments, and the policy.
-
-    Raises:
-        ValueError: the environment does not exist, or lacks actions or observations that the policy needs.
-    """
-    config = saved_config(checkpoint).env
-    kwargs = {**config.kwargs, **parse_settings(options.set)}
-    found = Loaded(bind_environment(replace(config, kwargs=kwargs)).source, {})
-    env = make_python(found.source, found.parameters)
-    spaces = env.obs_space(), env.action_space()
-    env.close()
-    generator = torch.Generator().manual_seed(options.seed or 0)
-    policy = fit(checkpoint, *spaces, config.id, generator, greedy=options.greedy, temperature=options.temperature)
-    return found, policy
+    return run(source, options, partial(advice, policy))
 
 
 def _parser() -> argparse.ArgumentParser:

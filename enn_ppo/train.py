@@ -18,7 +18,7 @@ from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.progress import announce
 
 if TYPE_CHECKING:  # `start` imports torch and the compiler, which `--help` does not need
-    from enn_ppo.training.environment import EnvFactory
+    from entity_gym.pools.source import EnvFactory
     from rogue_net import RogueNet
 
 

@@ -9,14 +9,14 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from entity_gym.environment import Environment
 from entity_gym.errors import nearest
 from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import EnvSlots, SlotOptions
-from entity_gym.pools.source import EnvFactory, EnvSource, source_of
+from entity_gym.pools.source import EnvFactory, EnvSource, as_source
 from entity_gym.pools.spec import OPTIONS, PADDED_OPTIONS, EnvSpec, PoolConfig, describe_spaces
 from entity_gym.pools.vec_env import VecEnv
 
@@ -57,19 +57,19 @@ _registered: dict[str, Registered] = {
         "CartPole-v0": "cart_pole:CartPoleV0",
         "CartPole-v1": "cart_pole:CartPole",
         "CherryPick": "cherry_pick:CherryPick",
-        "Count": "count:Count",
-        "FloorIsLava": "floor_is_lava:FloorIsLava",
+        "Count": "toys:Count",
+        "FloorIsLava": "toys:FloorIsLava",
         "Minefield": "minefield:Minefield",
         "MineSweeper": "minesweeper:MineSweeper",
-        "MoveToOrigin": "move_to_origin:MoveToOrigin",
-        "MultiArmedBandit": "multi_armed_bandit:MultiArmedBandit",
+        "MoveToOrigin": "toys:MoveToOrigin",
+        "MultiArmedBandit": "toys:MultiArmedBandit",
         "MultiSnake": "multi_snake:MultiSnake",
-        "NotHotdog": "not_hotdog:NotHotdog",
+        "NotHotdog": "toys:NotHotdog",
         "PickMatchingBalls": "pick_matching_balls:PickMatchingBalls",
-        "RockPaperScissors": "rock_paper_scissors:RockPaperScissors",
+        "RockPaperScissors": "toys:RockPaperScissors",
         "Skirmish": "skirmish:Skirmish",
         "TreasureHunt": "treasure_hunt:TreasureHunt",
-        "Xor": "xor:Xor",
+        "Xor": "toys:Xor",
     }.items()
 }
 
@@ -106,7 +106,7 @@ def register(
     if isinstance(env, str):
         _split(env, "the environment")
     else:
-        source_of(env)
+        as_source(env)
     for each in names:
         if not isinstance(each, str) or not each or ":" in each:
             raise ValueError(f"register: the name is {each!r}; it must be a text without ':'")
@@ -144,8 +144,8 @@ def bind(
     if isinstance(env, str) and env.partition(":")[0] in LIBRARIES:
         return _across(env, parameters)
     found = look_up(env, option) if isinstance(env, str) else Registered(env)
-    source = source_of(import_callable(found.env, option, _environments) if isinstance(found.env, str) else found.env)
-    name = env if isinstance(env, str) else source.__name__
+    source = as_source(import_callable(found.env, option, _environments) if isinstance(found.env, str) else found.env)
+    name = env if isinstance(env, str) else source.name
     values = {**found.defaults, **parameters}
     for key in values:
         if key not in source.names and not source.takes_others:
@@ -170,7 +170,6 @@ def pool_of(
     *,
     batch_size: int | None = None,
     seed: int = 0,
-    compile: bool = True,
     background: bool = False,
     thread_affinity_offset: int = -1,
     options: SlotOptions = SlotOptions(),  # noqa: B008 - frozen
@@ -184,7 +183,6 @@ def pool_of(
         processes: worker processes that step them; 0: none.
         batch_size: how many environments `recv` returns; None: all.
         seed: environment i draws from `SeedSequence((seed, i))`.
-        compile: false runs compiled environments as ordinary Python.
         background: the pool steps while the caller does something else.
         thread_affinity_offset: the first core that threads are bound to; -1: none.
         options: see `SlotOptions`.
@@ -192,7 +190,7 @@ def pool_of(
     Raises:
         ValueError: for arguments that are not allowed, and environments that cannot be made, or break their contract.
     """
-    common: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "compile": compile, **vars(options)}
+    common: dict[str, Any] = {"batch_size": batch_size, "seed": seed, **vars(options)}
     if processes:
         from entity_gym.pools.processes.env import ProcessVecEnv
 
@@ -233,7 +231,8 @@ def make_spec(env: EnvFactory | str, num_envs: int = 1, **options: Any) -> EnvSp
     return spec_of(prepare(env, {"num_envs": num_envs, **options}))
 
 
-class Prepared(NamedTuple):
+@dataclass(frozen=True)
+class Prepared:
     """A source of environments, and the options of a pool of them."""
 
     config: PoolConfig
@@ -253,11 +252,11 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
     values = dict(source.values)
     steps = values.pop(limit_of(source), None) or None
     registered = look_up(env).reward_threshold if isinstance(env, str) else None
-    thresholds = (config.reward_threshold, registered, source.reward_threshold)
+    thresholds = (config.reward_threshold, registered, getattr(source.world, "reward_threshold", None))
     return Prepared(
         replace(
             config,
-            name=config.name or source.__name__,
+            name=config.name or source.name,
             max_episode_steps=steps,
             reward_threshold=next((each for each in thresholds if each is not None), None),
             parameters=values,
@@ -268,7 +267,7 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
 
 def make_pool(prepared: Prepared) -> VecEnv:
     """Make a pool of the environments."""
-    config, source = prepared
+    config, source = prepared.config, prepared.source
     return pool_of(
         source,
         config.num_envs,
@@ -276,38 +275,35 @@ def make_pool(prepared: Prepared) -> VecEnv:
         config.num_processes,
         batch_size=config.batch_size,
         seed=config.seed,
-        compile=config.compile,
         thread_affinity_offset=config.thread_affinity_offset,
-        options=SlotOptions(final_observations=config.final_observations),
+        options=SlotOptions(final_observations=config.final_observations, compile=config.compile),
     )
 
 
 def spec_of(prepared: Prepared, pool: VecEnv | None = None) -> EnvSpec:
     """Describe the environments; the spaces are those of `pool`, which may be left out."""
-    config, source = prepared
+    config, source = prepared.config, prepared.source
     spaces = source.spaces() if pool is None else (pool.obs_space(), pool.action_space())
     return describe_spaces(config, *spaces, source.entities, source.actions)
 
 
 def make_single_pool(prepared: Prepared) -> SlotVecEnv:
     """Make a pool of one environment without autoreset: after the last observation of an episode comes `reset`."""
-    config, options = prepared.config, SlotOptions(autoreset=False, final_observations="none")
-    made = pool_of(prepared.source, 1, seed=config.seed, compile=config.compile, options=options)
+    config = prepared.config
+    options = SlotOptions(autoreset=False, final_observations="none", compile=config.compile)
+    made = pool_of(prepared.source, 1, seed=config.seed, options=options)
     assert isinstance(made, SlotVecEnv)
     return made
 
 
 def draws(prepared: Prepared, pool: SlotVecEnv) -> bool:
-    """Return True if the environments of `pool` implement `render`, as far as that can be seen without calling it."""
+    """Return True if the environments of `pool` implement `render` or `draw`, as far as that can be seen without a call."""
     if isinstance(pool.slots, PythonSlots):
-        return type(pool.slots.envs[0]).render is not Environment.render
-    declared = getattr(prepared.source, "render", EnvSlots.render)
-    return declared is not None and type(pool.slots).render is not EnvSlots.render
-
-
-def with_parameters(source: Any, parameters: Mapping[str, Any]) -> EnvSource:
-    """Return the source with other values of some parameters."""
-    return source_of(source).with_values(parameters)
+        made = type(pool.slots.envs[0])
+        return made.render is not Environment.render or made.draw is not Environment.draw
+    if prepared.source.is_compiled:
+        return any(getattr(prepared.source, name) is not None for name in ("render", "draw"))
+    return type(pool.slots).render is not EnvSlots.render or type(pool.slots).draw is not EnvSlots.draw
 
 
 # ---- finding environments

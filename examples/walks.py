@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from entity_gym import CategoricalActionSpace, Entity, EnvSlots, ObsSpace
-from entity_gym.actions.choices import check_actions
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from entity_gym.pools.slots import EnvIds, Run, SlotOptions
@@ -56,9 +55,6 @@ class Walks(EnvSlots):
         self._begin(ids)
         self.reward[ids], self.done[ids], self.truncated[ids] = 0, False, False
         self._forget(ids)
-
-    def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
-        check_actions(actions, self._offers(ids), self.action_space, lambda k: self.where(int(ids[k])))
 
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         mine = ids[lo:hi]

@@ -22,7 +22,7 @@ from enn_ppo.clone.learning import learn, match_scales
 from enn_ppo.settings.config import default_run_dir
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.callbacks import Callbacks
-from enn_ppo.training.environment import EnvFactory, bind_environment
+from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.files import append_to_file, replace_file
 from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
@@ -31,6 +31,7 @@ from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CONFIG, prepare_run_dir
 from enn_ppo.training.tracking.run_lock import RunLock
+from entity_gym.pools.source import EnvFactory
 from rogue_net import RogueNet
 
 SETTINGS, ROWS = "clone.yaml", "clone.jsonl"

@@ -23,7 +23,7 @@ from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EnvConfig
 from enn_ppo.settings.distributed import check_policies
 from enn_ppo.settings.evaluation import EpisodesConfig
-from enn_ppo.training.environment import BoundEnvironment, EnvFactory, bind_environment
+from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.frames import Frames
 from enn_ppo.training.players import Cast, cast_of
 from enn_ppo.training.recording import Recorder
@@ -34,6 +34,7 @@ from entity_gym.pools.episodes import Episode
 from entity_gym.pools.players import players_of
 from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.seats import SeatedVecEnv
+from entity_gym.pools.source import EnvFactory
 from entity_gym.pools.vec_env import VecEnv
 
 OPPONENTS = "an opponent is random, past, policies, or a run directory or checkpoint"  # for messages

@@ -17,8 +17,8 @@ from enn_ppo.eval.replay import Replay
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EvalConfig
 from enn_ppo.settings.schema import to_dict
-from enn_ppo.training.environment import EnvFactory
 from enn_ppo.training.files import replace_file
+from entity_gym.pools.source import EnvFactory
 
 __all__ = ["Estimate", "EvalResult", "evaluate"]
 

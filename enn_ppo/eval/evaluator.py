@@ -36,13 +36,13 @@ from enn_ppo.eval.process import EvaluationProcess, ProcessDied
 from enn_ppo.eval.replay import Replay
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EnvConfig, TrainEvalConfig
-from enn_ppo.training.environment import EnvFactory
 from enn_ppo.training.self_play.opponents import load_opponent
 from enn_ppo.training.tracking.logger import read_metrics
 from enn_ppo.training.tracking.run_dir import METRICS, REPLAYS, VIDEOS
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_worker
+from entity_gym.pools.source import EnvFactory
 from entity_gym.replay.hints import check_hints
 from entity_gym.spaces import ObsSpace
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from entity_gym.pools.players import PlayerMapping, players_of
+from entity_gym.pools.source import EnvSource
 
 _FOLDER = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 
@@ -30,7 +31,7 @@ class Cast:
         return [names[player] for player in range(self.mapping.num_players)]
 
 
-def cast_of(policies: Mapping[str, Sequence[int]], source: object, world: str) -> Cast:
+def cast_of(policies: Mapping[str, Sequence[int]], source: EnvSource, world: str) -> Cast:
     """Check the setting `policies` against the players of an environment.
 
     Args:

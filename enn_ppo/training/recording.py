@@ -9,6 +9,7 @@ recorded, and the first episode number that no chunk up to this one has. Its ten
     values, final_values                (B,) value estimates of this frame, and of the state after a truncation (NaN: unknown)
     target/<name>                       (B, size) regression targets, if the frames have them
     features/<type>, visible/<type>     entities of a type, and whether the policy sees them (absent: it sees all)
+    ids/<type>                          their numbers within the episode, -1 without an id (absent: none has one)
     actors/<action>                     entity indices inside the frame
     mask/<action>                       flags of the actors' choices, or of pairs of actors and actees (absent: all are allowed)
     actees/<action>                     entity indices inside the frame, of actions that select entities
@@ -299,6 +300,7 @@ def _chunk_of(frames: RecordedFrames, header: Header, next_episode: int) -> byte
     for name, features in frames.obs.features.items():
         put(f"features/{name}", features)
         put(f"visible/{name}", frames.obs.visible.get(name))
+        put(f"ids/{name}", frames.obs.ids.get(name))
     for name, mask in frames.obs.action_masks.items():
         put(f"actors/{name}", mask.actors)
         put(f"actees/{name}", mask.actees)
@@ -350,15 +352,18 @@ def _frames_of(tensors: Mapping[str, Tensor], header: Header) -> RecordedFrames:
             raise ValueError(f"{name}.offsets do not ascend from 0 to {len(values)}")
         return RaggedTensor(values, offsets)
 
-    def optional(name: str, *shape: int) -> RaggedTensor | None:
-        return ragged(name, _FLAG, *shape) if f"{name}.values" in tensors else None
+    def optional(name: str, dtype: torch.dtype, *shape: int) -> RaggedTensor | None:
+        return ragged(name, dtype, *shape) if f"{name}.values" in tensors else None
 
     features: dict[str, RaggedTensor] = {}
     visible: dict[str, RaggedTensor] = {}
+    ids: dict[str, RaggedTensor] = {}
     for name, width in _widths(header).items():
         features[name] = ragged(f"features/{name}", _REAL, width)
-        if (flags := optional(f"visible/{name}", 1)) is not None:
+        if (flags := optional(f"visible/{name}", _FLAG, 1)) is not None:
             visible[name] = flags
+        if (numbered := optional(f"ids/{name}", _WHOLE, 1)) is not None:
+            ids[name] = numbered
     masks: dict[str, ActionMask] = {}
     actions: dict[str, RaggedTensor] = {}
     logits: dict[str, RaggedTensor] = {}
@@ -366,7 +371,7 @@ def _frames_of(tensors: Mapping[str, Tensor], header: Header) -> RecordedFrames:
         width = 1 if space.selects else space.num_choices or 2 * space.width
         actors = ragged(f"actors/{name}", _WHOLE, 1)
         actees = ragged(f"actees/{name}", _WHOLE, 1) if space.selects else None
-        mask = optional(f"mask/{name}", width)
+        mask = optional(f"mask/{name}", _FLAG, width)
         if mask is not None and not space.selects:
             mask = mask._replace(offsets=actors.offsets)  # shared, so that they are gathered once
         masks[name] = ActionMask(actors, actees, mask)
@@ -376,7 +381,7 @@ def _frames_of(tensors: Mapping[str, Tensor], header: Header) -> RecordedFrames:
             logits[name] = ragged(f"logits/{name}", _REAL, width)
     targets = {name: f"target/{name}" for name in header.obs_space.targets if f"target/{name}" in tensors}
     return RecordedFrames(
-        obs=ObsBatch(num_frames=num_frames, features=features, action_masks=masks, visible=visible),
+        obs=ObsBatch(num_frames=num_frames, features=features, action_masks=masks, visible=visible, ids=ids),
         actions=actions,
         log_probs={name: ragged(f"log_prob/{name}", _REAL) for name in actions},
         logits=logits if header.logits else None,

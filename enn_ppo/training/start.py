@@ -16,7 +16,7 @@ from enn_ppo.eval.checkpoint import bind_evaluation
 from enn_ppo.eval.evaluator import Evaluator, check_evaluation
 from enn_ppo.settings.config import TrainConfig, TrainEvalConfig, default_run_dir
 from enn_ppo.training.callbacks import Callback
-from enn_ppo.training.environment import BoundEnvironment, EnvFactory, bind_environment
+from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.interrupt import end_on_sigterm, finish_on_interrupt
 from enn_ppo.training.memory import check_memory
 from enn_ppo.training.players import cast_of
@@ -28,6 +28,7 @@ from enn_ppo.training.tracking.progress import announce
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, prepare_run_dir
 from enn_ppo.training.tracking.run_lock import RunLock
 from enn_ppo.training.tracking.run_output import RunOutput
+from entity_gym.pools.source import EnvFactory
 
 
 def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -> Run:

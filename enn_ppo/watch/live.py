@@ -16,8 +16,8 @@ from enn_ppo.eval.checkpoint import evaluate_checkpoint
 from enn_ppo.eval.replay import Replay
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import to_dict
-from enn_ppo.training.environment import EnvFactory
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, CONFIG, REPLAYS
+from entity_gym.pools.source import EnvFactory
 from entity_gym.replay.page import empty_replay, page_html, to_json
 from entity_gym.replay.reading import MAX_BYTES, read_page
 from entity_gym.replay.server import PageServer

@@ -15,10 +15,10 @@ from enn_ppo.eval.checkpoint import evaluate_checkpoint
 from enn_ppo.eval.replay import Replay
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import to_dict
-from enn_ppo.training.environment import EnvFactory
 from enn_ppo.training.files import is_link
 from enn_ppo.training.tracking.run_dir import REPLAYS
 from enn_ppo.watch.live import follow
+from entity_gym.pools.source import EnvFactory
 from entity_gym.replay.opening import open_in_browser
 
 

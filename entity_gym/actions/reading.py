@@ -88,21 +88,23 @@ class FrameEntities(NamedTuple):
         where = f"{self.where}: action {action!r}"
         if ids is not None:
             return self._find_ids(ids, role, where)
-        found: list[int] = []
+        found: list[Indices] = []
         for name in self.ranges if types is None else types:
             if name not in self.ranges:
                 raise ValueError(
                     f"{where}: {role}_types names the unknown entity type {name!r}; {nearest(name, self.ranges)}"
                 )
             start, count = self.ranges[name]
-            if count and None in self.ids[start : start + count]:
+            if len(self.index_of) < len(self.ids) and None in self.ids[start : start + count]:
                 raise ValueError(
                     f"{where}: entities of type {name!r} are {role}s but have no ids; give Observation.ids[{name!r}]"
                 )
-            found.extend(range(start, start + count))
-        if types is not None and len(types) > 1 and len(set(types)) != len(types):
+            found.append(np.arange(start, start + count))
+        if types is not None and len(set(types)) != len(types):
             raise ValueError(f"{where}: {role}_types {list(types)!r} lists a type twice")
-        return np.array(found, dtype=np.int64)
+        if len(found) == 1:
+            return found[0]
+        return np.concatenate(found) if found else NO_INDICES
 
     def _find_ids(self, ids: Sequence[EntityID], role: str, where: str) -> Indices:
         found = []

@@ -143,7 +143,7 @@ class TrainEnv(EnvSource):
     action_space: Mapping[str, ActionSpace]
 
     @property
-    def __name__(self) -> str:
+    def name(self) -> str:
         """The name of `main`, for messages and titles."""
         module = getattr(self.main, "__module__", None)
         name = getattr(self.main, "__qualname__", type(self.main).__qualname__)
@@ -152,7 +152,7 @@ class TrainEnv(EnvSource):
     takes_others = True  # `with_values` says which there are
 
     def __repr__(self) -> str:
-        return f"TrainEnv({self.__name__})"
+        return f"TrainEnv({self.name})"
 
     def with_values(self, values: Mapping[str, Any]) -> TrainEnv:
         """Return a copy in which these fields of `config`, a dataclass, have other values.
@@ -165,21 +165,20 @@ class TrainEnv(EnvSource):
             return self
         if not dataclasses.is_dataclass(config) or isinstance(config, type):
             raise ValueError(
-                f"{dict(values)} cannot be set for {self.__name__}: its config is {config!r:.200}, and only the fields of "
+                f"{dict(values)} cannot be set for {self.name}: its config is {config!r:.200}, and only the fields of "
                 "a dataclass can be"
             )
         fields = [field.name for field in dataclasses.fields(config) if field.init]
         for name in values:
             if name not in fields:
-                raise ValueError(f"the config of {self.__name__} has no field {name!r}; {nearest(name, fields)}")
+                raise ValueError(f"the config of {self.name} has no field {name!r}; {nearest(name, fields)}")
         return dataclasses.replace(self, config=dataclasses.replace(config, **values))
 
     def as_environment(self) -> AgentEnvironment:
         return AgentEnvironment(self)
 
     def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> EnvSlots:
-        """Return slots for `num_envs` environments; see `SlotsFactory`."""
-        return AgentSlots(self, num_envs, options)
+        return AgentSlots(self.as_environment, num_envs, options)
 
 
 # ---- the trainer's thread
@@ -196,7 +195,7 @@ class AgentEnvironment(Environment):
     """
 
     def __init__(self, env: TrainEnv) -> None:
-        self.display_name = env.__name__  # in messages of pools
+        self.display_name = env.name  # in messages of pools
         self.interrupted = False
         self._env = env
         self._seed = int(np.random.SeedSequence().generate_state(1, np.uint64)[0]), 0
@@ -402,7 +401,7 @@ class _Run:
         self.limit = 0.0
         self.leave_by: float | None = None
         # A daemon, so that neither a program that hangs nor a pool that was never closed keeps Python from exiting.
-        self.thread = threading.Thread(target=self._play, args=(env, seed), name=env.__name__, daemon=True)
+        self.thread = threading.Thread(target=self._play, args=(env, seed), name=env.name, daemon=True)
         self.thread.start()
 
     def leave(self, limit: float) -> None:
@@ -474,7 +473,7 @@ class TrainAgent(Agent):
             return
         if not self._has_acted:
             warnings.warn(
-                f"{self._env.__name__}: nobody acted in a whole game, so nothing can be learned from it: Obs had no actors",
+                f"{self._env.name}: nobody acted in a whole game, so nothing can be learned from it: Obs had no actors",
                 stacklevel=2,
             )
         self._has_acted = False

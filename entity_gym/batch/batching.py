@@ -83,7 +83,7 @@ def batch_frames(
         env_id=env_id,
         elapsed_step=elapsed_step,
         visible=_visible(frames, features),
-        ids=_ids(frames, features, reader),
+        ids=_ids(frames, features),
         end_of_episode_info=_end_of_episode_info(observations, env_id),
         metrics=_metrics(observations, env_id, reader),
         arrays=_player_rewards(observations, env_id, reader) | _targets(observations, env_id, reader),
@@ -159,22 +159,16 @@ def _visible(
 
 
 def _ids(
-    frames: Sequence[Frame], features: Mapping[str, RaggedBuffer[np.float32]], reader: FrameReader
+    frames: Sequence[Frame], features: Mapping[str, RaggedBuffer[np.float32]]
 ) -> dict[str, RaggedBuffer[np.int64]]:
-    """Pack the ids of entities by type; {} if the frames have none."""
-    if not frames or frames[0].numbers is None:
-        return {}
-    parts: dict[str, list[NDArray[np.int64]]] = {name: [] for name in reader.widths}
-    for frame in frames:
-        assert frame.numbers is not None
-        start = 0
-        for name, numbers in parts.items():
-            end = start + len(frame.features[name])
-            numbers.append(frame.numbers[start:end])
-            start = end
-    return {
-        name: RaggedBuffer(np.concatenate(numbers)[:, None], features[name].offsets) for name, numbers in parts.items()
-    }
+    """Pack the numbers of entities with ids by type."""
+    packed = {}
+    for name in {name: None for frame in frames for name in frame.numbers}:
+        numbers: list[int] = []
+        for frame in frames:
+            numbers += frame.numbers.get(name) or [-1] * len(frame.features[name])
+        packed[name] = RaggedBuffer(np.array(numbers, np.int64)[:, None], features[name].offsets)
+    return packed
 
 
 def _end_of_episode_info(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.kind import has_global_entity
-from entity_gym.actions.reading import EntityID, FrameEntities, Indices, Offer
+from entity_gym.actions.reading import EntityID, FrameEntities, Offer
 from entity_gym.environment import Observation
 from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace, whole_columns_of
@@ -26,7 +26,7 @@ class Frame(NamedTuple):
     visible: dict[str, NDArray[np.bool_]]  # (number of entities,) for the types that were listed
     actions: dict[str, Offer]  # the actions that were offered
     ids: list[EntityID | None]  # entity index -> id; None for entities without one and for `__global__`
-    numbers: Indices | None = None  # (E,) see `number_entities`, without `__global__`; None where nobody asked for them
+    numbers: dict[str, list[int]]  # entity type -> see `EntityNumbers`, for the types with ids
 
     def copy(self) -> Frame:
         """Copy the arrays: these may be the environment's, which may write its next step into them."""
@@ -40,6 +40,16 @@ class Frame(NamedTuple):
             self.ids,
             self.numbers,
         )
+
+
+class EntityNumbers(dict[EntityID | None, int]):
+    """id -> number of the entity: 0, 1, ... in the order in which an episode first shows the ids; of None, -1."""
+
+    def __missing__(self, id_: EntityID | None) -> int:
+        if id_ is None:
+            return -1
+        self[id_] = len(self)
+        return self[id_]
 
 
 class FrameReader:
@@ -78,7 +88,7 @@ class FrameReader:
         return f"{self.environment} (environment {self.first_env + env_id})"
 
     def read(
-        self, obs: Observation, env_id: int, *, is_last: bool = False, numbers: dict[EntityID, int] | None = None
+        self, obs: Observation, env_id: int, *, is_last: bool = False, numbers: EntityNumbers | None = None
     ) -> Frame:
         """Check `obs` and turn ids into indices.
 
@@ -86,7 +96,7 @@ class FrameReader:
             obs: one observation.
             env_id: its environment, for messages.
             is_last: nobody acts in it, so its actions are not looked at: the last observation of an episode.
-            numbers: the entity numbers of the episode so far, which grow by those of new ids. None: no numbers.
+            numbers: of the episode so far, to which those of new ids are added. None: a new episode begins.
 
         Raises:
             ValueError: the observation does not fit the spaces.
@@ -113,14 +123,16 @@ class FrameReader:
             else:
                 ids.extend(given_ids)
         try:
-            index_of = {id_: index for index, id_ in enumerate(ids) if id_ is not None}
+            index_of = dict(zip(ids, range(len(ids)), strict=True))
         except TypeError as error:
             raise ValueError(f"{where}: ids are {obs.ids!r:.200}; every id must be hashable: {error}") from error
-        if len(index_of) != len(ids) - ids.count(None):
+        index_of.pop(None, None)
+        if len(index_of) != len(ids) and len(index_of) != len(ids) - ids.count(None):
             _raise_duplicate_id(ids, where)
         visible = {name: _visible(flags, len(features[name]), name, where) for name, flags in obs.visible.items()}
 
-        numbered = None if numbers is None else number_entities(numbers, ids)
+        number_of = (EntityNumbers() if numbers is None else numbers).__getitem__
+        numbered = {name: list(map(number_of, given)) for name, given in obs.ids.items()}
         actions = {}
         if not is_last:
             entities = FrameEntities(where, ids, index_of, ranges)
@@ -212,13 +224,3 @@ def _raise_duplicate_id(ids: list[EntityID | None], where: str) -> None:
         if id_ is not None and id_ in seen:
             raise ValueError(f"{where}: id {id_!r} is given to two entities; ids must be unique across all types")
         seen.add(id_)
-
-
-def number_entities(numbers: dict[EntityID, int], ids: list[EntityID | None]) -> Indices:
-    """Return (E,) int64, the number of each entity: ids are numbered in the order in which an episode first shows them.
-
-    Args:
-        numbers: id -> number, of the episode so far; new ids are added.
-        ids: of the entities of one frame; None has the number -1.
-    """
-    return np.array([-1 if id_ is None else numbers.setdefault(id_, len(numbers)) for id_ in ids], dtype=np.int64)

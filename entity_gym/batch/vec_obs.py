@@ -113,7 +113,7 @@ class VecObs:
             `done` is set and the next episode has begun.
         visible: entity type -> N sequences of (number of entities, 1); types that hide nothing in any frame are left out.
         ids: entity type -> N sequences of (number of entities, 1) int64, numbers that stay with an entity for the whole
-            episode; -1 for entities without an id. Only from pools made with `entity_ids=True`.
+            episode; -1 for entities without an id. Types in which no entity has one are left out.
         arrays: name -> (N, ...) array, or a `RaggedBuffer` with a row for each player: fixed arrays that an environment
             declares for consumers that know nothing of entities, and under `PLAYER_REWARD` the (players,) float32 rewards of
             the players for the step that led here, without rows in frames that do not tell them; and under `TARGET` and its
@@ -225,13 +225,12 @@ def _with_all_columns(parts: Sequence[VecObs]) -> list[Tree]:
         for part, tree in zip(parts, trees, strict=True):
             if width is not None and "mask" not in tree["action_masks"][name]:
                 tree["action_masks"][name]["mask"] = part.action_masks[name].spelled_out(width)
-    for name in parts[0].features:
-        if any(name in part.visible for part in parts):
+    for branch, missing in (("visible", True), ("ids", np.int64(-1))):
+        for name in {name: None for tree in trees for name in tree[branch]}:
             for part, tree in zip(parts, trees, strict=True):
-                if name not in part.visible:
+                if name not in tree[branch]:
                     features = part.features[name]
-                    everything = np.ones((features.items(), 1), np.bool_)
-                    tree["visible"][name] = RaggedBuffer(everything, features.offsets)
+                    tree[branch][name] = RaggedBuffer(np.full((features.items(), 1), missing), features.offsets)
     if any(PLAYER_REWARD in part.arrays for part in parts):
         for part, tree in zip(parts, trees, strict=True):
             if PLAYER_REWARD not in part.arrays:

@@ -290,7 +290,7 @@ class PaddedForm:
             wrong = int(np.argwhere(~fits)[0][0])
             raise ValueError(f"{where(wrong)}{action.space.padded_refusal(picked[wrong], high)}")
         if not action.space.discrete:
-            return RaggedBuffer.from_offsets(picked, offsets)
+            return RaggedBuffer(picked, offsets)
         if action.closable:
             open_ = action.open[ids][here]  # (K, C)
             closed = open_[np.arange(len(picked)), picked] == 0
@@ -309,7 +309,7 @@ class PaddedForm:
             some = (rows >= 0) & (rows < self._ends[-1])  # the number of rows selects nobody
             column = np.searchsorted(self._ends, rows[some], side="right")
             picked[some] = rows[some] - self._shift[owner[some], column]
-        return RaggedBuffer.from_offsets(picked[:, None], offsets)
+        return RaggedBuffer(picked[:, None], offsets)
 
 
 class _PaddedAction:

@@ -1,108 +1,208 @@
-"""The checks of an environment, in the order in which they run."""
+"""The checks of an environment: random play is recorded once, and most are ways to play it again."""
 
 from __future__ import annotations
 
+import math
 import random
 import re
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import KINDS, ActionSpace
+from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import random_actions
+from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.check.loading import describe_error, error_place, refuse_batches
-from entity_gym.check.report import Finding, Report, Result, Status, fail, skip, warn
-from entity_gym.check.subject import NUM_ENVS, SEED, Effort, HangError, Subject, Watch, global_random
-from entity_gym.check.trajectory import Difference, Trajectory, difference, equal, repeat
+from entity_gym.check.loading import describe_error
+from entity_gym.check.report import Finding, Report, Result, Status
+from entity_gym.check.subject import NUM_ENVS, SEED, Subject, global_random
+from entity_gym.check.trajectory import Trajectory, equal, repeat
 from entity_gym.environment import Environment, Observation
-from entity_gym.errors import NoPictureError
 from entity_gym.pools.episodes import EpisodeTracker
-from entity_gym.pools.pool import EnvSource, is_compiled
+from entity_gym.pools.source import EnvFactory, SlotsSource, as_source
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.replay.hints import check_hints
-from entity_gym.spaces import ObsSpace
 
-Spaces = tuple[ObsSpace, Mapping[str, ActionSpace]]
-
-# --- Constructor, spaces and observations
+# --- Before random play is recorded, and recording it
 
 
 def check_constructor(subject: Subject) -> str:
     """An environment can be made."""
-    subject.make()
-    if subject.draws_too_early:
-        warn("__init__ uses self.rng, which is seeded only afterwards; use it in reset() and act()")
-    return "a compiled environment" if subject.is_compiled else "a Python environment"
+    if subject.make()._rng is not None:
+        text = "__init__ uses self.rng, which is seeded only afterwards; use it in reset() and act()"
+        raise Finding(text, Status.WARNING)
+    return "a compiled environment" if subject.source.is_compiled else "a Python environment"
 
 
 def check_spaces(subject: Subject) -> str:
     """The spaces are valid, and always the same."""
     first, second = subject.make(), subject.make()
-    spaces = _read_spaces(subject, first)
-    for which, env in (("called again", first), ("of a second environment", second)):
-        changed = _spaces_change(spaces, _read_spaces(subject, env))
-        if changed:
-            fail(f"the spaces change: {which}, {changed}")
-    subject.obs_space, subject.action_space = spaces
-    return f"entities {', '.join(spaces[0].entities) or 'none'}; actions {', '.join(spaces[1])}"
+    names = list(FrameReader(first.obs_space(), first.action_space()).action_space)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise Finding(f"action_space() has the names {names}; there must be at least one, and they must be texts")
+    before = _spaces_of(first)
+    _require_equal(before, _spaces_of(first), "called again")
+    _require_equal(before, _spaces_of(second), "of a second environment")
+    return f"entities {', '.join(first.obs_space().entities) or 'none'}; actions {', '.join(names)}"
 
 
-def _read_spaces(subject: Subject, env: Environment) -> Spaces:
-    with subject.watch.call():
-        obs_space: Any = env.obs_space()
-        actions: Any = env.action_space()
-    if not isinstance(obs_space, ObsSpace):
-        fail(f"obs_space() returned {obs_space!r:.200}; it must be an ObsSpace")
-    if not isinstance(actions, Mapping):
-        fail(f"action_space() returned {actions!r:.200}; it must be a mapping from names to action spaces")
-    if not actions:
-        fail("action_space() is empty: a policy needs at least one action")
-    for name, space in actions.items():
-        if not isinstance(name, str) or type(space) not in KINDS.values():
-            fail(f"action_space() has {name!r}: {space!r:.200}; names are texts, and spaces one of {', '.join(KINDS)}")
-    return obs_space, actions
+def _spaces_of(env: Environment) -> Any:
+    return spaces_to_dict(env.obs_space(), env.action_space())
 
 
-def _spaces_change(before: Spaces, after: Spaces) -> str | None:
-    return spaces_difference(spaces_to_dict(*before), spaces_to_dict(*after))
+def _require_equal(before: Any, after: Any, when: str) -> None:
+    change = spaces_difference(before, after)
+    if change:
+        raise Finding(f"the spaces change: {when}, {change}")
 
 
 def check_reset(subject: Subject) -> str:
     """The first observation is not done, and fits the spaces."""
-    pool = subject.pool(1)
-    with global_random(SEED):
-        obs = pool.reset(SEED)
+    obs = subject.python_pool(1).reset(SEED)
     acting = [name for name, mask in obs.action_masks.items() if mask.actors.items()]
     return f"{obs.num_entities} entities; {', '.join(acting) or 'nobody'} to act"
 
 
+def check_compiling(subject: Subject) -> str:
+    """A compiled environment compiles, and its first steps as ordinary Python break no rule."""
+    started = time.monotonic()
+    subject.compiled_pool()
+    return f"compiled or loaded in {time.monotonic() - started:.1f} s"
+
+
 def check_observations(subject: Subject) -> str:
-    """In random play every observation fits the spaces, final observations of episodes included."""
-    effort, pool = subject.effort, subject.pool()
-    played = Trajectory(SEED)
+    """In random play every observation is new and fits the spaces, the last ones of episodes included."""
+    played = subject.trajectory = Trajectory(SEED)
     try:
         with global_random(SEED):
-            played.record(pool, effort.steps, effort.seconds)
+            pool = subject.python_pool(watch=_watched)
+            before = _spaces_of(pool.envs[0])
+            played.record(pool, subject.steps, subject.seconds)
+    except Finding:
+        raise
     except Exception as error:
-        fail(f"step {len(played) + 1} of random play with seed {SEED}: {describe_error(error)}")
+        lag = f". The cause may be that {LAG}" if _lags_behind(subject) else ""
+        rare = f" (in which {played.rare}, which is allowed)" if played.rare else ""
+        text = f"step {len(played) + 1} of random play with seed {SEED}{rare}: {describe_error(error)}{lag}"
+        raise Finding(text) from error
     for env in pool.envs:
-        changed = _spaces_change((subject.obs_space, subject.action_space), _read_spaces(subject, env))
-        if changed:
-            fail(f"the spaces change during play: {changed}")
-    subject.trajectory = played
+        _require_equal(before, _spaces_of(env), "during play")
     if not any(mask.actors.items() for obs in played.observations for mask in obs.action_masks.values()):
-        warn(f"nobody was offered an action in {len(played):,} steps")
+        raise Finding(f"nobody was offered an action in {len(played):,} steps", Status.WARNING)
     # (N,) entities of each observation
     counts = [np.sum([buffer.size1() for buffer in obs.features.values()], axis=0) for obs in played.observations]
     summary = f"{np.mean(counts):.1f} entities each, {np.max(counts):.0f} at most"
-    return f"{len(played):,} random steps of {played.num_envs} environments, {summary}"
+    masks = getattr(pool.envs[0], "found_masks", "")
+    summary += f"; action masks are in {masks}" if masks else ""
+    return f"{len(played):,} random steps of {NUM_ENVS} environments, {summary}"
+
+
+WATCHED_CALLS = 200  # of an environment's methods, after which arrays are no longer compared
+
+
+def _watched(env: Environment) -> Environment:
+    """Let `reset` and `act` fail where they return an observation again, or write into the arrays of the one before."""
+    last, arrays, num_calls = Observation(), list[tuple[str, NDArray[Any], bytes]](), 0
+
+    def watch(method: Callable[..., Observation]) -> Callable[..., Observation]:
+        def call(*given: Any) -> Observation:
+            nonlocal last, arrays, num_calls
+            obs, num_calls = method(*given), num_calls + 1
+            if obs is last:
+                raise Finding(
+                    f"{method.__name__}() returned the same Observation object as the call before it: either one object is "
+                    f"kept for ever, or {LAG}. Return a new Observation, made after the step"
+                )
+            for name, array, content in arrays:
+                if array.tobytes() != content:
+                    raise Finding(
+                        f"{method.__name__}() overwrites {name} of the observation before it: show copies of arrays"
+                    )
+            arrays = [(name, array, array.tobytes()) for name, array in _arrays(obs) if num_calls < WATCHED_CALLS]
+            last = obs
+            return obs
+
+        return call
+
+    env.reset, env.act = watch(env.reset), watch(env.act)  # type: ignore[method-assign]
+    return env
+
+
+def _arrays(value: Any, name: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the names and arrays of an observation or a part of it."""
+    if isinstance(value, np.ndarray):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _arrays(item, f"{name}[{key!r}]")
+    elif is_dataclass(value):
+        for each in fields(value):
+            yield from _arrays(getattr(value, each.name), f"{name}.{each.name}".lstrip("."))
+
+
+LAG = (
+    "observations lag one step behind: what act() returns does not show the actions that it was given, but those before"
+)
+
+
+def check_delay(subject: Subject) -> str:
+    """An observation shows what the actions right before it did."""
+    if _lags_behind(subject):
+        raise Finding(f"it seems that {LAG}", Status.WARNING)
+    return ""
+
+
+def _lags_behind(subject: Subject) -> bool:
+    """Take other actions than the recorded ones; true if features differ, but never in the next observation."""
+    played, pool, rng, differs_later = subject.trajectory, subject.python_pool(), np.random.default_rng(SEED + 1), False
+    for step in range(min(len(played) - 1, 20)):
+        try:
+            repeat(played, pool, stop=step)
+            next_obs = pool.act(random_actions(played.observations[step], rng, pool.action_space()))
+            if not _has_same_features(next_obs, played.observations[step + 1]):
+                return False
+            later_obs = pool.act(played.actions[step + 1])
+            differs_later |= not _has_same_features(later_obs, played.observations[step + 2])
+        except Exception:  # these other actions do not tell
+            continue
+    return differs_later
+
+
+def _has_same_features(a: VecObs, b: VecObs) -> bool:
+    return all(equal(buffer.values, b.features[name].values) for name, buffer in a.features.items())
+
+
+def check_view(subject: Subject) -> str:
+    """Features to which a view adds the actor's are places then, in the range of the actor's."""
+    env, observations = subject.make(), subject.trajectory.observations
+    entities, sums = env.obs_space().entities, getattr(env, "sums", ())
+    for name, feature in sums:
+        for other, entity in entities.items():
+            actors = [obs.features[other] for obs in observations]
+            if other == name or feature not in entity.features or any((each.size1() != 1).any() for each in actors):
+                continue
+            rows = [obs.features[name] for obs in observations]
+            place = np.concatenate([each.values[:, entities[name].features.index(feature)] for each in rows])
+            own = np.concatenate([each.values[:, entity.features.index(feature)] for each in actors])
+            given = place - np.repeat(own, np.concatenate([each.size1() for each in rows]))
+            if not len(place):
+                continue
+            overlap = min(own.max(), given.max()) - max(own.min(), given.min())
+            union = max(own.max(), given.max()) - min(own.min(), given.min())
+            if np.ptp(place) > 1.5 * np.ptp(own) and overlap >= 0.4 * union:
+                raise Finding(
+                    f"{feature!r} of {name} was {given.min():.4g} to {given.max():.4g}, about as that of {other}, and is "
+                    f"{place.min():.4g} to {place.max():.4g} with that added: if it was no offset, add nothing to it",
+                    Status.WARNING,
+                )
+    return f"adds the actor's to {', '.join(f'{feature} of {name}' for name, feature in sums)}" if sums else "no sums"
 
 
 # --- End of episodes
@@ -110,218 +210,164 @@ def check_observations(subject: Subject) -> str:
 _LIMIT_NAME = re.compile(r"max.*(step|turn|tick|length|time)|(step|turn|tick|length|time|episode).*limit|limit|horizon")
 ENOUGH = 2  # episodes that end at the step that a parameter names as the limit
 SUSPICIOUS = 5  # episodes that end after the same number of steps, none after more
+SEARCH_SECONDS = 30.0  # for an episode that ends
 
 
 def check_end(subject: Subject) -> str:
     """Episodes end, and those that a step limit ends are truncated."""
-    tracker = EpisodeTracker(subject.trajectory.num_envs)
-    episodes = [episode for obs in subject.trajectory.observations[1:] for episode in tracker.step(obs)]
+    played, tracker = subject.trajectory, EpisodeTracker(NUM_ENVS)
+    episodes = [episode for obs in played.observations[1:] for episode in tracker.step(obs)]
     if not episodes:
         return _play_until_an_end(subject)
     lengths = [episode.length for episode in episodes]
     longest, num_truncated = max(lengths), sum(episode.truncated for episode in episodes)
     at_longest = [episode for episode in episodes if episode.length == longest]
-    clock = _step_feature(subject.trajectory, subject.obs_space)
+    clock = _step_feature(subject)
     if not any(episode.truncated for episode in at_longest) and len(at_longest) >= ENOUGH and clock is None:
         seen = (
             f"{len(at_longest)} of {len(episodes)} episodes ended after exactly {longest} steps, with truncated=False"
         )
-        named = [name for name, value in _step_limits(subject).items() if value == longest]
-        if named:
-            fail(
-                f"{seen}, and {named[0]} is {longest}: an episode that is cut by a step limit has truncated=True, unless "
-                "a feature tells the step"
-            )
+        for name, value in (subject.source.values if subject.source.is_compiled else vars(subject.make())).items():
+            if type(value) is int and value == longest and _LIMIT_NAME.search(name.lower()):
+                raise Finding(
+                    f"{seen}, and {name} is {value}: an episode that is cut by a step limit has truncated=True, unless a "
+                    "feature tells the step"
+                )
         if len(at_longest) >= SUSPICIOUS and longest >= SUSPICIOUS:
-            warn(f"{seen}, and none later: if that is a step limit, set truncated=True, or show the step in a feature")
+            hint = "if that is a step limit, set truncated=True, or show the step in a feature"
+            raise Finding(f"{seen}, and none later: {hint}", Status.WARNING)
     shape = f"{min(lengths)} to {longest} steps"
     if min(lengths) == longest:
         shape = f"{longest} step{'s' * (longest > 1)} each" + (f", which {clock} tells" if clock else "")
     return f"{len(episodes)} episodes, {shape}, {num_truncated} truncated"
 
 
-def _step_feature(trajectory: Trajectory, obs_space: ObsSpace) -> str | None:
+def _step_feature(subject: Subject) -> str | None:
     """Find a feature that tells the step of the episode, so that the end after so many steps is part of the task."""
-    steps = np.concatenate([obs.elapsed_step for obs in trajectory.observations])
-    ranks = np.unique(steps, return_inverse=True)[1]
-    num_steps = int(ranks.max()) + 1
-    for name, first in trajectory.observations[0].features.items():
-        if any((obs.features[name].size1() != 1).any() for obs in trajectory.observations):
+    observations, space = subject.trajectory.observations, subject.make().obs_space()
+    steps, ranks = np.unique(np.concatenate([obs.elapsed_step for obs in observations]), return_inverse=True)
+    for name in observations[0].features if len(steps) > 1 else ():
+        buffers = [obs.features[name] for obs in observations]
+        if any((buffer.size1() != 1).any() for buffer in buffers):
             continue
-        columns = np.concatenate([obs.features[name].values for obs in trajectory.observations]).T
-        for column, values in enumerate(columns):
-            of_step = np.zeros(num_steps, first.values.dtype)
+        for column, values in enumerate(np.concatenate([buffer.values for buffer in buffers]).T):
+            of_step = np.zeros(len(steps), values.dtype)
             of_step[ranks] = values
-            if num_steps > 1 and np.array_equal(of_step[ranks], values) and len(np.unique(of_step)) == num_steps:
-                entity = obs_space.entities.get(name)
-                features = obs_space.global_features if entity is None else entity.features
+            if np.array_equal(of_step[ranks], values) and len(np.unique(of_step)) == len(steps):
+                features = space.entities[name].features if name in space.entities else space.global_features
                 return f"feature {features[column]!r} of {name}"
     return None
 
 
 def _play_until_an_end(subject: Subject) -> str:
-    started, steps = time.monotonic(), subject.effort.longest_episode
-    for step, obs in enumerate(_random_play(subject, subject.pool(1), steps)):
+    pool, rng, started, most = subject.python_pool(1), np.random.default_rng(SEED), time.monotonic(), 10 * subject.steps
+    obs = pool.reset(SEED)
+    for step in range(1, most + 1):
+        obs = pool.act(random_actions(obs, rng, pool.action_space()))
         if obs.done[0]:
             return f"the first episode ended after {step:,} steps{', truncated' * bool(obs.truncated[0])}"
-        if time.monotonic() - started > subject.effort.search_seconds and step < steps:
-            skip(f"no episode ended in {step:,} steps, and more take too long")
-    if subject.effort.is_quick:
-        skip(f"no episode ended in {steps:,} steps; without --quick more are played")
-    fail(f"no episode ended in {steps:,} steps: give it a step limit that truncates")
+        if time.monotonic() - started > SEARCH_SECONDS:
+            raise Finding(f"no episode ended in {step:,} steps, and more take too long", Status.SKIPPED)
+    raise Finding(f"no episode ended in {most:,} steps: give it a step limit that truncates")
 
 
-def _random_play(subject: Subject, pool: VecEnv, steps: int) -> Iterator[VecObs]:
-    """Yield the `steps` + 1 batches of observations of random play."""
-    obs, rng = pool.reset(SEED), np.random.default_rng(SEED)
-    yield obs
-    for _ in range(steps):
-        obs = pool.act(random_actions(obs, rng, subject.action_space))
-        yield obs
+# --- Ways to play the recorded steps again
+
+#: Called before each step with the pool, its observation, and the actions that come next.
+BeforeStep = Callable[[VecEnv, VecObs, Mapping[str, VecAction]], Iterable[str]]
 
 
-def _step_limits(subject: Subject) -> dict[str, int]:
-    """Parameters and attributes of the environment that have the name of a step limit."""
-    values: Mapping[str, Any] = subject.source.values if subject.is_compiled else vars(subject.make())
-    return {
-        name: int(value)
-        for name, value in values.items()
-        if isinstance(value, int | np.integer) and not isinstance(value, bool) and _LIMIT_NAME.search(name.lower())
-    }
+def again(
+    subject: Subject,
+    meaning: str,
+    pool: Callable[[Subject], VecEnv] = Subject.python_pool,
+    before_step: BeforeStep = lambda *given: (),
+    steps: int | None = None,
+) -> str:
+    """Play the recorded trajectory again; fail at the first difference, with `meaning`, in which it replaces {}.
 
+    Args:
+        subject: the environment.
+        meaning: of a difference.
+        pool: makes the pool.
+        before_step: does what must not make a difference, and returns words for the report.
+        steps: None: all.
+    """
+    words: set[str] = set()
 
-# --- Seeds and random numbers
+    def visit(*given: Any) -> None:
+        words.update(before_step(*given))
 
-PLAYED_BEFORE = 97  # steps: a prime, so that no episode length divides it
+    different = repeat(subject.trajectory, pool(subject), stop=steps, before_step=visit)
+    if different is not None:
+        raise Finding(meaning.format(different))
+    return ", ".join(sorted(words)) or f"{len(subject.trajectory):,} steps are identical"
 
 
 def check_same_seed(subject: Subject) -> str:
-    """The same seed and the same actions give the same episodes."""
-    with global_random(SEED):
-        different = repeat(subject.trajectory, subject.pool())
-    if different is None:
-        return f"{len(subject.trajectory):,} steps twice"
-    reason = (
-        "__init__ uses self.rng, which is seeded only afterwards"
-        if subject.draws_too_early
-        else "Draw every random number from self.rng; a generator of its own, the clock or the order of a set can be the cause"
-    )
-    fail(f"not the same twice with seed {SEED}: {different}. {reason}")
-
-
-def check_global_random(subject: Subject) -> str:
-    """Python's and NumPy's global random numbers make no difference."""
-    pool = subject.pool()
-    with global_random(SEED + 1):
-        python, numpy = random.getstate(), np.random.get_state()
-        different = repeat(subject.trajectory, pool)
-        used = ["random"] * (python != random.getstate()) + ["np.random"] * (not equal(numpy, np.random.get_state()))
-    sources = " and ".join(used) or "a global source"
-    if different is not None:
-        fail(f"random numbers come from {sources}, which no seed reaches: draw from self.rng ({different})")
+    """The same seed and actions give the same episodes, whatever Python's and NumPy's global random numbers are."""
+    own = "rand_int(s, n), rand_float(s) or rand_normal(s)" if subject.source.is_compiled else "self.rng"
+    used: list[str] = []
+    for seed in (SEED, SEED + 1):
+        with global_random(seed):
+            python, numpy = random.getstate(), np.random.get_state()
+            different = repeat(subject.trajectory, subject.python_pool())
+            used = ["random"] * (python != random.getstate()) + ["np.random"] * (
+                not equal(numpy, np.random.get_state())
+            )
+        sources = " and ".join(used) or "a global source"
+        if different is not None and seed == SEED:
+            raise Finding(
+                f"not the same twice with seed {SEED}: {different}. Draw every random number from {own}, in reset and steps; a "
+                "generator of its own, one that __init__ uses, the clock or the order of a set can be the cause"
+            )
+        if different is not None:
+            raise Finding(f"random numbers come from {sources}, which no seed reaches: draw from {own} ({different})")
     if used:
-        warn(f"random numbers are drawn from {sources}, though it made no difference here: draw from self.rng")
-    return "not used"
+        text = f"random numbers are drawn from {sources}, though it made no difference here: draw from {own}"
+        raise Finding(text, Status.WARNING)
+    return f"{len(subject.trajectory):,} steps are identical"
 
 
 def check_other_seed(subject: Subject) -> str:
     """Another seed gives other episodes, unless nothing is random."""
-    different = repeat(subject.trajectory, subject.pool(), seed=SEED + 1)
+    different = repeat(subject.trajectory, subject.python_pool(), seed=SEED + 1)
     if different is None:
-        warn(f"seeds {SEED} and {SEED + 1} give the same episodes: is nothing random in it?")
-    return f"{different.when} differs"
+        text = f"seeds {SEED} and {SEED + 1} give the same episodes: is nothing random in it?"
+        raise Finding(text, Status.WARNING)
+    return "other episodes"
 
 
-def check_fresh_start(subject: Subject) -> str:
-    """An environment that was played before and is seeded again does what a new one does."""
-    pool, effort = subject.pool(), subject.effort
-    steps = min(PLAYED_BEFORE, max(1, effort.steps - 3))
-    with global_random(SEED):
-        Trajectory(SEED + 1).record(pool, steps, effort.seconds)
-    different = repeat(subject.trajectory, pool)
-    if different is not None:
-        warn(
-            f"after some episodes, the same seed gives others than at first: {different}. Does reset() forget something?"
-        )
-    return ""
-
-
-def check_independence(subject: Subject) -> str:
+def check_alone(subject: Subject) -> str:
     """An environment alone does what it does beside others."""
     i = NUM_ENVS - 1
-    different = repeat(subject.trajectory.only(i), subject.pool(1, first_env=i), metrics=False)
+    different = repeat(subject.trajectory.only(i), subject.python_pool(1, first_env=i))
     if different is not None:
-        fail(
-            f"an environment alone is not what it is beside others: {different.when}: {different.text}. {_SHARED}, or a "
-            "mutable default argument"
-        )
+        raise Finding(f"environment {i} alone is not what it is beside others: {different}. {SHARED}")
     return ""
-
-
-_SHARED = "Environments share something: a class attribute, a variable of the module"
-
-# --- Arrays, state, images, close
-
-COMPARED_STEPS = 200  # of own arrays
-DRAWN_STEPS = 50
-STEPS_AFTER_LOADING = 100
-
-
-def check_own_arrays(subject: Subject) -> str:
-    """A later step does not write into the arrays of an earlier observation."""
-    pool = subject.pool(1)
-    env, last = pool.envs[0], [Observation()]
-
-    def keeping(function: Callable[..., Observation]) -> Callable[..., Observation]:
-        def keep(*args: Any) -> Observation:
-            last[0] = function(*args)
-            return last[0]
-
-        return keep
-
-    env.reset, env.act = keeping(env.reset), keeping(env.act)  # type: ignore[method-assign]
-    before: list[tuple[str, NDArray[Any], bytes]] = []
-    for step, _ in enumerate(_random_play(subject, pool, min(len(subject.trajectory), COMPARED_STEPS))):
-        for name, array, content in before:
-            if array.tobytes() != content:
-                fail(f"step {step} overwrites {name} of the observation before it: show copies of arrays")
-        before = [(name, array, array.tobytes()) for name, array in _arrays(last[0])]
-    return ""
-
-
-def _arrays(obs: Observation) -> Iterator[tuple[str, NDArray[Any]]]:
-    given: list[tuple[str, object]] = [(name, getattr(obs, name)) for name in ("global_features", "player_rewards")]
-    given += [(f"features[{name!r}]", rows) for name, rows in obs.features.items()]
-    given += [(f"visible[{name!r}]", flags) for name, flags in obs.visible.items()]
-    given += [(f"targets[{name!r}]", numbers) for name, numbers in obs.targets.items()]
-    given += [(f"actions[{name!r}].mask", getattr(mask, "mask", None)) for name, mask in obs.actions.items()]
-    for name, value in given:
-        if isinstance(value, np.ndarray):
-            yield name, value
 
 
 def check_saving(subject: Subject) -> str:
     """An environment continues exactly from a loaded state."""
-    kind = type(subject.make())
+    kind, played = type(subject.make()), subject.trajectory
     own = [name for name in ("state", "load_state") if getattr(kind, name) is not getattr(Environment, name)]
     if not own:
-        skip("state() and load_state() are not there: a resumed run begins new episodes")
+        text = "state() and load_state() are not there: a resumed run begins new episodes"
+        raise Finding(text, Status.SKIPPED)
     if len(own) == 1:
-        fail(f"{own[0]}() is there alone: saving takes both state() and load_state()")
-    played = subject.trajectory
+        raise Finding(f"{own[0]}() is there alone: saving takes both state() and load_state()")
     # At the start, in the middle, and where an episode has just ended.
     ends = [step for step, obs in enumerate(played.observations) if obs.done.any()]
     for step in sorted({0, len(played) // 2, len(played) // 3, *ends[:1]}):
-        pool, other = subject.pool(), subject.pool()
+        pool, other = subject.python_pool(), subject.python_pool()
         repeat(played, pool, stop=step)
         state = pool.state()
         for env_state in state["environments"]:
             _require_plain(env_state, "state()")
         for name, target in (("a new environment", other), ("the environment itself", pool)):
-            obs = target.load_state(state)
-            different = repeat(played, target, start=step, obs=obs, stop=step + STEPS_AFTER_LOADING)
+            different = repeat(played, target, start=step, stop=step + 100, obs=target.load_state(state))
             if different is not None:
-                fail(f"saved after {step} steps and loaded into {name}: {different.when}: {different.text}")
+                raise Finding(f"saved after {step} steps and loaded into {name}: {different}")
     return "exact"
 
 
@@ -332,104 +378,52 @@ def _require_plain(value: Any, where: str) -> None:
             _require_plain(item, f"{where}[{key!r}]")
     elif value is not None and not isinstance(value, str | bytes | bool | int | float | np.generic):
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufSU":
-            fail(
+            raise Finding(
                 f"{where} is {value!r:.100} of type {type(value).__name__}; values are arrays, numbers, texts, None, and "
                 "lists, tuples and dictionaries of these"
             )
 
 
-def check_drawing(subject: Subject) -> str:
-    """Hints for replays have known keys and values, and asking for them changes nothing."""
-    draws = subject.source.draw if subject.is_compiled else type(subject.make()).draw is not Environment.draw
-    if not draws:
-        skip("draw() is not there: replays choose shapes and colours")
-    pool, played = subject.pool(), subject.trajectory
-    checked = None
-    obs = pool.reset(played.seed)
-    for step in range(min(len(played), DRAWN_STEPS) + 1):
-        different = difference(played.observations[step], obs, subject.obs_space)
-        if different is not None:
-            fail(f"draw() changes the episode: step {step}: {different[1]}")
-        try:
-            checked = check_hints(pool.draw([0])[0], subject.obs_space, "this environment")
-        except ValueError as error:
-            fail(str(error))
-        if step < len(played):
-            obs = pool.act(played.actions[step])
-    return "none" if checked is None else f"of {len(checked.get('types', ()))} types"
-
-
 def check_rendering(subject: Subject) -> str:
-    """An image is (height, width, 3) uint8, and drawing it changes nothing."""
-    draws = subject.source.render if subject.is_compiled else type(subject.make()).render is not Environment.render
-    if not draws:
-        skip("render() is not there: no videos")
-    pool, played = subject.pool(), subject.trajectory
-    sizes: list[tuple[int, ...]] = []
-    obs = pool.reset(played.seed)
-    for step in range(min(len(played), DRAWN_STEPS) + 1):
-        different = difference(played.observations[step], obs, subject.obs_space)
-        if different is not None:
-            fail(f"render() changes the episode: step {step}: {different[1]}")
+    """Images have one size, and drawing them changes nothing."""
+    sizes = again(subject, "render() changes the episode: {}", before_step=_render, steps=50)
+    if "," in sizes:
+        text = f"images differ in size: {sizes}; the frames of a film must have the same size"
+        raise Finding(text, Status.WARNING)
+    return sizes
+
+
+def _render(pool: VecEnv, obs: VecObs, actions: Mapping[str, VecAction]) -> Iterator[str]:
+    """Draw an image, which must be (height, width, 3) uint8; yield its size."""
+    try:
+        (image,) = pool.render([0])
+    except NotImplementedError as error:
+        raise Finding(f"no films: {str(error) or 'render() is not there'}", Status.SKIPPED) from None
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        given = f"{image.dtype} array of shape {image.shape}" if isinstance(image, np.ndarray) else f"{image!r:.100}"
+        raise Finding(f"render() returned {given}; it must be a (height, width, 3) array of uint8")
+    yield f"{image.shape[0]} x {image.shape[1]} pixels"
+
+
+def _draw(pool: VecEnv, obs: VecObs, actions: Mapping[str, VecAction]) -> Iterator[str]:
+    """Ask for hints for replays, which must have known keys and values; yield how many types have one."""
+    try:
+        hints = check_hints(pool.draw([0])[0], pool.obs_space(), "this environment")
+    except Exception as error:
+        text = f"{describe_error(error)}. Replays ask draw() for hints; a method for anything else needs another name"
+        raise Finding(text) from error
+    yield "no hints" if hints is None else f"hints for {len(hints.get('types', ()))} types"
+
+
+def _try_wrong_actions(pool: VecEnv, obs: VecObs, actions: Mapping[str, VecAction]) -> Iterator[str]:
+    """Try actions that were not offered, all of which must raise a ValueError; yield descriptions of them."""
+    for what, wrong in wrong_actions(obs, actions, pool.action_space()):
         try:
-            (image,) = pool.render([0])
-        except NoPictureError as error:
-            skip(str(error))
-        if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-            given = (
-                f"{image.dtype} array of shape {image.shape}" if isinstance(image, np.ndarray) else f"{image!r:.100}"
-            )
-            fail(f"render() returned {given}; it must be a (height, width, 3) array of uint8")
-        sizes.append(image.shape[:2])
-        if step < len(played):
-            obs = pool.act(played.actions[step])
-    if len(set(sizes)) > 1:
-        other = next(size for size in sizes if size != sizes[0])
-        warn(f"images differ in size, {sizes[0]} and {other}; the frames of a video must have the same size")
-    return f"{sizes[0][0]} x {sizes[0][1]} pixels"
-
-
-def check_closing(subject: Subject) -> str:
-    """An environment can be closed twice, before and after it was played."""
-    for is_played in (False, True):
-        env = subject.make()
-        if is_played:
-            env.rng = np.random.default_rng(SEED)
-        with subject.watch.call():
-            if is_played:
-                env.reset()
-            env.close()
-            env.close()
-    return ""
-
-
-# --- Actions that are not allowed
-
-TRIED_STEPS = 20
-
-
-def check_wrong_actions(subject: Subject) -> str:
-    """Actions that were not offered raise a ValueError and step nothing."""
-    return f"refused: {', '.join(sorted(_try_wrong_actions(subject.pool(), subject.trajectory)))}"
-
-
-def _try_wrong_actions(pool: VecEnv, trajectory: Trajectory) -> set[str]:
-    """Try everything that is wrong in some steps of `trajectory`, and return descriptions of it; `pool` is reset."""
-    tried: set[str] = set()
-    obs = pool.reset(trajectory.seed)
-    for step in range(min(len(trajectory), TRIED_STEPS)):
-        for what, actions in wrong_actions(obs, trajectory.actions[step], pool.action_space()):
-            tried.add(what)
-            try:
-                pool.act(actions)
-            except ValueError:
-                continue
-            fail(f"step {step + 1}: {what} was taken; it must be refused")
-        obs = pool.act(trajectory.actions[step])
-        different = difference(trajectory.observations[step + 1], obs, pool.obs_space())
-        if different is not None:
-            fail(f"step {step + 1}: actions that were refused changed something: {different[1]}")
-    return tried
+            pool.act(wrong)
+        except ValueError:
+            yield what
+        else:
+            raise Finding(f"{what} was taken; it must be refused")
 
 
 def wrong_actions(
@@ -444,290 +438,111 @@ def wrong_actions(
         offsets = buffer.offsets.copy()
         offsets[-1] += 1
         yield "a value too many", {**good, name: RaggedBuffer(longer, offsets)}
-        if not len(buffer.values):
-            continue
-        for mistake, values in action_space[name].mistakes(buffer.values, obs.action_masks[name]):
-            yield mistake, {**good, name: RaggedBuffer(values, buffer.offsets)}
+        if len(buffer.values):
+            for mistake, values in action_space[name].mistakes(buffer.values, obs.action_masks[name]):
+                yield mistake, {**good, name: RaggedBuffer(values, buffer.offsets)}
 
 
-def check_rare_actions(subject: Subject) -> str:
-    """The environment takes allowed actions that random play rarely takes, such as nobody as the selected entity."""
-    first = subject.pool(1).reset(SEED)
-    offers = subject.action_space.items()
-    kinds = [(name, what) for name, space in offers for what, _ in space.rare_choices(first.action_masks[name])]
-    for name, what in kinds:
-        pool, rng = subject.pool(), np.random.default_rng(SEED)
-        obs = pool.reset(SEED)
-        for step in range(1, TRIED_STEPS + 1):
-            actions = random_actions(obs, rng, subject.action_space)
-            rare = dict(subject.action_space[name].rare_choices(obs.action_masks[name]))
-            actions[name] = RaggedBuffer(rare[what], actions[name].offsets)
-            try:
-                obs = pool.act(actions)
-            except Exception as error:
-                fail(f"step {step}, action {name!r}: {what}, which is allowed: {describe_error(error)}")
-    return f"taken: {', '.join(sorted({what for _, what in kinds}))}" if kinds else "no action has any"
-
-
-# --- Compiled code, threads and processes
-
-NUM_PROCESSES = 2
-MANY = 1024  # compiled environments, to measure their speed
-
-
-def check_observe(subject: Subject) -> str:
-    """`observe(s, obs)` changes nothing in `s`, and draws no random numbers."""
-    if not subject.is_compiled:
-        skip("a Python environment")
-    pool = subject.pool(1)
-    view: Any = pool.envs[0]
-    for step, _ in enumerate(_random_play(subject, pool, min(len(subject.trajectory), 100))):
-        before = view.state()["fields"]
-        view.observe()
-        after = view.state()["fields"]
-        changed = [name for name, values in after.items() if values.tobytes() != before[name].tobytes()]
-        if changed:
-            fail(f"after {step} steps observe() changes {', '.join(changed)}; do that in reset() or step()")
+def check_closing(subject: Subject) -> str:
+    """An environment can be closed twice, before and after it was played."""
+    for is_played in (False, True):
+        env = subject.make()
+        if is_played:
+            env.reseed(SEED, 0)
+            env.reset()
+        env.close()
+        env.close()
     return ""
-
-
-def check_compiled(subject: Subject) -> str:
-    """A compiled environment shows exactly what it shows as ordinary Python."""
-    _require_compiler(subject)
-    started = time.monotonic()
-    compiled = subject.threaded_pool(doing="compiling")
-    took = time.monotonic() - started
-    reason = (
-        "Look for whole numbers that overflow, for an index outside its array, and for variables whose type differs (use "
-        "np.int64 and np.float64)"
-    )
-    different = repeat(subject.trajectory, compiled)
-    _require_same(different, "compiled and as ordinary Python", reason)
-    _try_wrong_actions(compiled, subject.trajectory)
-    return f"compiled or loaded in {took:.1f} s; {len(subject.trajectory):,} steps are identical"
-
-
-def check_bounds(subject: Subject) -> str:
-    """Compiled code stays within its arrays."""
-    _require_compiler(subject)
-    if not subject.effort.full:
-        skip("use --full")
-    try:
-        different = repeat(
-            subject.trajectory, subject.threaded_pool(doing="compiling with boundscheck", boundscheck=True)
-        )
-    except IndexError as error:
-        fail(f"an index is outside of its array: {describe_error(error)}")
-    if different is not None:
-        fail(f"compiled with boundscheck=True it is not the same: {different}")
-    return ""
-
-
-def _require_compiler(subject: Subject) -> None:
-    if not subject.is_compiled:
-        skip("a Python environment")
-    if not _compiles():
-        skip("NUMBA_DISABLE_JIT is set")
-
-
-def _compiles() -> bool:
-    import numba
-
-    return not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
-
-
-def check_threads(subject: Subject) -> str:
-    """The number of threads makes no difference."""
-    for num_threads in (1, 2, 3) if subject.effort.full else (1, 2):
-        pool = subject.threaded_pool(num_threads)
-        _require_same(repeat(subject.trajectory, pool), f"with {num_threads} thread{'s' * (num_threads > 1)}", _SHARED)
-    return f"{'1, 2 and 3' if subject.effort.full else '1 and 2'} threads are identical"
-
-
-def check_processes(subject: Subject) -> str:
-    """Worker processes give the same trajectories."""
-    if not subject.effort.full:
-        skip("use --full")
-    if sys.platform == "win32":
-        skip("worker processes need Linux or macOS")
-    from entity_gym.pools.processes.env import ProcessVecEnv
-
-    watch = subject.watch
-    try:
-        with watch.call("starting worker processes"):
-            pool = ProcessVecEnv(subject.source, NUM_ENVS, NUM_PROCESSES, seed=SEED, final_observations="all")
-    except ValueError as error:
-        if "cannot be sent" not in str(error):
-            raise
-        skip(str(error))
-    try:
-        different = repeat(subject.trajectory, watch.over(pool))
-    finally:
-        pool.close()
-    reason = (
-        "It depends on something that a worker process does not have: a variable that the script has set, or an "
-        "environment variable"
-    )
-    _require_same(different, f"in {NUM_PROCESSES} processes", reason)
-    return f"{NUM_PROCESSES} processes are identical"
-
-
-def _require_same(different: Difference | None, where: str, reason: str) -> None:
-    if different is not None:
-        fail(f"{where} it is not the same: {different}. {reason}")
-
-
-def check_speed(subject: Subject) -> str:
-    """Measure the duration of a step."""
-    if subject.is_compiled and _compiles():
-        pool: VecEnv = subject.threaded_pool(num_envs=MANY)
-        subject.step_seconds = seconds = _seconds_per_act(subject, pool) / MANY
-        return f"{1 / seconds:,.0f} steps/s with {MANY:,} environments in one thread, {seconds * 1e9:,.0f} ns a step"
-    pool = subject.pool(1)
-    env, spent = pool.envs[0], []
-    act = env.act
-
-    def timed(actions: Any) -> Any:
-        started = time.perf_counter()
-        obs = act(actions)
-        spent.append(time.perf_counter() - started)
-        return obs
-
-    env.act = timed  # type: ignore[method-assign]
-    through_pool = _seconds_per_act(subject, pool)
-    subject.step_seconds = seconds = sum(spent) / len(spent)
-    return f"{1 / seconds:,.0f} steps/s, {_spell(seconds)} a step; {_spell(through_pool)} in a pool"
-
-
-def _seconds_per_act(subject: Subject, pool: VecEnv) -> float:
-    """Duration of `pool.act`, without the choice of actions."""
-    obs, rng = pool.reset(SEED), np.random.default_rng(SEED)
-    spent, acts, begin = 0.0, 0, time.monotonic()
-    while acts < 3 or (time.monotonic() - begin < subject.effort.timed_seconds and acts < 10_000):
-        actions = random_actions(obs, rng, subject.action_space)
-        started = time.perf_counter()
-        obs = pool.act(actions)
-        spent += time.perf_counter() - started
-        acts += 1
-    return spent / acts
-
-
-def _spell(seconds: float) -> str:
-    return f"{seconds * 1e6:,.0f} µs" if seconds < 0.01 else f"{seconds * 1e3:,.0f} ms"
 
 
 # --- All checks
 
 
 class Check(NamedTuple):
-    """A check, and the names of the checks that must not have failed before it.
-
-    `run` returns what it has seen, or ends with a `Finding`.
-    """
+    """A check: `run` returns a summary, or ends with a `Finding`. Where a decisive one fails, no others are tried."""
 
     name: str
     run: Callable[[Subject], str]
-    needs: tuple[str, ...] = ()
+    is_decisive: bool = False
 
 
-_PLAYABLE = ("observations",)
-_SEEDED = ("observations", "same seed", "global random")
+SHARED = "Environments share something: a class attribute, a variable of the module, a mutable default argument"
+_FORGETS = "after other episodes, the same seed gives others than at first: {}. Does reset() forget something?"
+_COMPILED = (
+    "compiled and as ordinary Python it is not the same: {}. Look for whole numbers that overflow, for an index outside its "
+    "array, and for variables whose type differs (use np.int64 and np.float64)"
+)
+_THREADS = "with 2 threads it is not the same: {}. " + SHARED
+_PROCESSES = (
+    "in 2 processes it is not the same: {}. It depends on something that a worker process does not have: a variable that the "
+    "script has set, or an environment variable"
+)
+_REFUSED = "actions that were refused changed something: {}"
 
 CHECKS = (
-    Check("constructor", check_constructor),
-    Check("spaces", check_spaces, ("constructor",)),
-    Check("reset", check_reset, ("spaces",)),
-    Check("observations", check_observations, ("reset",)),
-    Check("rare actions", check_rare_actions, _PLAYABLE),
-    Check("end of episode", check_end, _PLAYABLE),
-    Check("same seed", check_same_seed, _PLAYABLE),
-    Check("global random", check_global_random, ("observations", "same seed")),
-    Check("other seed", check_other_seed, _SEEDED),
-    Check("fresh start", check_fresh_start, _SEEDED),
-    Check("independence", check_independence, _SEEDED),
-    Check("own arrays", check_own_arrays, _PLAYABLE),
-    Check("saving", check_saving, _SEEDED),
-    Check("rendering", check_rendering, _SEEDED),
-    Check("drawing", check_drawing, _SEEDED),
-    Check("wrong actions", check_wrong_actions, _SEEDED),
-    Check("observe", check_observe, _PLAYABLE),
-    Check("compiled", check_compiled, (*_SEEDED, "observe")),
-    Check("bounds", check_bounds, ("compiled",)),
-    Check("threads", check_threads, (*_SEEDED, "independence", "compiled")),
-    Check("processes", check_processes, (*_SEEDED, "independence", "compiled")),
-    Check("closing", check_closing, _PLAYABLE),
-    Check("speed", check_speed, (*_PLAYABLE, "compiled")),
+    Check("constructor", check_constructor, is_decisive=True),
+    Check("spaces", check_spaces, is_decisive=True),
+    Check("reset", check_reset, is_decisive=True),
+    Check("compiling", check_compiling, is_decisive=True),
+    Check("observations", check_observations, is_decisive=True),
+    Check("view", check_view),
+    Check("end of episode", check_end),
+    Check("same seed", check_same_seed, is_decisive=True),
+    Check("compiled", partial(again, meaning=_COMPILED, pool=Subject.compiled_pool), is_decisive=True),
+    Check("other seed", check_other_seed),
+    Check("fresh start", partial(again, meaning=_FORGETS, pool=Subject.played_pool)),
+    Check("independence", check_alone),
+    Check("delay", check_delay),
+    Check("saving", check_saving),
+    Check("rendering", check_rendering),
+    Check("drawing", partial(again, meaning="draw() changes the episode: {}", before_step=_draw, steps=50)),
+    Check(
+        "refused actions",
+        partial(again, meaning=_REFUSED, pool=Subject.pool, before_step=_try_wrong_actions, steps=20),
+    ),
+    Check("threads", partial(again, meaning=_THREADS, pool=partial(Subject.pool, threads=2))),
+    Check("processes", partial(again, meaning=_PROCESSES, pool=Subject.process_pool)),
+    Check("closing", check_closing),
 )
 
 
 def check_environment(
-    env: EnvSource,
+    env: EnvFactory,
     parameters: Mapping[str, Any] | None = None,
     *,
-    effort: Effort = Effort(),  # noqa: B008 - frozen
-    time_limit: float = 60.0,
+    steps: int | None = None,
     on_result: Callable[[Result], None] = lambda result: None,
-    watch: Watch | None = None,
 ) -> Report:
     """Run every check, and return the report; exceptions of the environment become results.
 
     Args:
         env: the class, a factory, or a compiled environment.
         parameters: the parameters to make it with.
-        effort: how much to try; see `QUICK` and `FULL`.
-        time_limit: seconds that a call into the environment may take. Applies to Python code in the main thread, on Linux
-            and macOS.
+        steps: random steps to record; an episode must end in ten times as many. None: 1,000, or as many as fit in a second.
         on_result: called with each result.
-        watch: None: one with this `time_limit`.
 
     Raises:
         ValueError: `env` does not make environments.
     """
-    if isinstance(env, Environment) or not callable(env) and not is_compiled(env):
-        raise ValueError(f"check_environment was given {env!r:.200}; give what makes one, such as its class")
-    refuse_batches(env, getattr(env, "__name__", ""))
-    watch = Watch(time_limit) if watch is None else watch
-    subject = Subject(env, parameters or {}, effort, watch)
+    source = as_source(env)
+    if isinstance(source, SlotsSource):
+        source.as_environment()  # refuses
+    source = source.with_values(parameters or {})
+    subject = Subject(source, steps or 1000, 1.0 if steps is None else math.inf)
     results: list[Result] = []
-    causes: dict[str, str] = {}  # a check that failed, or was skipped for that -> the check that failed first
-    hanging: str | None = None
-    with watch.watching(), global_random(SEED):  # the caller's random numbers stay as they are
+    with global_random(SEED):  # the caller's random numbers stay as they are
         for check in CHECKS:
-            watch.on_start(check.name)
-            cause, started = next((causes[name] for name in check.needs if name in causes), hanging), time.monotonic()
-            if cause is None:
-                status, text = _run(check, subject)
-                if status is Status.FAILED:
-                    causes[check.name] = check.name
-                    hanging = check.name if text.startswith(_HANGS) else None
-            else:
-                causes[check.name] = cause
-                status, text = Status.SKIPPED, f"because {cause!r} {'hangs' if cause == hanging else 'failed'}"
-            results.append(Result(check.name, status, text, time.monotonic() - started, cause))
+            started, status = time.monotonic(), Status.OK
+            try:
+                text = check.run(subject)
+            except Finding as finding:
+                status, text = finding.status, str(finding)
+            except (Exception, SystemExit) as error:
+                status, text = Status.FAILED, describe_error(error)
+            finally:
+                subject.close()
+            results.append(Result(check.name, status, text, time.monotonic() - started))
             on_result(results[-1])
-    return Report(subject.name, tuple(results), subject.step_seconds)
-
-
-_HANGS = "hangs: "
-
-
-def _run(check: Check, subject: Subject) -> tuple[Status, str]:
-    try:
-        try:
-            return Status.OK, check.run(subject)
-        finally:
-            subject.close()
-    except Finding as finding:
-        return finding.status, finding.text
-    except (Exception, SystemExit, HangError) as error:
-        return Status.FAILED, describe_failure(error, subject.watch.limit)
-
-
-def describe_failure(error: BaseException, limit: float) -> str:
-    """Describe an exception of the environment's code, or a call that took longer than `limit` seconds."""
-    return describe_hang(limit, error_place(error)) if isinstance(error, HangError) else describe_error(error)
-
-
-def describe_hang(limit: float, place: str | None) -> str:
-    """Describe a call that took longer than `limit` seconds."""
-    return f"{_HANGS}a call took more than {limit:g} s" + (f", in {place}" if place else "")
+            if status is Status.FAILED and check.is_decisive:
+                break
+    return Report(str(source), tuple(results), len(CHECKS) - len(results))

@@ -9,18 +9,17 @@ import re
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import entity_gym
-from entity_gym.environment import Environment
-from entity_gym.pools.source import EnvSource, SlotsSource, source_of
+from entity_gym.pools.source import EnvSource, SlotsSource
 from entity_gym.registry import LIBRARIES, bind
 
 # --- Loading
 
 
-def load_environment(name: str, parameters: Mapping[str, Any], view: str | None = None) -> Loaded:
-    """Import the environment with a registered name, `my_package.my_module:MyEnv`, or `gymnasium:CartPole-v1`.
+def load_environment(name: str, parameters: Mapping[str, Any], view: str | None = None) -> EnvSource:
+    """Find the environment with a registered name, `my_package.my_module:MyEnv`, or `gymnasium:CartPole-v1`.
 
     Args:
         name: the name, as it was typed.
@@ -37,26 +36,9 @@ def load_environment(name: str, parameters: Mapping[str, Any], view: str | None 
             f"--view is for environments of {', '.join(libraries)}, such as gymnasium:CartPole-v1; {name} has entities already"
         )
     source = bind(name, parameters if view is None else {**parameters, "view": view})
-    refuse_batches(source, name)
-    return Loaded(source, {})
-
-
-class Loaded(NamedTuple):
-    """An environment's source, and the parameters to call it with."""
-
-    source: EnvSource
-    parameters: dict[str, Any]
-
-
-def make_python(source: Any, parameters: Mapping[str, Any]) -> Environment:
-    """Make one environment that runs as ordinary Python, also if it is a compiled one."""
-    return source_of(source).with_values(parameters).as_environment()
-
-
-def refuse_batches(source: Any, name: str) -> None:
-    """Raise a ValueError for a class of `EnvSlots`."""
-    if isinstance(source_of(source), SlotsSource):
-        source_of(source).as_environment()
+    if isinstance(source, SlotsSource):
+        source.as_environment()  # refuses
+    return source
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:

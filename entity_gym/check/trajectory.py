@@ -1,4 +1,4 @@
-"""Record random play of a pool, and find the first difference when another pool repeats it.
+"""Record random play of a pool, and find the first difference when another pool plays it again.
 
 Shapes: T steps of N environments.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,55 +29,43 @@ class Trajectory:
         seed: seed of the environments and of the random actions.
         observations: T + 1 batches; the first comes from `reset`.
         actions: T batches.
+        rare: rare actions of the step that was recorded last, or failed, in words.
     """
 
     seed: int
     observations: list[VecObs] = field(default_factory=list)
     actions: list[Mapping[str, VecAction]] = field(default_factory=list)
+    rare: str = ""
 
     def __len__(self) -> int:
         return len(self.actions)
 
-    @property
-    def num_envs(self) -> int:
-        """N."""
-        return len(self.observations[0])
-
     def only(self, i: int) -> Trajectory:
-        """Extract the trajectory of environment `i`."""
+        """Extract the trajectory of environment `i`, without metrics, which are of all environments."""
         row = np.array([i], dtype=np.int64)
-        observations = [obs.gather(row) for obs in self.observations]
         actions: list[Mapping[str, VecAction]] = [{name: each[name][row] for name in each} for each in self.actions]
-        return Trajectory(self.seed, observations, actions)
+        return Trajectory(self.seed, [obs.gather(row) for obs in self.observations], actions)
 
-    def record(self, env: VecEnv, steps: int, seconds: float | None = None) -> None:
+    def record(self, env: VecEnv, steps: int, seconds: float = math.inf) -> None:
         """Reset `env` with the seed and play at random; `seconds` may end it before `steps`.
 
-        After an error the trajectory holds the steps before.
+        Every eighth step takes allowed actions that are rare at random, such as nobody as the selected entity. After an error the
+        trajectory holds the steps before.
         """
-        rng = np.random.default_rng(self.seed)
+        rng, spaces = np.random.default_rng(self.seed), env.action_space()
         self.observations.append(env.reset(self.seed))
         started = time.monotonic()
-        while len(self) < steps and (seconds is None or time.monotonic() - started <= seconds):
-            actions = random_actions(self.observations[-1], rng, env.action_space())
+        while len(self) < steps and time.monotonic() - started <= seconds:
+            obs = self.observations[-1]
+            actions, self.rare = random_actions(obs, rng, spaces), ""
+            for name, mask in obs.action_masks.items() if len(self) % 8 == 7 else ():
+                rare = list(spaces[name].rare_choices(mask))
+                if rare:
+                    what, values = rare[len(self) // 8 % len(rare)]
+                    actions[name] = RaggedBuffer(values, actions[name].offsets)
+                    self.rare = f"{what} in action {name!r}"
             self.observations.append(env.act(actions))
             self.actions.append(actions)
-
-
-class Difference(NamedTuple):
-    """The first difference of two trajectories: after `step` steps, in environment `env_id` of the pool."""
-
-    step: int
-    env_id: int
-    text: str  # for example "the reward is 1.0 and was 0.0"
-
-    @property
-    def when(self) -> str:
-        """The step, in words."""
-        return "the first observation" if self.step == 0 else f"step {self.step}"
-
-    def __str__(self) -> str:
-        return f"{self.when} of environment {self.env_id}: {self.text}"
 
 
 def repeat(
@@ -88,9 +76,9 @@ def repeat(
     start: int = 0,
     stop: int | None = None,
     obs: VecObs | None = None,
-    metrics: bool = True,
-) -> Difference | None:
-    """Repeat the actions of `trajectory` in `env`, up to the first difference. Return None if there is none.
+    before_step: Callable[..., None] = lambda env, obs, actions: None,
+) -> str | None:
+    """Play the actions of `trajectory` again in `env`, up to the first difference. Return a description; None if all is equal.
 
     Args:
         trajectory: recorded with as many environments.
@@ -99,7 +87,7 @@ def repeat(
         start: step of the trajectory to begin with.
         stop: last step. None: that of the trajectory.
         obs: observation of `env` at step `start`, after `load_state`.
-        metrics: compare metrics too, which summarize all environments of a pool.
+        before_step: called before each step with `env`, its observation, and the actions that come next.
     """
     restored = obs is not None
     if obs is None:
@@ -107,97 +95,64 @@ def repeat(
     last = len(trajectory) if stop is None else min(stop, len(trajectory))
     for step in range(start, last + 1):
         expected = trajectory.observations[step]
-        found = difference(expected, obs, env.obs_space(), metrics=metrics)
-        if found is None and not (restored and step == start):  # a saved state has no final observations
-            found = _final_difference(expected, obs, env.obs_space())
+        if restored and step == start:
+            expected = replace(expected, final=None)  # a saved state has no last observations
+        found = difference(expected, obs, env.obs_space())
         if found is not None:
-            row, text = found
-            return Difference(step, int(obs.env_id[row]), text)
+            when = f"step {step}" if step else "the first observation"
+            return f"{when} of environment {obs.env_id[found[0]]}: {found[1]}"
         if step < last:
+            before_step(env, obs, trajectory.actions[step])
             obs = env.act(trajectory.actions[step])
     return None
 
 
-def difference(expected: VecObs, found: VecObs, obs_space: ObsSpace, *, metrics: bool = True) -> tuple[int, str] | None:
-    """Return the row and the description of the first difference of two batches; None if they are equal.
-
-    Final observations are not compared.
-    """
-    for path, was, now in _pairs(expected, found):
-        for row in range(len(found)):
-            before, after = _rows(was, row), _rows(now, row)
-            if not np.array_equal(before, after, equal_nan=after.dtype.kind == "f"):
+def difference(expected: VecObs, found: VecObs, obs_space: ObsSpace) -> tuple[int, str] | None:
+    """Return the row and the description of the first difference of two batches of N frames; None if they are equal."""
+    num_frames = len(found)
+    both = VecObs.cat([expected, found])  # spells masks out that only one batch has
+    for path, column in _leaves(both.columns()):
+        for row in range(num_frames):
+            before, after = _rows(column, row), _rows(column, num_frames + row)
+            if path != ("env_id",) and not np.array_equal(before, after, equal_nan=after.dtype.kind == "f"):
                 return row, _describe(path, before, after, obs_space)
     for row, (i, j) in enumerate(zip(expected.env_id.tolist(), found.env_id.tolist(), strict=True)):
-        info, other = expected.end_of_episode_info.get(i), found.end_of_episode_info.get(j)
-        if not equal(info, other):
-            return row, f"end_of_episode_info is {other!r:.200} and was {info!r:.200}"
-    if metrics and not equal(expected.metrics, found.metrics):
+        was, now = expected.end_of_episode_info.get(i) or {}, found.end_of_episode_info.get(j) or {}
+        if not equal(was, now):
+            return row, f"end_of_episode_info is {now!r:.200} and was {was!r:.200}"
+    if len(expected) > 1 and not equal(expected.metrics, found.metrics):
         return 0, f"metrics are {found.metrics!r:.200} and were {expected.metrics!r:.200}"
-    return None
+    if expected.final is None or found.final is None:
+        return None if expected.final is found.final else (0, "one of them keeps no last observation of the episode")
+    last = difference(expected.final, found.final, obs_space)
+    if last is None:
+        return None
+    row = int(np.flatnonzero(found.env_id == found.final.env_id[last[0]])[0])
+    return row, f"in the last observation of the episode, {last[1]}"
 
 
-def _pairs(expected: VecObs, found: VecObs) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Yield the names of each column to compare, and the column of both batches."""
-    for name in ("done", "truncated", "reward"):
-        yield (name,), getattr(expected, name), getattr(found, name)
-    for name, buffer in expected.features.items():
-        yield ("features", name), buffer, found.features[name]
-    for name, mask in expected.action_masks.items():
-        other = found.action_masks[name]
-        yield ("action", name, "actors"), mask.actors, other.actors
-        if mask.actees is not None:
-            yield ("action", name, "actees"), mask.actees, other.actees
-        given = mask.mask if mask.mask is not None else other.mask
-        if given is not None:
-            width = given.size2()
-            yield ("action", name, "mask"), mask.spelled_out(width), other.spelled_out(width)
-    for name in expected.visible.keys() | found.visible.keys():
-        yield ("visible", name), _visible(expected, name), _visible(found, name)
-    for name, array in expected.arrays.items():
-        yield ("arrays", name), array, found.arrays[name]
+def _leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the columns of a tree with their names; rewards and ends come before features."""
+    if not isinstance(tree, Mapping):
+        yield path, tree
+        return
+    for name in sorted(tree, key=lambda name: isinstance(tree[name], Mapping)):
+        yield from _leaves(tree[name], (*path, name))
 
 
 def _describe(path: tuple[str, ...], was: NDArray[Any], now: NDArray[Any], obs_space: ObsSpace) -> str:
     """Describe the difference of one frame's part of a column."""
     branch, name = path[0], path[-1]
-    if branch == "arrays":
-        return f"the array {name!r} differs"
-    if was.ndim == 0:
-        return f"{name} is {now} and was {was}"
-    if branch != "features":
-        label = f"action {path[1]!r}: {name}" if branch == "action" else f"visible[{name!r}]"
-        before, after = (
-            np.array2string(rows[:, 0] if rows.shape[1] == 1 else rows, threshold=20) for rows in (was, now)
-        )
-        return f"{label}: {after} where {before} was".replace("\n", "")
-    if len(was) != len(now):
+    if branch == "features" and len(was) != len(now):
         return f"{len(now)} entities of type {name!r} are shown, and {len(was)} were"
-    entity = obs_space.entities.get(name)
-    features = obs_space.global_features if entity is None else entity.features
-    k, column = (int(place) for place in np.argwhere(was != now)[0])
-    owner = "global feature" if name == GLOBAL_ENTITY else f"entity {k} of type {name!r}: feature"
-    return f"{owner} {features[column]!r} is {now[k, column]} and was {was[k, column]}"
-
-
-def _final_difference(expected: VecObs, found: VecObs, obs_space: ObsSpace) -> tuple[int, str] | None:
-    """Compare final observations; the row is one of `found`, not of `found.final`."""
-    was, now = expected.final, found.final
-    if was is None or now is None:
-        assert was is now, "episodes ended alike, so final observations should be there alike"
-        return None
-    different = difference(was, now, obs_space, metrics=False)
-    if different is None:
-        return None
-    row, text = different
-    env_id = now.env_id[row]
-    return int(np.flatnonzero(found.env_id == env_id)[0]), f"in the last observation of the episode, {text}"
-
-
-def _visible(obs: VecObs, name: str) -> RaggedBuffer[np.bool_]:
-    features = obs.features[name]
-    everything = np.ones((len(features.values), 1), np.bool_)
-    return obs.visible.get(name, RaggedBuffer(everything, features.offsets))
+    if branch == "features":
+        entity = obs_space.entities.get(name)
+        features = obs_space.global_features if entity is None else entity.features
+        k, column = (int(place) for place in np.argwhere(was != now)[0])
+        owner = "global feature" if name == GLOBAL_ENTITY else f"entity {k} of type {name!r}: feature"
+        return f"{owner} {features[column]!r} is {now[k, column]} and was {was[k, column]}"
+    label = f"action {path[1]!r}: {name}" if branch == "action_masks" else " ".join(path)
+    return f"{label} is {now.squeeze().tolist()!r:.200} and was {was.squeeze().tolist()!r:.200}"
 
 
 def _rows(column: Any, row: int) -> NDArray[Any]:

@@ -41,7 +41,7 @@ class Description:
     draw: ClassVar[Callable[..., Mapping[str, Any]] | None] = None
 
     def __init__(self, **parameters: Any) -> None:
-        self.values = self.check_values(parameters)
+        self.values: Mapping[str, Value] = self.check_values(parameters)
 
     def __repr__(self) -> str:
         values = {**self.values, "max_steps": self.values["max_steps"] or None}

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.choices import check_actions
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, Metric, VecAction, VecActionMask, VecObs
 from entity_gym.compiled import runtime
@@ -117,6 +116,7 @@ class CompiledSlots(EnvSlots):
     """
 
     one_by_one: ClassVar[bool] = False
+    acts_at_once: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -224,14 +224,13 @@ class CompiledSlots(EnvSlots):
         """Observe the states of `ids` again, for example after they were written to."""
         self._run(self._callers[0], OBSERVE, ids)
 
-    def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
+    def check(self, actions: Mapping[str, VecAction], ids: EnvIds, shown: VecObs | None = None) -> None:
         arrays = self._arrays_of(actions, len(ids))
         if arrays is not None:
             report = self._run(self._callers[0], CHECK, ids, arrays)
             if report[runtime.FAULT] == runtime.NO_FAULT:
                 return
-        masks = self._collect(ids).action_masks
-        check_actions(actions, masks, self._reader.action_space, lambda row: self.where(int(ids[row])))
+        super().check(actions, ids, self._collect(ids))
         raise AssertionError(f"actions {actions!r:.200} were refused, though they were offered")
 
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
@@ -266,9 +265,7 @@ class CompiledSlots(EnvSlots):
 
     def render(self, i: int) -> NDArray[np.uint8]:
         draw = type(self.env).render
-        if draw is None:
-            raise NotImplementedError(f"{self.layout.name} does not implement render(s)")
-        return draw(Record(self.slots["record"][i]))
+        return super().render(i) if draw is None else draw(Record(self.slots["record"][i]))
 
     def draw(self, i: int) -> Mapping[str, Any] | None:
         draw = type(self.env).draw

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, rand_float
-from entity_gym.envs.drawing import BLUE, DARK, LINE, ORANGE, Image, canvas, disc, line, name_of, rectangle
+from entity_gym.envs.colours import BLUE
 
 GRAVITY = 9.8  # m/s²
 MASS_POLE = 0.1  # kg
@@ -91,24 +91,13 @@ class CartPole(CompiledEnvironment):
 
     def draw(s: Any) -> dict[str, Any]:
         """Hints for replays: the cart on its track, as high as its angle says; where the pole is upright it is in the middle."""
-        cart = {"position": ["position", "angle"], "shape": "square", "color": name_of(BLUE), "size": 0.3, "trail": 50}
+        cart = {"position": ["position", "angle"], "shape": "square", "color": BLUE, "size": 0.3, "trail": 50}
         return {
             "bounds": [-MAX_POSITION, -0.5, MAX_POSITION, 0.5],
             "grid": False,
             "y_up": True,
             "types": {"Cart": cart},
         }
-
-    def render(s: Any) -> Image:
-        """The track from -2.4 to 2.4 as a (121, 241, 3) image, 50 pixels to the metre; the pole is drawn at full length."""
-        image = canvas(241, 121)
-        line(image, (0, 100), (240, 100), LINE, 2)
-        x = 120 + 50 * float(s.position)
-        rectangle(image, x - 15, 90, 31, 16, DARK)
-        length = 50 * 2 * HALF_LENGTH
-        line(image, (x, 92), (x + length * math.sin(s.angle), 92 - length * math.cos(s.angle)), ORANGE, 5)
-        disc(image, x, 92, 3, BLUE)
-        return image
 
 
 class CartPoleV0(CartPole):

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import CompiledEnvironment, Entity, SelectEntity, kernel, rand_normal
-from entity_gym.envs import drawing
 from entity_gym.envs.checks import check_range
+from entity_gym.envs.colours import BLUE, RED
 
 MAX_CHERRIES = 128
-COLUMN, HEIGHT = 12, 160  # pixels of the picture
 
 
 class CherryPick(CompiledEnvironment):
@@ -82,25 +81,10 @@ class CherryPick(CompiledEnvironment):
         """Hints for replays."""
         return {
             "types": {
-                "Cherry": {"shape": "circle", "color": drawing.name_of(drawing.RED), "label": "{quality}"},
-                "Player": {"shape": "square", "color": drawing.name_of(drawing.BLUE)},
+                "Cherry": {"shape": "circle", "color": RED, "label": "{quality}"},
+                "Player": {"shape": "square", "color": BLUE},
             }
         }
-
-    def render(s: Any) -> drawing.Image:
-        """Draw a column for every cherry: upwards from the middle if its quality is positive, else downwards.
-
-        Returns:
-            (160, 12 num_cherries, 3) image; the half height stands for a quality of 3, and longer columns are cut.
-        """
-        image = drawing.canvas(COLUMN * s.num_cherries, HEIGHT)
-        middle = HEIGHT // 2
-        for i, quality in enumerate(s.quality[: s.cherries_left].tolist()):
-            length = min(abs(quality) / 3, 1.0) * (middle - 2)
-            top, colour = (middle - length, drawing.GREEN) if quality > 0 else (middle, drawing.RED)
-            drawing.rectangle(image, COLUMN * i + 2, top, COLUMN - 4, length, colour)
-        drawing.rectangle(image, 0, middle, image.shape[1], 1, drawing.LINE)
-        return image
 
 
 @kernel

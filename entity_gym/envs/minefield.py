@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, kernel, rand_float
-from entity_gym.envs import drawing
 from entity_gym.envs.checks import check_range
+from entity_gym.envs.colours import BLUE, DARK, GREEN
 
 MAX_MINES = 64
 SPEED, TURN = 3.0, math.pi / 8  # of one step
 REACH = 5.0  # distance at which a target is reached or a mine goes off
 SPACING = 15.0  # smallest distance between a mine and anything else at the start
-SIZE = 320  # pixels of the picture
 
 
 class Minefield(CompiledEnvironment):
@@ -123,12 +122,12 @@ class Minefield(CompiledEnvironment):
         half = float(s.width) / 2
         place = ["x_pos", "y_pos"]
         types: dict[str, dict[str, Any]] = {
-            "Mine": {"position": place, "shape": "circle", "color": drawing.name_of(drawing.DARK), "size": 2 * REACH},
-            "Target": {"position": place, "shape": "ring", "color": drawing.name_of(drawing.GREEN), "size": 2 * REACH},
+            "Mine": {"position": place, "shape": "circle", "color": DARK, "size": 2 * REACH},
+            "Target": {"position": place, "shape": "ring", "color": GREEN, "size": 2 * REACH},
             "Vehicle": {
                 "position": place,
                 "shape": "triangle",
-                "color": drawing.name_of(drawing.BLUE),
+                "color": BLUE,
                 "size": 8,
                 "angle": "direction",
                 "layer": 1,
@@ -138,26 +137,6 @@ class Minefield(CompiledEnvironment):
             return {"bounds": [-2 * half, -2 * half, 2 * half, 2 * half], "grid": False, "y_up": True, "types": types}
         types["Vehicle"]["trail"] = 200
         return {"bounds": [-half, -half, half, half], "grid": False, "y_up": True, "types": types}
-
-    def render(s: Any) -> drawing.Image:
-        """Draw the starting square and a margin: the vehicle is a blue wedge, the target green, mines are dark.
-
-        Discs are the places where something happens. A vehicle that has left the picture is not to be seen.
-
-        Returns:
-            (320, 320, 3) image.
-        """
-        image = drawing.canvas(SIZE, SIZE)
-        plane = drawing.Plane(-0.6 * s.width, 0.6 * s.width, SIZE)
-        reach = max(plane.pixels(REACH), 2.0)
-        drawing.disc(image, *plane.pixel(s.target_x, s.target_y), reach, drawing.GREEN)
-        for x, y in s.mine[: s.num_mines].tolist():
-            drawing.disc(image, *plane.pixel(x, y), reach, drawing.DARK)
-        x, y = plane.pixel(s.x, s.y)
-        corners = [(s.direction + turn, length) for turn, length in ((0.0, 10.0), (2.5, 8.0), (-2.5, 8.0))]
-        wedge = [(x + length * math.cos(angle), y - length * math.sin(angle)) for angle, length in corners]
-        drawing.polygon(image, wedge, drawing.BLUE)
-        return image
 
 
 @kernel

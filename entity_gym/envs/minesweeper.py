@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, SelectEntity, kernel, rand_int
-from entity_gym.envs import drawing
 from entity_gym.envs.checks import check_range
+from entity_gym.envs.colours import BLUE, DARK, RED
 
 CHOICES = ("x+1", "x-1", "y+1", "y-1", "Defuse Mines")
 DEFUSE = 4
 MOVES = np.array([[1, 0], [-1, 0], [0, 1], [0, -1], [0, 0]], np.int16)  # [dx, dy] of the choices
 MAX_MINES, MAX_ROBOTS, MAX_SIDE = 64, 16, 256
-BAR = 16  # pixels, height of the cannon's bar
 
 
 class MineSweeper(CompiledEnvironment):
@@ -155,46 +154,16 @@ class MineSweeper(CompiledEnvironment):
 
     def draw(s: Any) -> dict[str, Any]:
         """Hints for replays: the board, y = 0 at the bottom, and in it the mines under the robots."""
-        dark, blue = drawing.name_of(drawing.DARK), drawing.name_of(drawing.BLUE)
         return {
             "bounds": [0, 0, int(s.width) - 1, int(s.height) - 1],
             "grid": True,
             "y_up": True,
             "types": {
-                "Mine": {"position": ["x", "y"], "shape": "circle", "color": dark, "size": 0.8},
-                "Robot": {"position": ["x", "y"], "shape": "square", "color": blue, "size": 0.55, "layer": 1},
-                "Orbital Cannon": {
-                    "shape": "diamond",
-                    "color": drawing.name_of(drawing.RED),
-                    "label": "ready in {cooldown}",
-                },
+                "Mine": {"position": ["x", "y"], "shape": "circle", "color": DARK, "size": 0.8},
+                "Robot": {"position": ["x", "y"], "shape": "square", "color": BLUE, "size": 0.55, "layer": 1},
+                "Orbital Cannon": {"shape": "diamond", "color": RED, "label": "ready in {cooldown}"},
             },
         }
-
-    def render(s: Any) -> drawing.Image:
-        """Draw the board, y = 0 at the bottom, under a bar that fills up as the cannon gets ready.
-
-        Mines are dark discs, robots coloured squares with their entity index; robots in one cell share its square.
-
-        Returns:
-            (32 height + 17, 32 width + 1, 3) image.
-        """
-        board = drawing.grid(s.width, s.height)
-        for x, y in s.mine[: s.mines_left].tolist():
-            drawing.disc(drawing.cell(board, x, y), 15, 15, 13, drawing.DARK)
-        robots = s.robot[: s.robots_left].tolist()
-        for x, y in robots:
-            here = [i for i, robot in enumerate(robots) if robot == [x, y]]
-            cell = drawing.cell(board, x, y)
-            drawing.stripes(cell, 7, 7, 17, [drawing.PALETTE[i % 6] for i in here])  # a mine's rim stays in sight
-            for place, i in enumerate(here):
-                middle = 7 + 17 * (place + 0.5) / len(here) - 0.5
-                drawing.number(cell, middle, 15, s.mines_left + i, drawing.WHITE, scale=2 if len(here) == 1 else 1)
-        top = drawing.canvas(board.shape[1], BAR)
-        if s.orbital_cannon:
-            ready = 1 - s.cooldown / max(s.cooldown_period, 1)
-            drawing.bar(top, 1, 2, board.shape[1] - 2, BAR - 4, ready, drawing.RED if ready == 1 else drawing.ORANGE)
-        return np.concatenate([top, board])
 
 
 @kernel

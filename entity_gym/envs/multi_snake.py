@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, kernel, rand_int
-from entity_gym.envs import drawing
 from entity_gym.envs.checks import check_range
 from entity_gym.spaces import GLOBAL_ENTITY
 
@@ -182,7 +181,7 @@ class MultiSnake(CompiledEnvironment):
     def draw(s: Any) -> dict[str, Any]:
         """Hints for replays: the board, y = 0 at the bottom, in the colours of the snakes."""
         last = int(s.board_size) - 1
-        common = {"position": ["x", "y"], "color": drawing.name_of(drawing.PALETTE[0]), "color_by": "color"}
+        common = {"position": ["x", "y"], "color_by": "color"}
         return {
             "bounds": [0, 0, last, last],
             "grid": True,
@@ -194,25 +193,6 @@ class MultiSnake(CompiledEnvironment):
             },
         }
 
-    def render(s: Any) -> drawing.Image:
-        """Draw the board, y = 0 at the bottom: heads are squares with a white eye, food is round.
-
-        Returns:
-            (32 board_size + 1, 32 board_size + 1, 3) image.
-        """
-        board = drawing.grid(s.board_size, s.board_size)
-        for i in range(s.num_snakes):
-            colour = drawing.PALETTE[i]
-            first = i * s.max_snake_length
-            segments = s.segment[first : first + s.length[i]].tolist()
-            for x, y in segments:
-                drawing.rectangle(drawing.cell(board, x, y), 5, 5, 21, 21, colour)
-            head = drawing.cell(board, *segments[-1])
-            drawing.rectangle(head, 1, 1, 29, 29, colour)
-            drawing.disc(head, 15, 15, 5, drawing.WHITE)
-            drawing.disc(drawing.cell(board, *s.food[i].tolist()), 15, 15, 9, colour)
-        return board
-
     @staticmethod
     def num_players(values: Mapping[str, Any]) -> int:
         """How many players there are with these parameters (`values` of a description)."""
@@ -220,16 +200,7 @@ class MultiSnake(CompiledEnvironment):
 
     @staticmethod
     def players(values: Mapping[str, Any], entity_type: str, rows: ArrayLike) -> NDArray[np.int64]:
-        """Whose each entity is.
-
-        Args:
-            values: parameters, `values` of a description.
-            entity_type: any of the types; all of them have owners.
-            rows: (E, 3) features.
-
-        Returns:
-            (E,) players, from 0 on.
-        """
+        """Whose each entity is."""
         owners: NDArray[np.int64] = _colours(rows) // (values["num_snakes"] // values["num_players"])
         return owners
 
@@ -237,17 +208,7 @@ class MultiSnake(CompiledEnvironment):
     def seen_by(
         values: Mapping[str, Any], player: int | NDArray[np.int64], entity_type: str, rows: ArrayLike
     ) -> NDArray[np.float32]:
-        """The features with colours renumbered so that `player`'s own come first, and then those of the players after it.
-
-        Args:
-            values: parameters, `values` of a description.
-            player: from whose point of view; or (E,) one for each row.
-            entity_type: any of the types; `__global__` looks the same to everybody.
-            rows: (E, F) features, which stay as they are.
-
-        Returns:
-            (E, F) features.
-        """
+        """The features with colours renumbered so that `player`'s own come first, and then those of the players after it."""
         seen = np.array(rows, np.float32)
         if entity_type == GLOBAL_ENTITY:
             return seen

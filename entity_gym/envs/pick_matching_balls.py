@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import CompiledEnvironment, Entity, SelectEntity, kernel, rand_int
-from entity_gym.envs import drawing
 from entity_gym.envs.checks import check_range
+from entity_gym.envs.colours import BLUE, DARK
 
 MAX_BALLS, NUM_COLOURS, FEWEST = 64, 6, 3
-CELL = 32  # pixels
 
 
 class PickMatchingBalls(CompiledEnvironment):
@@ -108,23 +107,10 @@ class PickMatchingBalls(CompiledEnvironment):
 
     def draw(s: Any) -> dict[str, Any]:
         """Hints for replays: balls in their colours."""
-        ball = {"shape": "circle", "color": drawing.name_of(drawing.PALETTE[0])}
+        ball = {"shape": "circle", "color": BLUE}
         if not s.one_hot:
             ball |= {"color_by": "color0", "label": "{color0}"}
-        return {"types": {"Ball": ball, "Player": {"shape": "square", "color": drawing.name_of(drawing.DARK)}}}
-
-    def render(s: Any) -> drawing.Image:
-        """Draw the balls in a row; picked ones have a white middle.
-
-        Returns:
-            (32, 32 max_balls, 3) image.
-        """
-        image = drawing.canvas(CELL * s.max_balls, CELL)
-        for i in range(s.num_balls):
-            drawing.disc(image, CELL * i + 15.5, 15.5, 13, drawing.PALETTE[s.colour[i]])
-            if s.selected[i] == 1:
-                drawing.disc(image, CELL * i + 15.5, 15.5, 6, drawing.WHITE)
-        return image
+        return {"types": {"Ball": ball, "Player": {"shape": "square", "color": DARK}}}
 
 
 @kernel

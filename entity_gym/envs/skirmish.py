@@ -10,17 +10,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from entity_gym import spaces
 from entity_gym.compiled import Categorical, CompiledEnvironment, Continuous, Entity, SelectEntity, kernel
-from entity_gym.envs import drawing
 from entity_gym.envs.checks import check_range
+from entity_gym.envs.colours import GREY
 from entity_gym.envs.skirmish_battle import (
-    HEALER,
-    HEALTH,
     LARGEST_OBSTACLE,
     LONGEST_REACH,
     MAX_ARMY,
     MAX_OBSTACLES,
     MAX_UNITS,
-    MELEE,
     NOBODY,
     SMALLEST_OBSTACLE,
     SPACING,
@@ -42,10 +39,6 @@ NAN = float("nan")
 CHOICES = ("stay", "east", "north-east", "north", "north-west", "west", "south-west", "south", "south-east")
 FEATURES = ("x", "y", "health", "cooldown", spaces.Flag("team"), spaces.Flag("spotted"), spaces.Category("kind", 3))
 TEAM, SPOTTED, LEAD_TEAM = 4, 5, 2  # columns
-SIZE, BLOCK = 480, 4  # pixels of the picture, and of a block of fog
-TEAMS = (drawing.BLUE, drawing.RED)
-SHOTS = (*TEAMS, drawing.GREEN)
-FOG = (196, 192, 180)
 
 
 class Skirmish(CompiledEnvironment):
@@ -156,8 +149,6 @@ class Skirmish(CompiledEnvironment):
         ("taken", np.float64, (MAX_UNITS,)),
         ("promised", np.float64, (MAX_UNITS,)),  # by units of a script that have chosen before
         ("push", np.float64, (MAX_UNITS, 2)),
-        ("num_shots", np.int64),
-        ("shot", np.float64, (MAX_UNITS, 5)),  # [from x, y, to x, y, army or 2 for healing] of the last step
         *((name, np.float64) for name in ("reward_0", "reward_1", "score_0", "score_1")),
         *((name, np.int64) for name in ("won", "lost", "units_left", "enemies_left")),
     ]
@@ -186,7 +177,6 @@ class Skirmish(CompiledEnvironment):
         follow_leads(s)
         engage(s)
         s.ahead = balance(s)
-        s.num_shots = 0
         s.score_0 = 0.0
         s.score_1 = 0.0 if s.opponent == 0 else NAN
         s.won = 0
@@ -278,38 +268,11 @@ class Skirmish(CompiledEnvironment):
                 "Obstacle": {
                     "position": ["x", "y"],
                     "shape": "circle",
-                    "color": drawing.name_of(drawing.GREY),
+                    "color": GREY,
                     "size": SMALLEST_OBSTACLE + LARGEST_OBSTACLE,
                 },
             },
         }
-
-    def render(s: Any) -> drawing.Image:
-        """Draw the field: army 0 is blue, army 1 red; melee units are squares, ranged ones triangles, healers crosses.
-
-        The bar over a unit is its health. Lines are fire of the last step: of the army's colour, or green for healing. With a
-        scripted opponent, what army 0 does not see is dark, and enemies there are drawn small.
-
-        Returns:
-            (480, 480, 3) image.
-        """
-        image = drawing.canvas(SIZE, SIZE)
-        plane = drawing.Plane(-s.width / 2, s.width / 2, SIZE)
-        if s.opponent > 0:
-            _draw_fog(s, image)
-        for x, y, radius in s.obstacle[: s.obstacles_placed].tolist():
-            drawing.disc(image, *plane.pixel(x, y), plane.pixels(radius), drawing.GREY)
-        for x0, y0, x1, y1, colour in s.shot[: s.num_shots].tolist():
-            drawing.line(image, plane.pixel(x0, y0), plane.pixel(x1, y1), SHOTS[int(colour)], 2)
-        for i in range(s.left[0] + s.left[1]):
-            x, y = plane.pixel(float(s.x[i]), float(s.y[i]))
-            if i >= s.left[0] and s.opponent > 0 and not s.spotted[i]:
-                drawing.disc(image, x, y, 3, TEAMS[1])
-            else:
-                _draw_unit(image, x, y, int(s.kind[i]), TEAMS[int(i >= s.left[0])])
-                share = float(s.health[i] / HEALTH[s.kind[i]])
-                drawing.bar(image, round(x) - 7, round(y) - 13, 15, 3, share, drawing.GREEN, drawing.DARK)
-        return image
 
     @staticmethod
     def num_players(values: Mapping[str, Any]) -> int:
@@ -318,33 +281,14 @@ class Skirmish(CompiledEnvironment):
 
     @staticmethod
     def players(values: Mapping[str, Any], entity_type: str, rows: ArrayLike) -> NDArray[np.int64]:
-        """Return the player of each entity.
-
-        Args:
-            values: parameters, `values` of a description.
-            entity_type: `Unit`, as nothing else acts.
-            rows: (E, 7) features.
-
-        Returns:
-            (E,) players: 0 or 1.
-        """
+        """Return the player of each entity."""
         return np.asarray(rows)[:, TEAM].astype(np.int64)
 
     @staticmethod
     def seen_by(
         values: Mapping[str, Any], player: int | NDArray[np.int64], entity_type: str, rows: ArrayLike
     ) -> NDArray[np.float32]:
-        """The features with `team` 0 for `player`'s own units and lead and 1 for the others.
-
-        Args:
-            values: parameters, `values` of a description.
-            player: from whose point of view; or (E,) one for each row.
-            entity_type: any of the types.
-            rows: (E, F) features, which stay as they are.
-
-        Returns:
-            (E, F) features.
-        """
+        """The features with `team` 0 for `player`'s own units and lead and 1 for the others."""
         seen = np.array(rows, np.float32)
         if entity_type == "Unit":
             seen[:, TEAM] = seen[:, TEAM] != player
@@ -356,17 +300,7 @@ class Skirmish(CompiledEnvironment):
     def visible_to(
         values: Mapping[str, Any], player: int | NDArray[np.int64], entity_type: str, rows: ArrayLike
     ) -> NDArray[np.bool_]:
-        """Return which entities the policy of `player` sees: all but the other's lead, and its units that are not spotted.
-
-        Args:
-            values: parameters, `values` of a description.
-            player: from whose point of view; or (E,) one for each row.
-            entity_type: any of the types.
-            rows: (E, F) features as all players together see them.
-
-        Returns:
-            (E,) true for visible entities.
-        """
+        """Return which entities the policy of `player` sees: all but the other's lead, and its units that are not spotted."""
         features = np.asarray(rows)
         visible = np.ones(len(features), np.bool_)
         if entity_type == "Unit":
@@ -396,34 +330,3 @@ def score(s: Any) -> tuple[float, bool, bool]:
     s.score_0 += s.reward_0
     s.score_1 += s.reward_1
     return (0.0 if s.opponent == 0 else reward), over, False
-
-
-def _draw_unit(image: drawing.Image, x: float, y: float, kind: int, colour: drawing.Colour) -> None:
-    """Draw the shape of a kind, 13 pixels wide."""
-    if kind == MELEE:
-        drawing.rectangle(image, x - 6, y - 6, 13, 13, colour)
-    elif kind == HEALER:
-        drawing.rectangle(image, x - 2, y - 6, 5, 13, colour)
-        drawing.rectangle(image, x - 6, y - 2, 13, 5, colour)
-    else:
-        drawing.polygon(image, [(x, y - 7), (x - 7, y + 6), (x + 7, y + 6)], colour)
-
-
-def _draw_fog(s: Any, image: drawing.Image) -> None:
-    """Darken, block by block, what no unit of army 0 sees."""
-    blocks = SIZE // BLOCK
-    ticks = ((np.arange(blocks) + 0.5) / blocks - 0.5) * s.width
-    x, y = ticks[None, :], -ticks[:, None]
-    lit = np.zeros((blocks, blocks), np.bool_)
-    obstacles = s.obstacle[: s.obstacles_placed]
-    for unit_x, unit_y in zip(s.x[: s.left[0]].tolist(), s.y[: s.left[0]].tolist(), strict=True):
-        dx, dy = x - unit_x, y - unit_y
-        length2 = dx * dx + dy * dy
-        clear = length2 <= s.sight**2
-        for obstacle_x, obstacle_y, radius in obstacles.tolist():
-            to_x, to_y = obstacle_x - unit_x, obstacle_y - unit_y
-            along = np.clip((to_x * dx + to_y * dy) / np.maximum(length2, 1e-9), 0.0, 1.0)
-            clear &= (to_x - along * dx) ** 2 + (to_y - along * dy) ** 2 >= radius**2
-        lit |= clear
-    dark = ~np.repeat(np.repeat(lit, BLOCK, axis=0), BLOCK, axis=1)
-    image[dark] = FOG

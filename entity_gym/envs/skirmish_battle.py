@@ -234,7 +234,6 @@ def engage(s: Any) -> None:
 def fight(s: Any) -> None:
     """Units fire at their `aim`, healers first, and stand still. What is not needed any more is not fired: that unit moves."""
     total = s.left[0] + s.left[1]
-    s.num_shots = 0
     for i in range(total):
         s.given[i] = 0.0
         s.taken[i] = 0.0
@@ -242,7 +241,7 @@ def fight(s: Any) -> None:
         target = s.aim[i]
         if target != NOBODY and s.kind[i] == HEALER and s.health[target] + s.given[target] < HEALTH[s.kind[target]]:
             s.given[target] += POWER[HEALER]
-            fire(s, i, target)
+            fire(s, i)
         else:
             s.cooldown[i] = max(s.cooldown[i] - 1, 0)
     for i in range(total):
@@ -251,29 +250,17 @@ def fight(s: Any) -> None:
         target = s.aim[i]
         if target != NOBODY and s.kind[i] != HEALER and s.taken[target] < s.health[target]:
             s.taken[target] += POWER[s.kind[i]]
-            fire(s, i, target)
+            fire(s, i)
     for i in range(total):
         s.health[i] -= s.taken[i]
 
 
 @kernel
-def fire(s: Any, i: int, target: int) -> None:
-    """Unit i has fired: it reloads and stands still, and the picture shows it."""
+def fire(s: Any, i: int) -> None:
+    """Unit i has fired: it reloads and stands still."""
     s.cooldown[i] = PERIOD[s.kind[i]] - 1
     s.heading[i, 0] = 0.0
     s.heading[i, 1] = 0.0
-    note_shot(s, i, target)
-
-
-@kernel
-def note_shot(s: Any, i: int, target: int) -> None:
-    """Remember who fired where, for the picture."""
-    s.shot[s.num_shots, 0] = s.x[i]
-    s.shot[s.num_shots, 1] = s.y[i]
-    s.shot[s.num_shots, 2] = s.x[target]
-    s.shot[s.num_shots, 3] = s.y[target]
-    s.shot[s.num_shots, 4] = 2.0 if s.kind[i] == HEALER else army_of(s, i)
-    s.num_shots += 1
 
 
 @kernel

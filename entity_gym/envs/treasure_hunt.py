@@ -8,7 +8,7 @@ import numpy as np
 
 from entity_gym.compiled import CompiledEnvironment, Entity, GlobalCategorical, kernel, rand_int
 from entity_gym.envs.checks import check_range
-from entity_gym.envs.drawing import BLUE, DARK, LINE, ORANGE, Image, Plane, canvas, disc, line, name_of, rectangle
+from entity_gym.envs.colours import BLUE, DARK, ORANGE
 
 MOVES = ("up", "down", "left", "right")
 DX = (0, 0, -1, 1)
@@ -109,27 +109,11 @@ class TreasureHunt(CompiledEnvironment):
             "grid": True,
             "y_up": True,
             "types": {
-                "Trap": {"position": place, "shape": "cross", "color": name_of(DARK), "size": 0.7},
-                "Treasure": {"position": place, "shape": "circle", "color": name_of(ORANGE), "size": 0.6},
-                "__global__": {"position": place, "shape": "square", "color": name_of(BLUE), "size": 0.7, "layer": 1},
+                "Trap": {"position": place, "shape": "cross", "color": DARK, "size": 0.7},
+                "Treasure": {"position": place, "shape": "circle", "color": ORANGE, "size": 0.6},
+                "__global__": {"position": place, "shape": "square", "color": BLUE, "size": 0.7, "layer": 1},
             },
         }
-
-    def render(s: Any) -> Image:
-        """The whole grid as a (253, 253, 3) image: treasures are orange discs, traps dark crosses, the player is blue."""
-        plane = Plane(-BORDER - 0.5, BORDER + 0.5, 253)
-        image = canvas(plane.size, plane.size)
-        for edge in range(-BORDER, BORDER):
-            line(image, plane.pixel(edge + 0.5, plane.low), plane.pixel(edge + 0.5, plane.high), LINE)
-            line(image, plane.pixel(plane.low, edge + 0.5), plane.pixel(plane.high, edge + 0.5), LINE)
-        for x, y in s.trap[: s.num_traps].tolist():
-            line(image, plane.pixel(x - 0.3, y - 0.3), plane.pixel(x + 0.3, y + 0.3), DARK, 3)
-            line(image, plane.pixel(x - 0.3, y + 0.3), plane.pixel(x + 0.3, y - 0.3), DARK, 3)
-        for x, y in s.treasure[: s.treasures_left].tolist():
-            disc(image, *plane.pixel(x, y), 4, ORANGE)
-        x, y = plane.pixel(int(s.x), int(s.y))
-        rectangle(image, x - 3, y - 3, 7, 7, BLUE)
-        return image
 
 
 @kernel

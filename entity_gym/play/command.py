@@ -15,12 +15,14 @@ import argparse
 import random
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 
-from entity_gym.check.loading import Loaded, describe_error, load_environment, make_python, parse_settings
+from entity_gym.check.loading import describe_error, load_environment, parse_settings
 from entity_gym.errors import shortened
 from entity_gym.output import accept_all_characters
-from entity_gym.play.browser import INTERRUPTED, Policy, browse
-from entity_gym.play.session import Session
+from entity_gym.play.browser import INTERRUPTED, browse
+from entity_gym.play.game import Game, Policy
+from entity_gym.pools.source import EnvSource
 from entity_gym.replay.server import PageServer
 
 LARGEST_SEED = 1_000_000  # of random seeds: short enough to be typed again
@@ -31,27 +33,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     accept_all_characters()
     options = _parser().parse_args(argv)
     try:
-        found = load_environment(options.env, parse_settings(options.set))
+        source = load_environment(options.env, parse_settings(options.set))
     except ValueError as error:
         return usage_error(error)
     except Exception as error:
         return broken(error)
-    return run(found, options)
+    return run(source, options)
 
 
-def run(found: Loaded, options: argparse.Namespace, policy: Policy | None = None) -> int:
+def run(source: EnvSource, options: argparse.Namespace, policy: Policy | None = None) -> int:
     """Serve the game with the options of `add_options`, and return the exit code."""
     seed = random.SystemRandom().randrange(LARGEST_SEED) if options.seed is None else options.seed
-    name = getattr(found.source, "__name__", type(found.source).__name__)
     try:
-        session = Session(lambda: make_python(found.source, found.parameters), seed, name)
-        try:
-            server = PageServer({}, port=options.port)
-        except ValueError as error:
-            session.close()
-            return usage_error(error)
-        print(f"seed {seed}")
-        return browse(session, found.parameters, server, policy, options.open)
+        server = PageServer({}, port=options.port)
+    except ValueError as error:
+        return usage_error(error)
+    try:
+        with server, closing(Game(source, seed, policy)) as game:
+            print(f"seed {seed}")
+            return browse(game, server, options.open)
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:

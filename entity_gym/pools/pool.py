@@ -11,6 +11,8 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from enum import IntEnum
+from functools import partial
 from statistics import median
 from typing import Any, Literal, Self
 
@@ -22,36 +24,10 @@ from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import (
-    EnvIds,
-    EnvSlots,
-    SlotOptions,
-    check_num_envs,
-    run_serially,
-)
-from entity_gym.pools.source import EnvFactory, source_of
-from entity_gym.pools.source import EnvSource as EnvSource
-from entity_gym.pools.vec_env import (
-    EnvIdLike,
-    EnvInfo,
-    Status,
-    Statuses,
-    VecEnv,
-    check_batch_size,
-    check_env_id,
-    check_env_info,
-)
-from entity_gym.pools.workers import (
-    PATIENCE,
-    SerialWorkers,
-    Task,
-    ThreadWorkers,
-    Workers,
-    check_affinity,
-    check_num_threads,
-    numbers_of_workers,
-    usable_cores,
-)
+from entity_gym.pools.slots import EnvIds, EnvSlots, SlotOptions, check_num_envs, run_serially
+from entity_gym.pools.source import EnvFactory, as_source
+from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_batch_size, check_env_id, check_env_info
+from entity_gym.pools.workers import PATIENCE, Workers, check_affinity, check_num_threads, usable_cores
 from entity_gym.spaces import ObsSpace
 
 #: num_threads="auto" uses several threads where they step the environments at least so many times as fast as one.
@@ -60,12 +36,27 @@ _ROUNDS = 5
 _SECONDS_PER_ROUND = 0.02
 _SECONDS = 2.0  # after which no other round is begun
 
-_READY, _LOST, _OVER = int(Status.READY), int(Status.LOST), int(Status.OVER)
+
+class Status(IntEnum):
+    """The calls that an environment can take now."""
+
+    NEW = 0  # nothing but a reset: there was none yet
+    READY = 1
+    UNDER_WAY = 2  # nothing until it is received
+    LOST = 3  # nothing but a reset: what it showed was lost to an error
+    OVER = 4  # nothing but a reset: its episode has ended, and there is no autoreset
 
 
-def is_compiled(env: Any) -> bool:
-    """True for a compiled environment, its class or an instance with its parameters."""
-    return bool(getattr(env, "is_compiled", False))
+_NEW, _READY, _UNDER_WAY, _LOST, _OVER = map(
+    int, Status
+)  # NumPy takes plain numbers 5 times as fast as members of an enum
+
+_REFUSALS = {
+    Status.NEW: "{method} was called before reset",
+    Status.UNDER_WAY: "{method}: {where} is under way; recv it first",
+    Status.LOST: "{method}: what {where} showed last was lost to an error; call reset first",
+    Status.OVER: "{method}: the episode of {where} has ended, and there is no autoreset; step those that go on, or call reset",
+}
 
 
 class SlotVecEnv(VecEnv):
@@ -85,18 +76,20 @@ class SlotVecEnv(VecEnv):
         self, slots: EnvSlots, workers: Workers | None = None, *, batch_size: int | None = None, seed: int = 0
     ) -> None:
         self.slots = slots
-        self._workers = SerialWorkers() if workers is None else workers
+        self._workers = Workers() if workers is None else workers
+        self._closed = False
         try:
             self._batch_size = check_batch_size(batch_size, len(slots))
             slots.seed(seed)
         except ValueError:
-            self._workers.close()
+            self.close()
             raise
-        self._statuses = Statuses(len(slots), slots.where)
-        self._everyone: EnvIds = self._statuses.everyone
+        self._everyone: EnvIds = np.arange(len(slots), dtype=np.int64)
+        self._status = np.full(len(slots), _NEW, np.int8)  # (N,) a `Status` each
+        self._all_ready = np.full(len(slots), _READY, np.int8).tobytes()
+        self._shown: VecObs | None = None  # the last batch; slots that act at once check actions without it
         self._finished: deque[int] = deque()  # under way, and done: for `recv`, in this order
         self._waiting = 0  # under way, and not yet done
-        self._closed = False
 
     def obs_space(self) -> ObsSpace:
         return self.slots.obs_space
@@ -118,55 +111,66 @@ class SlotVecEnv(VecEnv):
             raise AttributeError(f"environments of {type(self.slots).__name__} are no Python objects")
         return self.slots.envs
 
-    def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
-        self.prepare_reset(seed, env_info)
-        return self.start(self._everyone)
+    def under_way(self) -> str:
+        return self.slots.under_way()
 
     def configure(self, env_info: EnvInfo) -> None:
         self._check_open()
         infos = check_env_info(env_info, len(self))
-        error = self._settle()
-        if error is not None:
-            raise error
+        self._settle()
         self.slots.configure(self._everyone, infos)
 
-    def under_way(self) -> str:
-        return self.slots.under_way()
+    # ---- together
 
-    def start(self, ids: EnvIds) -> VecObs:
-        """Start an episode in some environments, none of which is under way."""
-        return self._do_and_collect(ids, lambda lo, hi, worker: self.slots.reset(ids[lo:hi], worker))
+    def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
+        self._prepare_reset(seed, env_info)
+        ids, slots = self._everyone, self.slots
+        if self._workers.num_threads == 1:
+            slots.reset(ids)
+        else:
+            self._share(len(ids), lambda lo, hi, worker: slots.reset(ids[lo:hi], worker))
+        return self._collect(ids)
+
+    def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
+        self._check_open()
+        ids, slots = self._ready(env_id, "act"), self.slots
+        alone = self._workers.num_threads == 1
+        if alone and slots.acts_at_once:
+            self._mark(ids, _LOST)  # unless all goes well
+            obs = slots.act(actions, ids)
+            self._mark(ids, _READY)
+            if obs is not None:
+                self._mark_over(obs)
+                return obs
+        self._check(actions, ids)
+        self._mark(ids, _LOST)
+        if alone:
+            slots.step(actions, ids, 0, len(ids))
+        else:
+            self._share(len(ids), partial(slots.step, actions, ids))
+        return self._collect(ids)
+
+    def _share(self, n: int, do: Callable[[int, int, int], None]) -> None:
+        """Call do(lo, hi, worker) in all workers for their parts of 0 ... n - 1."""
+        parts = min(n, self._workers.num_threads)
+        self._workers.run(lambda k: do(n * k // parts, n * (k + 1) // parts, k), parts)
 
     def show(self, ids: EnvIds) -> VecObs:
         """Return the observations of some environments, none of which is under way."""
         return self.slots.collect(ids, self._workers.run)
 
-    def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
-        self._check_open()
-        ids = self._statuses.ready(env_id, "act")
-        if self._workers.num_workers == 1:
-            self._mark(ids, _LOST)  # unless all goes well
-            obs = self.slots.act(actions, ids)
-            self._mark(ids, _READY)
-            if obs is not None:
-                self._mark_over(obs)
-                return obs
-        self.slots.check(actions, ids)
-        return self._do_and_collect(ids, lambda lo, hi, worker: self.slots.step(actions, ids, lo, hi, worker))
-
     # ---- asynchronously
 
     def send(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> None:
         self._check_open()
-        ids = self._statuses.ready(env_id, "send")
-        self.slots.check(actions, ids)
-        slots = self.slots  # what the workers hold must not hold the pool
+        ids = self._ready(env_id, "send")
+        self._check(actions, ids)
         own = {name: buffer.clone() for name, buffer in actions.items()}  # the caller may write to theirs meanwhile
-        self._submit(ids, lambda lo, hi, worker: slots.step(own, ids, lo, hi, worker))
+        self._submit(ids, partial(self.slots.step, own, ids))
 
     def async_reset(self) -> None:
-        self.prepare_reset(None, None)
-        slots, ids = self.slots, self._everyone
+        self._prepare_reset(None, None)
+        slots, ids = self.slots, self._everyone  # what the workers hold must not hold the pool
         self._submit(ids, lambda lo, hi, worker: slots.reset(ids[lo:hi], worker))
 
     def recv(self) -> VecObs:
@@ -177,14 +181,55 @@ class SlotVecEnv(VecEnv):
                 f"{self._waiting + len(self._finished)} are under way: send them actions, or call async_reset"
             )
         while len(self._finished) < self._batch_size:
-            error = self._await_next()
+            ids, error = self._workers.next()
+            self._waiting -= len(ids)
+            self._note(ids, error)
             if error is not None:
                 raise error
         ids = np.array(sorted(self._finished.popleft() for _ in range(self._batch_size)), dtype=np.int64)
         self._mark(ids, _LOST)
         return self._collect(ids)
 
-    # ---- the rest
+    def _submit(self, ids: EnvIds, do: Callable[[int, int, int], None]) -> None:
+        """Have do(lo, hi, worker) called without waiting, so that ids[lo:hi] together are `ids`."""
+        n, num_shares = len(ids), max(1, self._workers.num_shares)
+        self._mark(ids, _UNDER_WAY)
+        self._waiting += n
+        if self.slots.one_by_one and self._batch_size < len(
+            self
+        ):  # an environment is always stepped by the same thread
+            for k, i in enumerate(ids.tolist()):
+                share = ((i + 1) * num_shares - 1) // len(self)
+                self._workers.submit(ids[k : k + 1], partial(do, k, k + 1), share)
+            return
+        parts = min(n, num_shares)
+        for k in range(parts):
+            lo, hi = n * k // parts, n * (k + 1) // parts
+            self._workers.submit(ids[lo:hi], partial(do, lo, hi), k)
+
+    def _note(self, ids: EnvIds, error: BaseException | None) -> None:
+        """Note that a task on these environments is done."""
+        if error is None:
+            self._finished.extend(ids.tolist())
+        else:
+            self._mark(ids, _LOST)
+
+    def _settle(self, *, forget: bool = False) -> None:
+        """Wait until everything under way is done, and raise the first error; `forget` it instead, with all that is done.
+
+        It does not rely on `_waiting`: Ctrl-C may have come between counting a task and submitting it, or before one was noted.
+        """
+        first = None
+        for ids, error in self._workers.drain() if self._waiting else ():
+            self._note(ids, error)
+            first = error if first is None else first
+        self._waiting = 0
+        if forget:
+            self._finished.clear()
+        elif first is not None:
+            raise first
+
+    # ---- drawing, saving, copying
 
     def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
         return [self.slots.render(i) for i in self._settled(env_ids)]
@@ -196,10 +241,8 @@ class SlotVecEnv(VecEnv):
         """The numbers of some environments, none of which is under way any more."""
         self._check_open()
         ids = [int(check_env_id([i], len(self))[0]) for i in env_ids]
-        if self._waiting and (self._statuses.of[ids] == Status.UNDER_WAY).any():
-            error = self._settle()
-            if error is not None:
-                raise error
+        if (self._status[ids] == _UNDER_WAY).any():
+            self._settle()
         return ids
 
     @property
@@ -207,27 +250,32 @@ class SlotVecEnv(VecEnv):
         return self.slots.can_save
 
     def state(self) -> dict[str, Any]:
-        self._settle_for("state")
+        self._settle_all("state")
         return self.slots.state()
 
     def load_state(self, state: Mapping[str, Any]) -> VecObs:
         self._check_open()
-        self._settle()
-        self._finished.clear()
-        self._statuses.of[:] = Status.LOST
+        self._settle(forget=True)
+        self._mark(self._everyone, _LOST)
         self.slots.load_state(state)
         return self._collect(self._everyone)
 
     def clone(self) -> Self:
-        self._settle_for("clone")
+        self._settle_all("clone")
         twin = copy.copy(self)
         twin.slots = self.slots.clone()
         twin._workers = self._workers.clone()
-        twin._statuses = Statuses(len(self), twin.slots.where)
-        twin._statuses.of[:] = self._statuses.of
-        twin._everyone = twin._statuses.everyone
+        twin._status = self._status.copy()
         twin._finished = self._finished.copy()
         return twin
+
+    def _settle_all(self, method: str) -> None:
+        """Wait until nothing is under way, for a `method` of environments that have all shown something."""
+        self._check_open()
+        self._settle()
+        lacking = np.isin(self._status, (_NEW, _LOST))
+        if lacking.any():
+            self._refuse(int(lacking.argmax()), method)
 
     def close(self) -> None:
         self._closed = True
@@ -240,102 +288,65 @@ class SlotVecEnv(VecEnv):
                 stacklevel=2,
             )
 
-    # ---- how it is done
+    # ---- what environments can take
 
-    def prepare_reset(self, seed: int | None, env_info: EnvInfo | None) -> None:
-        """Validate arguments, and apply seeds and parameters; episodes are started by `start`."""
+    def _prepare_reset(self, seed: int | None, env_info: EnvInfo | None) -> None:
+        """Validate arguments, and apply seeds and parameters."""
         self._check_open()
         infos = None if env_info is None else check_env_info(env_info, len(self))
-        self._settle()
-        self._finished.clear()
-        self._statuses.of[:] = Status.NEW
+        self._settle(forget=True)
+        self._mark(self._everyone, _NEW)
         if seed is not None:
             self.slots.seed(seed)
         if infos is not None:
             self.slots.configure(self._everyone, infos)
 
-    def _do_and_collect(self, ids: EnvIds, do: Callable[[int, int, int], None]) -> VecObs:
-        """Call do(lo, hi, worker) so that ids[lo:hi] together are `ids`, and return what these environments show then."""
-        n = len(ids)
-        parts = min(n, self._workers.num_workers)
-        self._mark(ids, _LOST)  # unless all goes well
-        self._workers.run(lambda worker: do(n * worker // parts, n * (worker + 1) // parts, worker), parts)
-        return self._collect(ids)
+    def _ready(self, env_id: EnvIdLike | None, method: str) -> EnvIds:
+        """Return the environments `env_id` (None: all), for a `method` that steps them.
+
+        Raises:
+            ValueError: unless they are there, named once, and can be stepped.
+        """
+        if env_id is None and self._status.tobytes() == self._all_ready:  # by far the quickest way to ask
+            return self._everyone
+        ids = self._everyone if env_id is None else check_env_id(env_id, len(self))
+        stopped = self._status[ids] != _READY
+        if stopped.any():
+            self._refuse(int(ids[stopped.argmax()]), method)
+        return ids
+
+    def _refuse(self, i: int, method: str) -> None:
+        raise ValueError(_REFUSALS[Status(self._status[i])].format(method=method, where=self.slots.where(i)))
+
+    def _check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
+        """Raise a ValueError unless the last observations of `ids` offered `actions`."""
+        shown = self._shown
+        self.slots.check(actions, ids, shown if shown is not None and np.array_equal(shown.env_id, ids) else None)
 
     def _collect(self, ids: EnvIds) -> VecObs:
-        """Return the observations of environments that are marked as lost; afterwards they are ready."""
+        """Return the observations of environments, which are ready from then on."""
         run = run_serially if self._waiting else self._workers.run  # workers may be busy for long
         obs = self.slots.collect(ids, run)
+        if not self.slots.acts_at_once:
+            self._shown = obs
         self._mark(ids, _READY)
         self._mark_over(obs)
         return obs
 
     def _mark(self, ids: EnvIds, status: int) -> None:
         if ids is self._everyone:
-            self._statuses.of.fill(status)
+            self._status.fill(status)
         else:
-            self._statuses.of[ids] = status
+            self._status[ids] = status
 
     def _mark_over(self, obs: VecObs) -> None:
         """Without autoreset: note whose episodes have ended."""
         if not self.slots.options.autoreset and obs.done.any():
-            self._statuses.of[obs.env_id[obs.done]] = _OVER
-
-    def _submit(self, ids: EnvIds, do: Callable[[int, int, int], None]) -> None:
-        """Have do(lo, hi, worker) called without waiting; `_await_next` waits."""
-        n, num_workers = len(ids), self._workers.num_workers
-        self._statuses.of[ids] = Status.UNDER_WAY
-        self._waiting += n
-        if self.slots.one_by_one:  # an environment is always stepped by the same worker
-            for k, i in enumerate(ids.tolist()):
-                self._workers.submit(_part(ids, do, k, k + 1), i * num_workers // len(self))
-            return
-        parts = min(n, num_workers)
-        for worker in range(parts):
-            self._workers.submit(_part(ids, do, n * worker // parts, n * (worker + 1) // parts), worker)
-
-    def _await_next(self) -> BaseException | None:
-        """Wait until something under way is done. Returns what it raised."""
-        ids, error = self._workers.next()
-        self._waiting -= len(ids)
-        self._note(ids, error)
-        return error
-
-    def _note(self, ids: EnvIds, error: BaseException | None) -> None:
-        """Note that a task on these environments is done."""
-        if error is None:
-            self._finished.extend(ids.tolist())
-        else:
-            self._statuses.of[ids] = Status.LOST
-
-    def _settle(self) -> BaseException | None:
-        """Wait until everything under way is done. Returns the first thing that was raised.
-
-        It does not rely on `_waiting`: Ctrl-C may have come between counting a task and submitting it, or before one was noted.
-        """
-        if not self._waiting:
-            return None
-        first = None
-        for ids, error in self._workers.drain():
-            self._note(ids, error)
-            first = error if first is None else first
-        self._waiting = 0
-        return first
-
-    def _settle_for(self, method: str) -> None:
-        self._check_open()
-        error = self._settle()
-        if error is not None:
-            raise error
-        self._statuses.check_all_shown(method)
+            self._status[obs.env_id[obs.done]] = _OVER
 
     def _check_open(self) -> None:
         if self._closed:
             raise ValueError("the pool is closed")
-
-
-def _part(ids: EnvIds, do: Callable[[int, int, int], None], lo: int, hi: int) -> Task:
-    return Task(ids[lo:hi], lambda worker: do(lo, hi, worker))
 
 
 class ThreadedVecEnv(SlotVecEnv):
@@ -393,20 +404,17 @@ class ThreadedVecEnv(SlotVecEnv):
             )
         asked = len(usable_cores()) if num_threads == "auto" else check_num_threads(num_threads)
         most = min(asked, num_envs)
-        num_workers = numbers_of_workers(most, background=background)
-        slots = source_of(env).make_slots(num_envs, replace(slot_options, num_workers=num_workers))
+        num_workers = most + 1 if most > 1 or background else 1
+        slots = as_source(env).make_slots(num_envs, replace(slot_options, num_workers=num_workers))
         self.num_threads, self.threads_report = most, f"num_threads={num_threads}"
         if num_threads == "auto":
             self.num_threads, reason = choose_num_threads(slots, most, seed)
             self.threads_report += f": {reason}"
         elif num_threads > most:
             self.threads_report += f": {most} are used, one for each environment"
-        super().__init__(
-            slots,
-            make_workers(self.num_threads, thread_affinity_offset, background=background),
-            batch_size=batch_size,
-            seed=seed,
-        )
+        num_shares = self.num_threads if self.num_threads > 1 or background else 0
+        workers = Workers(self.num_threads, num_shares, thread_affinity_offset)
+        super().__init__(slots, workers, batch_size=batch_size, seed=seed)
 
 
 class ListEnv(ThreadedVecEnv):
@@ -419,13 +427,6 @@ class ListEnv(ThreadedVecEnv):
 
     def __init__(self, env: EnvFactory, num_envs: int, seed: int = 0, **options: Any) -> None:
         super().__init__(env, num_envs, seed=seed, **options)
-
-
-def make_workers(num_threads: int, thread_affinity_offset: int = -1, *, background: bool = False) -> Workers:
-    """Workers of a pool with so many threads; one is the calling thread, but for steps sent to the background."""
-    if num_threads == 1 and not background:
-        return SerialWorkers()
-    return ThreadWorkers(num_threads, thread_affinity_offset)
 
 
 def choose_num_threads(slots: EnvSlots, most: int, seed: int) -> tuple[int, str]:
@@ -449,7 +450,7 @@ def choose_num_threads(slots: EnvSlots, most: int, seed: int) -> tuple[int, str]
         before = slots.state()
     except Exception as error:  # before its first reset an environment may have no state yet
         return 1, f"1 thread, since the environments have no state before they are reset: {error!r}"
-    threads = ThreadWorkers(most)
+    threads = Workers(most, most)
     try:
         one, many = _seconds_per_step(slots, threads, seed)
     finally:
@@ -464,7 +465,7 @@ def choose_num_threads(slots: EnvSlots, most: int, seed: int) -> tuple[int, str]
     return 1, f"1 thread, since {most} are {faster:.2f} times as fast, less than {WORTHWHILE}: {figures}"
 
 
-def _seconds_per_step(slots: EnvSlots, threads: ThreadWorkers, seed: int) -> tuple[float, float]:
+def _seconds_per_step(slots: EnvSlots, threads: Workers, seed: int) -> tuple[float, float]:
     """Measure a step of all environments with one thread, and with `threads`; choosing the actions is left out."""
     rng = np.random.default_rng(seed)
 
@@ -478,7 +479,7 @@ def _seconds_per_step(slots: EnvSlots, threads: ThreadWorkers, seed: int) -> tup
             seconds += time.perf_counter() - started
         return seconds / steps
 
-    pools = [SlotVecEnv(slots, workers, seed=seed) for workers in (SerialWorkers(), threads)]
+    pools = [SlotVecEnv(slots, workers, seed=seed) for workers in (Workers(), threads)]
     steps = []
     for pool in pools:
         play(pool, 1)  # compiles, and warms up

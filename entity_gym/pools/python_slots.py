@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import Action
-from entity_gym.actions.choices import ActionsOfEach, check_actions
+from entity_gym.actions.choices import ActionsOfEach
 from entity_gym.actions.reading import EntityID
-from entity_gym.batch.batching import batch_frames, batch_masks
-from entity_gym.batch.frame import Frame
+from entity_gym.batch.batching import batch_frames
+from entity_gym.batch.frame import EntityNumbers, Frame
 from entity_gym.batch.saving import observation_from_state, observation_to_state, plain_copy
-from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
+from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment, Observation
 from entity_gym.pools.slots import (
     EnvIds,
@@ -32,15 +31,6 @@ from entity_gym.pools.slots import (
 
 #: Fields of the observation after an episode's last step that the next episode's first observation takes over.
 _OF_A_STEP = ("reward", "truncated", "end_of_episode_info", "metrics", "player_rewards")
-
-
-class _Shown(NamedTuple):
-    """An observation and the frame that was read from it."""
-
-    obs: Observation
-    frame: Frame
-    elapsed: int  # steps of its episode
-    final: _Shown | None = None  # last observation of the episode that ended in the same step, if it is to be kept
 
 
 class PythonSlots(EnvSlots):
@@ -72,14 +62,16 @@ class PythonSlots(EnvSlots):
         )
         self._check_same_spaces()
         self._create_env = create_env
-        self._shown: list[_Shown | None] = [None] * num_envs
+        self._observations: list[Observation | None] = [None] * num_envs  # each slot's last one
+        self._frames: list[Frame | None] = [None] * num_envs  # read from it
+        self._elapsed = np.zeros(num_envs, np.int64)  # steps of its episode
+        # Environment -> the last observation of the episode that ended with its last step, if it is to be kept.
+        self._finals: dict[int, tuple[Observation, Frame, int]] = {}
         self._pending: list[dict[str, Any] | None] = [None] * num_envs  # parameters that wait for the next episode
         # Attributes that `Environment.configure` itself has set, with their values before: no `state()` knows of them.
         self._originals: list[dict[str, Any]] = [{} for _ in range(num_envs)]
-        # Numbers of the entities of the running episodes, by id; see `number_entities`.
-        self._numbers: list[dict[EntityID, int]] | None = [{} for _ in range(num_envs)] if options.entity_ids else None
+        self._numbers = [EntityNumbers() for _ in range(num_envs)]  # of the running episodes
         self._under_way: set[int] = set()  # environments whose own code is running
-        self._collected: tuple[list[_Shown], dict[str, VecActionMask]] = ([], {})
 
     def under_way(self) -> str:
         return ", ".join(map(self.where, sorted(self._under_way.copy()))) or super().under_way()
@@ -113,55 +105,54 @@ class PythonSlots(EnvSlots):
 
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
         for i in ids.tolist():
-            self._show(i, self._reset(i), 0)
-
-    def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
-        shown = self._shown_by(ids)
-        collected, masks = self._collected
-        if len(shown) != len(collected) or not all(map(operator.is_, shown, collected)):
-            masks = batch_masks([each.frame for each in shown], self._reader)
-        check_actions(actions, masks, self._reader.action_space, lambda k: self._reader.where(int(ids[k])))
+            self._finals.pop(i, None)
+            self._show(i, self._begin(i))
 
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         mine = ids[lo:hi].tolist()
-        told = ActionsOfEach(actions, lo, hi, self._reader.action_space)
-        before = self._shown_by(ids[lo:hi])
-        chosen = [told.of(k, each.frame.actions, each.frame.ids) for k, each in enumerate(before, start=lo)]
+        told = ActionsOfEach(actions, lo, hi, self.action_space)
+        chosen = []
+        for k, i in enumerate(mine, start=lo):
+            frame = self._frames[i]
+            assert frame is not None, "an environment has not been reset"
+            chosen.append(told.of(k, frame.actions, frame.ids))
+        self._elapsed[ids[lo:hi]] += 1
         # First all act, then all are read: taking turns with the environments' code is measurably slower.
         shown = []
-        for i, each, obs in zip(mine, before, self._act(mine, chosen), strict=True):
-            elapsed = each.elapsed + 1
-            if self._is_done(i, obs, "act"):
-                shown.append(self._end_of_episode(i, obs, elapsed))
-            else:
-                shown.append((obs, elapsed, None))
-        for i, (obs, elapsed, final) in zip(mine, shown, strict=True):
-            self._show(i, obs, elapsed, final)
+        for i, obs in zip(mine, self._act(mine, chosen), strict=True):
+            if self._finals:
+                self._finals.pop(i, None)
+            if type(obs) is not Observation or obs.done is not False:
+                obs = self._end_of_episode(i, obs)
+            shown.append(obs)
+        for i, obs in zip(mine, shown, strict=True):
+            self._show(i, obs)
 
     def _act(self, ids: list[int], actions: list[dict[str, Action]]) -> Iterable[Observation]:
         """Step the environments `ids`. Worlds elsewhere, which go on at the same time, override it: hand out, then gather."""
         return (self._call(i, self.envs[i].act, told) for i, told in zip(ids, actions, strict=True))
 
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
-        shown = self._shown_by(ids)
-        obs = self._pack(shown, ids.copy())
-        self._collected = shown, obs.action_masks
-        finals = {i: each.final for i, each in zip(ids.tolist(), shown, strict=True) if each.final is not None}
-        if finals:
-            obs.final = self._pack(list(finals.values()), np.array(list(finals), dtype=np.int64))
+        numbers = ids.tolist()
+        frames: Any = [self._frames[i] for i in numbers]
+        observations: Any = [self._observations[i] for i in numbers]
+        assert None not in frames, "an environment has not been reset"
+        obs = batch_frames(frames, observations, ids.copy(), self._elapsed[ids], self._reader)
+        kept = [i for i in numbers if i in self._finals] if self._finals else ()
+        if kept:
+            last, read, elapsed = zip(*(self._finals[i] for i in kept), strict=True)
+            obs.final = batch_frames(read, last, np.array(kept), np.array(elapsed), self._reader)
         return obs
 
-    def _pack(self, shown: Sequence[_Shown], ids: EnvIds) -> VecObs:
-        elapsed = np.array([each.elapsed for each in shown], dtype=np.int64)
-        return batch_frames([each.frame for each in shown], [each.obs for each in shown], ids, elapsed, self._reader)
-
     def render(self, i: int) -> NDArray[np.uint8]:
+        if type(self.envs[i]).render is Environment.render:
+            return super().render(i)
         image: NDArray[np.uint8] = self._call(i, self.envs[i].render)
         return image
 
     def world_ids(self, i: int) -> Sequence[EntityID | None] | None:
-        shown = self._shown[i]
-        return None if shown is None else shown.frame.ids
+        frame = self._frames[i]
+        return None if frame is None else frame.ids
 
     def draw(self, i: int) -> Mapping[str, Any] | None:
         hints: Mapping[str, Any] | None = self._call(i, self.envs[i].draw)
@@ -176,14 +167,14 @@ class PythonSlots(EnvSlots):
             # Copies: an environment may hand out its own arrays, and write its next step into them.
             "environments": [copy.deepcopy(self._call(i, env.state)) for i, env in enumerate(self.envs)],
             "random": [env.rng.bit_generator.state for env in self.envs],
-            "observations": [None if each is None else observation_to_state(each.obs) for each in self._shown],
-            "elapsed_step": np.array([0 if each is None else each.elapsed for each in self._shown], dtype=np.int64),
+            "observations": [None if obs is None else observation_to_state(obs) for obs in self._observations],
+            "elapsed_step": self._elapsed.copy(),
             "pending": copy.deepcopy(self._pending),
             "configured": [
                 {name: copy.deepcopy(getattr(env, name)) for name in originals}
                 for env, originals in zip(self.envs, self._originals, strict=True)
             ],
-            "numbers": [list(numbers) for numbers in self._numbers or [{}] * len(self)],  # in the order of the numbers
+            "numbers": [list(numbers) for numbers in self._numbers],  # in the order of the numbers
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -197,13 +188,13 @@ class PythonSlots(EnvSlots):
             self._configure(i, {**self._originals[i], **state.get("configured", nothing)[i]}, by_default=True)
             self._call(i, env.load_state, copy.deepcopy(state["environments"][i]))
             env.rng.bit_generator.state = state["random"][i]
-            if self._numbers is not None:
-                self._numbers[i] = {id_: k for k, id_ in enumerate(state.get("numbers", nothing)[i])}
-        elapsed = state.get("elapsed_step", np.zeros(len(self), np.int64))  # older states do not count steps
+            self._numbers[i] = EntityNumbers({id_: k for k, id_ in enumerate(state.get("numbers", nothing)[i])})
+        self._elapsed[:] = state.get("elapsed_step", 0)  # older states do not count steps
+        self._finals.clear()
         for i, saved in enumerate(state["observations"]):
-            self._shown[i] = None
+            self._observations[i] = self._frames[i] = None
             if saved is not None:
-                self._show(i, observation_from_state(saved), int(elapsed[i]), goes_on=True)
+                self._show(i, observation_from_state(saved))
         self._pending = copy.deepcopy(list(state["pending"]))
 
     def clone(self) -> PythonSlots:
@@ -216,9 +207,7 @@ class PythonSlots(EnvSlots):
         twin = self._another()
         check_distinct([*self.envs, *twin.envs], "create_env returned")
         twin.load_state(self.state())
-        for i, (mine, its) in enumerate(zip(self._shown, twin._shown, strict=True)):
-            if mine is not None and its is not None:
-                twin._shown[i] = its._replace(final=mine.final)
+        twin._finals = self._finals.copy()
         return twin
 
     def _another(self) -> PythonSlots:
@@ -235,25 +224,14 @@ class PythonSlots(EnvSlots):
         if errors:
             raise errors[0]
 
-    def _shown_by(self, ids: EnvIds) -> list[_Shown]:
-        shown = [self._shown[i] for i in ids.tolist()]
-        assert None not in shown, "an environment has not been reset"
-        return shown
+    def _show(self, i: int, obs: Observation) -> None:
+        """Read the observation that environment `i` shows from now on."""
+        is_last = not self.options.autoreset and bool(obs.done)
+        self._frames[i] = self._reader.read(obs, i, is_last=is_last, numbers=self._numbers[i])
+        self._observations[i] = obs
 
-    def _show(
-        self, i: int, obs: Observation, elapsed: int, final: _Shown | None = None, *, goes_on: bool = False
-    ) -> None:
-        """Read the observation of environment `i`; without `goes_on`, step 0 begins an episode."""
-        if elapsed == 0 and self._numbers is not None and not goes_on:
-            self._numbers[i] = {}
-        self._shown[i] = _Shown(
-            obs, self._read(i, obs, is_last=obs.done and not self.options.autoreset), elapsed, final
-        )
-
-    def _read(self, i: int, obs: Observation, *, is_last: bool) -> Frame:
-        return self._reader.read(obs, i, is_last=is_last, numbers=None if self._numbers is None else self._numbers[i])
-
-    def _reset(self, i: int) -> Observation:
+    def _begin(self, i: int) -> Observation:
+        """Start an episode, and return its first observation."""
         waiting, self._pending[i] = self._pending[i], None
         if waiting is not None:
             self._configure(i, waiting, by_default=type(self.envs[i]).configure is Environment.configure)
@@ -262,6 +240,8 @@ class PythonSlots(EnvSlots):
             raise ValueError(
                 f"{self.where(i)}: reset() returned one with done=True; expected an Observation that is not done"
             )
+        self._elapsed[i] = 0
+        self._numbers[i] = EntityNumbers()
         return first
 
     def _configure(self, i: int, parameters: Mapping[str, Any], *, by_default: bool) -> None:
@@ -293,23 +273,25 @@ class PythonSlots(EnvSlots):
                 )
         return bool(done)
 
-    def _end_of_episode(self, i: int, last: Observation, elapsed: int) -> tuple[Observation, int, _Shown | None]:
-        """Start the next episode, if there is autoreset.
+    def _end_of_episode(self, i: int, last: Any) -> Observation:
+        """Check the result of `act`; if it ends an episode, start the next one, unless there is no autoreset.
 
         Returns:
-            The observation to show and its step, and the last observation where it is to be kept.
+            The observation to show.
         """
+        if not self._is_done(i, last, "act"):
+            going: Observation = last
+            return going
         # Copies, since `reset` may write the next episode into the arrays and dictionaries of this one.
         own = {name: plain_copy(getattr(last, name)) for name in _OF_A_STEP}
-        last = replace(last, **own, targets=plain_copy(last.targets))
+        ended: Observation = replace(last, **own, targets=plain_copy(last.targets))
         if not self.options.autoreset:
-            return last, elapsed, None
-        final = None
+            return ended
         kept = self.options.final_observations
-        if kept == "all" or (kept == "truncated" and last.truncated):
-            final = _Shown(last, self._read(i, last, is_last=True).copy(), elapsed)
-        first = replace(self._reset(i), done=True, **own)
-        return first, 0, final
+        if kept == "all" or (kept == "truncated" and ended.truncated):
+            frame = self._reader.read(ended, i, is_last=True, numbers=self._numbers[i]).copy()
+            self._finals[i] = ended, frame, int(self._elapsed[i])
+        return replace(self._begin(i), done=True, **own)
 
     def _call(self, i: int, method: Callable[..., Any], *args: Any) -> Any:
         """Run an environment's own code; what it raises keeps its type and says which environment it was."""

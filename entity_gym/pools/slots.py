@@ -1,8 +1,8 @@
-"""Slots: N environments that can be stepped in any order; every pool is built on them.
+"""Slots: the places of N environments, each with what its environment last showed. Pools are built on them.
 
-Slots know how to step environments and to pack what they show. They know nothing of threads, batches that are under way or
-seeds of pools: that is `SlotVecEnv`. Because each slot remembers what its environment last showed, any of the environments
-can be stepped, in any order, in any number at once.
+Slots know how to step environments and to pack their observations. They know nothing of threads, steps that are under way or
+batches: that is `SlotVecEnv`. Because each slot remembers what its environment last showed, any of the environments can be
+stepped, in any order, in any number at once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
+from entity_gym.actions.choices import check_actions
 from entity_gym.actions.reading import EntityID
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.vec_obs import VecAction, VecObs
@@ -41,7 +42,6 @@ class SlotOptions:
             episode's reward, done, truncated, info and metrics. Otherwise the last observation itself is shown, which offers
             no actions, and the environment must be reset before it is stepped again.
         final_observations: which last observations are kept in `VecObs.final`; without autoreset, none.
-        entity_ids: fill in `VecObs.ids`, with -1 for entities without an id.
         compile: false runs a compiled environment's source as ordinary Python, with checks of array bounds.
         boundscheck: compile these checks in.
         num_workers: threads that may step the environments at the same time.
@@ -53,7 +53,6 @@ class SlotOptions:
     first_env: int = 0
     autoreset: bool = True
     final_observations: FinalObservations = "truncated"
-    entity_ids: bool = False
     compile: bool = True
     boundscheck: bool = False
     num_workers: int = 1
@@ -83,7 +82,7 @@ class EnvSlots(ABC):
     an episode nobody acts.
 
     Who calls what, and when: `reset` and `step` run in several threads at once, with different `worker`s and for environments
-    that are not the same. `check`, `collect` and `render` are called by the thread of worker 0, possibly while *other*
+    that are not the same. `check`, `act`, `collect` and `render` are called by the thread of worker 0, possibly while *other*
     environments are being stepped by workers 1, 2, ... Everything else is called while nothing is under way.
     What an environment raises keeps its type and message and gets a note with `where(i)`.
 
@@ -101,6 +100,8 @@ class EnvSlots(ABC):
     #: Whether steps that nobody waits for are best handed out one environment at a time (they are slow, and differ), rather
     #: than as one chunk for each worker (they take microseconds).
     one_by_one: ClassVar[bool]
+    #: Whether `act` is there: it checks, steps and packs in one go.
+    acts_at_once: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -161,27 +162,33 @@ class EnvSlots(ABC):
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
         """Start episodes. `worker` tells threads apart that do this at the same time: 0 <= worker < number of workers."""
 
-    @abstractmethod
-    def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
+    def check(self, actions: Mapping[str, VecAction], ids: EnvIds, shown: VecObs | None = None) -> None:
         """Check that `actions`, one sequence for each of `ids`, are ones that their last observations offered.
+
+        Args:
+            actions: action -> n sequences.
+            ids: of the environments to step.
+            shown: their last observations, if they are at hand.
 
         Raises:
             ValueError: naming the action, the environment, what was given and what was offered. Nothing has been stepped.
         """
+        masks = (self.collect(ids, run_serially) if shown is None else shown).action_masks
+        check_actions(actions, masks, self.action_space, lambda k: self.where(int(ids[k])))
 
     @abstractmethod
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         """Step the environments `ids[lo:hi]`. `actions` are for all of `ids`, and have been checked."""
 
     def act(self, actions: Mapping[str, VecAction], ids: EnvIds) -> VecObs | None:
-        """`check`, `step` and `collect` in one go, in the thread of worker 0, for slots that can.
+        """`check`, `step` and `collect` in one go, in the thread of worker 0, for slots that can: see `acts_at_once`.
 
-        Returns None if these cannot, or if the actions are not among those that were offered; then nothing has been stepped.
+        Returns None if the actions are not among those that were offered, or not known to be; then nothing has been stepped.
 
         Raises:
             ValueError: see `collect`.
         """
-        return None
+        raise NotImplementedError(f"{type(self).__name__} does not check, step and pack in one go")
 
     @abstractmethod
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
@@ -197,8 +204,17 @@ class EnvSlots(ABC):
         """
 
     def render(self, i: int) -> NDArray[np.uint8]:
-        """Draw environment `i` as a (height, width, 3) image."""
-        raise NotImplementedError(f"{self._reader.environment} does not implement render()")
+        """Draw environment `i` as a (height, width, 3) image: by its hints (`draw`), unless it has a picture of its own.
+
+        Raises:
+            NotImplementedError: it has neither.
+        """
+        from entity_gym.replay.picture import draw_frame
+
+        hints = self.draw(i)
+        if hints is None:
+            raise NotImplementedError(f"{self._reader.environment} implements neither render() nor draw()")
+        return draw_frame(self.collect(np.array([i]), run_serially), hints, self.obs_space, self.where(i))
 
     def draw(self, i: int) -> Mapping[str, Any] | None:
         """Return how environment `i` wants its running episode to be drawn, as the world says it; None: it does not say."""

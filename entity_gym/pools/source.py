@@ -27,7 +27,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 class EnvSource(ABC):
     """Environments of one kind with their parameters.
 
-    Compiled environments are sources, and so are the environments of other libraries, programs and languages. `source_of`
+    Compiled environments are sources, and so are the environments of other libraries, programs and languages. `as_source`
     makes a source of everything else that makes environments.
 
     Attributes:
@@ -35,28 +35,31 @@ class EnvSource(ABC):
         values: the parameters that have a value, defaults included.
         takes_others: whether there are parameters besides `names`.
         entities, actions: what a compiled environment declares: the most entities of each type, and actors of each action.
-        reward_threshold: mean episodic reward at which the environment counts as solved.
     """
 
     is_compiled: ClassVar[bool] = False
     values: Mapping[str, Any] = _NONE
     takes_others: bool = False
-    entities: Mapping[str, Any] = _NONE
-    actions: Mapping[str, Any] = _NONE
-    reward_threshold: float | None = None
+    entities: ClassVar[Mapping[str, Any]] = _NONE
+    actions: ClassVar[Mapping[str, Any]] = _NONE
 
     @functools.cached_property
-    def __name__(self) -> str:
+    def name(self) -> str:
         """The name in messages."""
         return type(self).__name__
 
     def __str__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.given().items())
-        return self.__name__ + (f"({given})" if given else "")
+        return self.name + (f"({given})" if given else "")
 
     def given(self) -> Mapping[str, Any]:
         """Return the parameters that replace defaults."""
         return _NONE
+
+    @property
+    def world(self) -> Any:
+        """Where the world says how it is played: its `reward_threshold`, and the functions of its players."""
+        return self
 
     @functools.cached_property
     def names(self) -> list[str]:
@@ -70,7 +73,7 @@ class EnvSource(ABC):
             ValueError: there is no such parameter, it cannot have this value, or another one has no value.
         """
         if given:
-            raise ValueError(f"{self.__name__} takes no parameters; {dict(given)} was given")
+            raise ValueError(f"{self.name} takes no parameters; {dict(given)} was given")
         return self
 
     @abstractmethod
@@ -106,37 +109,40 @@ class PythonSource(EnvSource):
 
     def __init__(self, create: Callable[..., Any], given: Mapping[str, Any] = _NONE) -> None:
         partial = create if isinstance(create, functools.partial) else functools.partial(create)
-        self.function, self._args, self._given = partial.func, partial.args, {**partial.keywords, **given}
-        self.__name__ = str(getattr(self.function, "__name__", type(self.function).__name__))
-        every = signature_of(self.function).parameters.values()
+        self._function, self._args, self._given = partial.func, partial.args, {**partial.keywords, **given}
+        self.name = str(getattr(self._function, "__name__", type(self._function).__name__))
+        every = signature_of(self._function).parameters.values()
         named = [each for each in every if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
         named = [each for each in named if each.name not in self._of_pools]
         self.names = [each.name for each in named]
         self.takes_others = any(each.kind == each.VAR_KEYWORD for each in every)
         defaults = {each.name: each.default for each in named if each.default is not each.empty}
         self.values = {**defaults, **dict(zip(self.names, self._args, strict=False)), **self._given}
-        self.reward_threshold = getattr(self.function, "reward_threshold", None)
 
     def __repr__(self) -> str:
-        return repr(self.function)
+        return repr(self._function)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (functools.partial(self.function, *self._args), self._given)  # without defaults
+        return type(self), (functools.partial(self._function, *self._args), self._given)  # without defaults
 
     def given(self) -> Mapping[str, Any]:
         return self._given
 
+    @property
+    def world(self) -> Any:
+        return self._function
+
     def with_values(self, given: Mapping[str, Any]) -> Self:
-        bound = type(self)(functools.partial(self.function, *self._args), {**self._given, **given})
+        bound = type(self)(functools.partial(self._function, *self._args), {**self._given, **given})
         unknown = [name for name in given if name not in self.names and not self.takes_others]
         missing = [name for name in self.names if name not in bound.values]
         if unknown or missing:
             wrong = f"there is no parameter {unknown[0]!r}" if unknown else f"the parameter {missing[0]!r} has no value"
-            raise ValueError(f"{self.__name__}{signature_of(self.function)} does not take {bound._given}: {wrong}")
+            raise ValueError(f"{self.name}{signature_of(self._function)} does not take {bound._given}: {wrong}")
         return bound
 
     def as_environment(self) -> Environment:
-        return checked(self.function(*self._args, **own_values(self._given)))
+        return checked(self._function(*self._args, **own_values(self._given)))
 
 
 class SlotsSource(PythonSource):
@@ -146,13 +152,13 @@ class SlotsSource(PythonSource):
 
     def as_environment(self) -> Environment:
         raise ValueError(
-            f"{self.__name__} is a class of EnvSlots, which is many environments at once; give an Environment or a "
+            f"{self.name} is a class of EnvSlots, which is many environments at once; give an Environment or a "
             "CompiledEnvironment"
         )
 
     def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> EnvSlots:
         check_num_envs(num_envs)
-        slots: EnvSlots = self.function(num_envs, options, **own_values(self._given))
+        slots: EnvSlots = self._function(num_envs, options, **own_values(self._given))
         return slots
 
 
@@ -163,7 +169,7 @@ EnvFactory: TypeAlias = (
 )
 
 
-def source_of(given: Any) -> EnvSource:
+def as_source(given: Any) -> EnvSource:
     """Return the source of the environments that `given` makes.
 
     Raises:

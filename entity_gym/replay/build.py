@@ -18,7 +18,7 @@ from entity_gym.actions import ActionSpace
 from entity_gym.actions.kind import DECIMALS
 from entity_gym.actions.reading import EntityID, Offer
 from entity_gym.batch.decimals import to_decimals
-from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from entity_gym.replay.page import FORMAT, VERSION
 from entity_gym.spaces import GLOBAL_ENTITY, Category, FeatureKind, ObsSpace
 
@@ -67,7 +67,7 @@ def build_view(
         obs: N frames.
         row: number of the frame among them.
         obs_space: of the world.
-        ids: of the frame's entities, by entity index; None: they have none.
+        ids: of the frame's entities, by entity index; None: the numbers in `obs.ids`.
     """
     view: dict[str, Any] = {"features": {}, "globals": None, "value": None, "actions": {}, "attention": None}
     texts: dict[str, list[str]] = {}
@@ -76,7 +76,11 @@ def build_view(
     for name in obs_space.entities:
         rows = obs.features[name][row].values
         view["features"][name] = to_decimals(rows)
-        of_type = [] if ids is None else list(ids[first : first + len(rows)])
+        if ids is not None:
+            of_type = list(ids[first : first + len(rows)])
+        else:
+            numbers = obs.ids[name][row].values[:, 0].tolist() if name in obs.ids else []
+            of_type = [None if each < 0 else each for each in numbers]
         if any(each is not None for each in of_type):
             texts[name] = ["" if each is None else str(each)[:LONGEST_TEXT] for each in of_type]
         if name in obs.visible and not (flags := obs.visible[name][row].values[:, 0]).all():
@@ -109,22 +113,24 @@ def build_decisions(
     """
     found = {}
     for name, space in action_space.items():
-        mask = obs.action_masks[name]
-        actors = mask.actors[row].values[:, 0]
-        if not len(actors):
+        offer = offer_of(obs.action_masks[name], row)
+        if not len(offer.actors):
             continue
-        actees = None if mask.actees is None else mask.actees[row].values[:, 0]
-        is_open = None
-        if mask.mask is not None:
-            is_open = mask.mask[row].values.reshape(len(actors), -1)
         values = actions[name][row].values
-        decisions = space.decisions_for_replay(
-            Offer(actors, actees, is_open), values, None if logits is None else logits[name]
-        )
+        known = None if logits is None else logits.get(name)
+        decisions = space.decisions_for_replay(offer, values, known)
         if entropies is not None:
             decisions["entropy"] = to_decimals(entropies[name])
         found[name] = decisions
     return found
+
+
+def offer_of(mask: VecActionMask, row: int) -> Offer:
+    """Return who may do what in a frame."""
+    actors = mask.actors[row].values[:, 0]
+    actees = None if mask.actees is None else mask.actees[row].values[:, 0]
+    is_open = None if mask.mask is None else mask.mask[row].values.reshape(len(actors), -1)
+    return Offer(actors, actees, is_open)
 
 
 def build_attention(weights: NDArray[np.floating[Any]], num_entities: int) -> dict[str, Any]:

@@ -39,9 +39,10 @@ class ObsBatch:
     num_frames: int
     features: dict[str, RaggedTensor]  # entity type -> B sequences of (number of entities, F) float32, in index order
     action_masks: dict[str, ActionMask]
-    visible: dict[str, RaggedTensor] = field(
-        default_factory=dict
-    )  # types that hide something: B sequences of (n, 1) bool
+    #: Types that hide something: B sequences of (n, 1) bool.
+    visible: dict[str, RaggedTensor] = field(default_factory=dict)
+    #: Types with ids: B sequences of (n, 1) int64, numbers that stay with an entity for the whole episode; -1 without an id.
+    ids: dict[str, RaggedTensor] = field(default_factory=dict)
 
     @staticmethod
     def from_vec_obs(obs: VecObs, device: torch.device | str = "cpu") -> ObsBatch:
@@ -68,7 +69,8 @@ class ObsBatch:
             action_masks={
                 name: cat_masks([batch.action_masks[name] for batch in batches], cat) for name in first.action_masks
             },
-            visible=_cat_visible(batches, cat),
+            visible=_cat_optional([batch.visible for batch in batches], True, batches, cat),
+            ids=_cat_optional([batch.ids for batch in batches], -1, batches, cat),
         )
 
     def __len__(self) -> int:
@@ -85,6 +87,7 @@ class ObsBatch:
             features={name: gather(ragged) for name, ragged in self.features.items()},
             action_masks={name: mask.gather(gather) for name, mask in self.action_masks.items()},
             visible={name: gather(ragged) for name, ragged in self.visible.items()},
+            ids={name: gather(ragged) for name, ragged in self.ids.items()},
         )
 
     def map(self, change: Change) -> ObsBatch:
@@ -101,6 +104,7 @@ class ObsBatch:
             features={name: ragged.map(once) for name, ragged in self.features.items()},
             action_masks={name: mask.map(once) for name, mask in self.action_masks.items()},
             visible={name: ragged.map(once) for name, ragged in self.visible.items()},
+            ids={name: ragged.map(once) for name, ragged in self.ids.items()},
         )
 
     def tensors(self) -> list[Tensor]:
@@ -125,7 +129,7 @@ class ObsBatch:
     @property
     def offsets(self) -> list[Tensor]:
         """Offsets of everything ragged, which `split` needs in its `Cuts`."""
-        ragged = [*self.features.values(), *self.visible.values()]
+        ragged = [*self.features.values(), *self.visible.values(), *self.ids.values()]
         of_masks = [each for mask in self.action_masks.values() for each in mask.offsets]
         return [*(each.offsets for each in ragged), *of_masks]
 
@@ -134,12 +138,14 @@ class ObsBatch:
         features = {name: cuts(each) for name, each in self.features.items()}
         masks = {name: mask.split(cuts) for name, mask in self.action_masks.items()}
         visible = {name: cuts(each) for name, each in self.visible.items()}
+        ids = {name: cuts(each) for name, each in self.ids.items()}
         return [
             ObsBatch(
                 num_frames=size,
                 features={name: parts[i] for name, parts in features.items()},
                 action_masks={name: parts[i] for name, parts in masks.items()},
                 visible={name: parts[i] for name, parts in visible.items()},
+                ids={name: parts[i] for name, parts in ids.items()},
             )
             for i, size in enumerate(cuts.sizes)
         ]
@@ -159,6 +165,14 @@ class ObsBatch:
     def frames(self) -> Frames:
         """The frames of the batch: its tokens, and which of them are hidden."""
         return Frames.of_types(self.features, self.visible, self.num_frames, self.device)
+
+    @cached_property
+    def token_ids(self) -> Tensor:
+        """(E,) int64, the id of each token; -1 for entities without one."""
+        ids = torch.full((self.num_tokens,), -1, dtype=torch.int64, device=self.device)
+        for name, ragged in self.ids.items():
+            ids[self.frames.positions[name]] = ragged.values[:, 0]
+        return ids
 
     @cached_property
     def action_tokens(self) -> dict[str, ActionTokens]:
@@ -207,6 +221,7 @@ def _batch_of(obs: VecObs, tensor_of: Callable[[NDArray[Any]], Tensor]) -> ObsBa
         features={name: ragged(buffer) for name, buffer in obs.features.items()},
         action_masks=masks,
         visible={name: ragged(buffer) for name, buffer in obs.visible.items()},
+        ids={name: ragged(buffer) for name, buffer in obs.ids.items()},
     )
 
 
@@ -222,16 +237,21 @@ class _Sharing:
         return self._found[id(array)]
 
 
-def _cat_visible(batches: Sequence[ObsBatch], cat: Cat) -> dict[str, RaggedTensor]:
-    visible = {}
-    for name in dict.fromkeys(name for batch in batches for name in batch.visible):
+def _cat_optional(
+    columns: Sequence[Mapping[str, RaggedTensor]], missing: bool | int, batches: Sequence[ObsBatch], cat: Cat
+) -> dict[str, RaggedTensor]:
+    """Concatenate a column by entity type; `missing` stands for each entity of types that a batch leaves out."""
+    joined = {}
+    for name in dict.fromkeys(name for column in columns for name in column):
         parts = []
-        for batch in batches:
+        for column, batch in zip(columns, batches, strict=True):
             values, offsets = batch.features[name]
-            all_visible = RaggedTensor(values.new_ones(len(values), 1, dtype=torch.bool), offsets)
-            parts.append(batch.visible.get(name, all_visible))
-        visible[name] = cat(parts)
-    return visible
+            if name in column:
+                parts.append(column[name])
+            else:
+                parts.append(RaggedTensor(torch.full((len(values), 1), missing, device=values.device), offsets))
+        joined[name] = cat(parts)
+    return joined
 
 
 def actions_to_tensors(actions: Mapping[str, VecAction], device: torch.device | str = "cpu") -> dict[str, RaggedTensor]:

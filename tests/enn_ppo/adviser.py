@@ -13,7 +13,7 @@ from enn_ppo.checkpoints.policy import CPU
 from enn_ppo.eval.policy import Policy
 from enn_ppo.play import advice
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.play.browser import Advice
+from entity_gym.play.game import Advice
 from rogue_net import RogueNet
 
 

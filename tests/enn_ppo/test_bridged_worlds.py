@@ -17,6 +17,7 @@ from enn_ppo.play import main as play  # noqa: E402
 from enn_ppo.settings.command_line.cli import run_eval, run_train  # noqa: E402
 from enn_ppo.settings.config import EnvConfig, RolloutConfig, TrainConfig  # noqa: E402
 from enn_ppo.training.environment import bind_environment  # noqa: E402
+from enn_ppo.training.sampling import make_pools  # noqa: E402
 from tests.entity_gym.pools.test_sources import Emptying  # noqa: E402
 
 TINY = (
@@ -144,7 +145,7 @@ def test_a_view_in_a_file_is_kept_with_the_checkpoint() -> None:
     saved = bind_environment(
         load_checkpoint(Path("a")).config["env"] and EnvConfig(**load_checkpoint(Path("a")).config["env"])
     )
-    assert list(saved.create().obs_space().entities) == ["Place", "Clock"]
+    assert list(saved.source.as_environment().obs_space().entities) == ["Place", "Clock"]
     assert run_eval(lambda config: evaluate(config), ["checkpoint=a", "episodes=2"]) == 0
 
 
@@ -194,13 +195,13 @@ class Emptied(gymnasium.Wrapper):  # type: ignore[misc, name-defined]
 
 def test_every_environment_gets_a_copy_of_the_lists_in_env_kwargs() -> None:
     config = EnvConfig(api="gymnasium", id=f"{__name__}:Emptied", kwargs={"limits": [1]})
-    with bind_environment(config).make_vec_env(RolloutConfig(num_envs=3), seed=0) as pool:
+    with make_pools(bind_environment(config), RolloutConfig(num_envs=3), 0)[0] as pool:
         assert len(pool.reset()) == 3
     assert config.kwargs == {"limits": [1]}
 
 
 def test_every_python_environment_gets_a_copy_of_the_lists_in_env_kwargs() -> None:
     config = EnvConfig(kwargs={"weights": [1.0], "options": {"inner": {"weight": 2.0}}})
-    with bind_environment(config, Emptying).make_vec_env(RolloutConfig(num_envs=3), seed=0) as pool:
+    with make_pools(bind_environment(config, Emptying), RolloutConfig(num_envs=3), 0)[0] as pool:
         assert len(pool.reset()) == 3
     assert config.kwargs == {"weights": [1.0], "options": {"inner": {"weight": 2.0}}}

@@ -17,9 +17,8 @@ from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.play import main
 from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.play.browser import Advice, _Game
-from entity_gym.play.session import Session
-from entity_gym.replay.server import PageServer
+from entity_gym.play.game import Advice, Game
+from entity_gym.pools.pool import ListEnv
 from rogue_net import ObsBatch, RogueNet
 from tests.enn_ppo.adviser import adviser
 from tests.enn_ppo.worlds import tiny_config
@@ -42,7 +41,7 @@ def net(run_dir: str) -> RogueNet:
 @pytest.fixture
 def obs() -> VecObs:
     """The walker stands at x = 1, where it cannot go left, nor look at the right wall."""
-    return Session(lambda: broken.Walk(5), 11, "Walk").vec_obs()
+    return ListEnv(lambda: broken.Walk(5), 1, 11).reset()
 
 
 def probabilities(advice: Advice, action: str) -> NDArray[np.float32]:
@@ -97,9 +96,8 @@ def game(run_dir: str, *arguments: str) -> dict[str, Any]:
     """What the page of `main` shows at first: the view of the only step."""
     replays = []
 
-    def shown(session: Session, settings: Any, server: PageServer, policy: Any, is_opened: bool) -> int:
-        server.close()
-        replays.append(_Game(session, settings, policy).replay)
+    def shown(game: Game, server: Any, is_opened: bool) -> int:
+        replays.append(game.replay)
         return 130
 
     with pytest.MonkeyPatch.context() as patch:

@@ -188,6 +188,8 @@ def test_frames_hold_what_was_there_at_their_step() -> None:
     assert gathered.features["Item"].lengths.tolist() == [0, 3, 0, 1, 0]
     assert gathered.features["Wall"].lengths.tolist() == [0, 0, 1, 2, 1]
     assert gathered.features["Wall"].values.flatten().tolist() == [7, 8, 9, 10]
+    # items have ids, walls none, and stand behind the items of their frame
+    assert gathered.token_ids.tolist() == [0, 1, 2, -1, 0, -1, -1, -1]
     for per_actor in (rollout.frames.actions["Switch"], rollout.frames.log_probs["Switch"]):
         assert per_actor.gather(of_first).lengths.tolist() == [0, 2, 0, 1, 0]
         assert per_actor.lengths[1::2].tolist() == [1] * 5

@@ -58,7 +58,9 @@ def settings(run: Path, section: str, **changes: Any) -> None:
 
 
 def named_code(run: Path) -> None:
-    (run.parent / "stranger.py").write_text("import os\nfrom entity_gym.envs.xor import Xor\nos.environ['RAN'] = '1'\n")
+    (run.parent / "stranger.py").write_text(
+        "import os\nfrom entity_gym.envs.toys import Xor\nos.environ['RAN'] = '1'\n"
+    )
     settings(run, "env", id="stranger:Xor")
 
 

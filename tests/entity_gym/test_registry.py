@@ -11,7 +11,7 @@ import pytest
 from entity_gym import registry
 from entity_gym.actions.choices import random_actions
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.pool import ThreadedVecEnv
+from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import bind, list_envs, make, make_spec, register
@@ -96,8 +96,8 @@ def test_a_class_a_description_and_its_place_make_the_same() -> None:
 
 
 def test_a_class_or_a_function_is_found_in_its_module(module: str) -> None:
-    assert bind(f"{module}:Meadow").__name__ == "Meadow"
-    assert bind(f"{module}:make").__name__ == "make"
+    assert bind(f"{module}:Meadow").name == "Meadow"
+    assert bind(f"{module}:make").name == "make"
 
 
 def test_environments_of_other_libraries_are_found_by_their_prefix() -> None:
@@ -174,6 +174,7 @@ def test_a_python_environments_keywords_are_looked_at_too() -> None:
 
 def test_episodes_are_truncated_after_max_episode_steps() -> None:
     with make("MultiArmedBandit", max_episode_steps=2, compile=False) as pool:
+        assert isinstance(pool, SlotVecEnv) and not pool.slots.options.compile
         ends = [obs.truncated.tolist() for obs in play_together(pool, 4)]
     assert ends == [[False], [False], [True], [False], [True]]
 

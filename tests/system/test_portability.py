@@ -120,7 +120,7 @@ def test_nothing_needs_what_other_systems_lack(program: str, tmp_path: Path) -> 
         "enn_ppo.train --help",
         "enn_ppo.train env=custom env.id=odd_world:World rollout.num_envs=4 rollout.steps=8 optim.batch_size=32 run_dir=a"
         " total_timesteps=64",
-        "entity_gym.check odd_world:World --quick",
+        "entity_gym.check odd_world:World --steps 50",
     ],
 )
 def test_a_console_without_these_characters_shows_others_instead(command: str, tmp_path: Path) -> None:

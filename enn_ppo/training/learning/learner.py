@@ -33,7 +33,7 @@ from enn_ppo.training.tracking.counts import Played, merge_played, summarize
 from enn_ppo.training.tracking.logger import Row
 from entity_gym.actions import ActionSpace
 from entity_gym.compiled import CompiledEnvironment
-from entity_gym.pools.pool import EnvSource
+from entity_gym.pools.source import EnvSource
 from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch, RogueNet
 from rogue_net.kernels.select import say_once, uses_program, why_no_program

@@ -36,7 +36,6 @@ from entity_gym.actions import (
     SelectEntityAction,
     SelectEntityActionMask,
 )
-from entity_gym.actions.choices import check_actions
 from entity_gym.batch.batching import check_features
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
@@ -201,7 +200,7 @@ class GymFactory(EnvSource):
             options = options._replace(view=load_view(options.view))
         self._options = options
         self._wrappers = load_wrappers(wrappers)
-        self.__name__ = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
+        self.name = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
         self._instances: list[Any] | None = None
         self._make: Callable[[], Any] | None = None
         if isinstance(env, str):
@@ -230,7 +229,7 @@ class GymFactory(EnvSource):
         num_envs: int,
         options: SlotOptions = SlotOptions(),
     ) -> EnvSlots:
-        """Make slots of several environments; arguments as in `EnvSlots`. All entities have the id -1."""
+        """Make slots of several environments; arguments as in `EnvSlots`."""
         check_num_envs(num_envs)
         envs = self._made(options.first_env, num_envs)
         try:
@@ -255,7 +254,7 @@ class GymFactory(EnvSource):
                 else:
                     envs.append(self._make())
                     envs[-1] = wrapped(envs[-1], self._wrappers)
-            check_distinct(envs, f"{self.__name__} returned")
+            check_distinct(envs, f"{self.name} returned")
         except BaseException:
             if self._make is not None:
                 _close(envs)
@@ -702,7 +701,6 @@ class GymSlots(EnvSlots):
         # environment -> report on the episode that ended with the last step
         self._infos: dict[int, Mapping[str, Any]] = {}
         self._finals: dict[int, tuple[VecObs, int]] = {}  # environment -> last observations, and its row there
-        self._collected: tuple[EnvIds, dict[str, VecActionMask]] | None = None
 
     def seed(self, seed: int) -> None:
         check_seed(seed)
@@ -716,18 +714,11 @@ class GymSlots(EnvSlots):
             self.worlds[i].configure(info)
 
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
-        self._collected = None
         self._begin(ids)
         self._reward[ids], self._done[ids], self._truncated[ids] = 0, False, False
         self._forget(ids)
 
-    def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
-        collected = self._collected  # a worker that steps other environments may forget it meanwhile
-        masks = collected[1] if collected is not None and np.array_equal(collected[0], ids) else self._read(ids)[1]
-        check_actions(actions, masks, self._reader.action_space, lambda k: self.where(int(ids[k])))
-
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
-        self._collected = None
         mine = ids[lo:hi]
         chosen: dict[str, NDArray[Any]] = {}
         for name, space in self._actions.action_space.items():
@@ -763,7 +754,6 @@ class GymSlots(EnvSlots):
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
         obs = self._pack(ids)
         obs.final = self._final(ids)
-        self._collected = ids.copy(), obs.action_masks
         return obs
 
     def render(self, i: int) -> NDArray[np.uint8]:
@@ -818,10 +808,6 @@ class GymSlots(EnvSlots):
     def _pack(self, ids: EnvIds, *, last: bool = False) -> VecObs:
         """Return what the environments show; `last`: the last observations of their episodes, in which nobody acts."""
         features, masks = self._read(ids, last=last)
-        unknown = {
-            name: RaggedBuffer(np.full((features[name].items(), 1), -1, np.int64), features[name].offsets)
-            for name in (self._reader.widths if self.options.entity_ids else ())
-        }
         return VecObs(
             features=features,
             action_masks=masks,
@@ -830,7 +816,6 @@ class GymSlots(EnvSlots):
             truncated=self._truncated[ids],
             env_id=ids.copy(),
             elapsed_step=self._elapsed[ids],
-            ids=unknown,
             end_of_episode_info={i: self._infos[i] for i in ids.tolist() if self._infos.get(i)},
         )
 

@@ -5,35 +5,32 @@
     pool = from_pettingzoo(make_my_game, groups={"player": [["red_*"], ["blue_*"]]})  # two sides of one group
 
 The agents of a group are entities of one type, with the same features and actions, so they share what the network learns.
-By default the group is the agent's name without the number at the end: "adversary_0" and "adversary_1" are both `adversary`.
-`groups` sets other groups: one for all agents (`{"agent": "*"}`) if their spaces are the same, or one for each. The observation
-of an agent, fixed numbers however nested, is the features of its entity. The entity exists from the agent's first observation to
-the last one before the agent ends, and acts in each of them.
+An agent's observation, fixed numbers however nested, is the features of its entity, which exists from the agent's first
+observation to the last one before the agent ends, and acts in each of them.
 
 The reward is the sum over all agents, and an episode ends when the last agent does. It is truncated if some agents did not
 terminate but were truncated; then the last observation shows these.
 
-All agents are in one frame, so each acts on the observations of all: that suits a team. Groups that play against each other
-are players (`entity_gym.pools.players`): with `self_play`, or with `opponent` in evaluation, each sees the features of its own
-agents, of the others only that they exist, and gets the rewards of its own agents. `SeatedVecEnv` does the same in Python.
-
-A group may have several sides, lists of agents inside the list of the group: each side is a player. Sides share the entity
-type, the actions and the weights; the category `side` tells them apart, and each player sees its own as 0.
+All agents are in one frame, so each acts on the observations of all: that suits a team. Groups, and the sides of a group, are
+players (`entity_gym.pools.players`): where these play against each other, each sees the features of its own agents, of the
+others only that they exist, and gets the rewards of its own agents.
 
 In AEC environments agents take turns: one step of the pool is the turn of one agent, which alone acts, and the flag `turn` says
 which. Rewards arrive with the step that earns them, for all agents. Without `groups`, every agent is a side of its own, of one
 group if their spaces are the same. AEC environments whose agents can act at the same time are converted to parallel ones.
 
-`info["action_mask"]` and `observation["action_mask"]` close choices; an agent without an open choice does not act, and the
-environment gets its first choice.
+Masks (`entity_gym.bridges.masks`) close choices. An agent without an open choice does not act: the environment gets its first.
 
 Shapes: n agents, E entities, F features, R numbers of an observation.
 """
 
 from __future__ import annotations
 
-import math
+import difflib
+import importlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -41,35 +38,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionMask, ActionSpace
-from entity_gym.bridges.gymnasium.actions import warn_of_masks
 from entity_gym.bridges.gymnasium.observations import AGENT
-from entity_gym.bridges.incoming import Executor, make_pool
-from entity_gym.bridges.pettingzoo.finding import constructor_of
-from entity_gym.bridges.pettingzoo.groups import (
-    ACTION_MASK,
-    AgentID,
-    Group,
-    Groups,
-    check_groups,
-    default_group,
-    name_of,
-    place_of,
-    side_each,
-    sides_of,
-)
+from entity_gym.bridges.incoming import Constructor, Executor, make_pool, naming_extras
+from entity_gym.bridges.pettingzoo.groups import AgentID, Group, Groups, Sides, name_of, place_of, read_groups
 from entity_gym.bridges.pettingzoo.turns import TakingTurns, as_parallel
 from entity_gym.bridges.views.view import View, load_view
 from entity_gym.bridges.wrappers import Wrapper, load_wrappers, wrapped
 from entity_gym.environment import Environment, Observation
-from entity_gym.errors import NoPictureError, nearest, warn_caller
+from entity_gym.errors import NoPictureError, nearest
 from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.source import EnvSource
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import LARGEST_FLOAT32, ObsSpace
-
-#: A warning comes after so many steps in which the rewards of a player's agents were not 0 and cancelled, from the first on.
-CANCELLED = 5
-
 
 # ---- for users
 
@@ -83,22 +63,43 @@ def from_pettingzoo(
     *,
     num_workers: int | None = None,
     final_observations: FinalObservations = "truncated",
-    groups: Groups | None = None,
-    view: str | Path | Mapping[str, Any] | View | None = None,
-    wrappers: Sequence[str | Wrapper] = (),
-    **kwargs: Any,
+    **options: Any,
 ) -> VecEnv:
     """Make a pool of parallel or AEC environments.
 
     Args:
-        env: a function or class that makes an environment, "package.module:function", or an id of PettingZoo such as
-            "butterfly/knights_archers_zombies-v11", or "package:id" such as "mpe2:simple_spread_v3".
+        env: as in `pettingzoo_worlds`.
         num_envs: as in `from_gymnasium`.
         seed: environment i is reset with `seed=seed + i`.
         executor: as in `from_gymnasium`.
         autoreset: as in `from_gymnasium`.
         num_workers: as in `from_gymnasium`.
         final_observations: as in `from_gymnasium`.
+        options: the other arguments of `pettingzoo_worlds`.
+
+    Returns:
+        A pool; `reset(env_info=...)` gives each environment its `options`.
+
+    Raises:
+        ValueError: for arguments that are not allowed, or an environment whose spaces have no form as entities.
+        ImportError: naming what to install.
+    """
+    factory = pettingzoo_worlds(env, **options)
+    return make_pool(factory, num_envs, seed, executor, autoreset, num_workers, final_observations)
+
+
+def pettingzoo_worlds(
+    env: str | Callable[..., Any],
+    groups: Mapping[str, str | Sequence[str | Sequence[str]]] | None = None,
+    view: str | Path | Mapping[str, Any] | View | None = None,
+    wrappers: Sequence[str | Wrapper] = (),
+    **kwargs: Any,
+) -> PettingZooFactory:
+    """Return a factory of parallel or AEC environments that every pool takes.
+
+    Args:
+        env: a function or class that makes an environment, "package.module:function", or an id of PettingZoo such as
+            "butterfly/knights_archers_zombies-v11", or "package:module" such as "mpe2:simple_spread_v3".
         groups: group -> its agents, names or patterns such as "prey_*", or a list of these for each side of the group; an agent
             is in the first group that fits. None: groups are names without the number at the end; of agents that take turns,
             each is a side of its own.
@@ -109,74 +110,61 @@ def from_pettingzoo(
         wrappers: as in `from_gymnasium`.
         kwargs: arguments of `env`.
 
-    Returns:
-        A pool; `reset(env_info=...)` gives each environment its `options`.
-
     Raises:
-        ValueError: for arguments that are not allowed, or an environment whose spaces have no form as entities.
+        ValueError: for arguments that are not allowed.
         ImportError: naming what to install.
     """
-    factory = PettingZooFactory(env, groups, view, wrappers, **kwargs)
-    return make_pool(factory, num_envs, seed, executor, autoreset, num_workers, final_observations)
-
-
-def pettingzoo_worlds(env: str | Callable[..., Any], **kwargs: Any) -> PettingZooFactory:
-    """Return a factory that every pool takes; arguments as in `from_pettingzoo`, without the pool's."""
-    return PettingZooFactory(env, **kwargs)
+    return PettingZooFactory(env, groups, view, wrappers, **kwargs)
 
 
 class PettingZooFactory(EnvSource):
-    """Makes entity environments, for pools and the trainer. The players of that world are the sides of all groups."""
+    """Makes entity environments, for pools and the trainer. The players of that world are the sides of all groups.
+
+    Arguments as in `pettingzoo_worlds`.
+    """
 
     player_parameters: tuple[str, ...] = ()  # no parameter decides which agent is in which group
 
     def __init__(
-        self,
-        env: Any,
-        groups: Groups | None = None,
-        view: str | Path | Mapping[str, Any] | View | None = None,
-        wrappers: Sequence[str | Wrapper] = (),
-        **kwargs: Any,
+        self, env: Any, groups: Any = None, view: Any = None, wrappers: Sequence[str | Wrapper] = (), **kwargs: Any
     ) -> None:
-        self._make = constructor_of(env, kwargs)
-        self.__name__ = self._make.name
-        self._groups = check_groups(groups)
+        self._make = _constructor(env, kwargs)
+        self.name = self._make.name
+        self._groups, self._wrappers = read_groups(groups), load_wrappers(wrappers)
         self._view = None if view is None else load_view(view)
-        self._wrappers = load_wrappers(wrappers)
-        self._first: PettingZooEnvironment | None = None  # the last that was made, for what is known of all
+        self._sides: dict[str, Sides] = {}  # of the first environment that was made, which are those of all
 
     def as_environment(self) -> PettingZooEnvironment:
-        self._first = PettingZooEnvironment(wrapped(self._make(), self._wrappers), self._groups, self._view)
-        return self._first
+        env = PettingZooEnvironment(wrapped(self._make(), self._wrappers), self._groups, self._view)
+        self._sides = self._sides or {name: group.sides for name, group in env.groups.items()}
+        return env
 
     @property
     def players_hint(self) -> str:
         """The end of the message that this world has one player: how to name several."""
-        world = self._known()
-        ((name, group),) = world.groups.items()
-        return f": to say who plays against whom, set env.kwargs.groups={example_of_sides(name, list(group.side))}"
+        ((name, sides),) = self._known().items()
+        return f": to say who plays against whom, set env.kwargs.groups={sides.example(name)}"
 
     def num_players(self, values: Mapping[str, Any]) -> int:
         """Return the number of sides of all groups."""
-        return len(self._known().player_names)
+        return sum(len(sides.players) for sides in self._known().values())
 
     def players(self, values: Mapping[str, Any], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return (E,) the player that each of these entities belongs to; those that belong to nobody are the first's."""
-        group = self._known().groups.get(entity_type)
-        return np.zeros(len(rows), np.int64) if group is None else group.players_of(rows)
+        sides = self._known().get(entity_type)
+        return np.zeros(len(rows), np.int64) if sides is None else sides.players_of(rows)
 
     def seen_by(
         self, values: Mapping[str, Any], player: NDArray[np.int64], entity_type: str, rows: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return (E, F) the features as `Group.seen_by` has them; entities that are no agents look alike to all players."""
-        group = self._known().groups.get(entity_type)
-        return rows if group is None else group.seen_by(player, rows)
+        """Return (E, F) the features as `Sides.seen_by` has them; entities that are no agents look alike to all players."""
+        sides = self._known().get(entity_type)
+        return rows if sides is None else sides.seen_by(player, rows)
 
-    def _known(self) -> PettingZooEnvironment:
-        if self._first is None:
+    def _known(self) -> dict[str, Sides]:
+        if not self._sides:
             self.as_environment().close()
-        assert self._first is not None
-        return self._first
+        return self._sides
 
 
 # ---- one environment
@@ -191,8 +179,8 @@ class PettingZooEnvironment(Environment):
 
     Args:
         env: closed with this object.
-        groups: as in `from_pettingzoo`.
-        view: as in `from_pettingzoo`.
+        groups: as in `pettingzoo_worlds`.
+        view: as in `pettingzoo_worlds`.
 
     Attributes:
         groups: name -> group; with a view, one of all agents.
@@ -202,38 +190,51 @@ class PettingZooEnvironment(Environment):
         ValueError: if it is no such environment, or its spaces have no form as entities.
     """
 
-    def __init__(self, env: Any, groups: Groups | None = None, view: View | None = None) -> None:
+    def __init__(self, env: Any, groups: Any = None, view: View | None = None) -> None:
         self.env, self.unwrapped = as_parallel(env), getattr(env, "unwrapped", env)
+        self._turns = self.env if isinstance(self.env, TakingTurns) else None
+        self._close, self._render = getattr(env, "close", None), getattr(env, "render", None)
         self.display_name = str(getattr(env, "metadata", {}).get("name", type(env).__name__))  # by messages of pools
-        self.view = view
         self.groups: dict[str, Group] = {}
         self._group: dict[AgentID, Group] = {}  # of every agent seen so far
-        first = list(self._first_agents())
-        self._num_agents = len(first)
-        self._asked = check_groups(groups)
+        if getattr(self.env, "possible_agents", None) is None:
+            self.env.reset()
+            first = list(self.env.agents)
+        else:
+            first = list(self.env.possible_agents)
+        if not first:
+            raise ValueError(f"{self.display_name} has no agents: possible_agents is empty")
+        self._view, self._num_agents = view, len(first)
+        self._asked = read_groups(groups)
         if view is not None:
-            self._asked = self._groups_of_view(view, first)
-        elif self._asked is None and isinstance(self.env, TakingTurns):
+            actor = view.actor or AGENT
+            if self._asked is None:
+                self._asked = {actor: [[escape(name_of(agent))] for agent in first] if self._turns else [["*"]]}
+            elif list(self._asked) != [actor]:
+                raise ValueError(
+                    f"groups has {', '.join(map(repr, self._asked))}, and {view.name} has all agents in one group: name its "
+                    f"sides, such as {{{actor}: [[{name_of(first[0])}], [{name_of(first[-1])}]]}}, or give no groups"
+                )
+        elif self._asked is None and self._turns:
             self._asked = self._groups_of_game(first)
         for agent in first:
-            self._learn(agent)
-        for name in self._asked or ():
-            if name not in self.groups:
-                raise ValueError(f"groups has {name!r}, which fits none of the agents {list(self._group)}")
-            if empty := set(self.groups[name].players) - set(self.groups[name].side.values()):
+            self._join(agent)
+        for name, sides in (self._asked or {}).items():
+            filled = set(self.groups[name].sides.side.values()) if name in self.groups else set()
+            if empty := set(range(len(sides))) - filled:
                 raise ValueError(f"side {min(empty)} of the group {name!r} fits none of the agents {list(self._group)}")
         self.player_names: list[str] = []
         for name, group in self.groups.items():
-            num_before, num_sides = len(self.player_names), len(group.players)
-            group.players = range(num_before, num_before + num_sides)
+            start, num_sides = len(self.player_names), len(group.sides.players)
+            group.sides.players = range(start, start + num_sides)
             self.player_names += [f"{name}.{side}" for side in range(num_sides)] if num_sides > 1 else [name]
         entities = {name: group.entity for name, group in self.groups.items()}
-        reader = next(iter(self.groups.values())).reader
-        self._obs_space = (
-            ObsSpace(entities)
-            if reader is None
-            else ObsSpace({**reader.obs_space.entities, **entities}, reader.obs_space.global_features)
-        )
+        self._reader = next(iter(self.groups.values())).reader
+        if self._reader is None:
+            self._obs_space = ObsSpace(entities)
+        else:
+            seen = self._reader.obs_space
+            self._obs_space = ObsSpace({**seen.entities, **entities}, seen.global_features)
         self._action_space: dict[str, ActionSpace] = {}
         for group in self.groups.values():
             self._action_space |= group.action_space
@@ -241,15 +242,11 @@ class PettingZooEnvironment(Environment):
         self._options: dict[str, Any] = {}
         self._agents: list[AgentID] = []  # those that are shown, and act next unless they take turns
         self._scores: dict[AgentID, float] = {}
-        self._watched: set[int] = set()  # players whose rewards have always cancelled, of which no warning was given
-        self._times_cancelled = [0] * len(self.player_names)
-        self._seeks_masks = True  # until the first step
 
     @property
     def left_out(self) -> list[str]:
         """Names of the numbers of an agent's observation that a view shows nowhere."""
-        reader = next(iter(self.groups.values())).reader
-        return [] if reader is None else reader.left_out
+        return [] if self._reader is None else self._reader.left_out
 
     def obs_space(self) -> ObsSpace:
         return self._obs_space
@@ -260,9 +257,8 @@ class PettingZooEnvironment(Environment):
     def reseed(self, seed: int, number: int) -> None:
         super().reseed(seed, number)
         self._seed = seed + number
-        # The first environment of a pool warns for all.
-        self._seeks_masks &= number == 0
-        self._watched = set(range(len(self.player_names))) if number == 0 else set()
+        for group in self.groups.values():
+            group.masks.is_quiet = number > 0  # the first environment of a pool speaks for all
 
     def configure(self, info: Mapping[str, Any]) -> None:
         self._options |= info
@@ -270,45 +266,36 @@ class PettingZooEnvironment(Environment):
     def reset(self) -> Observation:
         seed, self._seed = self._seed, None  # later episodes continue with the environment's own random numbers
         result = self.env.reset(seed=seed, options=dict(self._options) or None)
-        if not isinstance(result, tuple) or len(result) != 2 or not all(isinstance(each, Mapping) for each in result):
-            raise ValueError(
-                f"reset() returned {result!r:.200}; expected observations and infos, a dictionary of agents each, as of "
-                "PettingZoo 1.24"
-            )
-        observations, infos = result
+        observations, infos = _dictionaries(result, "reset", ("observations", "infos"))
         self._agents = list(self.env.agents)
         if not self._agents:
             raise ValueError("there are no agents after reset()")
         for group in self.groups.values():
-            group.check_same(group.agent, *self._spaces(group.agent))
+            group.check_same(group.agent, self._spaces(group.agent))
         self._scores = {}
-        if self._seeks_masks:
-            self._seeks_masks = not self._warn_of_masks(infos)
         return self._observe(self._agents, observations, infos, {})
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
         acting = self._agents
-        result = self.env.step(self._decode(actions))
-        if not isinstance(result, tuple) or len(result) != 5 or not all(isinstance(each, Mapping) for each in result):
-            raise ValueError(
-                f"step() returned {result!r:.200}; expected observations, rewards, terminations, truncations and infos, a "
-                "dictionary of agents each"
-            )
-        observations, rewards, terminated, truncated, infos = result
-        for column, flags in (("termination", terminated), ("truncation", truncated)):
-            if lacking := [agent for agent in acting if agent not in flags]:
-                raise ValueError(f"step() returned no {column} of {lacking[0]!r}, which has acted")
-        ended = {agent for agent in acting if terminated.get(agent) or truncated.get(agent)}
+        parts = ("observations", "rewards", "terminations", "truncations", "infos")
+        observations, rewards, terminated, truncated, infos = _dictionaries(
+            self.env.step(self._decode(actions)), "step", parts
+        )
+        for what, given in (("termination", terminated), ("truncation", truncated), ("reward", rewards)):
+            if lacking := [agent for agent in acting if agent not in given]:
+                raise ValueError(f"step() returned no {what} of {lacking[0]!r}, which has acted")
+        ended = {agent for agent in acting if terminated[agent] or truncated[agent]}
         self._agents = [agent for agent in self.env.agents if agent not in ended]
-        earned = self._earned(acting, rewards)
-        if self._seeks_masks:
-            self._warn_of_masks(infos)
-            self._seeks_masks = False
-        if self._watched:
-            self._warn_if_they_cancel(earned)
+        earned = {
+            agent: _number(rewards[agent], agent)
+            for agent in {**dict.fromkeys(acting), **dict.fromkeys(self._agents)}
+            if agent in rewards
+        }
+        for agent, reward in earned.items():
+            self._scores[agent] = self._scores.get(agent, 0.0) + reward
         if self._agents:
             return self._observe(self._agents, observations, infos, earned)
-        cut = [agent for agent in acting if truncated.get(agent) and not terminated.get(agent)]
+        cut = [agent for agent in acting if truncated[agent] and not terminated[agent]]
         last = self._observe(cut, observations, {}, earned)
         last.actions, last.done, last.truncated = {}, True, bool(cut)
         of_players = zip(self.player_names, self._sums(self._scores), strict=True)
@@ -317,7 +304,7 @@ class PettingZooEnvironment(Environment):
         return last
 
     def render(self) -> NDArray[np.uint8]:
-        image = self.env.render()
+        image = None if self._render is None else self._render()
         if not isinstance(image, np.ndarray) or image.ndim != 3:
             raise NoPictureError(
                 f"render() returned {type(image).__name__}, which is no image: make the environment with "
@@ -327,55 +314,30 @@ class PettingZooEnvironment(Environment):
         return image
 
     def close(self) -> None:
-        self.env.close()
-
-    def _first_agents(self) -> Iterable[AgentID]:
-        """Return all possible agents, or those of a first episode."""
-        possible = getattr(self.env, "possible_agents", None)
-        if possible is None:
-            self.env.reset()
-            possible = self.env.agents
-        if not possible:
-            raise ValueError(f"{self.display_name} has no agents: possible_agents is empty")
-        return list(possible)
-
-    def _groups_of_view(self, view: View, first: Sequence[AgentID]) -> Groups:
-        """Return the only group of a world with a view, with the sides that were asked for or that the game has."""
-        actor = view.actor or AGENT
-        if self._asked is None:
-            return {actor: side_each(first) if isinstance(self.env, TakingTurns) else "*"}
-        if self._asked.keys() != {actor}:
-            raise ValueError(
-                f"groups has {', '.join(map(repr, self._asked))}, and {view.name} has all agents in one group, {actor!r}: name "
-                f"the sides of that, such as {example_of_sides(actor, first)}, or give no groups"
-            )
-        return self._asked
+        if self._close is not None:
+            self._close()
 
     def _groups_of_game(self, first: Sequence[AgentID]) -> Groups:
         """Return groups in which each agent is a side: one group if all have the same spaces, otherwise one for each name."""
-        of_name: dict[str, list[AgentID]] = {}
+        of_name: Groups = {}
         for agent in first:
-            of_name.setdefault(default_group(agent), []).append(agent)
+            of_name.setdefault(place_of(agent, None)[0], []).append([escape(name_of(agent))])
         spaces = self._spaces(first[0])
         if len(of_name) > 1 and all(self._spaces(agent) == spaces for agent in first):
-            of_name = {"agent": list(first)}
-        return {name: side_each(agents) for name, agents in of_name.items()}
+            return {"agent": [side for sides in of_name.values() for side in sides]}
+        return of_name
 
-    def _learn(self, agent: AgentID) -> None:
+    def _join(self, agent: AgentID) -> Group:
         """Put an agent that was not seen before into its group."""
         name, side = place_of(agent, self._asked)
+        spaces = self._spaces(agent)
         if name not in self.groups:
-            self.groups[name] = Group(
-                name,
-                agent,
-                *self._spaces(agent),
-                num_sides=1 if self._asked is None else len(sides_of(self._asked[name])),
-                takes_turns=isinstance(self.env, TakingTurns),
-                view=self.view,
-                num_agents=self._num_agents,
-            )
-        self.groups[name].join(agent, side, *self._spaces(agent))
-        self._group[agent] = self.groups[name]
+            sides = Sides(range(len(self._asked[name]) if self._asked else 1), self._turns is not None, {})
+            self.groups[name] = Group(name, self.display_name, agent, spaces, sides, self._view, self._num_agents)
+        group = self._group[agent] = self.groups[name]
+        group.check_same(agent, spaces)
+        group.sides.side[agent] = side
+        return group
 
     def _spaces(self, agent: AgentID) -> tuple[Any, Any]:
         try:
@@ -385,15 +347,15 @@ class PettingZooEnvironment(Environment):
 
     def _known(self, agent: AgentID) -> Group:
         """Return the group of an agent; raises ValueError if it is of a group that did not exist at the beginning."""
-        if agent not in self._group:
-            name, _ = place_of(agent, self._asked)
-            if name not in self.groups:
-                raise ValueError(
-                    f"the agent {agent!r} appeared, of the group {name!r}, of which there was nobody before; "
-                    f"{nearest(name, self.groups)}: list it in possible_agents, or let groups= put it into one of these"
-                )
-            self._learn(agent)
-        return self._group[agent]
+        if agent in self._group:
+            return self._group[agent]
+        name, _ = place_of(agent, self._asked)
+        if name not in self.groups:
+            raise ValueError(
+                f"the agent {agent!r} appeared, of the group {name!r}, of which there was nobody before; "
+                f"{nearest(name, self.groups)}: list it in possible_agents, or let groups= put it into one of these"
+            )
+        return self._join(agent)
 
     def _observe(
         self,
@@ -403,110 +365,127 @@ class PettingZooEnvironment(Environment):
         of_agents: Mapping[AgentID, float],
     ) -> Observation:
         """Return the observation of these agents; `of_agents` are the rewards of all that have any."""
-        earned = self._sums(of_agents)
-        turn = self.env.turn if isinstance(self.env, TakingTurns) else None
         seen: dict[str, dict[AgentID, Any]] = {name: {} for name in self.groups}
         for agent in agents:
             if agent not in observations:
                 raise ValueError(f"there is no observation of {agent!r}, which is one of the agents")
             seen[self._known(agent).name][agent] = observations[agent]
+        shown = Observation(
+            features={},
+            ids={name: list(of_group) for name, of_group in seen.items()},
+            actions={},
+            metrics={"agents": float(sum(map(len, seen.values())))},
+        )
         features: dict[str, NDArray[np.float32]] = {}
-        everywhere: NDArray[np.float32] | None = None
         offered: dict[str, ActionMask] = {}
         for name, group in self.groups.items():
-            shown, rows = list(seen[name]), group.rows(seen[name])
-            if group.reader is not None:
-                of_types, everywhere = group.reader.read_agents(rows, shown.index(turn) if turn in shown else 0)
-                features |= of_types
-                rows = of_types[name]
-            features[name] = group.with_place(rows, shown, turn)
-            acting = seen[name]
-            if isinstance(self.env, TakingTurns):
-                acting = {agent: observation for agent, observation in acting.items() if agent == turn}
-            offered |= group.offer(acting, infos)
-        several = len(earned) > 1
-        of_players = zip(self.player_names, earned, strict=True)
-        return Observation(
-            features=features,
-            global_features=() if everywhere is None else everywhere,
-            ids={name: list(of_group) for name, of_group in seen.items()},
-            actions=offered,
-            reward=sum(earned),
-            metrics={"agents": float(sum(map(len, seen.values())))}
-            | ({f"reward.{name}": value for name, value in of_players} if several else {}),
-            player_rewards=earned if several else (),
-        )
+            of_types, everywhere, masks = group.show(
+                seen[name], infos, None if self._turns is None else self._turns.turn
+            )
+            features |= of_types
+            offered |= masks
+            if everywhere is not None:
+                shown.global_features = everywhere
+        shown.features, shown.actions = features, offered
+        earned = self._sums(of_agents)
+        shown.reward = sum(earned)
+        if len(earned) > 1:
+            shown.player_rewards = earned
+            of_players = zip(self.player_names, earned, strict=True)
+            shown.metrics = {**shown.metrics, **{f"reward.{name}": value for name, value in of_players}}
+        return shown
 
     def _decode(self, actions: Mapping[str, Action]) -> dict[AgentID, Any]:
         """Return the action of every agent, in the order in which the environment lists them."""
-        of_group: dict[str, list[AgentID]] = {}
-        for agent in self._agents:
-            of_group.setdefault(self._group[agent].name, []).append(agent)
         decoded: dict[AgentID, Any] = {}
-        for name, agents in of_group.items():
-            decoded |= self.groups[name].decode(actions, agents)
+        for group in self.groups.values():
+            decoded |= group.decode(actions, [agent for agent in self._agents if self._group[agent] is group])
         return {agent: decoded[agent] for agent in self._agents}
-
-    def _earned(self, acting: Iterable[AgentID], rewards: Mapping[AgentID, Any]) -> dict[AgentID, float]:
-        """Return the rewards of agents that have acted or just appeared, and add them to the scores."""
-        earned = {}
-        for agent in dict.fromkeys([*acting, *self._agents]):
-            if agent in rewards:
-                reward = np.asarray(rewards[agent])
-                if reward.size != 1 or reward.dtype.kind not in "biuf" or not abs(reward.item()) <= LARGEST_FLOAT32:
-                    raise ValueError(
-                        f"step() returned the reward {rewards[agent]!r:.200} of {agent!r}; expected a finite number that "
-                        "float32 can hold"
-                    )
-                earned[agent] = float(reward.item())
-                self._scores[agent] = self._scores.get(agent, 0.0) + earned[agent]
-            elif agent in acting:
-                raise ValueError(f"step() returned no reward of {agent!r}, which has acted")
-        return earned
 
     def _sums(self, rewards: Mapping[AgentID, float]) -> list[float]:
         """Return the sum over the agents of each player."""
         sums = [0.0] * len(self.player_names)
         for agent, reward in rewards.items():
-            sums[self._player(agent)] += reward
+            sides = self._known(agent).sides
+            sums[sides.players[sides.side[agent]]] += reward
         return sums
 
-    def _player(self, agent: AgentID) -> int:
-        group = self._known(agent)
-        return group.players[group.side[agent]]
 
-    def _warn_of_masks(self, infos: Mapping[AgentID, Any]) -> bool:
-        """Return True if masks are used, or a warning was given of something that only looks like one."""
-        of_agents = [info for agent, info in infos.items() if agent in self._group and isinstance(info, Mapping)]
-        if any(group.shows_mask for group in self.groups.values()) or any(ACTION_MASK in info for info in of_agents):
-            return True
-        keys = dict.fromkeys(key for info in infos.values() if isinstance(info, Mapping) for key in info)
-        space = self.env.observation_space(next(iter(self._group)))
-        used = f'observation["{ACTION_MASK}"] of each agent, or by its own info["{ACTION_MASK}"]'
-        return warn_of_masks(self.display_name, self.unwrapped, space, keys, used)
-
-    def _warn_if_they_cancel(self, rewards: Mapping[AgentID, float]) -> None:
-        """Warn, once, of a player whose agents have earned 0 together whenever one of them earned something."""
-        paid: dict[int, list[AgentID]] = {}  # player -> its agents that have earned something
-        for agent, reward in rewards.items():
-            if reward:
-                paid.setdefault(self._player(agent), []).append(agent)
-        for player, agents in paid.items():
-            amounts = [rewards[agent] for agent in agents]
-            if abs(math.fsum(amounts)) > 1e-6 * max(map(abs, amounts)):
-                self._watched.discard(player)
-            elif player in self._watched:
-                self._times_cancelled[player] += 1
-                if self._times_cancelled[player] == CANCELLED:
-                    group = self._known(agents[0]).name
-                    warn_caller(
-                        f"{self.display_name}: the rewards of {' and '.join(map(name_of, agents))}, who are one player, "
-                        f"{self.player_names[player]!r}, have always cancelled, so their sum teaches nothing. If they play "
-                        f"against each other, say so with groups={example_of_sides(group, agents)}, in training "
-                        "env.kwargs.groups, and train with self_play.enabled=true"
-                    )
+def _dictionaries(result: Any, method: str, parts: Sequence[str]) -> Any:
+    """Return what a method of the environment returned; raises ValueError unless it is a dictionary of agents for each part."""
+    if isinstance(result, tuple) and len(result) == len(parts) and all(isinstance(each, Mapping) for each in result):
+        return result
+    raise ValueError(f"{method}() returned {result!r:.200}; expected {', '.join(parts)}: a dictionary of agents each")
 
 
-def example_of_sides(group: str, agents: Sequence[AgentID]) -> str:
-    """Return groups, as on the command line, in which each of these agents is a side."""
-    return f"{{{group}: [{', '.join(f'[{name_of(agent)}]' for agent in agents)}]}}"
+def _number(reward: Any, agent: AgentID) -> float:
+    array = np.asarray(reward)
+    if array.size != 1 or array.dtype.kind not in "biuf" or not abs(array.item()) <= LARGEST_FLOAT32:
+        raise ValueError(
+            f"step() returned the reward {reward!r:.200} of {agent!r}; expected a finite number that float32 can hold"
+        )
+    return float(array.item())
+
+
+# ---- how environments are found
+
+
+def _constructor(env: Any, kwargs: Mapping[str, Any]) -> Constructor:
+    """Return what makes an environment: a class, a function, its import path, or a module or id that has one."""
+    option = "the PettingZoo environment"
+    if not isinstance(env, str):
+        if not callable(env):
+            raise ValueError(f"{option} is {env!r:.200}, which makes none; give a function, such as its `parallel_env`")
+        return Constructor(env, kwargs, option)
+    package, colon, name = env.rpartition(":")
+    make = _function_of(f"{package}.{name}") if package else None
+    if make is None and package and package != "pettingzoo":
+        return Constructor(env, kwargs, option)
+    constructor = Constructor(make or _make_by_id, kwargs if make else {"env_id": _registered(name), **kwargs}, env)
+    constructor.name = env
+    return constructor
+
+
+def _function_of(path: str) -> Any:
+    """Return `parallel_env`, or else `env`, of a module; None if there is no such module."""
+    path = path.replace("-", "_")
+    with naming_extras():
+        try:
+            module = importlib.import_module(path)
+        except ModuleNotFoundError as error:
+            if error.name is not None and f"{path}.".startswith(f"{error.name}."):
+                return None
+            raise
+    return getattr(module, "parallel_env", None) or getattr(module, "env", None)
+
+
+def _registered(env_id: str) -> str:
+    """Return PettingZoo's own id for `env_id`, in which the namespace may be missing, and - and _ are the same."""
+    try:
+        import pettingzoo
+    except ImportError as error:
+        raise ImportError(f'{env_id} is PettingZoo\'s ({error}): pip install "enn-ppo[pettingzoo]"') from error
+    known: dict[str, str] = {}
+    for each in (*pettingzoo.parallel_registry, *pettingzoo.aec_registry):
+        for written in (each, each.rpartition("/")[2]):
+            known[re.sub("-", "_", written).lower()] = each
+    folded = re.sub("-", "_", env_id).lower()
+    if folded not in known:
+        near = dict.fromkeys(known[each] for each in difflib.get_close_matches(folded, known, n=3))
+        raise ValueError(
+            f"PettingZoo has no environment {env_id!r}; near are {', '.join(map(repr, near)) or 'none'}; those of other packages "
+            "are written package:module, such as mpe2:simple_spread_v3, and your own my_package.my_module:make_env"
+        )
+    return known[folded]
+
+
+def _make_by_id(env_id: str, **kwargs: Any) -> Any:
+    """Make a registered environment: the parallel form if there is one."""
+    import pettingzoo
+
+    api = "parallel" if env_id in pettingzoo.parallel_registry else "aec"
+    try:
+        return pettingzoo.make(api, pettingzoo.spec(api, env_id), **kwargs)
+    except (ImportError, TypeError, pettingzoo.env_registry.exceptions.FailedToImport) as error:
+        arguments = f" with {kwargs}" if kwargs else ""
+        raise ValueError(f"PettingZoo cannot make {env_id!r}{arguments}: {error}") from error

@@ -37,39 +37,24 @@ class TakingTurns:
     Each step shows every agent that has not ended, and returns the rewards that the action gave to each. An agent's rewards from
     one of its turns to the next add up to what `env.last()` returns.
 
-    Args:
-        env: the AEC environment, closed with this object.
-
     Attributes:
         turn: the agent that acts next.
     """
 
     def __init__(self, env: Any) -> None:
-        self.env = env
-        self.metadata = getattr(env, "metadata", {})
-        self.turn: Any = None
-        possible = getattr(env, "possible_agents", None)
-        if possible is not None:
-            self.possible_agents = list(possible)
+        self.env, self.turn = env, None
+        self.possible_agents = getattr(env, "possible_agents", None)
+        self.observation_space, self.action_space = env.observation_space, env.action_space
 
     @property
     def agents(self) -> list[Any]:
         """The agents that have not ended."""
         return [agent for agent in self.env.agents if not self._has_ended(agent)]
 
-    def observation_space(self, agent: Any) -> Any:
-        """Return the space of an agent's observations."""
-        return self.env.observation_space(agent)
-
-    def action_space(self, agent: Any) -> Any:
-        """Return the space of an agent's actions."""
-        return self.env.action_space(agent)
-
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Start an episode; return observations and infos by agent."""
         self.env.reset(seed=seed, options=options)
-        self._find_turn()
-        return self._shown()
+        return self._next()
 
     def step(self, actions: Mapping[Any, Any]) -> tuple[dict[Any, Any], ...]:
         """Take the action of the agent `turn`.
@@ -87,40 +72,26 @@ class TakingTurns:
         terminated = {agent: bool(env.terminations.get(agent, True)) for agent in acting}
         truncated = {agent: bool(env.truncations.get(agent, False)) for agent in acting}
         cut = {agent: env.observe(agent) for agent in acting if truncated[agent]}
-        self._find_turn()
-        observations, infos = self._shown()
+        observations, infos = self._next()
         return cut | observations, rewards, terminated, truncated, infos
 
-    def render(self) -> Any:
-        """Return the environment's picture."""
-        return self.env.render()
+    def _has_ended(self, agent: Any) -> bool:
+        return bool(self.env.terminations.get(agent) or self.env.truncations.get(agent))
 
-    def close(self) -> None:
-        """Close the environment."""
-        self.env.close()
-
-    def _find_turn(self) -> None:
-        """Find the agent that acts next. Agents that have ended still get a turn before, in which they take no action."""
+    def _next(self) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Find the agent that acts next, and return observations and infos of all agents that have not ended."""
         env = self.env
-        self.turn = env.agent_selection
+        self.turn = env.agent_selection  # stays if the episode has ended: the agent that would have been next
         for _ in list(env.agents):
             if not self._has_ended(env.agent_selection):
                 break
-            env.step(None)
-        if not env.agents:
-            return  # an episode has ended; `turn` is the agent that would have been next
-        self.turn = env.agent_selection
-        if self.turn not in self.agents:
-            raise ValueError(
-                f"it is the turn of {self.turn!r}, and the agents that have not ended are {self.agents}: an agent that has ended "
-                "must leave env.agents after its next step(None)"
-            )
-
-    def _has_ended(self, agent: Any) -> bool:
-        return bool(self.env.terminations.get(agent)) or bool(self.env.truncations.get(agent))
-
-    def _shown(self) -> tuple[dict[Any, Any], dict[Any, Any]]:
+            env.step(None)  # agents that have ended still get a turn before, in which they take no action
         agents = self.agents
-        return {agent: self.env.observe(agent) for agent in agents}, {
-            agent: self.env.infos.get(agent, {}) for agent in agents
-        }
+        if env.agents:
+            self.turn = env.agent_selection
+            if self.turn not in agents:
+                raise ValueError(
+                    f"it is the turn of {self.turn!r}, and the agents that have not ended are {agents}: an agent that has ended "
+                    "must leave env.agents after its next step(None)"
+                )
+        return {agent: env.observe(agent) for agent in agents}, {agent: env.infos.get(agent, {}) for agent in agents}

@@ -135,7 +135,6 @@ class ProgramWorlds(EnvSource):
         return RemoteEnvironment(Program(self.settings, num_worlds=1))
 
     def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> RemoteSlots:
-        """Return slots for the worlds of one program; see `SlotsFactory`."""
         return RemoteSlots(self.settings, num_envs, options)
 
 

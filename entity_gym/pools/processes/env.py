@@ -1,49 +1,260 @@
-"""A pool whose environments run in worker processes, for environments that are slow and hold the interpreter's lock."""
+"""Environments in worker processes, for those that are slow and hold the interpreter's lock."""
 
 from __future__ import annotations
 
 import copy
 import os
-import selectors
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import ActionSpace
-from entity_gym.actions.choices import check_actions
+from entity_gym.actions.reading import EntityID
 from entity_gym.batch import columns
-from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.obs_rows import Shown
+from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.pools.processes.handle import Replies, WorkerDied, WorkerProcess, shut_down
+from entity_gym.pools.pool import SlotVecEnv
+from entity_gym.pools.processes.handle import WorkerProcess, shut_down
 from entity_gym.pools.processes.pickling import pickled_for_worker
-from entity_gym.pools.slots import (
-    EnvIds,
-    SlotOptions,
-    check_num_envs,
-    check_seed,
-    check_state,
-)
-from entity_gym.pools.source import EnvFactory, source_of
-from entity_gym.pools.vec_env import (
-    EnvIdLike,
-    EnvInfo,
-    Status,
-    Statuses,
-    VecEnv,
-    check_batch_size,
-    check_env_id,
-    check_env_info,
-)
-from entity_gym.spaces import ObsSpace
-
-CHECK_INTERVAL = 1.0  # seconds between looks at whether silent workers are alive
+from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_num_envs, check_seed, check_state
+from entity_gym.pools.source import EnvFactory, as_source
+from entity_gym.pools.vec_env import check_batch_size
+from entity_gym.pools.workers import Workers
 
 
-class ProcessVecEnv(VecEnv):
+class ProcessSlots(EnvSlots):
+    """Slots whose environments live in worker processes, a slice in each.
+
+    Requests to several processes are sent before any answer is waited for, so one thread is enough for a step of all
+    environments. Each process answers one request after the other; threads that ask the same one wait for each other.
+
+    Args:
+        env: see `ProcessVecEnv`.
+        num_envs: N.
+        options: see `SlotOptions`.
+        num_processes: 1 to N.
+
+    Raises:
+        ValueError: for an `env` that cannot be sent. Exceptions of environments are raised here too.
+        WorkerDied: if a worker ends while it makes its environments.
+    """
+
+    one_by_one = True
+
+    def __init__(
+        self,
+        env: EnvFactory,
+        num_envs: int,
+        options: SlotOptions = SlotOptions(),
+        *,
+        num_processes: int = 1,
+    ) -> None:
+        source = as_source(env)
+        self._pickled_env = pickled_for_worker(source)
+        self._compiled = source.is_compiled
+        borders = [num_envs * worker // num_processes for worker in range(num_processes + 1)]
+        self._slices = [range(lo, hi) for lo, hi in zip(borders[:-1], borders[1:], strict=True)]
+        self._owner_of = np.repeat(np.arange(num_processes), np.diff(borders))  # (N,) the process of each environment
+        obs_space, action_space, name, can_save = self._start(options)
+        self._can_save: bool = can_save
+        super().__init__(num_envs, options, obs_space, action_space, name)
+        self._rows: list[tuple[VecObs, int] | None] = [
+            None
+        ] * num_envs  # each slot's last observation, a row of a batch
+
+    def _start(self, options: SlotOptions) -> tuple[Any, ...]:
+        """Start the processes, wait until all have made their environments, and return the answer of the first."""
+        self._pid = os.getpid()
+        self._workers: list[WorkerProcess] = []
+        # Also ends the processes when these slots are collected as garbage, and when the interpreter exits.
+        self._shut_down = weakref.finalize(self, shut_down, self._workers, self._pid)
+        try:
+            for index, mine in enumerate(self._slices):
+                self._workers.append(WorkerProcess(index, mine, options.first_env))
+            requests = {}
+            for index, mine in enumerate(self._slices):
+                its_options = replace(options, first_env=options.first_env + mine.start)
+                requests[index] = ("start", self._pickled_env, len(mine), its_options)
+            # A compiled environment is compiled by the first process, and the others find it in the cache.
+            answers = self._ask({0: requests.pop(0)} if self._compiled else {})
+            answers |= self._ask(requests)
+            self._check_spaces(answers, options.first_env)
+        except BaseException:
+            self.close()
+            raise
+        first: tuple[Any, ...] = answers[0]
+        return first
+
+    def _check_spaces(self, answers: Mapping[int, tuple[Any, ...]], first_env: int) -> None:
+        """Raise a ValueError unless the environments of all processes have the same spaces."""
+        name = answers[0][2]
+        for index, answer in answers.items():
+            for method, given, expected in zip(("obs_space", "action_space"), answer, answers[0], strict=False):
+                if given != expected:
+                    raise ValueError(
+                        f"{name} (environment {first_env + self._slices[index].start}): {method}() returned {given!r:.300} "
+                        f"in worker {index}, and that of {name} (environment {first_env}) {expected!r:.300} in worker 0; "
+                        "environments of one pool must have the same spaces"
+                    )
+
+    def under_way(self) -> str:
+        return ", ".join(str(worker) for worker in self._workers if worker.is_busy) or super().under_way()
+
+    def seed(self, seed: int) -> None:
+        check_seed(seed)
+        self._ask_all("seed", seed)
+
+    def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
+        requests = {}
+        for w, rows in self._divided(ids):
+            requests[w] = ("configure", ids[rows] - self._slices[w].start, [env_info[k] for k in rows.tolist()])
+        self._ask(requests)
+
+    def reset(self, ids: EnvIds, worker: int = 0) -> None:
+        its = {w: ids[rows] - self._slices[w].start for w, rows in self._divided(ids)}
+        self._record(self._ask({w: ("reset", mine) for w, mine in its.items()}))
+
+    def check(self, actions: Mapping[str, VecAction], ids: EnvIds, shown: VecObs | None = None) -> None:
+        self._check_alive()
+        super().check(actions, ids, shown)
+
+    def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
+        requests, beside = {}, {}
+        for w, rows in self._divided(ids[lo:hi]):
+            first, last = lo + rows[0], lo + rows[-1]
+            together = last - first + 1 == len(rows)  # as in a step of everyone
+            mine = columns.part(actions, first, last + 1) if together else columns.gather(actions, lo + rows)
+            arrays = columns.flatten(mine)
+            requests[w] = ("step", tuple(arrays))
+            beside[w] = [ids[lo + rows] - self._slices[w].start, *arrays.values()]
+        self._record(self._ask(requests, beside))
+
+    def collect(self, ids: EnvIds, run: Run) -> VecObs:
+        rows_of: dict[int, tuple[VecObs, list[int]]] = {}  # of each batch by its identity
+        for i in ids.tolist():
+            row = self._rows[i]
+            assert row is not None, "an environment has not been reset"
+            rows_of.setdefault(id(row[0]), (row[0], []))[1].append(row[1])
+        if not rows_of:
+            return batch_frames([], [], ids.copy(), np.zeros(0, np.int64), self._reader)
+        obs = VecObs.cat(
+            [
+                batch if rows == list(range(len(batch))) else batch.gather(np.array(rows))
+                for batch, rows in rows_of.values()
+            ]
+        )
+        if not np.array_equal(obs.env_id, ids):
+            order = np.argsort(obs.env_id)
+            obs = obs.gather(order[np.searchsorted(obs.env_id, ids, sorter=order)])
+        return obs
+
+    def render(self, i: int) -> NDArray[np.uint8]:
+        image: NDArray[np.uint8] = self._ask_owner(i, "render")
+        return image
+
+    def draw(self, i: int) -> Mapping[str, Any] | None:
+        hints: Mapping[str, Any] | None = self._ask_owner(i, "draw")
+        return hints
+
+    def world_ids(self, i: int) -> Sequence[EntityID | None] | None:
+        ids: Sequence[EntityID | None] | None = self._ask_owner(i, "world_ids")
+        return ids
+
+    @property
+    def can_save(self) -> bool:
+        return self._can_save
+
+    def state(self) -> dict[str, Any]:
+        answers = self._ask_all("state")
+        merged: dict[str, Any] = merge_states([answers[w] for w in range(len(self._slices))])
+        return merged
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        parts = split_state(state, self._slices)
+        self._record(self._ask({w: ("load_state", part) for w, part in enumerate(parts)}))
+
+    def clone(self) -> Self:
+        if not self.can_save:
+            raise ValueError(
+                f"a copy needs environments that can be saved; {self._reader.environment} does not implement both state() "
+                "and load_state()"
+            )
+        state = self.state()
+        twin = copy.copy(self)
+        twin._start(self.options)
+        try:
+            twin._rows = self._rows.copy()
+            twin.load_state(state)
+            twin._rows = self._rows.copy()  # with last observations
+        except BaseException:
+            twin.close()
+            raise
+        return twin
+
+    def close(self) -> None:
+        self._shut_down()
+
+    # ---- requests
+
+    def _divided(self, ids: EnvIds) -> list[tuple[int, NDArray[np.int64]]]:
+        """Return the processes that own some of `ids`, each with the positions of those."""
+        owners = self._owner_of[ids]
+        return [(w, np.flatnonzero(owners == w)) for w in sorted(set(owners.tolist()))]
+
+    def _ask_owner(self, i: int, name: str) -> Any:
+        """Call a method of the slots that hold environment `i`, and return its result."""
+        owner = int(self._owner_of[i])
+        return self._ask({owner: (name, i - self._slices[owner].start)})[owner]
+
+    def _ask_all(self, name: str, *arguments: Any) -> dict[int, Any]:
+        """Call a method in every process, and return the results."""
+        return self._ask(dict.fromkeys(range(len(self._slices)), (name, *arguments)))
+
+    def _ask(
+        self, requests: Mapping[int, tuple[Any, ...]], arrays: Mapping[int, Sequence[NDArray[Any]]] | None = None
+    ) -> dict[int, Any]:
+        """Send each process its request, a name and arguments, and return the answers.
+
+        Raises:
+            WorkerDied: if a process is gone.
+            Exception: what was raised there, the first of several. All have answered by then.
+        """
+        self._check_alive()
+        answers, errors = {}, []
+        with ExitStack() as stack:
+            for w in sorted(requests):  # the order in which all threads take them
+                stack.enter_context(self._workers[w].lock)
+            for w, request in requests.items():
+                self._workers[w].ask(*request, arrays=arrays[w] if arrays else ())
+            for w in requests:
+                try:
+                    answers[w] = self._workers[w].answer()
+                except Exception as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
+        return answers
+
+    def _check_alive(self) -> None:
+        if os.getpid() != self._pid:
+            raise ValueError("this pool was made in another process, and cannot be shared with it: make one here")
+        if not self._shut_down.alive:
+            raise ValueError("the pool is closed")
+        for worker in self._workers:
+            worker.check_alive()
+
+    def _record(self, answers: Mapping[int, VecObs]) -> None:
+        """Remember what environments show."""
+        for obs in answers.values():
+            for row, i in enumerate(obs.env_id.tolist()):
+                self._rows[i] = obs, row
+
+
+class ProcessVecEnv(SlotVecEnv):
     """Steps environments in worker processes, which read actions and write observations in shared memory.
 
     Worth it where the steps of all environments together take several milliseconds: sharing them out costs about one.
@@ -84,328 +295,28 @@ class ProcessVecEnv(VecEnv):
         **options: Any,
     ) -> None:
         check_num_envs(num_envs)
-        slot_options = SlotOptions(**options)
+        check_batch_size(batch_size, num_envs)
+        check_seed(seed)
         if isinstance(num_processes, bool) or not isinstance(num_processes, int) or num_processes < 1:
             raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
-        check_seed(seed)
-        self._batch_size = check_batch_size(batch_size, num_envs)
-        self._first_env, self._autoreset = slot_options.first_env, slot_options.autoreset
-        self._options = slot_options
-        source = source_of(env)
-        self._pickled_env = pickled_for_worker(source)
-        self._compiled = source.is_compiled
         self.num_processes = min(num_processes, num_envs)
-        borders = [num_envs * worker // self.num_processes for worker in range(self.num_processes + 1)]
-        self._slices = [range(lo, hi) for lo, hi in zip(borders[:-1], borders[1:], strict=True)]
-        self._worker_of = np.repeat(np.arange(self.num_processes), np.diff(borders))  # (N,)
-        self._everyone: EnvIds = np.arange(num_envs, dtype=np.int64)
-        self._one_by_one = self._batch_size < num_envs
-        self._shown = Shown(num_envs)
-        self._inbox = Replies()  # of `send` and `async_reset`, for `recv`
-        self._start_workers(seed)
+        slots = ProcessSlots(env, num_envs, SlotOptions(**options), num_processes=self.num_processes)
+        # The calling thread asks all processes for a step together; submitted steps have a thread for each process.
+        super().__init__(slots, Workers(num_shares=self.num_processes), batch_size=batch_size, seed=seed)
+        self._close_with(slots)
 
-    def obs_space(self) -> ObsSpace:
-        return self._reader.obs_space
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return self._reader.action_space
-
-    def __len__(self) -> int:
-        return len(self._everyone)
-
-    def under_way(self) -> str:
-        return ", ".join(str(worker) for worker in self._workers if worker.requests) or super().under_way()
-
-    @property
-    def batch_size(self) -> int:
-        return self._batch_size
-
-    def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
-        self._check_open()
-        infos = None if env_info is None else check_env_info(env_info, len(self))
-        if seed is not None:
-            check_seed(seed)
-        self._forget(Status.NEW)
-        replies = Replies()
-        self._ask_resets(replies, False, seed, infos)
-        self._await(replies)
-        return self._show(replies.frames, self._everyone)
-
-    def configure(self, env_info: EnvInfo) -> None:
-        self._check_open()
-        infos = check_env_info(env_info, len(self))
-        self._call("configure", {w: ([infos[i] for i in ids],) for w, ids in enumerate(self._slices)})
-
-    def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
-        self._check_open()
-        ids = self._status.ready(env_id, "act")
-        self._check(actions, ids)
-        replies = Replies()
-        self._status.of[ids] = Status.LOST  # unless all goes well
-        self._ask_steps(replies, False, actions, ids)
-        self._await(replies)
-        return self._show(replies.frames, ids)
-
-    # ---- asynchronously
-
-    def send(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> None:
-        self._check_open()
-        ids = self._status.ready(env_id, "send")
-        self._check(actions, ids)
-        self._status.of[ids] = Status.UNDER_WAY
-        self._ask_steps(self._inbox, self._one_by_one, actions, ids)
-
-    def async_reset(self) -> None:
-        self._check_open()
-        self._forget(Status.UNDER_WAY)
-        self._ask_resets(self._inbox, self._one_by_one, None, None)
-
-    def recv(self) -> VecObs:
-        self._check_open()
-        under_way, size = int((self._status.of == Status.UNDER_WAY).sum()), self._batch_size
-        if under_way < size:
-            raise ValueError(
-                f"recv returns batch_size={size} environments, and {under_way} are under way: send them actions, or call "
-                "async_reset"
-            )
-        while self._inbox.num_frames < size:
-            self._raise_next_error()
-            self._take_next()
-        frames = self._inbox.pop(size)  # with batch_size=num_envs whole slices, otherwise one by one
-        return self._show(frames, np.sort(np.concatenate([part.env_id for part in frames])))
-
-    # ---- drawing, saving, copying
-
-    def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
-        return self._ask_of_each("render", env_ids)
-
-    def draw(self, env_ids: EnvIdLike) -> list[Mapping[str, Any] | None]:
-        return self._ask_of_each("draw", env_ids)
-
-    def _ask_of_each(self, what: str, env_ids: EnvIdLike) -> list[Any]:
-        """An answer of the workers for each of these environments."""
-        self._check_open()
-        for i in env_ids:
-            check_env_id([i], len(self))
-        ids = np.asarray(env_ids, np.int64)
-        wanted = {w: np.unique(ids[self._worker_of[ids] == w]) for w in np.unique(self._worker_of[ids]).tolist()}
-        told = self._call(what, {w: (some,) for w, some in wanted.items()})
-        answers = {i: answer for w in wanted for i, answer in zip(wanted[w].tolist(), told[w], strict=True)}
-        return [answers[i] for i in ids.tolist()]
-
-    @property
-    def can_save(self) -> bool:
-        return self._can_save
-
-    def state(self) -> dict[str, Any]:
-        self._settle_for("state")
-        parts = self._call("state", dict.fromkeys(range(self.num_processes), ()))
-        merged: dict[str, Any] = merge_states([parts[w] for w in range(self.num_processes)])
-        return merged
-
-    def load_state(self, state: Mapping[str, Any]) -> VecObs:
-        self._check_open()
-        parts = split_state(state, self._slices)
-        self._forget(Status.LOST)
-        replies = Replies()
-        for worker, part in zip(self._workers, parts, strict=True):
-            worker.ask(replies, "load_state", part, ids=np.array(worker.env_id))
-        self._await(replies)
-        return self._show(replies.frames, self._everyone)
+    def _close_with(self, slots: EnvSlots) -> None:
+        """Also close the slots when this pool is collected as garbage, even with steps under way."""
+        self._closing = weakref.finalize(self, slots.close)
 
     def clone(self) -> Self:
-        self._check_open()
-        if not self.can_save:
-            raise ValueError(
-                f"a copy needs environments that can be saved; {self._reader.environment} does not implement both state() "
-                "and load_state()"
-            )
-        self._settle_for("clone")
-        state = self.state()
-        twin = copy.copy(self)
-        twin._inbox = Replies()
-        twin._start_workers(0)
-        try:
-            twin.load_state(state)
-        except BaseException:
-            twin.close()
-            raise
-        twin._status.of[:] = self._status.of
-        twin._shown = self._shown.copy()
-        for frames in self._inbox.frames:  # not received from either pool yet
-            twin._inbox.add(copy.deepcopy(frames))
+        twin = super().clone()
+        twin._close_with(twin.slots)
         return twin
 
     def close(self) -> None:
-        self._finalizer()
-
-    # ---- requests
-
-    def _start_workers(self, seed: int) -> None:
-        """Start the processes and wait until all have made their environments."""
-        self._owner = os.getpid()
-        self._dead: WorkerDied | None = None
-        self._interrupted = False
-        self._workers: list[WorkerProcess] = []
-        # Also ends the workers when this pool is collected as garbage, and when the interpreter exits.
-        self._finalizer = weakref.finalize(self, shut_down, self._workers, self._owner)
-        try:
-            for index, env_id in enumerate(self._slices):
-                self._workers.append(WorkerProcess(index, env_id, self._first_env))
-            self._watch()
-            replies = Replies()
-            for worker in self._workers:
-                worker.ask(replies, "start", self._pickled_env, worker.env_id, seed, self._options)
-                if self._compiled:  # the first one may compile, and the others find it in the cache
-                    self._await(replies)
-            self._await(replies)
-            obs_space, action_space, environment, can_save = replies.results[0]
-            self._can_save: bool = can_save
-            self._reader = FrameReader(obs_space, action_space, environment, self._first_env)
-            for worker in self._workers:
-                self._check_started(worker, replies)
-        except BaseException:
-            self.close()
-            raise
-        self._status = Statuses(len(self), self._reader.where)
-
-    def _check_started(self, worker: WorkerProcess, replies: Replies) -> None:
-        """Raise a ValueError unless the environments that a worker has made have the spaces of the pool."""
-        spaces = replies.results[worker.index][:2]
-        expected = self._reader.obs_space, self._reader.action_space
-        for method, given, wanted in zip(("obs_space", "action_space"), spaces, expected, strict=True):
-            if given != wanted:
-                raise ValueError(
-                    f"{self._reader.where(worker.env_id[0])}: {method}() returned {given!r:.300} in worker {worker.index}, "
-                    f"and that of {self._reader.where(0)} {wanted!r:.300} in worker 0; environments of one pool must have "
-                    "the same spaces"
-                )
-
-    def _call(self, name: str, arguments: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
-        """Call a method in some workers, with arguments for each of them. Returns a result for each of them."""
-        replies = Replies()
-        for index, its in arguments.items():
-            self._workers[index].ask(replies, name, *its)
-        self._await(replies)
-        return replies.results
-
-    def _ask_resets(
-        self, replies: Replies, one_by_one: bool, seed: int | None, infos: list[Mapping[str, Any]] | None
-    ) -> None:
-        """Ask every worker to start episodes everywhere."""
-        for worker in self._workers:
-            ids, its = np.array(worker.env_id), infos and [infos[i] for i in worker.env_id]
-            worker.ask(replies, "reset", ids, one_by_one, seed, its, ids=ids)
-
-    def _ask_steps(self, replies: Replies, one_by_one: bool, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
-        """Ask the workers to step `ids`."""
-        owners = self._worker_of[ids]
-        for worker in self._workers:
-            rows = np.flatnonzero(owners == worker.index)
-            if len(rows) or (worker.index == 0 and not len(ids)):  # a step of no environments has an answer too
-                together = len(rows) and rows[-1] - rows[0] + 1 == len(rows)  # as in a step of everyone
-                its = ids[rows]
-                mine = columns.part(actions, rows[0], rows[-1] + 1) if together else columns.gather(actions, rows)
-                arrays = columns.flatten(mine)
-                worker.ask(replies, "step", one_by_one, tuple(arrays), ids=its, arrays=[its, *arrays.values()])
-
-    def _check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
-        """Check actions before any worker steps."""
-        if len(ids):
-            masks = self._shown.action_masks(ids)
-            check_actions(actions, masks, self._reader.action_space, lambda k: self._reader.where(int(ids[k])))
-
-    # ---- answers
-
-    def _await(self, replies: Replies) -> None:
-        """Wait for all answers. Raises the first error, and ignores the answers that have not arrived by then."""
-        try:
-            while replies.waiting and not replies.errors:
-                self._take_next()
-            if replies.errors:
-                raise replies.errors[0][0]
-        except BaseException:
-            self._ignore(replies)
-            raise
-
-    def _take_next(self) -> None:
-        """Wait for answers, at most `CHECK_INTERVAL`, and read them.
-
-        Raises:
-            RuntimeError: if Ctrl-C interrupted an earlier call while it read a message, of which half is left.
-            WorkerDied: if a worker died.
-        """
-        if self._interrupted:
-            raise RuntimeError("the pool was interrupted in the middle of a message: close it and make a new one")
-        answered = [key.data for key, _ in self._selector.select(CHECK_INTERVAL)]
-        died = None
-        try:
-            for worker in answered:
-                worker.take()
-        except WorkerDied as error:
-            died = error
-        except KeyboardInterrupt:
-            self._interrupted = True
-            raise
-        if not answered:  # a dead worker hangs up, unless a process that it started keeps the connection open
-            died = next((worker.death() for worker in self._workers if worker.process.poll() is not None), None)
-        if died is not None:
-            self._dead = copy.copy(died)  # without its traceback, which leads here
-            raise died
-
-    def _watch(self) -> None:
-        self._selector = selectors.PollSelector()
-        for worker in self._workers:
-            self._selector.register(worker.channel.connection, selectors.EVENT_READ, worker)
-
-    def _show(self, parts: Sequence[VecObs], ids: EnvIds) -> VecObs:
-        """Join frames in the order of `ids`, and remember them."""
-        obs = VecObs.cat(parts)
-        if not np.array_equal(obs.env_id, ids):
-            row_of = np.argsort(obs.env_id)
-            obs = obs.gather(row_of[np.searchsorted(obs.env_id, ids, sorter=row_of)])
-        self._shown.record(obs)
-        self._status.of[ids] = Status.READY
-        if not self._autoreset and obs.done.any():
-            self._status.of[obs.env_id[obs.done]] = Status.OVER
-        return obs
-
-    def _raise_next_error(self) -> None:
-        """Raise the next exception of an environment that is under way."""
-        if self._inbox.errors:
-            error, ids = self._inbox.errors.popleft()
-            self._status.of[ids] = Status.LOST
-            raise error
-
-    def _settle_for(self, method: str) -> None:
-        """Wait until nothing is under way but frames that `recv` can return at once."""
-        self._check_open()
-        while self._inbox.waiting:
-            self._take_next()
-        self._raise_next_error()
-        self._status.check_all_shown(method)
-
-    def _ignore(self, replies: Replies) -> None:
-        """Ignore the answers that are still to come."""
-        for worker in self._workers:
-            for request in worker.requests:
-                if request.replies is replies:
-                    request.replies = None
-
-    def _forget(self, status: Status) -> None:
-        """Ignore the frames that are under way and those shown so far; give every environment this status."""
-        self._ignore(self._inbox)
-        self._inbox = Replies()
-        self._shown = Shown(len(self))
-        self._status.of[:] = status
-
-    def _check_open(self) -> None:
-        if not self._finalizer.alive:
-            raise ValueError("the pool is closed")
-        if self._owner != os.getpid():
-            raise ValueError("this pool was made in another process, and cannot be shared with it: make one here")
-        if self._dead is not None:
-            raise copy.copy(self._dead)
+        self.slots.close()  # threads that wait for a process come back
+        super().close()
 
 
 def merge_states(parts: Sequence[Any]) -> Any:

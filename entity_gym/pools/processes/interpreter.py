@@ -9,7 +9,6 @@ script lacks `if __name__ == "__main__"`, and would leave helper processes behin
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import json
 import os
@@ -20,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from multiprocessing.spawn import get_executable
 from typing import Any
 
@@ -28,16 +27,12 @@ LOOK = 0.5  # seconds between looks for a hang-up, where the system does not rep
 DEATH_GRACE = 3.0  # seconds that a process has to end once it has hung up, for example to write a core dump
 
 # Ctrl-C reaches the whole process group, and the parent alone decides what it means. It is blocked until it is ignored; Windows
-# cannot block it.
-IGNORE_CTRL_C = """\
-import signal
+# cannot block it. Windows inherits handles, too: that of a socket stays as it is, and files get a descriptor again.
+PROGRAM = """\
+import importlib, json, os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 if hasattr(signal, "pthread_sigmask"):
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-"""
-# Windows inherits handles: that of a socket stays as it is, and files get a descriptor again.
-PROGRAM = """\
-import importlib, json, os, sys
 path, module, function, connection, descriptors = json.loads(sys.argv.pop())
 sys.path[:] = path
 sys.stdout.reconfigure(errors="replace")
@@ -60,26 +55,17 @@ ENVIRONMENT_VARIABLES = {
 
 
 def start_interpreter(
-    module: str,
-    function: str,
-    descriptors: Sequence[int] = (),
-    *,
-    environment: Mapping[str, str] = ENVIRONMENT_VARIABLES,
-    ignores_ctrl_c: bool = True,
-    **options: Any,
+    module: str, function: str, descriptors: Sequence[int] = ()
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a process that imports `module` and calls `function(connection, *descriptors)`.
 
     Its module search path is that of this process. `PYTHONHASHSEED` is 0 unless it is set, so that every child iterates over a
-    set of strings in the same order.
+    set of strings in the same order. Numeric libraries use one thread. It ignores Ctrl-C from its start.
 
     Args:
         module: the module's full name.
         function: takes the descriptor of its end of a pair of connected sockets, and `descriptors`.
         descriptors: of open files, which the child inherits: under the same numbers, or others on Windows.
-        environment: environment variables that differ from those of this process; by default numeric libraries use one thread.
-        ignores_ctrl_c: whether the child ignores Ctrl-C from its start.
-        options: of `subprocess.Popen`.
 
     Returns:
         The process, and this end of the pair of sockets.
@@ -95,11 +81,9 @@ def start_interpreter(
     inherited = [its_connection.fileno(), *descriptors]
     arguments = json.dumps([[str(entry) for entry in sys.path], module, function, inherited[0], inherited[1:]])
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    program = IGNORE_CTRL_C + PROGRAM if ignores_ctrl_c else PROGRAM
     can_block = hasattr(signal, "pthread_sigmask")
-    mask_before = (
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if ignores_ctrl_c else ()) if can_block else ()
-    )
+    mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if can_block else ()
+    options: dict[str, Any] = {}
     try:
         if sys.platform == "win32":
             for handle in inherited:
@@ -108,9 +92,9 @@ def start_interpreter(
         else:
             options["pass_fds"] = inherited
         process = subprocess.Popen(
-            [os.fsdecode(get_executable()), *flags, "-c", program, arguments],
+            [os.fsdecode(get_executable()), *flags, "-c", PROGRAM, arguments],
             stdin=subprocess.DEVNULL,
-            env={"PYTHONHASHSEED": "0", **os.environ, **environment},
+            env={"PYTHONHASHSEED": "0", **os.environ, **ENVIRONMENT_VARIABLES},
             **options,
         )
     except BaseException:
@@ -123,18 +107,11 @@ def start_interpreter(
     return process, connection
 
 
-def exit_when_orphaned(connection: int, grace: float = 0.0, *, interrupts: bool = False) -> None:
-    """End this process `grace` seconds after the other end of a socket is closed, whatever its main thread is doing.
-
-    With `interrupts`, the main thread is interrupted first, as by Ctrl-C.
-    """
+def exit_when_orphaned(connection: int, grace: float = 0.0) -> None:
+    """End this process `grace` seconds after the other end of a socket is closed, whatever its main thread is doing."""
 
     def watch() -> None:
         _wait_for_hang_up(connection)
-        if interrupts and hasattr(signal, "pthread_kill"):
-            os.kill(os.getpid(), signal.SIGINT)
-        elif interrupts:  # on Windows, `os.kill` would end the process
-            _thread.interrupt_main()
         time.sleep(grace)
         os._exit(1)
 

@@ -15,7 +15,7 @@ import torch
 from enn_ppo import EnvConfig, EvalConfig, TrainEvalConfig, evaluate, train
 from enn_ppo.eval.evaluator import EvalRow, Evaluator, check_evaluation, is_due
 from enn_ppo.settings.evaluation import EpisodesConfig
-from enn_ppo.training.environment import EnvFactory
+from entity_gym.pools.source import EnvFactory
 from tests.enn_ppo.evaluation_worlds import Fused
 from tests.enn_ppo.films import brightness
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config

@@ -242,6 +242,8 @@ def played(env: VecEnv, steps: int = 12) -> list[Any]:
     seen = [env.reset(seed=1)]
     for _ in range(steps):
         seen.append(env.act(random_actions(seen[-1], rng, env.action_space())))
+    for obs in [*seen, *(obs.final for obs in seen if obs.final is not None)]:
+        obs.ids = {}  # as a plain environment, a compiled world names its entities
     return contents(seen)
 
 

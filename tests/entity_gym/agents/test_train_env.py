@@ -19,7 +19,7 @@ from entity_gym import CategoricalActionSpace, Entity, ObsSpace
 from entity_gym.agents import Agent, Obs, TrainAgent, TrainEnvBuilder
 from entity_gym.errors import NoPictureError
 from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
-from entity_gym.pools.slots import SlotOptions, SlotsFactory
+from entity_gym.pools.slots import SlotOptions
 from tests.entity_gym.agents.programs import (
     Goal,
     Log,
@@ -60,7 +60,6 @@ def soon(condition: Any) -> bool:
 
 def test_the_spaces_are_what_was_declared_and_no_program_runs_for_them() -> None:
     env = make(walk)
-    assert isinstance(env, SlotsFactory)
     pool = ThreadedVecEnv(env, 2)
     assert pool.obs_space() == ObsSpace({"Walker": Entity(["x"]), "Goal": Entity(["x"]), "Wall": Entity([])})
     assert pool.action_space() == {"Move": CategoricalActionSpace(["LEFT", "STAY", "RIGHT"])}
@@ -237,7 +236,7 @@ def test_a_pool_that_is_dropped_lets_its_programs_leave() -> None:
 
 
 def test_one_environment_alone_is_an_environment() -> None:
-    env = make(walk)()
+    env = make(walk).as_environment()
     env.reseed(3, 0)
     first = env.reset()
     assert first.reward == 0
@@ -446,7 +445,7 @@ def waits_in_our_lines(agent: Agent, config: threading.Event, seed: int) -> None
 
 
 def test_a_program_that_waits_for_us_is_told_at_the_line_that_asked() -> None:
-    env = make(waits_in_our_lines)()
+    env = make(waits_in_our_lines).as_environment()
     env.reset()
     assert re.search(r"test_train_env\.py:\d+ in waits_in_our_lines\(\)", env._running().position())
     env.close()
@@ -501,23 +500,23 @@ def walk_as_long(agent: Agent, config: Length, seed: int) -> None:
 
 def test_fields_of_the_config_can_be_set_to_other_values() -> None:
     env = make(walk_as_long, Length())
-    assert env.configured({}) is env
-    pool = ThreadedVecEnv(env.configured({"steps": 4}), 1)
+    assert env.with_values({}) is env
+    pool = ThreadedVecEnv(env.with_values({"steps": 4}), 1)
     obs = pool.reset()
     for steps in (1, 2, 3, 4):
         obs = pool.act(moves(obs, 1))
         assert obs.done.tolist() == [steps == 4]
     pool.close()
     with pytest.raises(ValueError, match="walk_as_long has no field 'stpes'; allowed: 'steps'; did you mean 'steps'"):
-        env.configured({"stpes": 4})
+        env.with_values({"stpes": 4})
     with pytest.raises(
         ValueError, match=r"\{'size': 4\} cannot be set for .*walk: its config is None, and only the fields"
     ):
-        make(walk).configured({"size": 4})
+        make(walk).with_values({"size": 4})
 
 
 def test_a_program_has_a_name_no_picture_and_no_env_info() -> None:
-    assert make(walk).__name__ == "tests.entity_gym.agents.programs.walk"  # the title of whoever plays it
+    assert make(walk).name == "tests.entity_gym.agents.programs.walk"  # the title of whoever plays it
     pool = pool_of(walk, 1)
     pool.reset()
     with pytest.raises(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.batch import columns
 from entity_gym.batch.batching import batch_frames
-from entity_gym.batch.frame import FrameReader
+from entity_gym.batch.frame import EntityNumbers, FrameReader
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecObs
 from entity_gym.pools.pool import ListEnv
@@ -60,7 +60,7 @@ def test_trees_with_different_columns_cannot_be_joined() -> None:
 
 def test_entities_keep_their_number_for_the_whole_episode() -> None:
     reader = FrameReader(ObsSpace({"Cat": Entity(["x"]), "Wall": Entity([]), "Dog": Entity([])}), {})
-    numbers: dict[Any, int] = {}
+    numbers = EntityNumbers()
 
     def shown(cats: list[str], dogs: list[str]) -> VecObs:
         features = {"Cat": np.zeros((len(cats), 1)), "Wall": np.zeros((1, 0)), "Dog": np.zeros((len(dogs), 0))}
@@ -71,13 +71,14 @@ def test_entities_keep_their_number_for_the_whole_episode() -> None:
     first, second = shown(["tom", "kit"], ["rex"]), shown(["kit", "new"], ["rex"])
     assert {name: ids.to_list() for name, ids in first.ids.items()} == {
         "Cat": [[[0], [1]]],
-        "Wall": [[[-1]]],
         "Dog": [[[2]]],
     }
     assert {name: ids.to_list() for name, ids in second.ids.items()} == {
         "Cat": [[[1], [3]]],
-        "Wall": [[[-1]]],
         "Dog": [[[2]]],
     }
+    nobody = shown([], [])
+    nobody.ids, nobody.features = {}, {**nobody.features, "Cat": RaggedBuffer.from_array([[[1.0]]])}
+    assert VecObs.cat([nobody, first]).ids["Cat"].to_list() == [[[-1]], [[0], [1]]]
     both = VecObs.cat([first, second])
     assert both.gather(np.array([1])).ids["Cat"].to_list() == [[[1], [3]]]

@@ -27,7 +27,6 @@ from entity_gym.bridges.gymnasium.incoming import (  # noqa: E402
 from entity_gym.envs.cart_pole import CartPole  # noqa: E402
 from entity_gym.errors import NoPictureError  # noqa: E402
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv  # noqa: E402
-from entity_gym.pools.slots import SlotsFactory  # noqa: E402
 from tests.entity_gym.bridges.gym_worlds import (  # noqa: E402
     Fails,
     Grows,
@@ -279,8 +278,7 @@ def test_a_class_is_found_by_module_and_name(pools: Any) -> None:
 
 def test_the_factory_is_what_every_pool_takes() -> None:
     factory = GymFactory(Line)
-    assert isinstance(factory, SlotsFactory)
-    one = factory()
+    one = factory.as_environment()
     assert isinstance(one, GymnasiumEnvironment) and isinstance(one, Environment)
     with ThreadedVecEnv(factory, 2, seed=1, first_env=3) as pool:
         assert agents(pool.reset()) == [[4, 0], [5, 0]]
@@ -533,7 +531,7 @@ class Told(gymnasium.Env[Any, Any]):
 def test_the_probability_of_a_transition_in_toy_text_is_no_result_of_an_episode(executor: str) -> None:
     def infos(env: Any, **kwargs: Any) -> dict[str, Any]:
         factory = gymnasium_worlds(env, **kwargs)
-        pool = ListEnv(factory if executor == "list" else lambda: factory(), 1)
+        pool = ListEnv(factory if executor == "list" else factory.as_environment, 1)
         obs, rng = pool.reset(1), np.random.default_rng(0)
         while not obs.done.any():
             obs = pool.act(random_actions(obs, rng, pool.action_space()))

@@ -70,6 +70,6 @@ def test_an_unknown_id_is_told_with_the_package_that_has_it(given: str, message:
 @pytest.mark.usefixtures("roads")
 @pytest.mark.parametrize("given", ["roads_env:lane-keeping-v0", "roads-env:lane-keeping-v0"])
 def test_the_id_of_the_message_is_found(given: str) -> None:
-    world = GymFactory(given)()
+    world = GymFactory(given).as_environment()
     assert world.reset().features
     world.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,9 @@ from entity_gym.batch.vec_obs import VecAction, VecObs  # noqa: E402
 from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment, PettingZooFactory, from_pettingzoo  # noqa: E402
 from entity_gym.pools.players import players_of  # noqa: E402
 from entity_gym.pools.pool import ListEnv  # noqa: E402
-from entity_gym.pools.seats import SeatedVecEnv  # noqa: E402
 from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 from tests.entity_gym.bridges.herds import GRAZE, PLACE, Herd  # noqa: E402
-from tests.entity_gym.pools.player_worlds import Dice, split  # noqa: E402
+from tests.entity_gym.pools.player_worlds import split  # noqa: E402
 
 
 def graze(agents: list[str], choices: list[int]) -> CategoricalAction:
@@ -46,7 +44,7 @@ def hunt(run: int, turn: float) -> dict[str, Any]:
     }
 
 
-def changed(**methods: Callable[..., Any]) -> type[Herd]:
+def changed(**methods: Any) -> type[Herd]:
     """A herd with other methods."""
     return type("Changed", (Herd,), methods)
 
@@ -118,6 +116,19 @@ def test_an_episode_ends_with_its_last_agent_and_shows_those_that_were_cut() -> 
     }
 
 
+def test_agents_that_nobody_listed_are_found_by_an_episode_and_may_come_later() -> None:
+    def step(self: Herd, actions: Mapping[str, Any]) -> Any:
+        observations, *rest = Herd.step(self, actions)
+        self.agents.append("sheep_7")
+        return observations | {"sheep_7": np.array([7, 7], np.float32)}, *rest
+
+    env = PettingZooEnvironment(changed(step=step, possible_agents=None)())
+    env.reset()
+    shown = env.act({"sheep.action": graze(["sheep_0", "sheep_1"], [0, 0]), **hunt(0, 0)})
+    assert shown.ids["sheep"] == ["sheep_1", "sheep_7"]
+    assert rows(shown.features)["sheep"] == [[1, 1], [7, 7]]
+
+
 @pytest.mark.parametrize(
     ("fates", "truncated", "left"),
     [
@@ -146,44 +157,7 @@ def test_an_episode_is_truncated_if_somebody_in_it_was_only_cut(
     assert [agent for of_type in last.ids.values() for agent in of_type] == left
 
 
-def test_agents_that_nobody_listed_are_found_by_an_episode_and_may_come_later() -> None:
-    class Open(Herd):
-        possible_agents = None  # type: ignore[assignment]
-
-        def step(self, actions: Mapping[str, Any]) -> tuple[Any, ...]:
-            observations, *rest = super().step(actions)
-            if self.time == 1:
-                self.agents.append("sheep_7")
-                observations["sheep_7"] = np.array([7, 7], np.float32)
-            return observations, *rest
-
-    env = PettingZooEnvironment(Open())
-    env.reset()
-    shown = env.act({"sheep.action": graze(["sheep_0", "sheep_1"], [0, 0]), **hunt(0, 0)})
-    assert shown.ids["sheep"] == ["sheep_1", "sheep_7"]
-    assert rows(shown.features)["sheep"] == [[1, 1], [7, 7]]
-
-
 # ---- groups
-
-
-def test_names_of_groups_are_those_of_agents_without_the_number() -> None:
-    class Named(Herd):
-        possible_agents = ["red team-12", "0", "archer", "archer_1_2", ("tank", 3)]  # type: ignore[list-item]
-
-        def observation_space(self, agent: Any) -> Any:
-            return PLACE
-
-        def action_space(self, agent: Any) -> Any:
-            return GRAZE
-
-    assert list(PettingZooEnvironment(Named()).obs_space().entities) == [
-        "red team",
-        "agent",
-        "archer",
-        "archer_1",
-        "tank",
-    ]
 
 
 def test_groups_can_be_told_apart_or_be_one() -> None:
@@ -193,7 +167,10 @@ def test_groups_can_be_told_apart_or_be_one() -> None:
     assert list(env.action_space()) == ["dolly.action", "flock.action", "rest.action.0", "rest.action.1"]
     alike = {"observation_space": lambda self, agent: PLACE, "action_space": lambda self, agent: GRAZE}
     shared = PettingZooEnvironment(changed(**alike)(), {"agent": "*"})
-    assert list(shared.action_space()) == ["agent.action"]
+    assert list(shared.action_space()) == ["agent.action"] and shared.player_names == ["agent"]
+    names = ["red team-12", "0", "archer", "archer_1_2", ("tank", 3)]
+    named = PettingZooEnvironment(changed(**alike, possible_agents=names)())
+    assert list(named.obs_space().entities) == ["red team", "agent", "archer", "archer_1", "tank"]
 
 
 @pytest.mark.parametrize(
@@ -203,10 +180,10 @@ def test_groups_can_be_told_apart_or_be_one() -> None:
             {"all": "*"},
             "'sheep_0' and 'wolf_0' are both in the group 'all', and have different observation spaces.*groups=",
         ),
-        ({"sheep": ["sheep_*"]}, r"the agent 'wolf_0' is in none of the groups \{'sheep': \['sheep_\*'\]\}"),
+        ({"sheep": ["sheep_*"]}, r"the agent 'wolf_0' is in none of the groups \{'sheep': \[\['sheep_\*'\]\]\}"),
         (
             {"sheep": "sheep_*", "wolf": "wolf_*", "ghost": "ghost_*"},
-            r"groups has 'ghost', which fits none of the agents \['sheep_0', 'sheep_1', 'sheep_2', 'wolf_0'\]",
+            r"side 0 of the group 'ghost' fits none of the agents \['sheep_0', 'sheep_1', 'sheep_2', 'wolf_0'\]",
         ),
         (["sheep"], "expected a mapping from the name of each group to its agents"),
         ({"sheep": 3}, "expected a mapping from the name of each group to its agents"),
@@ -276,7 +253,7 @@ def test_an_agent_with_nothing_open_does_not_act_and_the_world_is_told_its_first
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        (np.ones(2, np.int8), "agent 'sheep_1': the action mask of 'action' is .*expected 3 flags"),
+        (np.ones(2, np.int8), "agent 'sheep_1': .*the action mask of action is .*expected 3 flags"),
         (None, r"agent 'sheep_1': the observation is \{'observation'.*expected a dictionary with 'action_mask'"),
     ],
 )
@@ -286,6 +263,19 @@ def test_a_mask_that_does_not_fit_is_named(mask: Any, message: str) -> None:
     env = PettingZooEnvironment(here())
     with pytest.raises(ValueError, match=message):
         env.reset()
+
+
+def test_what_looks_like_a_mask_and_closes_nothing_draws_one_warning() -> None:
+    class Tells(Herd):
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            return super().reset(seed, options)[0], {"sheep_0": {"legal_moves": [0]}}
+
+    pool = from_pettingzoo(Tells, 3)
+    with pytest.warns(UserWarning, match=r'herd_v0: info\["legal_moves"\] looks like an action mask') as caught:
+        obs, rng = pool.reset(), np.random.default_rng(0)
+        for _ in range(6):
+            obs = pool.act(at_random(pool, obs, rng))
+    assert len(caught) == 1
 
 
 # ---- pools
@@ -301,15 +291,6 @@ def test_environment_i_is_seeded_once_with_seed_plus_i_and_env_info_goes_into_th
     assert herds[1].resets == [{"seed": 41, "options": None}, {"seed": None, "options": None}]
     pool.close()
     assert [herd.num_closed for herd in herds] == [1, 1]
-
-
-def test_without_autoreset_the_batch_shrinks() -> None:
-    pool = from_pettingzoo(Herd, 2, autoreset=False, length=2)
-    obs, rng = pool.reset(), np.random.default_rng(0)
-    for step in range(2):
-        obs = pool.act(at_random(pool, obs, rng), obs.env_id)
-        assert obs.done.tolist() == [step == 1] * 2
-    assert all(mask.actors.items() == 0 for mask in obs.action_masks.values())
 
 
 def test_an_image_is_what_the_environment_draws() -> None:
@@ -346,26 +327,6 @@ def test_groups_are_players_who_see_their_own_agents_alone_and_earn_what_these_e
     assert sheep.reward[0] + wolf.reward[0] == obs.reward[0]
 
 
-def test_a_learner_plays_one_group_against_another() -> None:
-    factory = PettingZooFactory(Herd, length=3)
-    mapping = players_of(factory)
-    assert mapping is not None
-    pool = SeatedVecEnv(ListEnv(factory, 2), mapping, Dice(0, factory().action_space()))
-    rng = np.random.default_rng(0)
-    obs = pool.reset(seed=0)
-    for _ in range(3):
-        obs = pool.act(at_random(pool, obs, rng))
-    assert obs.done.all()
-    assert [obs.end_of_episode_info[i]["win_rate"] for i in (0, 1)] == [1.0, 0.0]  # sheep always do better
-    assert obs.end_of_episode_info[0]["opponent_reward"] == -2 - 1 - 2
-
-
-def test_one_group_is_one_player() -> None:
-    alike = {"observation_space": lambda self, agent: PLACE, "action_space": lambda self, agent: GRAZE}
-    mapping = players_of(PettingZooFactory(changed(**alike), groups={"agent": "*"}))
-    assert mapping is not None and mapping.num_players == 1
-
-
 # ---- environments of PettingZoo
 
 
@@ -385,7 +346,10 @@ def test_spaces_that_change_are_refused() -> None:
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
-        ({"reset": lambda self, seed, options: {}}, r"reset\(\) returned \{\}; expected observations and infos"),
+        (
+            {"reset": lambda self, seed, options: {}},
+            r"reset\(\) returned \{\}; expected observations, infos: a dictionary",
+        ),
         ({"reset": lambda self, seed, options: ({}, {})}, r"there are no agents after reset\(\)"),
         ({"see": lambda self, agents: {}}, "there is no observation of 'sheep_0', which is one of the agents"),
         ({"see": lambda self, agents: dict.fromkeys(agents)}, "agent 'sheep_0': the observation is None"),
@@ -435,7 +399,10 @@ def _with_stranger(self: Herd, actions: Mapping[str, Any]) -> Any:
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        (_without(4), r"step\(\) returned .*expected observations, rewards, terminations, truncations and infos"),
+        (
+            _without(4),
+            r"step\(\) returned .*expected observations, rewards, terminations, truncations, infos: a dictionary",
+        ),
         (_without(0, "sheep_1"), "there is no observation of 'sheep_1'"),
         (_without(1, "sheep_0"), "returned no reward of 'sheep_0', which has acted"),
         (_without(2, "sheep_0"), "returned no termination of 'sheep_0', which has acted"),
@@ -485,9 +452,7 @@ def test_environments_that_have_no_such_form_say_why(methods: Any, message: str)
 @pytest.mark.parametrize(
     ("env", "options", "message"),
     [
-        (3, {}, "the PettingZoo environment is 3, which makes none; give what makes it"),
-        (functools, {}, "which makes none; give what makes it"),
-        ([Herd(), Herd()], {}, "give what makes one of them, such as the class Herd, and num_envs=2"),
+        (3, {}, "the PettingZoo environment is 3, which makes none; give a function"),
         ("entity_gym:nobody", {}, "the PettingZoo environment is 'entity_gym:nobody', but entity_gym has no class"),
         (Herd, {"executor": "threads"}, "executor is 'threads'; allowed: .*did you mean 'thread'"),
         (Herd, {"num_workers": 2}, "num_workers is 2, which is for executor='thread' or 'process'"),
@@ -504,63 +469,23 @@ def test_arguments_that_cannot_be_are_named(env: Any, options: dict[str, Any], m
         from_pettingzoo(env, **options)
 
 
-def test_an_id_that_pettingzoo_does_not_know_has_neighbours() -> None:
+def test_ids_and_modules_are_found_with_any_dashes_and_others_have_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("pettingzoo")
-    with pytest.raises(
-        ValueError, match=r"no environment 'butterfly/pistonbal-v6'; near are 'butterfly/pistonball-v6'"
-    ):
-        from_pettingzoo("butterfly/pistonbal-v6")
-    with pytest.raises(ValueError, match="near are 'classic/connect_four-v3'"):
-        from_pettingzoo("connect_4_v3")
-    with pytest.raises(
-        ValueError, match="'nothing-like-it'; PettingZoo's own are of atari/, butterfly/, classic/, sisl/"
-    ):
-        from_pettingzoo("nothing-like-it")
-
-
-MODULE = """
-from tests.entity_gym.bridges.herds import Herd
-
-def parallel_env(**kwargs):
-    return Herd(**kwargs)
-"""
-
-
-@pytest.fixture
-def fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed package `fields` whose module grazing_v4 has an environment."""
-    for name, text in {
-        "fields/__init__.py": "",
-        "fields/grazing_v4.py": MODULE,
-        "fields-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: fields\nVersion: 1.0\nRequires-Dist: pettingzoo>=1.24\n",
-        "fields-1.0.dist-info/top_level.txt": "fields\n",
-    }.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-
-
-@pytest.mark.usefixtures("fields")
-@pytest.mark.parametrize(
-    "env_id",
-    ["fields:grazing_v4", "fields:grazing-v4", "fields/grazing_v4", "grazing_v4", "fields.grazing_v4:parallel_env"],
-)
-def test_a_module_of_another_package_is_found_by_package_and_name(env_id: str) -> None:
-    pytest.importorskip("pettingzoo")
-    pool = from_pettingzoo(env_id, length=3)
-    assert "sheep" in pool.obs_space().entities
-    pool.close()
-
-
-@pytest.mark.usefixtures("fields")
-def test_modules_of_installed_packages_are_neighbours() -> None:
-    pytest.importorskip("pettingzoo")
-    for given in ("grazin_v3", "fields/grazing_v3", "pettingzoo:grazing_v3"):
-        with pytest.raises(ValueError, match=f"no environment '{given}'; near are 'fields:grazing_v4'"):
+    for given in ("butterfly/pistonbal-v6", "pistonbal_v6", "pettingzoo:pistonbal-v6"):
+        with pytest.raises(ValueError, match=r"PettingZoo has no environment .*; near are 'butterfly/pistonball-v6'"):
             from_pettingzoo(given)
-    with pytest.raises(ValueError, match="'fields:grazing_v3', but fields has no class or function") as raised:
+    (tmp_path / "fields").mkdir()
+    (tmp_path / "fields" / "grazing_v4.py").write_text(
+        "from tests.entity_gym.bridges.herds import Herd\n\ndef parallel_env(**kwargs):\n    return Herd(**kwargs)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for given in ("fields:grazing_v4", "fields:grazing-v4", "fields.grazing_v4:parallel_env"):
+        with from_pettingzoo(given, length=3) as pool:  # type: ignore[union-attr]
+            assert "sheep" in pool.obs_space().entities
+    with pytest.raises(ValueError, match="'fields:grazing_v3', but fields has no class or function"):
         from_pettingzoo("fields:grazing_v3")
-    assert raised.value.__notes__ == ["near are 'fields:grazing_v4'"]
 
 
 # ---- views
@@ -569,12 +494,12 @@ def test_modules_of_installed_packages_are_neighbours() -> None:
 def test_a_view_needs_agents_with_the_same_spaces_and_no_groups() -> None:
     view = {"entities": {"Me": {"count": 1, "features": ["number", "time"]}}, "actor": "Me"}
     with pytest.raises(
-        ValueError, match=r"'sheep_0' and 'wolf_0' .* different observation spaces.* a view reads agents with"
+        ValueError, match=r"'sheep_0' and 'wolf_0' .* different observation spaces.* with a view all are in one"
     ):
         from_pettingzoo(Herd, view=view)
     with pytest.raises(
         ValueError,
-        match=r"groups has 'all', and the view has all agents in one group, 'Me': .* as \{Me: \[\[sheep_0\], ",
+        match=r"groups has 'all', and the view has all agents in one group: .* as \{Me: \[\[sheep_0\], ",
     ):
         from_pettingzoo(Herd, view=view, groups={"all": "*"})
 

@@ -348,7 +348,7 @@ def worlds(**options: Any) -> Any:
 def test_an_integer_action_selects_a_row_that_is_present(alone: bool) -> None:
     make, made = worlds()
     source = gymnasium_worlds(make, view=TARGETS)
-    pool = ListEnv((lambda: source()) if alone else source, 2)
+    pool = ListEnv(source.as_environment if alone else source, 2)
     assert pool.action_space() == {"action": SelectEntityActionSpace()}
     obs = pool.reset()
     mask = obs.action_masks["action"]
@@ -386,7 +386,7 @@ def test_a_selection_of_another_number_of_rows_than_choices_is_refused() -> None
 
 def test_a_pool_and_an_environment_alone_show_the_same() -> None:
     source = gymnasium_worlds(lambda: Shows(box(4, 2), SHOWN), view=TARGETS | {"select": {}})
-    together, alone = ListEnv(source, 2), ListEnv(lambda: source(), 2)
+    together, alone = ListEnv(source, 2), ListEnv(source.as_environment, 2)
     assert together.action_space() == {"action": CategoricalActionSpace(["0", "1"])}
     left, right = together.reset(), alone.reset()
     for step in range(4):

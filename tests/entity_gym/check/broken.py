@@ -3,7 +3,7 @@
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -297,6 +297,63 @@ class OverwritesArrays(Walk):
         return obs
 
 
+class OneObservation(Walk):
+    """Returns one object for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown = Observation()
+
+    def observe(self) -> Observation:
+        vars(self.shown).update(vars(super().observe()))
+        return self.shown
+
+
+class OneStepLate(Walk):
+    """Returns what it should have returned a step before."""
+
+    def reset(self) -> Observation:
+        self.next = super().reset()
+        return self.next
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        obs, self.next = self.next, super().act(actions)
+        return obs
+
+
+class ShowsTheStateBefore(Walk):
+    """Looks at the world before it steps, so that the end is seen a step too late."""
+
+    track: Sequence[float] = [0.0] * 8
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        obs = self.observe()
+        super().act(actions)
+        obs.metrics = {"track": self.track[self.x]}
+        return obs
+
+
+class LateAndFallsOver(ShowsTheStateBefore):
+    track = [0.0] * 6
+
+
+class AddsToPlaces(Walk):
+    """A bridge whose view adds the walker's place to places of walls."""
+
+    sums = [("Wall", "x")]
+
+    def observe(self) -> Observation:
+        obs = super().observe()
+        obs.features["Wall"] = [[self.x], [self.x + self.size]]
+        return obs
+
+
+class AddsToOffsets(Walk):
+    """A bridge whose view adds the walker's place to offsets of walls from the walker. Nothing is wrong with it."""
+
+    sums = [("Wall", "x")]
+
+
 class ForgetsToSave(Walk):
     def state(self) -> dict[str, Any]:
         return {"x": self.x, "steps": 0}
@@ -309,6 +366,16 @@ class SavesAnObject(Walk):
 
 class SavesOnly(Walk):
     load_state = Environment.load_state
+
+
+class RendersNothing(Walk):
+    def render(self) -> np.ndarray:
+        raise NotImplementedError
+
+
+class DrawsForAnotherPurpose(Walk):
+    def draw(self, canvas: Any) -> None:  # type: ignore[override]
+        canvas.fill(0)
 
 
 class DrawsFloats(Walk):

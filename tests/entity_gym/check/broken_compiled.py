@@ -66,3 +66,16 @@ class Overflows(Climb):
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
         s.small = 100
         return float(s.small + s.small), s.height == s.top, False
+
+
+class NumpyRandom(Climb):
+    def reset(s: Any) -> None:
+        s.height = np.random.randint(0, s.top)
+        s.small = 0
+
+
+class Yields(Climb):
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        heights = {"height": s.height}
+        s.height = sum(each for each in heights.values())
+        return 0.0, s.height == s.top, False

@@ -165,7 +165,7 @@ def test_it_is_drawn_as_its_class_draws_it() -> None:
     env = started()
     image = env.render()
     assert image.shape == (4, 8, 3) and image[0, :, 0].sum() == 255 * env.record.cats
-    with pytest.raises(NotImplementedError, match="Watching does not implement render"):
+    with pytest.raises(NotImplementedError, match="Watching implements neither render"):
         Watching().as_environment().render()
 
 

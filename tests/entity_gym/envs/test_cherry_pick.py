@@ -103,15 +103,3 @@ def test_picking_at_random_scores_what_the_description_says() -> None:
 def test_an_impossible_number_of_cherries_is_named_with_what_is_allowed(num_cherries: int) -> None:
     with pytest.raises(ValueError, match=f"CherryPick: num_cherries={num_cherries}; .* from 2 to 128"):
         CherryPick(num_cherries=num_cherries)
-
-
-def test_render_shows_good_cherries_upwards_and_bad_ones_downwards() -> None:
-    env = seeded(0, num_cherries=4)
-    env.reset()
-    env.record.quality[:4] = [3.0, -3.0, 0.1, -0.1]
-    image = env.render()
-    assert (image.shape, image.dtype) == ((160, 48, 3), np.dtype(np.uint8))
-    assert image[10, 6].argmax() == 1 and image[150, 18].argmax() == 0  # green above, red below the middle
-    assert (image[10, 30] == image[10, 42]).all() and (
-        image[150, 30] == image[150, 42]
-    ).all()  # small ones reach neither

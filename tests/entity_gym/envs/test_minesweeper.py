@@ -244,40 +244,6 @@ def test_one_robot_that_walks_beside_each_mine_clears_every_board() -> None:
         assert obs.reward == 1.0
 
 
-# --- The picture
-
-
-def test_robots_carry_their_entity_index() -> None:
-    lonely = board([(0, 0)], [(2, 2)]).render()
-    one_more_mine = board([(0, 0), (0, 1)], [(2, 2)]).render()
-    cell = np.s_[16 + 1 : 16 + 32, 2 * 32 + 1 : 3 * 32]
-    white = [(image[cell] == 255).all(-1) for image in (lonely, one_more_mine)]
-    assert [int(each.sum()) for each in white] == [4 * 8, 4 * 11]  # a 1 and a 2, whose pixels are 2 x 2 large
-
-
-def test_y_grows_upwards_in_the_picture() -> None:
-    low, high = (board([(0, y)], [(1, 1)]).render()[16:] for y in (0, 2))
-    middle_of = {"top": (16, 16), "bottom": (2 * 32 + 16, 16)}
-    assert low[middle_of["bottom"]].max() < 60 < low[middle_of["top"]].min()  # a mine is dark
-    assert high[middle_of["top"]].max() < 60 < high[middle_of["bottom"]].min()
-
-
-def test_different_states_are_drawn_differently() -> None:
-    envs = [
-        board([(0, 0)], [(2, 2)]),
-        board([(0, 1)], [(2, 2)]),
-        board([(0, 0), (0, 1)], [(2, 2)]),
-        board([(2, 2)], [(0, 0)]),
-        board([(0, 0)], [(2, 1)]),
-        board([(0, 0)], [(2, 2), (2, 2)]),
-        board([(0, 0)], [(2, 2), (2, 1)]),
-        board([(0, 0)], [(2, 1), (2, 2)]),
-        board([(0, 0)], [(0, 0)]),
-        *(board([(0, 0)], [(2, 2)], cooldown=cooldown) for cooldown in range(6)),
-    ]
-    assert len({env.render().tobytes() for env in envs}) == len(envs)
-
-
 # --- Where things start
 
 

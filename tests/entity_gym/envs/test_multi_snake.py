@@ -340,16 +340,3 @@ def test_random_play_keeps_the_rules(seed: int, board_size: int, num_snakes: int
             assert len(new) <= max_snake_length
     grown = sum(len(snake) - 1 for snake in snakes_of(env))
     assert score == pytest.approx(grown / (max_snake_length - 1) / num_snakes)
-
-
-# --- The picture
-
-
-def test_render_shows_heads_bodies_and_food_with_y_upwards() -> None:
-    env = world([[(0, 0), (1, 0)]], [(4, 4)])
-    image = env.render()
-    assert (image.shape, image.dtype) == ((5 * 32 + 1, 5 * 32 + 1, 3), np.dtype(np.uint8))
-    bottom, top = 4 * 32 + 16, 16
-    assert image[bottom, 32 + 16].tolist() == [255, 255, 255]  # the eye
-    assert image[bottom, 16].tolist() == image[top, 4 * 32 + 16].tolist()  # body and food have the snake's colour
-    assert image[top, 16].tolist() != image[bottom, 16].tolist()

@@ -144,7 +144,7 @@ def test_an_episode_starts_with_no_ball_picked() -> None:
     assert [row[-1] for row in rows(env.reset())] == [0, 0, 0]
 
 
-# --- What is accepted, and the picture
+# --- What is accepted
 
 
 @pytest.mark.parametrize(
@@ -161,13 +161,3 @@ def test_an_episode_starts_with_no_ball_picked() -> None:
 def test_impossible_parameters_are_named_with_what_is_allowed(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"PickMatchingBalls: {message}"):
         PickMatchingBalls(**parameters)
-
-
-def test_render_shows_balls_in_a_row_and_picked_ones_with_a_white_middle() -> None:
-    env = balls(0, 0, 3)
-    env.act(pick(1))
-    image = env.render()
-    assert (image.shape, image.dtype) == ((32, 96, 3), np.dtype(np.uint8))
-    assert image[16, 48].tolist() == [255, 255, 255]
-    assert image[16, 16].tolist() == image[16, 48 + 9].tolist()  # the same colour
-    assert image[16, 16].tolist() != image[16, 80].tolist()

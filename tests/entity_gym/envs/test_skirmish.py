@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from entity_gym.actions import Action, CategoricalAction, ContinuousAction, SelectEntityAction
 from entity_gym.compiled.view import CompiledView
 from entity_gym.environment import Observation
-from entity_gym.envs.skirmish import CHOICES, SIZE, Skirmish
+from entity_gym.envs.skirmish import CHOICES, Skirmish
 from entity_gym.envs.skirmish_battle import (
     HEALER,
     HEALTH,
@@ -640,22 +640,3 @@ def check_invariants(env: CompiledView, obs: Observation, num_units: int) -> Non
         for target in targets:
             same = (unit < s.left[0]) == (target < s.left[0])
             assert same == (s.kind[unit] == HEALER) and (same or s.spotted[target])
-
-
-# --- The picture
-
-
-def test_the_picture_shows_armies_obstacles_health_and_fog() -> None:
-    env = world([(MELEE, 0, 0)], [(RANGED, 4, 0), (RANGED, 9, 9)], [(-4, 0, 1)], opponent=FOCUS)
-    image: Any = env.render()
-    assert image.shape == (SIZE, SIZE, 3) and image.dtype == np.uint8
-
-    def pixel(x: float, y: float) -> list[int]:
-        column, row = ((x + 10) / 20 * (SIZE - 1), (10 - y) / 20 * (SIZE - 1))
-        return image[round(row), round(column)].tolist()
-
-    assert pixel(0, 0) == [38, 110, 200] and pixel(4, 0) == [210, 40, 40]
-    assert pixel(-4, 0) == [90, 90, 96]
-    assert pixel(-6, 0) == pixel(0, 9) == [196, 192, 180], "behind the obstacle, and out of sight"
-    assert pixel(0, 6.5) == [232, 228, 216]
-    assert pixel(9, 9) == [210, 40, 40] and pixel(9.25, 9) == [196, 192, 180], "an enemy in the fog is drawn small"

@@ -105,15 +105,6 @@ def test_a_number_out_of_range_is_refused(arguments: dict[str, int], message: st
         PythonTreasureHunt(**arguments)
 
 
-def test_the_drawing_shows_treasures_traps_and_the_player() -> None:
-    env = board((-10, 10), [(0, 0)], [(10, -10)])
-    image = env.render()
-    assert image.shape == (253, 253, 3)
-    assert image[6, 6].tolist() == [38, 110, 200]  # the player, at the upper left
-    assert image[126, 126].tolist() == [40, 40, 44]
-    assert image[246, 246].tolist() == [230, 150, 40]
-
-
 # --- The plain Python form
 
 

@@ -15,19 +15,21 @@ from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.envs.cart_pole import CartPole, CartPoleV0
 from entity_gym.envs.cherry_pick import CherryPick
-from entity_gym.envs.count import Count
-from entity_gym.envs.floor_is_lava import FloorIsLava
 from entity_gym.envs.minefield import Minefield
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.envs.move_to_origin import MoveToOrigin
-from entity_gym.envs.multi_armed_bandit import MultiArmedBandit
 from entity_gym.envs.multi_snake import MultiSnake
-from entity_gym.envs.not_hotdog import NotHotdog
 from entity_gym.envs.pick_matching_balls import PickMatchingBalls
-from entity_gym.envs.rock_paper_scissors import RockPaperScissors
 from entity_gym.envs.skirmish import Skirmish
+from entity_gym.envs.toys import (
+    Count,
+    FloorIsLava,
+    MoveToOrigin,
+    MultiArmedBandit,
+    NotHotdog,
+    RockPaperScissors,
+    Xor,
+)
 from entity_gym.envs.treasure_hunt import TreasureHunt
-from entity_gym.envs.xor import Xor
 from entity_gym.pools.pool import ListEnv, SlotVecEnv
 from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import VecEnv

@@ -1,133 +1,18 @@
-"""Playing by hand in the browser: what the page asks for, and what the command says."""
+"""The command that serves a game to the browser."""
 
-import json
 import re
 import socket
 from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
 import pytest
 
-from entity_gym import SelectEntityActionMask, SelectEntityActionSpace
-from entity_gym.batch.ragged import RaggedBuffer
-from entity_gym.play.browser import Advice, _Game, _NotAllowed
 from entity_gym.play.command import main
-from entity_gym.play.session import Session
 from tests.entity_gym.play.served import Client, play_as
-from tests.entity_gym.play.workshop import NOBODY, Workshop
 
 WORKSHOP = "tests.entity_gym.play.workshop:Workshop"
-
-# --- Requests
-
-
-def game(policy: Any = None, **options: Any) -> _Game:
-    return _Game(Session(lambda: Workshop(**options), 0, "Workshop"), {}, policy)
-
-
 GOOD = {"move": [0, 1], "aim": [0, 3], "push": [[0, 1]], "ring": [0]}
-
-
-@pytest.mark.parametrize(
-    ("given", "refusal"),
-    [
-        (None, "actions must be an object with 'move', 'aim', 'push', 'ring'"),
-        ({"actions": []}, "actions must be an object"),
-        ({"actions": {**GOOD, "other": []}}, "actions must be an object"),
-        ({"actions": {**GOOD, "move": [0]}}, "move must be a list with a choice of each of 2 actors"),
-        ({"actions": {**GOOD, "move": {"0": 0}}}, "move must be a list"),
-        ({"actions": {**GOOD, "move": [1, 0]}}, "move of entity 3 is 1, which is no open choice"),
-        ({"actions": {**GOOD, "move": [3, 0]}}, "move of entity 3 is 3, which is no open choice"),
-        ({"actions": {**GOOD, "move": [-1, 0]}}, "move of entity 3 is -1, which is no open choice"),
-        ({"actions": {**GOOD, "move": [True, 0]}}, "move of entity 3 is True"),
-        ({"actions": {**GOOD, "move": ["0", 0]}}, "move of entity 3 is '0'"),
-        ({"actions": {**GOOD, "move": [None, 0]}}, "move of entity 3 is None"),
-        ({"actions": {**GOOD, "aim": [2, 0]}}, "aim of entity 3 is 2, which is no open choice"),
-        ({"actions": {**GOOD, "aim": [4, 0]}}, "aim of entity 3 is 4, which is no open choice"),
-        ({"actions": {**GOOD, "push": [[0]]}}, "push of entity 3 must be a list of 2 numbers"),
-        ({"actions": {**GOOD, "push": [[0, 1.5]]}}, "push of entity 3 is 1.5; it must be a number from 0 to 1"),
-        ({"actions": {**GOOD, "push": [[float("nan"), 1]]}}, "push of entity 3 is nan"),
-        ({"actions": {**GOOD, "push": [[float("inf"), 1]]}}, "push of entity 3 is inf"),
-        ({"actions": {**GOOD, "push": [[10**400, 1]]}}, "push of entity 3 is 1000"),
-        ({"actions": {**GOOD, "push": [["1", 1]]}}, "push of entity 3 is '1'"),
-    ],
-)
-def test_a_wrong_request_changes_nothing(given: Any, refusal: str) -> None:
-    played = game()
-    before = json.dumps(played.replay)
-    with pytest.raises(_NotAllowed, match=re.escape(refusal)):
-        played.act(given)
-    assert json.dumps(played.replay) == before
-    assert played.act({"actions": GOOD})["steps"] == 2
-
-
-def test_moves_out_of_turn_are_refused() -> None:
-    played = game(length=1)
-    with pytest.raises(_NotAllowed, match="the episode has not ended"):
-        played.begin_episode(None)
-    answer = played.act({"actions": GOOD})
-    assert (answer["episodes"], answer["steps"], len(answer["tail"])) == (1, 2, 2)
-    assert answer["episode"]["info"] == {"bells": 7}
-    assert answer["tail"][0]["views"][0]["actions"]["aim"]["chosen"] == [0, 3]
-    with pytest.raises(_NotAllowed, match="the episode has ended"):
-        played.act({"actions": GOOD})
-
-
-def test_a_policy_gives_advice() -> None:
-    def logs(*probabilities: float) -> Any:
-        with np.errstate(divide="ignore"):
-            return np.log(np.array(probabilities, np.float32))
-
-    def policy(obs: Any) -> Advice:
-        actions: Any = {
-            "move": RaggedBuffer.from_flattened(np.array([[2], [0]]), [2]),
-            "aim": RaggedBuffer.from_flattened(np.array([[1], [-1]]), [2]),
-            "push": RaggedBuffer.from_flattened(np.array([[0.5, 1]], np.float32), [1]),
-            "ring": RaggedBuffer.from_flattened(np.array([[1]]), [1]),
-        }
-        logits = {
-            "move": logs(0.25, 0.0, 0.75, 0.5, 0.5, 0.0).reshape(2, 3),
-            "aim": logs(0.5, 0.5, 0.0, 0.0, 0.1, 0.1, 0.1, 0.7).reshape(8, 1),
-            "push": np.zeros((1, 4), np.float32),
-            "ring": logs(0.0, 1.0).reshape(1, 2),
-        }
-        return Advice(actions, logits, 2.5)
-
-    (view,) = game(policy).replay["episodes"][0]["steps"][0]["views"]
-    actions = view["actions"]
-    assert view["value"] == 2.5
-    assert actions["move"]["probs"] == [[0.25, 0.0, 0.75], [0.5, 0.5, 0.0]]
-    assert actions["move"]["entropy"] == pytest.approx([0.5623351, 0.6931472])
-    assert actions["aim"]["probs"] == pytest.approx(np.array([[0.5, 0.5, 0, 0], [0.1, 0.1, 0.1, 0.7]]), abs=1e-6)
-    assert {name: decision["advised"] for name, decision in actions.items()} == {
-        "move": [2, 0], "aim": [1, 3], "push": [[0.5, 1]], "ring": [1]
-    }  # fmt: skip
-    assert {name: decision["chosen"] for name, decision in actions.items()} == {
-        "move": [-1, -1], "aim": [-1, -1], "push": [[None, None]], "ring": [-1]
-    }  # fmt: skip
-
-
-def test_an_actor_to_whom_nobody_is_open_takes_nobody() -> None:
-    class Alone(Workshop):
-        def action_space(self) -> Any:
-            return {**super().action_space(), "aim": SelectEntityActionSpace()}
-
-        def _observe(self) -> Any:
-            obs = super()._observe()
-            if not obs.done:
-                obs.actions["aim"] = SelectEntityActionMask(actor_types=["Robot"], actee_ids=[])
-            return obs
-
-    played = _Game(Session(Alone, 0, "Alone"), {}, None)
-    with pytest.raises(_NotAllowed, match="aim of entity 4 is 0, which is no open choice"):
-        played.act({"actions": {**GOOD, "aim": [-1, 0]}})
-    played.act({"actions": {**GOOD, "aim": [-1, -1]}})
-    assert played._session.now.obs.global_features[2:4] == [NOBODY, NOBODY]
-
-
-# --- The command
 
 
 def test_the_command_serves_the_game_until_ctrl_c(

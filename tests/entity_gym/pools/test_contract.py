@@ -661,8 +661,8 @@ def test_ctrl_c_while_steps_are_submitted_does_not_hang_the_reset(
         env.reset()
         submit = env._workers.submit  # type: ignore[attr-defined]
 
-        def interrupted(task: object, share: int) -> None:
-            submit(task, share)
+        def interrupted(*task: Any) -> None:
+            submit(*task)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:

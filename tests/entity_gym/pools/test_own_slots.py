@@ -163,5 +163,5 @@ def test_a_world_over_arrays_is_trained_with_its_parameters() -> None:
         assert set(np.abs(obs.features["Goal"].values[:, 0])) == {1}
         with pytest.raises(ValueError, match=r"Walks does not implement configure\(\), so it takes no env_info"):
             pool.configure([{}] * 8)
-        with pytest.raises(NotImplementedError, match=r"Walks does not implement render\(\)"):
+        with pytest.raises(NotImplementedError, match=r"Walks implements neither render\(\) nor draw\(\)"):
             pool.render([0])

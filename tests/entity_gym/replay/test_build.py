@@ -115,6 +115,7 @@ def test_a_view_has_the_numbers_of_the_world_its_ids_and_what_is_hidden() -> Non
     }
     assert build_view(OBS, 0, SPACE) == {
         "features": {"Ship": [[9, 9]], "Card": []},
+        "ids": {"Ship": ["0"]},
         "globals": [7],
         "value": None,
         "actions": {},

@@ -10,8 +10,8 @@ import pytest
 
 from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, Environment, Observation, ObsSpace
 from entity_gym.compiled import CompiledEnvironment
-from entity_gym.envs.floor_is_lava import FloorIsLava
 from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.envs.toys import FloorIsLava
 from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.replay.hints import check_hints

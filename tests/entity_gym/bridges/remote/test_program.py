@@ -69,7 +69,7 @@ def test_a_program_that_is_not_there_is_named() -> None:
     with pytest.raises(
         ProgramError, match="program `nodee world.mjs` cannot be started: No such file or directory: 'nodee'"
     ):
-        program_worlds(command=["nodee", "world.mjs"])()
+        program_worlds(command=["nodee", "world.mjs"]).as_environment()
 
 
 @pytest.mark.parametrize(

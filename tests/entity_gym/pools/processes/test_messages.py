@@ -18,9 +18,9 @@ from tests.worlds import Zoo
 
 def sent(obs: VecObs, lo: int = 0) -> VecObs:
     """The batch as it arrives at the other end."""
-    (kind, *rest), arrays = pack_frames(obs, lo)
+    (kind, *rest), arrays = pack_frames(obs)
     assert kind == "frames"
-    return unpack_frames(*pickle.loads(pickle.dumps(rest)), arrays)
+    return unpack_frames(*pickle.loads(pickle.dumps(rest)), [array.copy() for array in arrays], lo)
 
 
 @pytest.mark.parametrize("max_entities", [0, 3])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -121,7 +120,7 @@ def test_go_is_one_group_of_two_sides() -> None:
 def test_an_aec_environment_whose_agents_can_act_together_is_made_parallel() -> None:
     pytest.importorskip("pettingzoo")
     pytest.importorskip("pygame")
-    env = PettingZooFactory("pettingzoo.classic.rps_v2:env")()
+    env = PettingZooFactory("pettingzoo.classic.rps_v2:env").as_environment()
     assert len(env.reset().actions["player.action"].actor_ids) == 2  # type: ignore[arg-type]
 
 
@@ -136,36 +135,3 @@ def test_a_frame_of_connect_four_with_its_view_is_what_both_players_see() -> Non
     seen = [seating.show(seating.part(player)).features["Player"].values.tolist() for player in (0, 1)]
     assert seen == [[[1, 0], [0, 1]], [[1, 1], [0, 0]]]  # turn, side
     pool.close()
-
-
-# ---- rewards that cancel
-
-
-def played(env: Any, steps: int = 60, num_envs: int = 2, **options: Any) -> list[str]:
-    """The warnings of a pool that plays."""
-    pool = from_pettingzoo(env, num_envs, **options)
-    rng = np.random.default_rng(0)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        obs = pool.reset()
-        for _ in range(steps):
-            obs = pool.act(random_actions(obs, rng, pool.action_space()))  # type: ignore[union-attr]
-    pool.close()
-    return [str(each.message) for each in caught if "cancelled" in str(each.message)]
-
-
-def test_a_parallel_game_is_no_silent_team() -> None:
-    pytest.importorskip("pettingzoo")
-    pytest.importorskip("pygame")
-    (warning,) = played("rps_v2", max_cycles=20)
-    assert "groups={player: [[player_0], [player_1]]}" in warning
-    assert not played("rps_v2", max_cycles=20, groups={"player": [["player_0"], ["player_1"]]})
-
-
-def test_a_game_that_pettingzoo_has_made_parallel_is_no_silent_team() -> None:
-    pytest.importorskip("pygame")
-    tictactoe = pytest.importorskip("pettingzoo.classic.tictactoe_v3")
-    from pettingzoo.utils.conversions import turn_based_aec_to_parallel
-
-    (warning,) = played(lambda: turn_based_aec_to_parallel(tictactoe.env()), steps=150)
-    assert "groups={player: [[player_1], [player_2]]}" in warning

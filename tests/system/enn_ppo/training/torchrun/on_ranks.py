@@ -17,8 +17,8 @@ import torch
 from enn_ppo import Callback, EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
 from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.callbacks import Update
-from enn_ppo.training.environment import EnvFactory
 from enn_ppo.training.learning.learner import Learned, Learner
+from entity_gym.pools.source import EnvFactory
 from rogue_net.kernels.cpu.program import Program
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper

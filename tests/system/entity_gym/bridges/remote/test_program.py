@@ -91,7 +91,7 @@ def test_a_pool_has_one_program_for_all_its_environments(make_pool: Any, monkeyp
 
 @pytest.mark.parametrize("make_pool", [ListEnv, ThreadedVecEnv])
 def test_entities_keep_their_numbers_on_request(make_pool: Any) -> None:
-    with closing(make_pool(counting(), 2, entity_ids=True)) as env:
+    with closing(make_pool(counting(), 2)) as env:
         first = env.reset(seed=0)
         assert list(first.ids) == list(first.features)
         assert all(len(first.ids[name].values) == len(first.features[name].values) for name in first.ids)
@@ -111,7 +111,7 @@ def test_a_pool_without_autoreset_shows_last_observations() -> None:
 
 
 def test_one_environment_alone_has_a_program_of_its_own() -> None:
-    env = counting()()
+    env = counting().as_environment()
     assert isinstance(env, RemoteEnvironment)
     start = env.reset().features["Counter"][0][0]
     obs = env.act({ADD: CategoricalAction(["left", "right"], np.array([2, 1]))})
@@ -155,7 +155,7 @@ def test_a_program_that_was_started_dies_with_the_trainer(tmp_path: Path) -> Non
     script = (
         "import os, signal, sys\n"
         "from entity_gym.bridges.remote import program_worlds\n"
-        f"env = program_worlds(command=[{sys.executable!r}, {str(PROGRAM)!r}])()\n"
+        f"env = program_worlds(command=[{sys.executable!r}, {str(PROGRAM)!r}]).as_environment()\n"
         "print(env._program._connection._process.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -287,7 +287,7 @@ def test_a_running_program_connects_to_where_it_is_listened_for(capsys: pytest.C
     with pytest.raises(
         ProgramError, match=f"program at 127.0.0.1:{port} is gone while the greeting .* closed the connection"
     ):
-        program_worlds(listen=f"127.0.0.1:{port}")()
+        program_worlds(listen=f"127.0.0.1:{port}").as_environment()
     thread.join()
     assert (
         f"waiting for a program to connect to 127.0.0.1:{port} for 1 world, with a connection"
@@ -304,4 +304,4 @@ def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ProgramError, match=f"listen=127.0.0.1:{port} is not possible: Address already in use"):
-            program_worlds(listen=f"127.0.0.1:{port}")()
+            program_worlds(listen=f"127.0.0.1:{port}").as_environment()

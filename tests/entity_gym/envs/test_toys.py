@@ -1,0 +1,372 @@
+"""The seven toys, each on the questions that it asks."""
+
+import math
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+
+from entity_gym.actions import CategoricalActionMask
+from entity_gym.actions.choices import random_actions
+from entity_gym.compiled.slots import CompiledSlots
+from entity_gym.environment import Observation
+from entity_gym.envs.toys import (
+    Count,
+    FloorIsLava,
+    MoveToOrigin,
+    MultiArmedBandit,
+    NotHotdog,
+    RockPaperScissors,
+    Xor,
+)
+from entity_gym.pools.pool import SlotVecEnv
+from entity_gym.pools.slots import SlotOptions
+from tests.entity_gym.envs.playing import act, episode, episodic_rewards, resets, rows, started
+
+# --- Xor
+
+
+@pytest.mark.parametrize(
+    ("bits", "negate", "right"),
+    [
+        ((0, 0), 0, "0"),
+        ((0, 1), 0, "1"),
+        ((1, 0), 0, "1"),
+        ((1, 1), 0, "0"),
+        ((0, 0), 1, "1"),
+        ((0, 1), 1, "0"),
+        ((1, 0), 1, "0"),
+        ((1, 1), 1, "1"),
+    ],
+)
+def test_the_right_output_is_the_exclusive_or_unless_it_is_to_be_negated(
+    bits: tuple[int, int], negate: int, right: str
+) -> None:
+    for output in "01":
+        env = started(Xor, bits=bits, negate=negate)
+        obs = env.observe()
+        assert rows(obs, "Input") == [[bits[0]], [bits[1]]] and list(obs.global_features) == [negate]
+        obs = act(env, output=output)
+        assert obs.reward == (1.0 if output == right else 0.0)
+        assert obs.done and not obs.truncated
+
+
+def test_all_eight_questions_are_equally_likely() -> None:
+    asked = Counter((*env.record.bits.tolist(), int(env.record.negate)) for env in resets(Xor, 1600))
+    assert asked == {question: pytest.approx(200, abs=65) for question in product((0, 1), repeat=3)}
+
+
+# --- Count
+
+
+def open_choices(obs: Observation) -> set[int]:
+    mask = obs.actions["count"]
+    assert isinstance(mask, CategoricalActionMask)
+    assert mask.actor_ids == [("Player", 0)]
+    return set(np.flatnonzero(np.asarray(mask.mask)[0]).tolist())
+
+
+def only(*choices: int) -> list[bool]:
+    return [choice in choices for choice in range(10)]
+
+
+def test_the_right_number_is_rewarded() -> None:
+    for answer, reward in (("3", 1.0), ("2", 0.0)):
+        env = started(Count, num_beans=3, is_open=only(2, 3))
+        assert len(env.observe().features["Bean"]) == 3
+        obs = act(env, count=answer)
+        assert (obs.reward, obs.done, obs.truncated) == (reward, True, False)
+
+
+@pytest.mark.parametrize("masked_choices", [1, 2, 7, 10])
+def test_beans_and_open_choices_stay_below_masked_choices_and_the_right_one_is_open(masked_choices: int) -> None:
+    seen = set()
+    for env in resets(Count(masked_choices=masked_choices), 200):
+        obs = env.observe()
+        num_beans, choices = len(obs.features["Bean"]), open_choices(obs)
+        assert num_beans in choices
+        assert choices <= set(range(masked_choices))
+        seen |= {num_beans}
+    assert seen == set(range(masked_choices))
+
+
+def test_every_set_of_one_size_is_equally_likely_and_every_size_too() -> None:
+    # With three choices and no bean: sizes 0 to 3, each with chance 1/4; then {0} is added. Each of the sets {1} and {2}
+    # comes with size 1 (1/4 x 1/3, without 0) and with size 2 (1/4 x 1/3, together with 0).
+    sets: Counter[frozenset[int]] = Counter()
+    for env in resets(Count(masked_choices=3), 6000):
+        if env.record.num_beans == 0:
+            sets[frozenset(open_choices(env.observe()))] += 1
+    total = sets.total()
+    expected = {(0,): 1 / 4 + 1 / 12, (0, 1): 1 / 6, (0, 2): 1 / 6, (0, 1, 2): 1 / 12 + 1 / 4}
+    assert {key: value / total for key, value in sets.items()} == {
+        frozenset(key): pytest.approx(value, abs=0.05) for key, value in expected.items()
+    }
+
+
+def test_uniform_choices_among_the_open_ones_score_as_promised() -> None:
+    scores = [1 / len(open_choices(env.observe())) for env in resets(Count, 1500)]
+    assert np.mean(scores) == pytest.approx(0.2929, abs=0.03)
+
+
+@pytest.mark.parametrize("masked_choices", [0, 11])
+def test_masked_choices_out_of_range_are_refused(masked_choices: int) -> None:
+    with pytest.raises(ValueError, match=f"Count: masked_choices={masked_choices}; .* from 1 to 10"):
+        Count(masked_choices=masked_choices)
+
+
+# --- NotHotdog
+
+
+def shown(obs: Observation) -> tuple[list[list[float]], int]:
+    """The object's features, and the number of hotdogs."""
+    return rows(obs, "Object"), len(obs.features["Hotdog"])
+
+
+@pytest.mark.parametrize(
+    ("is_hotdog", "by_type", "expected"),
+    [
+        (True, True, ([], 1)),
+        (True, False, ([[1.0]], 0)),
+        (False, True, ([[0.0]], 0)),
+        (False, False, ([[0.0]], 0)),
+    ],
+)
+def test_a_hotdog_is_a_hotdog_or_an_object_that_is_one(
+    is_hotdog: bool, by_type: bool, expected: tuple[list[list[float]], int]
+) -> None:
+    obs = started(NotHotdog, is_hotdog=is_hotdog, by_type=by_type).observe()
+    assert shown(obs) == expected
+    assert rows(obs, "Player") == [[0.0]]
+
+
+@pytest.mark.parametrize("by_type", [True, False])
+@pytest.mark.parametrize(
+    ("is_hotdog", "answer", "reward"),
+    [(True, "hotdog", 1), (True, "not_hotdog", 0), (False, "hotdog", 0), (False, "not_hotdog", 1)],
+)
+def test_the_labels_mean_what_they_say(by_type: bool, is_hotdog: bool, answer: str, reward: float) -> None:
+    # An ancestor rewarded "hotdog" for what was none: its labels were in the other order than the numbers compared.
+    obs = act(started(NotHotdog, is_hotdog=is_hotdog, by_type=by_type), classify=answer)
+    assert obs.reward == reward
+    assert obs.done and not obs.truncated
+    assert rows(obs, "Player") == [[1.0]]
+
+
+def test_the_three_sights_come_with_their_probabilities() -> None:
+    seen = Counter(str(shown(env.observe())) for env in resets(NotHotdog, 1000))
+    assert seen == {
+        str(([], 1)): pytest.approx(250, abs=60),
+        str(([[1.0]], 0)): pytest.approx(250, abs=60),
+        str(([[0.0]], 0)): pytest.approx(500, abs=70),
+    }
+
+
+def test_nobody_is_ever_offered_the_unused_action() -> None:
+    env = SlotVecEnv(CompiledSlots(NotHotdog, 8, SlotOptions(compile=False)))
+    obs, rng = env.reset(), np.random.default_rng(0)
+    for _ in range(5):
+        assert obs.action_masks["unused_action"].actors.size1().tolist() == [0] * 8
+        assert obs.action_masks["classify"].actors.size1().tolist() == [1] * 8
+        obs = env.act(random_actions(obs, rng, env.action_space()))
+
+
+# --- MultiArmedBandit
+
+
+@pytest.mark.parametrize(("lever", "reward"), [("A", 1 / 32), ("B", 0), ("C", 0), ("D", 0), ("E", 0)])
+def test_only_lever_a_pays(lever: str, reward: float) -> None:
+    assert act(started(MultiArmedBandit), pull=lever).reward == reward
+
+
+def test_pulling_a_in_every_step_scores_one() -> None:
+    assert episodic_rewards(started(MultiArmedBandit), lambda obs: {"pull": "A"}, 2) == [1.0, 1.0]
+
+
+def test_an_episode_counts_its_32_steps_and_ends_by_itself() -> None:
+    seen = episode(started(MultiArmedBandit), lambda obs: {"pull": "B"})
+    assert [list(obs.global_features) for obs in seen] == [[step] for step in range(33)]
+    assert seen[-1].done and not seen[-1].truncated
+    assert seen[-1].actions == {}
+
+
+# --- RockPaperScissors
+
+
+THROWS = ("rock", "paper", "scissors")
+BEATS = {"rock": "scissors", "paper": "rock", "scissors": "paper"}
+
+
+def counter(obs: Observation) -> dict[str, str]:
+    thrown = THROWS[int(np.argmax(rows(obs, "Opponent")[0]))]
+    return {"throw": next(throw for throw in THROWS if BEATS[throw] == thrown)}
+
+
+@pytest.mark.parametrize("opponent", range(3))
+@pytest.mark.parametrize("throw", THROWS)
+def test_only_a_win_is_rewarded(opponent: int, throw: str) -> None:
+    env = started(RockPaperScissors, opponent=opponent)
+    assert rows(env.observe(), "Opponent") == [[float(i == opponent) for i in range(3)]]
+    obs = act(env, throw=throw)
+    assert obs.reward == (2.0 if BEATS[throw] == THROWS[opponent] else 0.0)
+    assert obs.done and not obs.truncated
+
+
+@pytest.mark.parametrize("cheat", [False, True])
+def test_the_opponent_is_hidden_unless_cheating(cheat: bool) -> None:
+    env = started(RockPaperScissors(cheat=cheat))
+    for obs in (env.observe(), act(env, throw="rock")):
+        assert np.asarray(obs.visible.get("Opponent", [True])).tolist() == [cheat]
+        assert len(rows(obs, "Opponent")) == 1  # the value function sees it in any case
+    assert "Player" not in obs.visible
+
+
+def test_the_opponent_throws_rock_in_half_paper_in_three_and_scissors_in_two_tenths_of_the_episodes() -> None:
+    thrown = Counter(int(env.record.opponent) for env in resets(RockPaperScissors, 2000))
+    assert thrown == {0: pytest.approx(1000, abs=100), 1: pytest.approx(600, abs=100), 2: pytest.approx(400, abs=90)}
+
+
+def test_who_sees_the_opponent_scores_two() -> None:
+    assert episodic_rewards(started(RockPaperScissors(cheat=True)), counter, 100) == [2.0] * 100
+
+
+# --- FloorIsLava
+
+
+OFFSETS = {
+    "n": (0, 1),
+    "ne": (1, 1),
+    "e": (1, 0),
+    "se": (1, -1),
+    "s": (0, -1),
+    "sw": (-1, -1),
+    "w": (-1, 0),
+    "nw": (-1, 1),
+}
+
+
+@pytest.mark.parametrize(("direction", "offset"), OFFSETS.items())
+def test_a_move_leads_where_the_compass_says(direction: str, offset: tuple[int, int]) -> None:
+    env = started(FloorIsLava, x=100, y=-200, high_ground=(100 + offset[0], -200 + offset[1]))
+    obs = act(env, move=direction)
+    assert rows(obs, "Player") == rows(obs, "HighGround") == [[100 + offset[0], -200 + offset[1]]]
+    assert (obs.reward, obs.done, obs.truncated) == (1.0, True, False)
+
+
+def test_only_the_high_ground_is_rewarded() -> None:
+    rewards = [act(started(FloorIsLava, x=0, y=0, high_ground=(1, 0)), move=name).reward for name in OFFSETS]
+    assert rewards == [1.0 if name == "e" else 0.0 for name in OFFSETS]
+
+
+def test_tiles_are_different_neighbours_of_a_player_who_is_anywhere() -> None:
+    num_tiles, safe, players = Counter(), Counter(), []
+    for env in resets(FloorIsLava, 1600):
+        obs = env.observe()
+        [[x, y]] = rows(obs, "Player")
+        offsets = [(a - x, b - y) for a, b in [*rows(obs, "HighGround"), *rows(obs, "Lava")]]
+        assert len(set(offsets)) == len(offsets) and set(offsets) <= set(OFFSETS.values())
+        num_tiles[len(offsets)] += 1
+        safe[offsets[0]] += 1
+        players.append((x, y))
+    assert num_tiles == {number: pytest.approx(200, abs=65) for number in range(1, 9)}
+    assert safe == {offset: pytest.approx(200, abs=65) for offset in OFFSETS.values()}
+    assert np.abs(players).max() <= 1000 < np.abs(players).max() + 20  # and the edges are reached
+
+
+@pytest.mark.parametrize("num_lava", [0, 7])
+def test_the_player_is_the_actor_whatever_stands_before_it(num_lava: int) -> None:
+    # An ancestor took the first lava for the player: types without ids did not advance the index.
+    env = SlotVecEnv(CompiledSlots(FloorIsLava, 1, SlotOptions(compile=False)))
+    obs, rng = env.reset(), np.random.default_rng(0)
+    while obs.features["Lava"].size1(0) != num_lava:
+        obs = env.act(random_actions(obs, rng, env.action_space()))
+    assert obs.action_masks["move"].actors.values.tolist() == [[num_lava + 1]]
+
+
+# --- MoveToOrigin
+
+
+THRUSTS = {"100%": 10, "10%": 1, "hold": 0}  # thousandths
+SIDES = {"horizontal_thruster": ("right", "left"), "vertical_thruster": ("up", "down")}
+
+
+def nearest_thrust(missing: int, steps_left: int, sides: tuple[str, str]) -> str:
+    """The choice that leaves least of a distance `missing`, in thousandths: it acts in each of the steps that are left."""
+    options = {}
+    for strength, thrust in THRUSTS.items():
+        for side, sign in zip(sides, (1, -1), strict=True):
+            options["hold" if thrust == 0 else f"{strength} {side}"] = sign * thrust
+    return min(options, key=lambda name: abs(missing - options[name] * steps_left))
+
+
+def fly_home(obs: Observation) -> dict[str, str]:
+    x, y, x_velocity, y_velocity, step = rows(obs, "Spaceship")[0]
+    left = int(32 - step)
+    choices = {}
+    for (action, sides), position, velocity in zip(SIDES.items(), (x, y), (x_velocity, y_velocity), strict=True):
+        missing = round(-1000 * (position + velocity * left))  # from where it would end up without thrust
+        choices[action] = nearest_thrust(missing, left, sides)
+    return choices
+
+
+def hold(obs: Observation) -> dict[str, str]:
+    return {"horizontal_thruster": "hold", "vertical_thruster": "hold"}
+
+
+def test_an_episode_starts_at_rest_on_the_unit_circle_in_every_direction() -> None:
+    angles = []
+    for env in resets(MoveToOrigin, 400):
+        [[x, y, x_velocity, y_velocity, step]] = rows(env.observe(), "Spaceship")
+        assert (x_velocity, y_velocity, step) == (0, 0, 0)
+        assert math.hypot(x, y) == pytest.approx(1.0, abs=1e-6)
+        angles.append(math.atan2(y, x))
+    quarters = np.histogram(angles, bins=4, range=(-math.pi, math.pi))[0]
+    assert quarters.min() > 60  # 100 expected; 9 is the standard deviation
+
+
+@pytest.mark.parametrize(
+    ("horizontal", "vertical", "velocity"),
+    [
+        ("100% right", "100% up", (0.01, 0.01)),
+        ("10% right", "10% up", (0.001, 0.001)),
+        ("hold", "hold", (0.0, 0.0)),
+        ("10% left", "10% down", (-0.001, -0.001)),
+        ("100% left", "100% down", (-0.01, -0.01)),
+        ("100% left", "10% up", (-0.01, 0.001)),
+    ],
+)
+def test_thrusters_change_the_velocity_and_the_new_velocity_the_position(
+    horizontal: str, vertical: str, velocity: tuple[float, float]
+) -> None:
+    env = started(MoveToOrigin, x=1.0, y=0.0)
+    obs = act(env, horizontal_thruster=horizontal, vertical_thruster=vertical)
+    assert rows(obs, "Spaceship") == [pytest.approx([1 + velocity[0], velocity[1], *velocity, 1])]
+
+
+def test_the_reward_is_the_distance_gained() -> None:
+    env = started(MoveToOrigin, x=0.3, y=0.4, x_velocity=-0.29, y_velocity=-0.4, distance=0.5)
+    obs = act(env, horizontal_thruster="100% left", vertical_thruster="hold")  # from (0.3, 0.4) to (0, 0)
+    assert obs.reward == pytest.approx(0.5)
+    obs = act(env, horizontal_thruster="hold", vertical_thruster="hold")  # and on to (-0.3, -0.4)
+    assert obs.reward == pytest.approx(-0.5)
+
+
+def test_an_episode_has_32_steps_and_ends_by_itself() -> None:
+    env = started(MoveToOrigin)
+    seen = episode(env, hold)
+    assert len(seen) == 1 + 32
+    assert seen[-1].done and not seen[-1].truncated
+    assert seen[-1].end_of_episode_info == {"distance": 1.0}
+    assert rows(env.reset(), "Spaceship")[0][4] == 0  # the clock starts again
+
+
+def test_flying_home_scores_just_below_one() -> None:
+    env, scores = started(MoveToOrigin), []
+    for _ in range(30):
+        seen = episode(env, fly_home)
+        scores.append(sum(obs.reward for obs in seen))
+        assert seen[-1].end_of_episode_info is not None
+        assert scores[-1] == pytest.approx(1 - seen[-1].end_of_episode_info["distance"], abs=1e-5)
+    assert 0.9992 < min(scores) and max(scores) < 1
+    assert np.mean(scores) == pytest.approx(0.9996, abs=1e-4)

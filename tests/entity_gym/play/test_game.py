@@ -1,0 +1,273 @@
+"""A game: an environment that is played step by step, and back, by what a page posts."""
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym import CategoricalActionMask, Environment, Observation, SelectEntityActionMask, SelectEntityActionSpace
+from entity_gym.batch.ragged import RaggedBuffer
+from entity_gym.play.game import Advice, Game, NotAllowedError
+from entity_gym.pools.pool import ListEnv
+from entity_gym.pools.source import as_source
+from tests.entity_gym.check import broken, broken_compiled
+from tests.entity_gym.play.workshop import NOBODY, Workshop
+
+STAY = {"actions": {"step": [2], "look at": [0]}}
+
+
+class Unsaved(broken.Walk):
+    """The same, and cannot be saved."""
+
+    state, load_state = Environment.state, Environment.load_state
+
+
+def walk(*, saved: bool = True, seed: int = 0, **options: int) -> Game:
+    return Game(as_source(broken.Walk if saved else Unsaved).with_values(options), seed)
+
+
+def now(game: Game) -> tuple[int, int, float, float]:
+    """Episode, step, reward so far, and place of the walker."""
+    moment = game.moments[-1]
+    step, x = len(game.replay["episodes"][-1]["steps"]) - 1, float(moment.obs.features["Walker"].values[0, 0])
+    assert int(moment.obs.elapsed_step[0]) == step and len(game.replay["episodes"]) == moment.episode
+    return moment.episode, step, moment.total, x
+
+
+def has_ended(game: Game) -> bool:
+    return bool(game.moments[-1].obs.done[0])
+
+
+# --- The way back
+
+either_way = pytest.mark.parametrize("saved", [True, False], ids=["with state()", "by playing it again"])
+
+
+@either_way
+def test_undo_goes_back_step_by_step_over_the_ends_of_episodes(saved: bool) -> None:
+    game = walk(saved=saved, max_steps=2)
+    seen = []
+    for _ in range(3):
+        while not has_ended(game):
+            seen.append(now(game))
+            game.act(STAY)
+        seen.append(now(game))
+        game.begin_episode()
+    seen.append(now(game))
+    for expected in reversed(seen[:-1]):
+        game.undo()
+        assert now(game) == expected
+    game.undo()
+    assert now(game) == seen[0], "nothing was before the first observation"
+
+
+@either_way
+def test_what_comes_after_undo_is_what_would_have_come(saved: bool) -> None:
+    game = walk(saved=saved, max_steps=1)
+    game.act(STAY)
+    game.begin_episode()
+    expected = now(game)
+    game.undo()
+    game.undo()
+    game.act(STAY)
+    game.begin_episode()
+    assert now(game) == expected
+
+
+@either_way
+def test_restart_goes_back_to_the_beginning_of_this_episode(saved: bool) -> None:
+    game = walk(saved=saved, max_steps=3)
+    for _ in range(3):
+        game.act(STAY)
+    game.begin_episode()
+    first = now(game)
+    assert first[:3] == (2, 0, 0.0)
+    game.act(STAY)
+    game.act(STAY)
+    for _ in range(2):  # the second time the episode has only begun
+        game.restart()
+        assert now(game) == first
+
+
+def test_an_environment_that_neither_saves_nor_repeats_itself_has_no_way_back() -> None:
+    class Moody(Unsaved):
+        moods = iter(range(10))
+
+        def reset(self) -> Observation:
+            super().reset()
+            self.x = next(self.moods)
+            return self.observe()
+
+    game = Game(as_source(Moody), 0)
+    game.act(STAY)
+    with pytest.raises(NotAllowedError, match="Moody cannot be saved, and does not repeat itself"):
+        game.undo()
+    assert now(game)[:2] == (1, 1)
+    game.act(STAY)
+    assert now(game)[:2] == (1, 2)
+
+
+# --- Observations
+
+
+def test_the_same_seed_is_environment_0_of_a_pool_with_that_seed() -> None:
+    for seed in range(4):
+        assert now(walk(seed=seed))[3] == ListEnv(broken.Walk, 2, seed).reset().features["Walker"].values[0, 0]
+
+
+def test_rewards_add_up_over_an_episode() -> None:
+    game = walk()
+    assert now(game) == (1, 0, 0.0, 4.0)
+    game.act({"actions": {"step": [1], "look at": [0]}})
+    assert now(game) == (1, 1, 1.0, 5.0) and has_ended(game)
+    game.begin_episode()
+    assert now(game)[:3] == (2, 0, 0.0)
+
+
+def test_an_observation_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"ShowsNaN \(environment 0\): feature 'x' of entity 0 of type 'Walker' is nan"
+    ):
+        Game(as_source(broken.ShowsNaN), 0).act(STAY)
+    with pytest.raises(ValueError, match=r"reset\(\) returned .*; expected an Observation that is not done"):
+        Game(as_source(broken.DoneAtReset), 0)
+
+
+def test_a_last_observation_is_read_without_its_actions_as_pools_read_it() -> None:
+    class Leaves(broken.Walk):
+        """The walker is gone at the end, and its actions are still offered."""
+
+        def observe(self) -> Observation:
+            obs = super().observe()
+            if obs.done:
+                obs.features, obs.ids = {}, {}
+                obs.actions = {
+                    "step": CategoricalActionMask(actor_ids=["walker"]),
+                    "look at": SelectEntityActionMask(actor_ids=["walker"], actee_types=["Wall"]),
+                }
+            return obs
+
+    game = Game(as_source(Leaves).with_values({"max_steps": 1}), 0)
+    game.act(STAY)
+    last = game.moments[-1].obs
+    assert has_ended(game) and len(last.features["Walker"].values) == 0
+    assert [len(mask.actors.values) for mask in last.action_masks.values()] == [0, 0]
+
+
+def test_a_compiled_world_is_played_as_ordinary_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("entity_gym.compiled.compiler.entry", lambda *_, **__: pytest.fail("it was compiled"))
+    game = Game(as_source(broken_compiled.Climb), 3)
+    game.act({"actions": {"climb": [0]}})
+    heights = [step["views"][0]["features"]["Climber"][0][0] for step in game.replay["episodes"][0]["steps"]]
+    assert heights[1] == heights[0] - 1
+    game.undo()
+    assert len(game.replay["episodes"][0]["steps"]) == 1
+
+
+# --- Requests
+
+
+def workshop(policy: Any = None, **options: Any) -> Game:
+    return Game(as_source(Workshop).with_values(options), 0, policy)
+
+
+GOOD = {"move": [0, 1], "aim": [0, 3], "push": [[0, 1]], "ring": [0]}
+
+
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [
+        (None, "actions must be an object with 'move', 'aim', 'push', 'ring'"),
+        ({"actions": []}, "actions must be an object"),
+        ({"actions": {**GOOD, "other": []}}, "actions must be an object"),
+        ({"actions": {**GOOD, "move": [0]}}, "move must be a list with a choice of each of 2 actors"),
+        ({"actions": {**GOOD, "move": {"0": 0}}}, "move must be a list"),
+        ({"actions": {**GOOD, "move": [1, 0]}}, "move of entity 3 is 1, which is no open choice"),
+        ({"actions": {**GOOD, "move": [3, 0]}}, "move of entity 3 is 3, which is no open choice"),
+        ({"actions": {**GOOD, "move": [-1, 0]}}, "move of entity 3 is -1, which is no open choice"),
+        ({"actions": {**GOOD, "move": [True, 0]}}, "move of entity 3 is True"),
+        ({"actions": {**GOOD, "move": ["0", 0]}}, "move of entity 3 is '0'"),
+        ({"actions": {**GOOD, "move": [None, 0]}}, "move of entity 3 is None"),
+        ({"actions": {**GOOD, "aim": [2, 0]}}, "aim of entity 3 is 2, which is no open choice"),
+        ({"actions": {**GOOD, "aim": [4, 0]}}, "aim of entity 3 is 4, which is no open choice"),
+        ({"actions": {**GOOD, "push": [[0]]}}, "push of entity 3 must be a list of 2 numbers"),
+        ({"actions": {**GOOD, "push": [[0, 1.5]]}}, "push of entity 3 is 1.5; it must be a number from 0 to 1"),
+        ({"actions": {**GOOD, "push": [[float("nan"), 1]]}}, "push of entity 3 is nan"),
+        ({"actions": {**GOOD, "push": [[float("inf"), 1]]}}, "push of entity 3 is inf"),
+        ({"actions": {**GOOD, "push": [[10**400, 1]]}}, "push of entity 3 is 1000"),
+        ({"actions": {**GOOD, "push": [["1", 1]]}}, "push of entity 3 is '1'"),
+    ],
+)
+def test_a_wrong_request_changes_nothing(given: Any, refusal: str) -> None:
+    played = workshop()
+    before = json.dumps(played.replay)
+    with pytest.raises(NotAllowedError, match=re.escape(refusal)):
+        played.act(given)
+    assert json.dumps(played.replay) == before
+    assert played.act({"actions": GOOD})["steps"] == 2
+
+
+def test_moves_out_of_turn_are_refused() -> None:
+    played = workshop(length=1)
+    with pytest.raises(NotAllowedError, match="the episode has not ended"):
+        played.begin_episode(None)
+    answer = played.act({"actions": GOOD})
+    assert (answer["episodes"], answer["steps"], len(answer["tail"])) == (1, 2, 2)
+    assert answer["episode"]["info"] == {"bells": 7}
+    assert answer["tail"][0]["views"][0]["actions"]["aim"]["chosen"] == [0, 3]
+    with pytest.raises(NotAllowedError, match="the episode has ended"):
+        played.act({"actions": GOOD})
+
+
+def test_a_policy_gives_advice() -> None:
+    def logs(*probabilities: float) -> Any:
+        with np.errstate(divide="ignore"):
+            return np.log(np.array(probabilities, np.float32))
+
+    def policy(obs: Any) -> Advice:
+        actions: Any = {
+            "move": RaggedBuffer.from_flattened(np.array([[2], [0]]), [2]),
+            "aim": RaggedBuffer.from_flattened(np.array([[1], [-1]]), [2]),
+            "push": RaggedBuffer.from_flattened(np.array([[0.5, 1]], np.float32), [1]),
+            "ring": RaggedBuffer.from_flattened(np.array([[1]]), [1]),
+        }
+        logits = {
+            "move": logs(0.25, 0.0, 0.75, 0.5, 0.5, 0.0).reshape(2, 3),
+            "aim": logs(0.5, 0.5, 0.0, 0.0, 0.1, 0.1, 0.1, 0.7).reshape(8, 1),
+            "push": np.zeros((1, 4), np.float32),
+            "ring": logs(0.0, 1.0).reshape(1, 2),
+        }
+        return Advice(actions, logits, 2.5)
+
+    (view,) = workshop(policy).replay["episodes"][0]["steps"][0]["views"]
+    actions = view["actions"]
+    assert view["value"] == 2.5
+    assert actions["move"]["probs"] == [[0.25, 0.0, 0.75], [0.5, 0.5, 0.0]]
+    assert actions["move"]["entropy"] == pytest.approx([0.5623351, 0.6931472])
+    assert actions["aim"]["probs"] == pytest.approx(np.array([[0.5, 0.5, 0, 0], [0.1, 0.1, 0.1, 0.7]]), abs=1e-6)
+    assert {name: decision["advised"] for name, decision in actions.items()} == {
+        "move": [2, 0], "aim": [1, 3], "push": [[0.5, 1]], "ring": [1]
+    }  # fmt: skip
+    assert {name: decision["chosen"] for name, decision in actions.items()} == {
+        "move": [-1, -1], "aim": [-1, -1], "push": [[None, None]], "ring": [-1]
+    }  # fmt: skip
+
+
+def test_an_actor_to_whom_nobody_is_open_takes_nobody() -> None:
+    class Alone(Workshop):
+        def action_space(self) -> Any:
+            return {**super().action_space(), "aim": SelectEntityActionSpace()}
+
+        def _observe(self) -> Any:
+            obs = super()._observe()
+            if not obs.done:
+                obs.actions["aim"] = SelectEntityActionMask(actor_types=["Robot"], actee_ids=[])
+            return obs
+
+    played = Game(as_source(Alone), 0)
+    with pytest.raises(NotAllowedError, match="aim of entity 4 is 0, which is no open choice"):
+        played.act({"actions": {**GOOD, "aim": [-1, 0]}})
+    played.act({"actions": {**GOOD, "aim": [-1, -1]}})
+    assert played.moments[-1].obs.features["__global__"].values[0, 2:4].tolist() == [NOBODY, NOBODY]
