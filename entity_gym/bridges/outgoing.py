@@ -52,8 +52,7 @@ def make_gym(env: Any, num_envs: int = 1, *, render_mode: str | None = None, **o
     """
     from entity_gym.bridges.gymnasium.envs import GymnasiumVectorEnv
 
-    _check_render_mode(render_mode)
-    prepared = _prepare_many(env, num_envs, options)
+    prepared = _prepare(env, {"num_envs": num_envs, **options}, render_mode, is_one=False)
     return _wrap(prepared, make_pool(prepared), lambda pool, spec: GymnasiumVectorEnv(pool, spec, render_mode))
 
 
@@ -61,10 +60,9 @@ def make_dm(env: Any, num_envs: int = 1, **options: Any) -> DmVecEnv:
     """Make a pool of environments as a `dm_env.Environment`; arguments and errors as in `make_gym`, without `render_mode`."""
     from entity_gym.bridges.dm_env.envs import DmVecEnv
 
-    prepared = _prepare_many(env, num_envs, options)
+    prepared = _prepare(env, {"num_envs": num_envs, **options}, None, is_one=False)
     # An environment whose episode has ended answers without a step, so the form itself collects `batch_size` of them.
-    pool = make_pool(replace(prepared, config=replace(prepared.config, batch_size=1)))
-    return _wrap(prepared, pool, DmVecEnv)
+    return _wrap(prepared, make_pool(Prepared(replace(prepared.config, batch_size=1), prepared.source)), DmVecEnv)
 
 
 def to_gymnasium(env: Any, render_mode: str | None = None, *, measure: bool = False, **options: Any) -> GymnasiumEnv:
@@ -86,7 +84,7 @@ def to_gymnasium(env: Any, render_mode: str | None = None, *, measure: bool = Fa
     """
     from entity_gym.bridges.gymnasium.envs import GymnasiumEnv, gymnasium_spec
 
-    prepared = _prepare_one(env, render_mode, options)
+    prepared = _prepare(env, options, render_mode, is_one=True)
     pool = make_single_pool(prepared)
     made = _wrap(prepared, pool, lambda pool, spec: GymnasiumEnv(pool, spec, render_mode), measure)
     if not draws(prepared, pool):
@@ -110,7 +108,7 @@ def to_pettingzoo(env: Any, *, render_mode: str | None = None, **options: Any) -
     """
     from entity_gym.bridges.pettingzoo.envs import PlayersParallelEnv
 
-    prepared = _prepare_one(env, render_mode, options)
+    prepared = _prepare(env, options, render_mode, is_one=True)
     mapping = players_of(prepared.source)
     if mapping is None:
         raise ValueError(
@@ -135,31 +133,28 @@ def to_dm_env(env: Any, seed: int = 0, **options: Any) -> DmEnvironment:
     """
     from entity_gym.bridges.dm_env.envs import DmEnvironment
 
-    if options.pop("num_envs", 1) != 1:
-        raise ValueError("to_dm_env makes one environment; make_dm(..., num_envs) has several side by side")
-    prepared = _prepare_many(_source_of(env), 1, {"seed": seed, **options})
+    prepared = _prepare(env, {"seed": seed, **options}, None, is_one=True)
     return _wrap(prepared, make_pool(prepared), DmEnvironment)
 
 
-def _prepare_many(env: Any, num_envs: int, options: dict[str, Any]) -> Prepared:
-    if options.get("final_observations") not in (None, "all"):
-        raise ValueError(f"final_observations is {options['final_observations']!r}; make_gym and make_dm need 'all'")
-    return prepare(env, {"num_envs": num_envs, **options, "final_observations": "all"})
-
-
-def _prepare_one(env: Any, render_mode: str | None, options: dict[str, Any]) -> Prepared:
-    _check_render_mode(render_mode)
-    prepared = prepare(_source_of(env), options)
-    if prepared.config.num_envs != 1:
-        raise ValueError(
-            f"num_envs is {prepared.config.num_envs}; this is one environment, and make_gym() makes several"
-        )
-    return prepared
-
-
-def _check_render_mode(render_mode: Any) -> None:
+def _prepare(env: Any, options: dict[str, Any], render_mode: str | None, *, is_one: bool) -> Prepared:
+    """Find an environment and check all options; where it `is_one`, `env` may be the `Environment` itself."""
     if render_mode not in (None, "rgb_array"):
         raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
+    if options.get("final_observations", "all") != "all":
+        raise ValueError(f"final_observations is {options['final_observations']!r}; make_gym and make_dm need 'all'")
+    if is_one and options.get("num_envs", 1) != 1:
+        raise ValueError(
+            f"num_envs is {options['num_envs']}; this is one environment: make_gym and make_dm make several"
+        )
+    source = env
+    if is_one and isinstance(env, Environment):
+
+        def source() -> Environment:
+            return env  # type: ignore[no-any-return]
+
+        source.__name__ = type(env).__name__  # for messages
+    return prepare(source, {**options, "final_observations": "all"})
 
 
 def _wrap(prepared: Prepared, pool: Pool, wrap: Callable[[Pool, EnvSpec], Made], measure: bool = False) -> Made:
@@ -193,18 +188,6 @@ def _measured(prepared: Prepared, pool: VecEnv) -> Prepared:
         f"max_actors={actors}",
         file=sys.stderr,
     )
-    entities |= config.max_entities or {}
+    entities |= config.max_entities or {}  # what is given stays
     actors |= config.max_actors or {}
-    return replace(prepared, config=replace(config, max_entities=entities, max_actors=actors))
-
-
-def _source_of(env: Any) -> Any:
-    """Return what `make` takes; for one `Environment` a function that returns it."""
-    if not isinstance(env, Environment):
-        return env
-
-    def the_one() -> Environment:
-        return env
-
-    the_one.__name__ = type(env).__name__  # for messages
-    return the_one
+    return Prepared(replace(config, max_entities=entities, max_actors=actors), prepared.source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,9 @@ MOST_ENTITIES = 12  # of a type that are printed
 def describe_observation(env: Environment, obs: Observation) -> Iterator[str]:
     """Yield lines with the entities and their features, the global features, and who takes which action."""
     space = env.obs_space()
-    tables = [(name, each.features, each.kinds, obs.features.get(name, ())) for name, each in space.entities.items()]
+    tables: list[Any] = [
+        (name, each.features, each.kinds, obs.features.get(name, ())) for name, each in space.entities.items()
+    ]
     if space.global_features:
         tables.append(("global features", space.global_features, space.global_kinds, [obs.global_features]))
     for name, features, kinds, rows in tables:

@@ -85,9 +85,9 @@ def cache_dir() -> Path:
 
 def _build(env: type[Description], jit: bool, boundscheck: bool) -> Program:
     layout = layout_of(env)
-    check_source(env, layout)
-    source = generate(layout)
     reached = reached_by(env)
+    check_source(env, layout, reached.functions)
+    source = generate(layout)
     key = source_key(reached, source, str(layout.record), str(jit), str(boundscheck))
     path = cache_dir() / f"{layout.name}_{key}" / "loops.py"
     folder: Path | None = path.parent
@@ -108,7 +108,7 @@ def _build(env: type[Description], jit: bool, boundscheck: bool) -> Program:
     except (RecursionError, MemoryError, OSError):
         raise
     except Exception as error:  # most are a NumbaError, but a KeyError or a RuntimeError may come through as it is
-        raise explain(error, env, layout) from None
+        raise explain(error, layout, reached.functions) from None
     return Program(layout, bound_arrays(layout), getattr(module, "run", None), module, folder)
 
 

@@ -57,8 +57,8 @@ class Slot:
         kind: of the array.
         owner: attribute of the entity type, action, parameter... that it belongs to.
         dtype, shape: of one slot.
-        rows: for packed arrays the count that tells how many rows leave, a pair of counts whose product tells it, or "" for
-            exactly one. None: the array is not packed by compiled code.
+        rows: for packed arrays the count that tells how many rows leave, or a pair of counts whose product tells it. None: the
+            array is not packed by compiled code.
         row: shape of a row as it leaves.
         copy: the function of `runtime` that copies the rows.
         options: further arguments of that function.

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from entity_gym.actions import ActionSpace
-from entity_gym.compiled.build import build
 from entity_gym.compiled.description import Description
 from entity_gym.compiled.first_use import check_first_use
 from entity_gym.compiled.layout import layout_of
@@ -80,13 +79,16 @@ class CompiledEnvironment(Description, EnvSource):
     ) -> CompiledSlots:
         """Make the environments of a pool.
 
-        Before the first use with these parameters, and after every change of the code, 1,000 random steps run as ordinary
-        Python, or at least 100 of them where they take longer than 15 seconds.
+        Before the first use with these parameters, after every change of the code, and before whole numbers that are larger or
+        smaller than any before are given to `reset`, 1,000 random steps run as ordinary Python, or at least 100 of them where
+        they take longer than 15 seconds.
 
         Raises:
             CompileError: the source cannot be compiled.
             ValueError: its first steps break a rule.
         """
+        slots = CompiledSlots(self, num_envs, options)
         if options.compile:
-            check_first_use(self, build(type(self), boundscheck=options.boundscheck))
-        return CompiledSlots(self, num_envs, options)
+            check_first_use(self, slots.program)
+            slots.play_first = check_first_use
+        return slots

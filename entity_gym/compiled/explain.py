@@ -1,20 +1,60 @@
-"""Compile errors in one paragraph: the user's file, line and variable, and the likely cause."""
+"""Compile errors in one paragraph: the likely cause, and the user's file and line."""
 
 from __future__ import annotations
 
 import linecache
 import os
 import re
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from types import FunctionType
 
 from numba.core.ir import Loc
 
-from entity_gym.compiled.description import Description
 from entity_gym.compiled.layout import Layout
 from entity_gym.errors import nearest
 
 FULL_VARIABLE = "ENTITY_GYM_FULL_ERRORS"
+
+_OWN = "entity_gym.compiled."
+
+#: What the compiler says, and its likely cause; the first that matches counts, and {0} is the pattern's first group.
+_CAUSES = (
+    (r"setitem\(NestedArray", "several elements of a field are assigned at once: assign them in a loop"),
+    (
+        r"Untyped global name '(\w+)'",
+        "{0} cannot be used in compiled code: mark functions that are called with @kernel; constants must be numbers, "
+        "tuples or NumPy arrays",
+    ),
+    (
+        r"unify return type|annot unify .*none",
+        "a function returns values of different types on different paths: step returns three values: reward, terminated, "
+        "truncated; reset and observe return nothing",
+    ),
+    (
+        r"annot unify (.+?) and (.+?) for '(\w+)",
+        "the variable {2} is {0} on one path and {1} on another: give it one type from the start, x = 0.0 where it will hold "
+        "a float",
+    ),
+    (r"annot cast (.+?) to (\w+):", "{0} cannot be stored where {1} is needed: give it one type on all paths"),
+    (r"(?:nknown attribute|no attribute|[Ff]ield|^KeyError:) '(\w+)'", "there is no {0}: a field must be declared; "),
+    (r"name '(\w+)' is not defined", "the name {0} is not defined"),
+    (r"Variable '(\w+)' referenced before", "the variable {0} is used before it has a value on every path"),
+    (
+        r"unpack|wrong tuple length",
+        "a tuple has another length: step returns three values: reward, terminated, truncated",
+    ),
+    (
+        r"([^\n]*(?:[Uu]nsupported|not (?:yet )?supported)[^\n.]*)",
+        "not available in compiled code: {0}; use numbers, tuples, NumPy arrays, for and while loops, and @kernel functions",
+    ),
+    (
+        r"No implementation of function (?:Function\(<.*?function )?(\w+)",
+        "{0} does not work with values of these types, such as an array (s.pos) where a number is meant (s.pos[i])",
+    ),
+    (r"(?m)^(?!Failed in|During|-|\s)(.+)", "{0}"),
+    (r"", "a construct that the compiler does not know"),
+)
 
 
 class CompileError(ValueError):
@@ -25,142 +65,53 @@ class CompileError(ValueError):
         self.full_text = full_text
 
 
-class _Cause(NamedTuple):
-    pattern: str
-    said: str  # may use the pattern's groups
-    hint: str
+def explain(error: Exception, layout: Layout, functions: Iterable[FunctionType]) -> CompileError:
+    """Return the error to raise in place of Numba's.
 
-
-_CAUSES = [
-    _Cause(
-        r"No definition for lowering static_setitem\(NestedArray|No definition for lowering setitem\(NestedArray",
-        "several elements of a field are assigned at once",
-        "assign them in a loop",
-    ),
-    _Cause(
-        r"Untyped global name '(\w+)'",
-        "{0} cannot be used in compiled code",
-        "mark functions that are called with @kernel; constants must be numbers, tuples or NumPy arrays",
-    ),
-    _Cause(
-        r"Can't unify return type|[Cc]annot unify .*none",
-        "a function returns values of different types on different paths",
-        "step returns (reward, terminated, truncated) on every path; reset and observe return nothing",
-    ),
-    _Cause(
-        r"[Cc]annot unify (.+?) and (.+?) for '(\w+)[\w.]*'",
-        "the variable {2} is {0} on one path and {1} on another",
-        "give it one type from the start: x = 0.0 where it will hold a float",
-    ),
-    _Cause(
-        r"Cannot cast (.+?) to (\w+):",
-        "{0} cannot be stored where {1} is needed",
-        "give the variable or the field one type on all paths",
-    ),
-    _Cause(
-        r"^KeyError: '(\w+)'",
-        "there is no {0}",
-        "a field must be declared in `state` or `parameters`",
-    ),
-    _Cause(
-        r"(?:Unknown attribute|unknown attribute|no attribute|has no attribute|[Ff]ield) '(\w+)'",
-        "there is no {0}",
-        "a field must be declared in `state` or `parameters`",
-    ),
-    _Cause(r"NameError: name '(\w+)' is not defined", "the name {0} is not defined", "a misspelt or missing name"),
-    _Cause(
-        r"Variable '(\w+)' referenced before assignment",
-        "the variable {0} is used before it has a value",
-        "give it a value on every path",
-    ),
-    _Cause(
-        r"too many values to unpack|unpack|wrong tuple length",
-        "a tuple has another length than expected",
-        "step returns three values: reward, terminated, truncated",
-    ),
-    _Cause(
-        r"([^\n]*(?:[Uu]nsupported|not (?:yet )?supported)[^\n.]*)",
-        "not available in compiled code: {0}",
-        "use numbers, tuples, NumPy arrays, for and while loops, and functions marked with @kernel",
-    ),
-    _Cause(
-        r"No implementation of function (.+?) found for signature",
-        "{0} does not work with values of these types",
-        "an array where a number is meant (s.pos instead of s.pos[i]), or a function that is unknown or makes an array",
-    ),
-]
-
-
-def explain(error: Exception, env: type[Description], layout: Layout) -> CompileError:
-    """The error to raise in place of Numba's."""
-    text = f"KeyError: {error}" if isinstance(error, KeyError) else str(error)
+    Args:
+        error: Numba's.
+        layout: of the environment.
+        functions: all that are compiled.
+    """
+    text = re.sub(r"\x1b\[\d*m", "", f"KeyError: {error}" if isinstance(error, KeyError) else str(error))
     if os.environ.get(FULL_VARIABLE):
         return CompileError(text, text)
-    said, hint = _cause(text, layout)
-    place = _place(text + _location(error), env)
+    found = ((re.search(pattern, text), cause) for pattern, cause in _CAUSES)
+    match, cause = next((match, cause) for match, cause in found if match)
+    cause = cause.format(*map(str.strip, match.groups()))
+    if cause.endswith("; "):
+        cause += nearest(match.group(1), [*(layout.record.names or ()), *layout.count_names])
+    own = [function.__code__ for function in functions if not function.__module__.startswith(_OWN)]
+    files = sorted({code.co_filename for code in own})
+    places = [(file, line) for path, line in _places(error, text) for file in files if file.endswith(path.lstrip("./"))]
+    if not places and (name := re.search(r"name '(\w+)' is not defined", text)):
+        lines = [(file, line) for file in files for line in enumerate(linecache.getlines(file), 1)]
+        places = [(file, number) for file, (number, line) in lines if re.search(rf"\b{name.group(1)}\b", line)]
+    if not places:  # the generated code calls it
+        called = re.findall(r"\b(reset|step|observe)\(s\b", text)
+        places = [(code.co_filename, code.co_firstlineno) for code in own if code.co_name in called]
+    where = ", ".join(files)
+    if places:
+        path, number = places[-1]
+        where = f"{path}, line {number}: `{linecache.getline(path, number).strip()}`"
     message = (
-        f"{env.__name__} does not compile: {said} ({place}). Likely cause: {hint}. "
+        f"{layout.name} does not compile: {cause} ({where}). "
         f"Set {FULL_VARIABLE}=1 for the compiler's own text, or run it as ordinary Python with compile=False."
     )
     return CompileError(message, text)
 
 
-def _cause(text: str, layout: Layout) -> tuple[str, str]:
-    for cause in _CAUSES:
-        match = re.search(cause.pattern, text)
-        if match:
-            groups = [re.sub(r"Function\(<.*?function (\w+).*?>\)", r"\1", group.strip()) for group in match.groups()]
-            said = cause.said.format(*groups)
-            hint = cause.hint
-            if cause.said.startswith("there is no"):
-                known = [*(layout.record.names or ()), *(layout.counts.names or ())]
-                hint += f"; {nearest(match.group(1), known)}"
-            return said, hint
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    first = next((line for line in lines if not line.startswith(("Failed in", "-", "During"))), "unknown error")
-    return first.rstrip("."), "a construct that Numba does not know"
-
-
-def _location(error: BaseException) -> str:
-    """Where the compiler was, in its own form, if its message does not say."""
-    traceback, found = error.__traceback__, ""
-    while traceback is not None and not re.search(r"line \d+|\.py[:(]", str(error)):
+def _places(error: BaseException, text: str) -> Iterator[tuple[str, int]]:
+    """Yield the files and lines that the compiler names, the innermost last; where it names none, those that it was at."""
+    found = re.findall(r'File "([^"]+)", line (\d+)|at (\S+) \((\d+)\)|\((\S+\.py):(\d+)\)', text)
+    for path, line in (tuple(filter(None, groups)) for groups in found):
+        yield path, int(line)
+    traceback = None if found else error.__traceback__
+    while traceback is not None:
         for value in list(traceback.tb_frame.f_locals.values()):
             at = value
             with suppress(Exception):  # some objects have no attributes, and some make them up
                 at = vars(value).get("loc", value)
             if isinstance(at, Loc) and isinstance(at.line, int):
-                found = f'\nFile "{at.filename}", line {at.line}'  # the innermost comes last
+                yield at.filename, at.line
         traceback = traceback.tb_next
-    return found
-
-
-def _place(text: str, env: type[Description]) -> str:
-    """The last line that the compiler names in the environment's own files, with its text."""
-    functions = {name: getattr(env, name).__code__ for name in ("reset", "step", "observe")}
-    files = sorted({code.co_filename for code in functions.values()})
-    found = re.findall(r'File "([^"]+)", line (\d+)|at (\S+) \((\d+)\)|\((\S+\.py):(\d+)\)', text)
-    places = [(a or c or e, int(b or d or f)) for a, b, c, d, e, f in found]
-    theirs = [(file, line) for path, line in places for file in files if _is_end_of(path, file)]
-    others = [(path, line) for path, line in places if "numba" not in path and not path.endswith("loops.py")]
-    name = re.search(r"name '(\w+)' is not defined", text)
-    if not theirs and not others and name:  # nobody says where: where it is written
-        theirs = [(file, line) for file in files for line in _lines_with(name.group(1), file)]
-    function = re.search(r"\b(reset|step|observe)\(s\b", text)
-    if not theirs and not others and function:
-        code = functions[function.group(1)]
-        theirs = [(code.co_filename, code.co_firstlineno)]
-    if not theirs and not others:
-        return f"in {', '.join(files)}"
-    path, line = (theirs or others)[-1]
-    source = linecache.getline(path, line).strip()
-    return f"{path}, line {line}: `{source}`" if source else f"{path}, line {line}"
-
-
-def _is_end_of(path: str, file: str) -> bool:
-    return path == file or file.endswith(os.path.normpath("/" + path.lstrip("./")))
-
-
-def _lines_with(name: str, file: str) -> list[int]:
-    lines = linecache.getlines(file)
-    return [number for number, line in enumerate(lines, 1) if re.search(rf"\b{name}\b", line)]

@@ -51,8 +51,7 @@ def refuse_rows(slot: Slot, layout: Layout, slots: Slots, ids: NDArray[np.int64]
         if slot.kind is not Kind.MASK:
             is_global = slot.kind is Kind.GLOBAL_FEATURES
             name = GLOBAL_ENTITY if is_global else layout.entity_names[slot.owner]
-            shown = rows[None] if is_global else rows[: counts[slot.owner]]
-            check_features(name, RaggedBuffer.from_array(shown[None]), np.array([i]), reader)
+            check_features(name, RaggedBuffer.from_array(rows[None, : counts[slot.rows]]), np.array([i]), reader)
             continue
         [action] = [each for each in layout.actions if each.attribute == slot.owner]
         columns = counts[action.lists[1].count] if action.space.selects else rows.shape[1]

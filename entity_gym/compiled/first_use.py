@@ -88,7 +88,7 @@ def _check_all_is_written(slots: CompiledSlots) -> None:
         slots.observe(np.zeros(1, dtype=np.int64))
         shown.append({slot.name: arrays[slot.name][0].copy() for slot in written})
     for slot in written:
-        count = int(arrays["counts"][0][slot.rows]) if slot.rows else None
+        count = int(arrays["counts"][0][slot.rows])
         first, second = (each[slot.name][:count] for each in shown)
         if first.tobytes() != second.tobytes():
             place = np.argwhere(first != second)[0].tolist()
@@ -101,7 +101,7 @@ def _check_all_is_written(slots: CompiledSlots) -> None:
 def _part(slots: CompiledSlots, slot: Slot, place: list[int]) -> str:
     layout = slots.layout
     if slot.kind is Kind.GLOBAL_FEATURES:
-        return f"global feature {layout.global_features[place[0]]!r}"
+        return f"global feature {layout.global_features[place[1]]!r}"
     name, feature = layout.entity_names[slot.owner], layout.entities[slot.owner].features[place[1]]
     return f"feature {feature!r} of entity {place[0]} of type {name!r}"
 

@@ -9,6 +9,7 @@ block of memory.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +20,6 @@ from entity_gym.actions import ContinuousActionSpace
 from entity_gym.compiled.declare import Kind, Slot, safe_name
 from entity_gym.compiled.description import Description
 from entity_gym.compiled.layout import Layout, layout_of
-
-_WIDTH = 112  # of generated lines, without their indentation
 
 #: The first entries of the table. One for each of `bound_arrays` follows: an address, or for packed arrays the offset in the
 #: block, in bytes. Those of the call's arguments are not used.
@@ -110,25 +109,18 @@ def generate(layout: Layout) -> str:
         _work(layout),
         _entry(layout),
     ]
-    return "\n\n\n".join("\n".join(part) for part in parts) + "\n"
+    return "\n\n\n".join("\n".join(map(_wrapped, part)) for part in parts) + "\n"
+
+
+def _wrapped(line: str) -> str:
+    """Break a long line between the arguments of its calls."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return "\n".join(textwrap.wrap(line, 120, subsequent_indent=indent, break_long_words=False)) if line else ""
 
 
 def _indented(lines: Iterable[str], levels: int = 1) -> Iterator[str]:
     for line in lines:
         yield "    " * levels + line if line else line
-
-
-def _call(before: str, arguments: Iterable[str], after: str = ")") -> Iterator[str]:
-    """A call in one line, or with an argument in each."""
-    arguments = list(arguments)
-    line = f"{before}{', '.join(arguments)}{after}"
-    if len(line) <= _WIDTH and "\n" not in line:
-        yield line
-        return
-    yield before
-    for argument in arguments:
-        yield from _indented(f"{argument},".split("\n"))
-    yield after
 
 
 def _head(layout: Layout) -> Iterator[str]:
@@ -173,14 +165,14 @@ def _head(layout: Layout) -> Iterator[str]:
 
 
 def _named_tuple(name: str, fields: list[str]) -> Iterator[str]:
-    yield from _call(f'{name} = namedtuple("{name}", [', [f'"{field}"' for field in fields], "])")
+    yield f'{name} = namedtuple("{name}", {fields!r})'.replace("'", '"')
 
 
 def _obs_fields(layout: Layout) -> list[tuple[str, str]]:
     """The fields of `obs` and what they are for slot `i`."""
     fields = [("n", "n")]
     fields += [(slot.owner, f"a.{slot.name}[i]") for slot in layout.of_kind(Kind.FEATURES)]
-    fields += [("global_features", f"a.{slot.name}[i]") for slot in layout.of_kind(Kind.GLOBAL_FEATURES)]
+    fields += [("global_features", f"a.{slot.name}[i, 0]") for slot in layout.of_kind(Kind.GLOBAL_FEATURES)]
     for action in layout.actions:
         parts = ", ".join(f"a.{slot.name}[i]" for slot in action.written.values())
         if parts:
@@ -192,7 +184,7 @@ def _obs_fields(layout: Layout) -> list[tuple[str, str]]:
         slots = layout.of_kind(kind)
         if slots:
             rows = [f"a.{slot.name}[i]" for slot in slots]
-            fields.append((attribute, "\n".join(_call(f"{name}(", rows))))
+            fields.append((attribute, f"{name}({', '.join(rows)})"))
     return fields
 
 
@@ -210,7 +202,7 @@ def _check(layout: Layout) -> Iterator[str]:
         yield f"        if a.starts_{name}[j + 1] - a.starts_{name}[j] != n.{name}:"
         yield f"            return fail(a.report, BAD_ACTION, i, {number}, 0)"
         function, arguments = action.check()
-        yield from _indented(_call(f"if not {function}(", arguments, "):"), 2)
+        yield f"        if not {function}({', '.join(arguments)}):"
         yield f"            return fail(a.report, BAD_ACTION, i, {number}, 0)"
     yield "    return True"
 
@@ -223,12 +215,12 @@ def _show(layout: Layout) -> Iterator[str]:
     for name in layout.entities:
         yield f"    n.{name} = 0"
     for slot in layout.of_kind(Kind.VISIBLE):
-        yield f"    open_all(a.{slot.name}, i, {slot.shape[0]})"
+        yield f"    fill(a.{slot.name}, i, {slot.shape[0]}, True)"
     for slot in layout.of_kind(Kind.IDS):
-        yield f"    forget_ids(a.{slot.name}, i, {slot.shape[0]})"
+        yield f"    fill(a.{slot.name}, i, {slot.shape[0]}, -1)"
     for action in layout.actions:
         yield from _indented(action.before())
-    yield from _indented(_call("observe(s, Obs(", [value for _, value in _obs_fields(layout)], "))"))
+    yield f"    observe(s, Obs({', '.join(value for _, value in _obs_fields(layout))}))"
     for name, entity in layout.entities.items():
         yield f"    if n.{name} < 0 or n.{name} > {entity.max}:"
         yield f"        return fail(a.report, BAD_COUNT, i, {columns.index(name)}, n.{name})"
@@ -294,7 +286,7 @@ def _step(layout: Layout) -> Iterator[str]:
         yield from list(_firsts(layout))[:-1]
         arguments.insert(0, f"First({', '.join(f'first_{name}' for name in layout.entities)})")
     yield "s.steps = s.steps + 1"
-    yield from _call("act = Act(", arguments)
+    yield f"act = Act({', '.join(arguments)})"
     yield "reward, terminated, cut = step(s, act)"
     yield "ended = terminated or cut or (s.max_steps > 0 and s.steps >= s.max_steps)"
     yield "a.reward[i] = reward"
@@ -345,26 +337,19 @@ def _copy(layout: Layout) -> Iterator[str]:
     yield "def copy(a, lo, hi):"
     yield '    """Copy the rows of ids[lo:hi] to the packed arrays, and check the features and masks among them."""'
     for number, slot in enumerate(layout.packed):
-        rows, counts = slot.rows, ["a.ids"]
-        assert rows is not None
-        if rows:
-            counts += [
-                "a.lengths",
-                *(str(columns.index(name)) for name in ((rows,) if isinstance(rows, str) else rows)),
-            ]
-        place = [f"a.offsets[{columns.index(rows)}]"] if rows else []
-        arguments = [*counts, *place, f"a.{slot.name}", f"a.packed_{slot.name}", *slot.options, "lo", "hi"]
-        fault = f"        return fail(a.report, BAD_ROW, lo, {number}, 0)"
+        counts = [
+            str(columns.index(name)) for name in ((slot.rows,) if isinstance(slot.rows, str) else slot.rows or ())
+        ]
+        rows = ", ".join(["a.ids", "a.lengths", *counts])
+        to = f"a.offsets[{columns.index(slot.rows)}], a.{slot.name}, a.packed_{slot.name}"  # type: ignore[arg-type]
+        call = f"{slot.copy}({', '.join([rows, to, *slot.options])}, lo, hi)"
         if slot.copy == "copy_numbers":
-            yield from _indented(_call(f"{slot.copy}(", arguments))
+            yield f"    {call}"
             continue
-        yield from _indented(_call(f"if not {slot.copy}(", arguments, "):"))
-        yield fault
-        for first, end, num in slot.whole:
-            check = "are_whole" if rows else "are_whole_globals"
-            limits = [str(first), str(end), str(num), "lo", "hi"]
-            yield from _indented(_call(f"if not {check}(", [*counts, f"a.{slot.name}", *limits], "):"))
-            yield fault
+        checks = [f"are_whole({rows}, a.{slot.name}, {first}, {end}, {num}, lo, hi)" for first, end, num in slot.whole]
+        for check in (call, *checks):
+            yield f"    if not {check}:"
+            yield f"        return fail(a.report, BAD_ROW, lo, {number}, 0)"
     yield "    return True"
 
 
@@ -403,8 +388,8 @@ def _entry(layout: Layout) -> Iterator[str]:
     for action in layout.actions:
         forms += [f"{np.dtype(action.space.dtype).name}[:, ::1]", "int64[::1]"]
     signature = [f"types.{form}" for form in ["int64"] * 4 + forms]
-    yield from _indented(_call("@entry(types.void(", signature, "), nogil=True, **OPTIONS)"))
-    yield from _indented(_call("def run(", ["address", "todo", "lo", "hi", *names], "):"))
+    yield f"    @entry(types.void({', '.join(signature)}), nogil=True, **OPTIONS)"
+    yield f"    def run({', '.join(['address', 'todo', 'lo', 'hi', *names])}):"
     yield f"        table = carray(as_pointer(address), ({FIRST_ARRAY + len(arrays)},), np.int64)"
     yield f"        num_slots, stride, block = table[{NUM_SLOTS}], table[{STRIDE}], table[{BLOCK}]"
     yield "        a = Arrays("

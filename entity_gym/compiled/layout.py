@@ -19,7 +19,7 @@ from entity_gym.compiled.actions import BOOL, F64, I64, Action, ActionPlan
 from entity_gym.compiled.declare import Entity, Kind, Slot, is_compilable, safe_name
 from entity_gym.compiled.description import Description
 from entity_gym.errors import nearest
-from entity_gym.spaces import FeatureKind, ObsSpace, num_values
+from entity_gym.spaces import GLOBAL_ENTITY, FeatureKind, ObsSpace, num_values
 
 ENGINE_FIELDS = ("rng", "steps", "max_steps", "next_id")
 RESERVED = ("n", "global_features", "visible", "ids", "first")
@@ -57,18 +57,16 @@ class Layout:
     player_rewards: tuple[str, ...]
     targets: Mapping[str, str]
     slots: tuple[Slot, ...]
-    has_global_entity: bool
 
     @functools.cached_property
     def packed(self) -> tuple[Slot, ...]:
         """The slots that compiled code packs."""
         return tuple(slot for slot in self.slots if slot.rows is not None)
 
-    @functools.cached_property
-    def reason_for_guards(self) -> str:
-        """Why arrays refuse negative indices as ordinary Python; "" where no action selects entities."""
-        names = ", ".join(repr(action.name) for action in self.actions if action.space.selects)
-        return names and f"-1 stands for nobody in action {names}, and is no index: test for it first"
+    @property
+    def count_names(self) -> list[str]:
+        """The counts that `observe` may write."""
+        return [name for name in self.counts.names or () if name != GLOBAL_ENTITY]
 
     def of_kind(self, *kinds: Kind) -> list[Slot]:
         """The slots of some kinds."""
@@ -119,7 +117,7 @@ def _layout_of(env: type[Description]) -> Layout:
         ActionPlan.of(f"{name}: action {original!r}", original, env.actions[original], env.entities)
         for original in action_names.values()
     )
-    record, counts = _record(env), _counts(name, entities, actions)
+    record, counts = _record(env), _counts(name, entities, actions, has_global_entity(obs_space, action_space))
     info, metrics = _reported(env.info, "info", record, name), _reported(env.metrics, "metrics", record, name)
     player_rewards = tuple(_reported(env.player_rewards, "player_rewards", record, name).values())
     slots = [
@@ -143,7 +141,6 @@ def _layout_of(env: type[Description]) -> Layout:
         player_rewards=player_rewards,
         targets=_reported(env.targets, "targets", record, name),
         slots=tuple(slots),
-        has_global_entity=has_global_entity(obs_space, action_space),
     )
 
 
@@ -232,7 +229,9 @@ def _reported(given: Sequence[str] | Mapping[str, str], what: str, record: np.dt
     return reported
 
 
-def _counts(owner: str, entities: Mapping[str, Entity], actions: Sequence[ActionPlan]) -> np.dtype[Any]:
+def _counts(
+    owner: str, entities: Mapping[str, Entity], actions: Sequence[ActionPlan], has_global: bool
+) -> np.dtype[Any]:
     names = [*entities, *(action.attribute for action in actions)]
     for action in actions:
         for actees in (listed.count for listed in action.lists[1:]):
@@ -242,6 +241,7 @@ def _counts(owner: str, entities: Mapping[str, Entity], actions: Sequence[Action
                     f"actees of {action.name!r}; rename one of them"
                 )
             names.append(actees)
+    names += [GLOBAL_ENTITY] if has_global else []  # always 1
     return np.dtype([(name, np.int64) for name in names])
 
 
@@ -265,7 +265,15 @@ def _shown_slots(obs_space: ObsSpace, entities: Mapping[str, Entity], actions: S
         whole = _whole_numbers(names, obs_space.global_kinds)
         shape = (len(names),)
         yield Slot(
-            Kind.GLOBAL_FEATURES, "features", F32, shape, "", shape, "copy_global_features", (str(len(names)),), whole
+            Kind.GLOBAL_FEATURES,
+            "features",
+            F32,
+            (1, *shape),
+            GLOBAL_ENTITY,
+            shape,
+            "copy_features",
+            (str(len(names)),),
+            whole,
         )
 
 

@@ -80,23 +80,16 @@ def fail(report: Any, fault: int, slot: int, what: int, value: int) -> bool:
 
 
 @inlined
-def open_all(flags: Any, i: int, most: int) -> None:
-    """Set the flags of slot i. A loop is faster than assigning a slice."""
+def fill(flags: Any, i: int, most: int, value: Any) -> None:
+    """Set the flags or ids of slot i. A loop is faster than assigning a slice."""
     for k in range(most):
-        flags[i, k] = True
+        flags[i, k] = value
 
 
 @inlined
 def open_all_choices(mask: Any, i: int) -> None:
     """Open every choice in slot i."""
     mask[i] = True  # as ordinary Python a loop over thousands of pairs would take longer than the rest of a step
-
-
-@inlined
-def forget_ids(ids: Any, i: int, most: int) -> None:
-    """Set the ids of slot i to -1, no id."""
-    for k in range(most):
-        ids[i, k] = -1
 
 
 # ---- after `observe`
@@ -251,31 +244,6 @@ def are_whole(
             for f in range(first, end):
                 x = slots[i, k, f]
                 fine &= (x >= 0) & (x < num) & (x == np.floor(x))
-    return fine
-
-
-@inlined
-def copy_global_features(ids: Any, slots: Any, out: Any, width: int, lo: int, hi: int) -> bool:
-    """Copy global features, one row for each environment; they must be finite."""
-    fine = True
-    for j in range(lo, hi):
-        i = ids[j]
-        for f in range(width):
-            x = slots[i, f]
-            out[j, f] = x
-            fine &= isfinite(x)
-    return fine
-
-
-@inlined
-def are_whole_globals(ids: Any, slots: Any, first: int, end: int, num: int, lo: int, hi: int) -> bool:
-    """`are_whole` for global features."""
-    fine = True
-    for j in range(lo, hi):
-        i = ids[j]
-        for f in range(first, end):
-            x = slots[i, f]
-            fine &= (x >= 0) & (x < num) & (x == np.floor(x))
     return fine
 
 

@@ -1,15 +1,19 @@
-"""Mistakes that can be seen in the source: names that are not declared, parameters that are written to.
+"""Mistakes that can be seen in the source: names that are not declared, parameters that are written to, what cannot be compiled.
 
-The compiler would find most of them too, in other words; as ordinary Python some would only show at run time.
+The compiler would find most of them too, later and in other words; as ordinary Python some would only show at run time.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import random
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from types import FunctionType, ModuleType
 from typing import Any
+
+import numpy as np
 
 from entity_gym.compiled.declare import Kind
 from entity_gym.compiled.description import Description
@@ -18,125 +22,131 @@ from entity_gym.compiled.layout import ENGINE_FIELDS, Layout
 from entity_gym.errors import nearest
 
 _ARGUMENTS = {"reset": ("s",), "step": ("s", "act"), "observe": ("s", "obs")}
+_DRAWS = "draw with rand_int(s, n), rand_float(s) or rand_normal(s)"
+#: What compiled code cannot do.
+_UNKNOWN: dict[type[ast.AST], str] = {
+    ast.GeneratorExp: "a generator: write a for loop",
+    ast.Yield: "yield: a function returns once",
+    ast.With: "a with statement",
+    ast.Import: "an import: write it at the top of the file",
+    ast.ImportFrom: "an import: write it at the top of the file",
+}
 
 
-def check_source(env: type[Description], layout: Layout) -> None:
-    """Look through `reset`, `step` and `observe`.
+def check_source(env: type[Description], layout: Layout, functions: Iterable[FunctionType]) -> None:
+    """Look through `reset`, `step`, `observe`, and all that they call.
+
+    Args:
+        env: the class.
+        layout: of the class.
+        functions: of the user, all that are compiled.
 
     Raises:
         CompileError: naming the file, the line and what is wrong there.
     """
-    for name, roles in _ARGUMENTS.items():
-        function: Callable[..., Any] = getattr(env, name)
+    roles = {getattr(env, name): name for name in _ARGUMENTS}
+    for function, name in roles.items():
         given = list(inspect.signature(function).parameters)
-        if len(given) != len(roles):
+        if len(given) != len(_ARGUMENTS[name]):
             raise CompileError(
                 f"{env.__name__}.{name}({', '.join(given)}) takes {len(given)} arguments; it is written "
-                f"{name}({', '.join(roles)}), without self "
+                f"{name}({', '.join(_ARGUMENTS[name])}), without self "
                 f"({function.__code__.co_filename}, line {function.__code__.co_firstlineno})"
             )
+    others = sorted(set(functions) - roles.keys(), key=lambda function: (function.__module__, function.__qualname__))
+    for function in (*roles, *others):
         try:
             lines, start = inspect.getsourcelines(function)
             tree = ast.parse(textwrap.dedent("".join(lines)))
         except (OSError, TypeError, SyntaxError):
             continue  # no source to look at: the compiler will
-        arguments = dict(zip(roles, given, strict=True))
-        for node, problem in _problems(tree, name, arguments, layout):
-            line = start + node.lineno - 1
-            code = lines[node.lineno - 1].strip()
-            raise CompileError(
-                f"{env.__name__}.{name}: {problem} ({inspect.getsourcefile(function)}, line {line}: `{code}`)"
-            )
+        role, problems = roles.get(function), list[tuple[int, str]]()
+        arguments = dict(zip(_ARGUMENTS[role] if role else (), inspect.signature(function).parameters, strict=False))
+        for node in ast.walk(tree):
+            found = [
+                *_construct_problems(node, function),
+                *(_name_problems(node, role, arguments, layout) if role else ()),
+            ]
+            problems += [(getattr(node, "lineno", 0), problem) for problem in found]
+        if problems:
+            line, problem = min(problems)
+            place = f"{inspect.getsourcefile(function)}, line {start + line - 1}: `{lines[line - 1].strip()}`"
+            where = function.__qualname__ if role is None else f"{env.__name__}.{role}"
+            raise CompileError(f"{where}: {problem} ({place})")
 
 
-def _problems(
-    tree: ast.AST, function: str, arguments: Mapping[str, str], layout: Layout
-) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
-    record = list(layout.record.names or ())
-    definition = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Return) and function == "step":
-            values = node.value.elts if isinstance(node.value, ast.Tuple) else None
-            if node.value is None or (values is not None and len(values) != 3):
-                yield node, "step returns three values on every path: reward, terminated, truncated"
-        if not isinstance(node, ast.Attribute):
-            continue
-        path = _path(node)
-        if path[:1] == [arguments["s"]] and len(path) == 2:
-            yield from _record_problems(node, path[1], function, record, layout)
-        elif path[:1] == [arguments.get("obs")]:
-            yield from _obs_problems(node, path[1:], layout)
-        elif path[:1] == [arguments.get("act")]:
-            allowed = ["first", *(action.attribute for action in layout.actions)]
-            if len(path) == 2 and path[1] not in allowed:
-                yield node, f"there is no action {path[1]!r}; {nearest(path[1], allowed)}"
-            elif len(path) == 3 and path[1] == "first" and path[2] not in layout.entities:
-                yield node, f"there is no entity type {path[2]!r}; {nearest(path[2], layout.entities)}"
-    if function == "step" and not _always_returns(definition.body):
-        last = definition.body[-1] if any(isinstance(node, ast.Return) for node in ast.walk(tree)) else definition
-        yield last, "step returns three values on every path, reward, terminated, truncated; one path ends without"
+def _construct_problems(node: Any, function: FunctionType) -> Iterator[str]:
+    """Say what cannot be compiled, or draws random numbers that no seed reaches."""
+    unknown = _UNKNOWN.get(type(node))
+    if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+        unknown = "an f-string with a format"
+    if unknown:
+        yield f"not available in compiled code: {unknown}"
+    path = _path(node)
+    if not path or path[0] in function.__code__.co_varnames:
+        return
+    value: Any = function.__globals__.get(path[0])
+    for name in path[1:]:
+        value = getattr(value, name, None) if isinstance(value, ModuleType) else value
+    if path[0] == "self":
+        yield f"there is no self: the world's fields are in s; {_DRAWS}"
+    is_module = value is random or value is np.random
+    if is_module or isinstance(getattr(value, "__self__", None), random.Random | np.random.RandomState):
+        yield f"{'.'.join(path)} draws random numbers that no seed reaches; {_DRAWS}"
 
 
-def _always_returns(body: Sequence[ast.stmt]) -> bool:
-    """Whether control never falls off the end of `body`, as far as can easily be told; otherwise the compiler will say."""
-    last = body[-1]
-    if isinstance(last, ast.If):
-        return bool(last.orelse) and _always_returns(last.body) and _always_returns(last.orelse)
-    if isinstance(last, ast.While) and not last.orelse:  # only one that goes on for ever
-        forever = isinstance(last.test, ast.Constant) and bool(last.test.value)
-        return forever and not any(isinstance(node, ast.Break) for node in ast.walk(last))
-    if isinstance(last, ast.For):
-        return bool(last.orelse)
-    return not isinstance(last, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Pass)
+def _name_problems(node: Any, function: str, arguments: Mapping[str, str], layout: Layout) -> Iterator[str]:
+    """Say which names are not declared, or may not be written to."""
+    if isinstance(node, ast.Return) and function == "step":
+        values = node.value.elts if isinstance(node.value, ast.Tuple) else None
+        if node.value is None or (values is not None and len(values) != 3):
+            yield "step returns three values on every path: reward, terminated, truncated"
+    if not isinstance(node, ast.Attribute):
+        return
+    root, *path = _path(node) or [""]
+    if root == arguments["s"] and len(path) == 1:
+        [name] = path
+        if name not in (layout.record.names or ()):
+            yield f"there is no field {name!r}; {nearest(name, layout.record.names or ())}"
+        elif isinstance(node.ctx, ast.Store) and (name in layout.parameters or name in ENGINE_FIELDS):
+            yield f"{name!r} is read-only: it is a parameter, or the engine's; copy it to a field of `state`"
+        elif isinstance(node.ctx, ast.Store) and function == "observe":
+            yield f"observe must not change the state, and writes {name!r}; do that in reset or step"
+    elif root == arguments.get("obs"):
+        yield from _obs_problems(path, layout)
+    elif root == arguments.get("act"):
+        allowed = ["first", *(action.attribute for action in layout.actions)]
+        if len(path) == 1 and path[0] not in allowed:
+            yield f"there is no action {path[0]!r}; {nearest(path[0], allowed)}"
+        elif len(path) == 2 and path[0] == "first" and path[1] not in layout.entities:
+            yield f"there is no entity type {path[1]!r}; {nearest(path[1], layout.entities)}"
 
 
-def _record_problems(
-    node: ast.Attribute, name: str, function: str, record: list[str], layout: Layout
-) -> Iterator[tuple[ast.expr, str]]:
-    if name not in record:
-        yield node, f"there is no field {name!r}; {nearest(name, record)}"
-    elif isinstance(node.ctx, ast.Store):
-        if name in layout.parameters or name in ENGINE_FIELDS:
-            yield node, f"{name!r} is read-only: it is a parameter, or the engine's; copy it to a field of `state`"
-        elif function == "observe":
-            yield node, f"observe must not change the state, and writes {name!r}; do that in reset or step"
-
-
-def _obs_problems(node: ast.Attribute, path: list[str], layout: Layout) -> Iterator[tuple[ast.expr, str]]:
+def _obs_problems(path: list[str], layout: Layout) -> Iterator[str]:
+    """Say what is wrong with `obs.<path>`."""
     actions = {action.attribute: action for action in layout.actions}
-    if len(path) == 2 and path[0] == "n":
-        known = list(layout.counts.names or ())
-        if path[1] not in known:
-            yield node, f"there is nothing called {path[1]!r} to count; {nearest(path[1], known)}"
-    elif len(path) == 2 and path[0] == "visible":
-        hideable = [name for name, entity in layout.entities.items() if entity.hideable]
-        if path[1] not in hideable:
-            yield node, f"{path[1]!r} cannot be hidden: declare it with Entity(..., hideable=True)"
-    elif len(path) == 2 and path[0] in actions:
-        action, part = actions[path[0]], path[1]
-        roles = () if action.space.is_global else tuple(listed.role for listed in action.lists)
-        declared = {name: name in action.written for name in (*roles, *(["mask"] if action.space.discrete else []))}
-        if part not in declared:
-            yield node, f"an action's observation has no {part!r}; {nearest(part, declared)}"
-        elif not declared[part]:
-            hint = (
-                "declare the action with masked=True"
-                if part == "mask"
-                else f"the declared {part} are filled in for you"
-            )
-            yield node, f"{action.name!r} has no {part} to write: {hint}"
-    elif len(path) == 2 and path[0] == "ids":
-        with_ids = [slot.owner for slot in layout.of_kind(Kind.IDS)]
-        if path[1] not in with_ids:
-            yield node, f"{path[1]!r} has no ids to write: declare it with Entity(..., ids=True)"
-    elif len(path) == 1:
-        known = ["n", "visible", "ids", *layout.entities, *actions]
-        if path[0] == "global_features" and not layout.global_features:
-            yield node, "there are no global features: declare `global_features`"
-        elif path[0] not in (*known, "global_features"):
-            yield node, f"the observation has no {path[0]!r}; {nearest(path[0], known)}"
-        elif path[0] in layout.entities and not layout.entities[path[0]].features:
-            yield node, f"entities of type {layout.entity_names[path[0]]!r} have no features to write"
+    kinds = {"visible": (Kind.VISIBLE, "hideable"), "ids": (Kind.IDS, "ids")}
+    name, part = path[0], path[1] if len(path) == 2 else ""
+    if len(path) == 1:
+        known = ["n", "visible", "ids", "global_features", *layout.entities, *actions]
+        if name not in known:
+            yield f"the observation has no {name!r}; {nearest(name, known)}"
+        elif name == "global_features" and not layout.global_features:
+            yield "there are no global features: declare `global_features`"
+        elif name in layout.entities and not layout.entities[name].features:
+            yield f"entities of type {layout.entity_names[name]!r} have no features to write"
+    elif name == "n" and part and part not in layout.count_names:
+        yield f"there is nothing called {part!r} to count; {nearest(part, layout.count_names)}"
+    elif name in kinds and part and layout.slot(kinds[name][0], part) is None:
+        yield f"{part!r} has no {name} to write: declare it with Entity(..., {kinds[name][1]}=True)"
+    elif name in actions and part and part not in (written := actions[name].written):
+        filled = [listed.role for listed in actions[name].lists]
+        if part == "mask" and actions[name].space.discrete:
+            yield f"{actions[name].name!r} has no mask to write: declare the action with masked=True"
+        elif part in filled and not actions[name].space.is_global:
+            yield f"{actions[name].name!r} has no {part} to write: the declared {part} are filled in for you"
+        else:
+            yield f"an action's observation has no {part!r}; {nearest(part, written)}"
 
 
 def _path(node: ast.AST) -> list[str]:

@@ -40,8 +40,12 @@ def browse(game: Game, server: PageServer, is_opened: bool = True) -> int:
         requests.put((partial(move, given), answer))
         return answer.result()
 
+    def page(given: Any) -> str:
+        return page_html(game.replay, "play", server.token)
+
+    moves: dict[str, Callable[[Any], Any]]
     moves = {"/act": game.act, "/next": game.begin_episode, "/undo": game.undo, "/restart": game.restart}
-    server.pages = {"/": partial(ask, lambda _: page_html(game.replay, "play", server.token))}
+    server.pages = {"/": partial(ask, page)}
     server.posts = {path: partial(ask, move) for path, move in moves.items()}
     try:
         print(f"{server.url} ; Ctrl-C ends it", flush=True)

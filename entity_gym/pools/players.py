@@ -68,12 +68,10 @@ class PlayerMapping:
     def players(self, entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return (E,) the player that owns each entity of a type, from the (E, F) features."""
         owners = np.asarray(self._world.players(self._values, entity_type, rows))
-        if owners.shape != (len(rows),) or (owners.size and owners.dtype.kind not in "iu"):
-            raise ValueError(
-                f"{self._name}.players() returned {owners.dtype} of shape {owners.shape} for {len(rows)} entities of type "
-                f"{entity_type!r}; it must return one whole number each"
-            )
-        if owners.size and not (owners.min() >= 0 and owners.max() < self.num_players):
+        if not owners.size and owners.shape == (len(rows),):
+            return owners.astype(np.int64)
+        self._check("players", entity_type, owners, (len(rows),), "iu", "one whole number for each")
+        if not (owners.min() >= 0 and owners.max() < self.num_players):
             wrong = owners[(owners < 0) | (owners >= self.num_players)][0]
             raise ValueError(
                 f"{self._name}.players() says that an entity of type {entity_type!r} is player {wrong}'s; "
@@ -84,22 +82,23 @@ class PlayerMapping:
     def seen_by(self, player: NDArray[np.int64], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return (E, F) the features of entities of a type, row e as `player[e]` sees it. `rows` stay as they are."""
         seen = np.ascontiguousarray(self._world.seen_by(self._values, player, entity_type, rows), np.float32)
-        if seen.shape != rows.shape:
-            raise ValueError(
-                f"{self._name}.seen_by() returned features of shape {seen.shape} for entities of type {entity_type!r}; "
-                f"it must return the shape that it was given, {rows.shape}"
-            )
+        self._check("seen_by", entity_type, seen, rows.shape, "f", "what it was given")
         return seen
 
     def visible_to(self, player: NDArray[np.int64], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Return (E,) whether the policy of `player[e]` sees the entity of row e. `rows` are as `seen_by` takes them."""
         visible = np.asarray(self._world.visible_to(self._values, player, entity_type, rows))
-        if visible.shape != (len(rows),) or visible.dtype != np.bool_:
-            raise ValueError(
-                f"{self._name}.visible_to() returned {visible.dtype} of shape {visible.shape} for {len(rows)} entities of type "
-                f"{entity_type!r}; it must return one bool each"
-            )
+        self._check("visible_to", entity_type, visible, (len(rows),), "b", "one bool for each")
         return visible
+
+    def _check(
+        self, function: str, entity_type: str, array: NDArray[Any], shape: tuple[int, ...], kinds: str, expected: str
+    ) -> None:
+        if array.shape != shape or array.dtype.kind not in kinds:
+            raise ValueError(
+                f"{self._name}.{function}() returned {array.dtype} of shape {array.shape} for {shape[0]} entities of type "
+                f"{entity_type!r}; it must return {expected}, of shape {shape}"
+            )
 
 
 class Opponents(Protocol):

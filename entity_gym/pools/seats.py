@@ -6,7 +6,7 @@ Shapes: N environments, P players.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -36,40 +36,23 @@ class SeatedVecEnv(VecEnv):
     Args:
         pool: the environments; belongs to this one from now on.
         mapping: of their world, see `players_of`.
-        opponents: play the other players.
-        seats: (N,) the learner's player in each environment. None: `i % num_players` in environment i.
+        opponents: play the other players. The learner's player is `i % num_players` in environment i.
         zero_sum: whether the learner's reward is its own less the mean of the others', in the place of its own.
 
     Attributes:
         pool: the environments, as all players together see them.
-
-    Raises:
-        ValueError: a seat that is none of the players.
+        seats: (N,) the learner's player in each environment.
     """
 
-    pool: VecEnv
     #: Called with the frames of the opponents, their players and their actions, before a step is taken; None: nobody watches.
     on_opponents: Callable[[VecObs, EnvIds, Mapping[str, VecAction]], None] | None = None
 
-    def __init__(
-        self,
-        pool: VecEnv,
-        mapping: PlayerMapping,
-        opponents: Opponents,
-        seats: Sequence[int] | None = None,
-        zero_sum: bool = False,
-    ) -> None:
-        self.pool = pool
-        self.mapping, self.opponents, self._zero_sum = mapping, opponents, zero_sum
-        num_envs, num_players = len(pool), mapping.num_players
-        self._everyone: EnvIds = np.arange(num_envs, dtype=np.int64)
-        self._seats: NDArray[np.int64] = self._everyone % num_players if seats is None else np.array(seats, np.int64)
-        if self._seats.shape != (num_envs,) or not ((self._seats >= 0) & (self._seats < num_players)).all():
-            raise ValueError(
-                f"seats are {seats!r:.200}; give one of the players 0 to {num_players - 1} for each of {num_envs} environments"
-            )
-        self._scores = np.zeros((num_envs, num_players))  # of the running episodes
-        self._shown = Shown(num_envs)
+    def __init__(self, pool: VecEnv, mapping: PlayerMapping, opponents: Opponents, zero_sum: bool = False) -> None:
+        self.pool, self.mapping, self.opponents, self._zero_sum = pool, mapping, opponents, zero_sum
+        self._everyone: EnvIds = np.arange(len(pool), dtype=np.int64)
+        self.seats: NDArray[np.int64] = self._everyone % mapping.num_players
+        self._scores = np.zeros((len(pool), mapping.num_players))  # of the running episodes
+        self._shown = Shown(len(pool))
         self._latest: tuple[Seating, Part] | None = None  # of what was shown last, so that acting on it costs less
 
     def obs_space(self) -> ObsSpace:
@@ -84,17 +67,12 @@ class SeatedVecEnv(VecEnv):
     def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
         return self.pool.render(env_ids)
 
-    @property
-    def seats(self) -> NDArray[np.int64]:
-        """(N,) the learner's player in each environment."""
-        return self._seats.copy()
-
     def close(self) -> None:
         self.pool.close()
 
     def rotate(self) -> None:
         """Give the learner the next player of each environment, from the next reset on."""
-        self._seats = (self._seats + 1) % self.mapping.num_players
+        self.seats = (self.seats + 1) % self.mapping.num_players
 
     def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
         self._check_info(env_info)
@@ -108,7 +86,9 @@ class SeatedVecEnv(VecEnv):
 
     def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
         ids = self._everyone if env_id is None else check_env_id(env_id, len(self))
-        return self._show_step(self.pool.act(self._join(actions, ids), env_id))
+        view = self._show(self.pool.act(self._join(actions, ids), env_id))
+        self._count(view)
+        return view
 
     def under_way(self) -> str:
         return self.pool.under_way()
@@ -118,7 +98,7 @@ class SeatedVecEnv(VecEnv):
         return self.pool.can_save
 
     def state(self) -> dict[str, Any]:
-        own = {"scores": self._scores.copy(), "seats": self._seats.copy(), "opponents": self.opponents.state()}
+        own = {"scores": self._scores.copy(), "seats": self.seats.copy(), "opponents": self.opponents.state()}
         return {"pool": self.pool.state(), **own}
 
     def load_state(self, state: Mapping[str, Any]) -> VecObs:
@@ -129,21 +109,21 @@ class SeatedVecEnv(VecEnv):
                 f"the saved state has {scores.shape[0]} environments of {scores.shape[1]} players; this pool has "
                 f"{self._scores.shape[0]} of {self._scores.shape[1]}"
             )
-        self._scores, self._seats = scores, seats
+        self._scores, self.seats = scores, seats
         self.opponents.load_state(state["opponents"])
         return self._show(self.pool.load_state(state["pool"]))
 
     def clone(self) -> Self:
         twin = copy.copy(self)
         twin.pool, twin.opponents = self.pool.clone(), self.opponents.clone()
-        twin._seats, twin._scores, twin._shown = self._seats.copy(), self._scores.copy(), self._shown.copy()
+        twin.seats, twin._scores, twin._shown = self.seats.copy(), self._scores.copy(), self._shown.copy()
         return twin
 
     def _show(self, obs: VecObs) -> VecObs:
         """Return the learner's view of frames that all players see."""
         self._shown.record(obs)
         seating = Seating(obs, self.mapping)
-        part = seating.part(self._seats[obs.env_id])
+        part = seating.part(self.seats[obs.env_id])
         self._latest = seating, part
         view = seating.show(part)
         if self._zero_sum:
@@ -151,32 +131,20 @@ class SeatedVecEnv(VecEnv):
             view.reward = view.reward - others / max(1, self.mapping.num_players - 1)
         return view
 
-    def _show_step(self, obs: VecObs) -> VecObs:
-        """Return the learner's view of what a step led to, and count its rewards.
-
-        Reports of the episodes that ended get `opponent`, `opponent_reward` and `win_rate`.
-        """
-        view = self._show(obs)
+    def _count(self, view: VecObs) -> None:
+        """Count the rewards of a step, and report the results of the episodes that ended with it."""
         assert self._latest is not None
-        self._scores[obs.env_id] += self._latest[0].rewards
-        if obs.done.any():
-            view.end_of_episode_info = self._reports(obs)
-        return view
-
-    def _reports(self, obs: VecObs) -> Mapping[int, Mapping[str, Any]]:
-        """Return the reports of the episodes that ended, and start the next ones with a score of 0."""
-        ended = obs.env_id[obs.done]
-        row_of = {env_id: row for row, env_id in enumerate(ended.tolist())}
-        scores, seats, opponents = self._scores[ended], self._seats[ended], self.opponents.faced(ended)
-        self._scores[ended] = 0.0
-        reported, players_are_told = obs.end_of_episode_info, PLAYER_REWARD in obs.arrays  # `obs` itself is let go
-
-        def report(env_id: int) -> Mapping[str, Any]:
-            row, info = row_of[env_id], reported.get(env_id, {})
-            of_players = final_scores(scores[row].tolist(), info, players_are_told)
-            return {**info, **outcome(of_players, int(seats[row])), "opponent": opponents[row]}
-
-        return _OnDemand(row_of, report)
+        seating = self._latest[0]
+        self._scores[view.env_id] += seating.rewards
+        ended = view.env_id[view.done]
+        if len(ended):
+            told, players_are_told = view.end_of_episode_info, PLAYER_REWARD in seating.obs.arrays
+            faced, reports = self.opponents.faced(ended), {}
+            for i, scores, opponent in zip(ended.tolist(), self._scores[ended].tolist(), faced, strict=True):
+                scores = final_scores(scores, told.get(i, {}), players_are_told)
+                reports[i] = {**told.get(i, {}), **outcome(scores, int(self.seats[i])), "opponent": opponent}
+            view.end_of_episode_info = reports
+            self._scores[ended] = 0.0
 
     def _join(self, actions: Mapping[str, VecAction], ids: EnvIds) -> dict[str, VecAction]:
         """Join the learner's `actions` in the environments `ids` with those of its opponents there."""
@@ -185,7 +153,7 @@ class SeatedVecEnv(VecEnv):
         seating, part = self._latest
         if not np.array_equal(seating.obs.env_id, ids):
             seating = Seating(self._shown.frames(ids), self.mapping)
-            part = seating.part(self._seats[ids])
+            part = seating.part(self.seats[ids])
         num_players = self.mapping.num_players
         others = [seating.part((part.seats + k) % num_players) for k in range(1, num_players)]
         parts = [(part, actions)]
@@ -209,22 +177,6 @@ class SeatedVecEnv(VecEnv):
                         f"env_info of environment {i} has {name!r}, on which it depends what belongs to which player: "
                         "it cannot change between episodes that are played against opponents"
                     )
-
-
-class _OnDemand(Mapping[int, Mapping[str, Any]]):
-    """Reports of episodes by environment, each made when it is read: most are not."""
-
-    def __init__(self, env_ids: Collection[int], report: Callable[[int], Mapping[str, Any]]) -> None:
-        self._env_ids, self._report = env_ids, report
-
-    def __getitem__(self, env_id: int) -> Mapping[str, Any]:
-        return self._report(env_id)  # raises KeyError for others
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._env_ids)
-
-    def __len__(self) -> int:
-        return len(self._env_ids)
 
 
 def final_scores(sums: Sequence[float], info: Mapping[str, Any], players_are_told: bool) -> Sequence[float]:

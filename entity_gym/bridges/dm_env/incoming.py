@@ -4,8 +4,7 @@
 
 Specs are converted to Gymnasium's spaces, and `bridges.gymnasium` does the rest: arrays become numeric features, a
 `DiscreteArray` a category or a categorical action, and a nested dictionary an entity type. An episode whose last discount is 0
-has terminated, and one with
-another discount was truncated. Discounts of other steps are not used: the trainer has its own.
+has terminated, and one with another discount was truncated. Discounts of other steps are not used: the trainer has its own.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.bridges.gymnasium.incoming import GymFactory, GymOptions, from_gymnasium, gymnasium_worlds
+from entity_gym.bridges.gymnasium.incoming import GymFactory, gymnasium_worlds
 from entity_gym.bridges.gymnasium.observations import PlainSpace
-from entity_gym.bridges.incoming import Constructor, Executor, parameters_of
+from entity_gym.bridges.incoming import Constructor, Executor, make_pool, parameters_of
 from entity_gym.bridges.views.view import View
 from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.vec_env import VecEnv
@@ -37,9 +36,7 @@ def from_dm_env(
     *,
     num_workers: int | None = None,
     final_observations: FinalObservations = "truncated",
-    global_features: bool = False,
-    view: str | Path | Mapping[str, Any] | View | None = None,
-    **kwargs: Any,
+    **options: Any,
 ) -> VecEnv:
     """Make a pool of dm_env environments.
 
@@ -52,30 +49,24 @@ def from_dm_env(
         autoreset: as in `from_gymnasium`.
         num_workers: as in `from_gymnasium`.
         final_observations: as in `from_gymnasium`.
-        global_features: as in `from_gymnasium`.
-        view: as in `from_gymnasium`.
-        kwargs: further arguments of `env`.
+        options: `global_features` and `view` as in `from_gymnasium`, and further arguments of `env`.
 
     Raises:
         ValueError: for anything that is no such environment, or specs that have no form as entities.
     """
-    return from_gymnasium(
-        DmConstructor(env, kwargs),
-        num_envs,
-        seed,
-        executor,
-        autoreset,
-        num_workers=num_workers,
-        final_observations=final_observations,
-        global_features=global_features,
-        view=view,
-    )
+    factory = dm_worlds(env, **options)
+    return make_pool(factory, num_envs, seed, executor, autoreset, num_workers, final_observations)
 
 
-def dm_worlds(env: str | Callable[..., Any], **kwargs: Any) -> GymFactory:
-    """Return a factory that every pool takes; arguments as in `from_dm_env`, without the pool's, or "package.module:Name"."""
-    options = {name: kwargs.pop(name) for name in GymOptions._fields if name in kwargs}
-    return gymnasium_worlds(DmConstructor(env, kwargs), **options)
+def dm_worlds(
+    env: str | Callable[..., Any],
+    *,
+    global_features: bool = False,
+    view: str | Path | Mapping[str, Any] | View | None = None,
+    **kwargs: Any,
+) -> GymFactory:
+    """Return a factory that every pool takes; arguments as in `from_dm_env`, or "package.module:Name"."""
+    return gymnasium_worlds(DmConstructor(env, kwargs), global_features=global_features, view=view)
 
 
 class DmConstructor(Constructor):
@@ -102,6 +93,7 @@ class DmAsGym:
         seed_name: the parameter of `make` that takes a seed; None if it has none.
 
     Attributes:
+        unwrapped: the dm_env environment itself.
         why_unseedable: why the environment cannot be seeded; "" if it can.
 
     Raises:
@@ -111,31 +103,28 @@ class DmAsGym:
     def __init__(self, make: Callable[..., Any], seed_name: str | None) -> None:
         self._make, self._seed_name = make, seed_name
         self.why_unseedable = "" if seed_name else f"its constructor has none of the parameters {', '.join(SEEDS)}"
-        self._dm = make()
-        lacking = [name for name in ("reset", "step", "observation_spec", "action_spec") if not hasattr(self._dm, name)]
+        self.unwrapped: Any = make()
+        lacking = [
+            name for name in ("reset", "step", "observation_spec", "action_spec") if not hasattr(self.unwrapped, name)
+        ]
         if lacking:
             raise ValueError(
-                f"{type(self._dm).__name__} is no environment of dm_env's interface: it has no {lacking[0]}()"
+                f"{type(self.unwrapped).__name__} is no environment of dm_env's interface: it has no {lacking[0]}()"
             )
-        self.observation_space = _space(self._dm.observation_spec(), "observation")
-        self._action_spec = self._dm.action_spec()
+        self.observation_space = _space(self.unwrapped.observation_spec(), "observation")
+        self._action_spec = self.unwrapped.action_spec()
         self.action_space = _space(self._action_spec, "action")
-
-    @property
-    def unwrapped(self) -> Any:
-        """The dm_env environment itself."""
-        return self._dm
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; with a seed, in an environment that is made anew."""
         if seed is not None and self._seed_name is not None:
             self.close()
-            self._dm = self._make(**{self._seed_name: seed})
-        return self._checked(self._dm.reset(), "reset").observation, {}
+            self.unwrapped = self._make(**{self._seed_name: seed})
+        return self._checked(self.unwrapped.reset(), "reset").observation, {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take a step."""
-        shown = self._checked(self._dm.step(_as_spec(action, self._action_spec)), "step")
+        shown = self._checked(self.unwrapped.step(_as_spec(action, self._action_spec)), "step")
         ended = bool(shown.last())
         truncated = ended and shown.discount is not None and bool(np.any(shown.discount))
         reward = 0.0 if shown.reward is None else shown.reward
@@ -143,18 +132,20 @@ class DmAsGym:
 
     def render(self) -> Any:
         """Draw with `render()` of the environment, or of dm_control's physics."""
-        draw = getattr(self._dm, "render", None) or getattr(getattr(self._dm, "physics", None), "render", None)
+        draw = getattr(self.unwrapped, "render", None) or getattr(
+            getattr(self.unwrapped, "physics", None), "render", None
+        )
         return None if draw is None else draw()
 
     def close(self) -> None:
         """Release the environment."""
-        if hasattr(self._dm, "close"):
-            self._dm.close()
+        if hasattr(self.unwrapped, "close"):
+            self.unwrapped.close()
 
     def _checked(self, shown: Any, method: str) -> Any:
         """Return `shown`; raises ValueError if it is no time step."""
         if not hasattr(shown, "step_type") or not hasattr(shown, "observation"):
-            name = type(self._dm).__name__
+            name = type(self.unwrapped).__name__
             raise ValueError(f"{name}: {method}() returned {shown!r:.200}; expected a dm_env.TimeStep")
         return shown
 

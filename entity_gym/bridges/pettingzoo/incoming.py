@@ -5,27 +5,21 @@
     pool = from_pettingzoo(make_my_game, groups={"player": [["red_*"], ["blue_*"]]})  # two sides of one group
 
 The agents of a group are entities of one type, with the same features and actions, so they share what the network learns.
-By default the group is the agent's name without the number at the end: "adversary_0" and "adversary_1" are both `adversary`.
-`groups` sets other groups: one for all agents (`{"agent": "*"}`) if their spaces are the same, or one for each. The observation
-of an agent, fixed numbers however nested, is the features of its entity. The entity exists from the agent's first observation to
-the last one before the agent ends, and acts in each of them.
+An agent's observation, fixed numbers however nested, is the features of its entity, which exists from the agent's first
+observation to the last one before the agent ends, and acts in each of them.
 
 The reward is the sum over all agents, and an episode ends when the last agent does. It is truncated if some agents did not
 terminate but were truncated; then the last observation shows these.
 
-All agents are in one frame, so each acts on the observations of all: that suits a team. Groups that play against each other
-are players (`entity_gym.pools.players`): with `self_play`, or with `opponent` in evaluation, each sees the features of its own
-agents, of the others only that they exist, and gets the rewards of its own agents. `SeatedVecEnv` does the same in Python.
-
-A group may have several sides, lists of agents inside the list of the group: each side is a player. Sides share the entity
-type, the actions and the weights; the category `side` tells them apart, and each player sees its own as 0.
+All agents are in one frame, so each acts on the observations of all: that suits a team. Groups, and the sides of a group, are
+players (`entity_gym.pools.players`): where these play against each other, each sees the features of its own agents, of the
+others only that they exist, and gets the rewards of its own agents.
 
 In AEC environments agents take turns: one step of the pool is the turn of one agent, which alone acts, and the flag `turn` says
 which. Rewards arrive with the step that earns them, for all agents. Without `groups`, every agent is a side of its own, of one
 group if their spaces are the same. AEC environments whose agents can act at the same time are converted to parallel ones.
 
-Masks (`entity_gym.bridges.masks`) close choices; an agent without an open choice does not act, and the environment gets its
-first choice.
+Masks (`entity_gym.bridges.masks`) close choices. An agent without an open choice does not act: the environment gets its first.
 
 Shapes: n agents, E entities, F features, R numbers of an observation.
 """

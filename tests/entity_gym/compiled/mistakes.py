@@ -1,5 +1,6 @@
 """Environments that cannot be compiled, and ones that the check before the first use finds out. `# here` marks the line."""
 
+from random import randrange
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,6 @@ class MisspeltField(Sound):
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
         s.pos = s.pos + s.spede  # here
         return 1.0, False, False
-
-
-class MisspeltFieldWritten(Sound):
-    def reset(s: Any) -> None:
-        s.poss = 1  # here
 
 
 class MisspeltAction(Sound):
@@ -99,11 +95,6 @@ class WritesParameter(Sound):
         return 1.0, False, False
 
 
-class AddsToParameter(Sound):
-    def reset(s: Any) -> None:
-        s.width += 1  # here
-
-
 class WritesSteps(Sound):
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
         s.steps = 0  # here
@@ -115,27 +106,9 @@ class WritesInObserve(Sound):
         s.seen += 1  # here
 
 
-class EmptyReturn(Sound):
-    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
-        if s.pos == 2:
-            return  # here
-        return 1.0, False, False
-
-
 class TwoValues(Sound):
     def step(s: Any, act: Any) -> tuple[float, bool]:
         return 1.0, False  # here
-
-
-class NoReturn(Sound):
-    def step(s: Any, act: Any) -> None:  # here
-        s.pos = 1
-
-
-class OneBranchReturnsNothing(Sound):
-    def step(s: Any, act: Any) -> tuple[float, bool, bool]:  # type: ignore[return]
-        if s.pos != 2:  # here
-            return 1.0, False, False
 
 
 class NoGlobalFeatures(Sound):
@@ -145,34 +118,46 @@ class NoGlobalFeatures(Sound):
         obs.global_features[0] = 1  # here
 
 
-class AlwaysReturns(Sound):
-    """On every path, however winding."""
-
-    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
-        while True:
-            s.pos += 1
-            if s.pos == 3:
-                return 1.0, False, False
-            elif s.pos > 5:
-                raise ValueError("too far")
-            else:
-                for k in range(3):
-                    if s.grid[k] == s.pos:
-                        return 0.0, True, False
-
-
-class ReturnsFromAnElse(Sound):
-    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
-        for k in range(3):
-            if s.grid[k] == s.pos:
-                return 1.0, False, False
-        else:
-            return 0.0, True, False
-
-
 class WithSelf(Sound):
     def reset(self, s: Any) -> None:
         s.pos = 1
+
+
+class Formats(Sound):
+    def reset(s: Any) -> None:
+        if s.pos > 8:
+            raise ValueError(f"too far: {s.pos:03d}")  # here
+
+
+class Generates(Sound):
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        return float(sum(s.grid[k] for k in range(4))), False, False  # here
+
+
+class OpensFile(Sound):
+    def reset(s: Any) -> None:
+        with open("file") as file:  # here
+            s.pos = int(file.read())
+
+
+class DrawsFromNumPy(Sound):
+    def reset(s: Any) -> None:
+        s.pos = np.random.randint(s.width)  # here
+
+
+class DrawsFromSelf(Sound):
+    def reset(s: Any) -> None:
+        s.pos = self.rng.integers(s.width)  # type: ignore[name-defined]  # noqa: F821  # here
+
+
+@kernel
+def drawn(s: Any) -> int:
+    return randrange(s.width)  # here
+
+
+class DrawsInHelper(Sound):
+    def reset(s: Any) -> None:
+        s.pos = drawn(s)
 
 
 # --- Found by the compiler
@@ -211,12 +196,6 @@ class TwoTypes(Sound):
         s.pos = start  # type: ignore[assignment]  # here
 
 
-class Unsupported(Sound):
-    def reset(s: Any) -> None:  # here
-        with open("file") as file:
-            s.pos = int(file.read())
-
-
 class ReturnsTwo(Sound):
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:  # here
         pair = 1.0, False
@@ -240,6 +219,15 @@ class WritesOutside(Sound):
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
         s.pos = (s.pos + act.Move[0]) % s.width
         s.grid[s.pos] = 1  # 0 to 5
+        return 1.0, False, False
+
+
+class WritesWithinWidth(Sound):
+    state = [*Sound.state, ("marks", np.int64, (6,))]
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        s.pos = (s.pos + act.Move[0]) % s.width
+        s.marks[s.pos] = 1
         return 1.0, False, False
 
 

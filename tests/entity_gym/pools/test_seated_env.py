@@ -97,13 +97,6 @@ def test_some_environments_may_be_stepped_alone() -> None:
     assert env.act(bids([0], [0], [0])).elapsed_step.tolist() == [2, 2, 0]
 
 
-def test_seats_may_be_given() -> None:
-    env = SeatedVecEnv(ListEnv(Duel, 2), DUEL, Bidder(0), seats=[1, 1])
-    assert env.reset().action_masks["bid"].actors.to_list() == [[[3]], [[3]]]
-    with pytest.raises(ValueError, match=r"seats are \[0, 2\]; give one of the players 0 to 1 for each of 2"):
-        SeatedVecEnv(ListEnv(Duel, 2), DUEL, Bidder(0), seats=[0, 2])
-
-
 def test_three_players_are_two_opponents() -> None:
     source = MultiSnake(board_size=6, num_snakes=3, num_players=3, max_snake_length=3)
     mapping = players_of(source)

@@ -54,6 +54,7 @@ def test_temporary_arrays_and_copies_of_rows_work(compile: bool) -> None:
 def test_an_exception_arrives_with_its_values_and_its_environment(num_threads: int) -> None:
     with ThreadedVecEnv(Careless, 40, num_threads, seed=1) as pool:
         rng = np.random.default_rng(1)
+        pool.slots.play_first = None  # which would find it before
         obs = pool.reset(env_info=[{"patience": 2 if i == 37 else 1000} for i in range(40)])
         for _ in range(2):
             obs = pool.act(random_actions(obs, rng, pool.action_space()))
