@@ -36,9 +36,6 @@ def pool(request: pytest.FixtureRequest, threads: None) -> MakePool:
     return POOLS[request.param]
 
 
-in_process = pytest.mark.parametrize("pool", ["list", "threads"], indirect=True)
-
-
 def trajectories(env: VecEnv, steps: int) -> list[list[dict]]:
     """What each environment shows, first observation and `steps` steps, however they come in."""
     streams = Streams(env)
@@ -632,7 +629,6 @@ def resets_in_time(env: VecEnv) -> VecObs:
     return shown[0]
 
 
-@in_process
 def test_ctrl_c_between_the_end_of_a_step_and_its_receipt_does_not_hang_the_reset(
     pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -653,7 +649,6 @@ def test_ctrl_c_between_the_end_of_a_step_and_its_receipt_does_not_hang_the_rese
         assert totals(env.act(add(1, 2, 1, 2))) == [1, 2, 1, 2]
 
 
-@in_process
 def test_ctrl_c_while_steps_are_submitted_does_not_hang_the_reset(
     pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
