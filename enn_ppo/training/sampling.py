@@ -27,9 +27,7 @@ from enn_ppo.training.watchdog import Watchdog
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
-from entity_gym.registry import pool_of
 from entity_gym.spaces import ObsSpace
 
 #: Environment parameters: name -> one value per environment.
@@ -289,10 +287,16 @@ def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_e
     with ExitStack() as stack:
         pools: list[VecEnv] = []
         for first in range(0, rollout.num_envs, size):
-            numbered = SlotOptions(first_env=first_env + first)
-            threads, processes = rollout.num_threads, rollout.num_processes
             pools.append(
-                pool_of(env.source, size, threads, processes, seed=seed, background=in_turns, options=numbered)
+                ThreadedVecEnv(
+                    env.source,
+                    size,
+                    rollout.num_threads,
+                    seed=seed,
+                    num_processes=rollout.num_processes,
+                    background=in_turns,
+                    first_env=first_env + first,
+                )
             )
             stack.callback(pools[-1].close)
         stack.pop_all()  # the caller closes the pools

@@ -11,8 +11,7 @@ from types import ModuleType
 from typing import Any, Literal, get_args
 
 from entity_gym.errors import nearest
-from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.slots import FinalObservations, check_num_envs
 from entity_gym.pools.source import EnvFactory, own_values
 from entity_gym.pools.vec_env import VecEnv

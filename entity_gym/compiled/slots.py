@@ -211,7 +211,7 @@ class CompiledSlots(EnvSlots):
             }
             current["max_steps"] = current["max_steps"] or None
             try:
-                checked.append(self.env.check_values({**current, **info}))
+                checked.append(self.env.with_values({**current, **info}).values)
                 self._play_first(checked[-1])
             except Exception as error:
                 error.add_note(f"in env_info of {self.where(i)}")

@@ -9,8 +9,8 @@ import pytest
 
 from entity_gym.batch.vec_obs import Metric, VecObs
 from entity_gym.pools.pool import ListEnv
-from entity_gym.pools.processes.env import merge_states, split_state
 from entity_gym.pools.processes.pickling import ErrorReport
+from entity_gym.pools.processes.slots import merge_states, split_state
 from entity_gym.pools.processes.worker import pack_frames, unpack_frames
 from tests.entity_gym.pools.kinds_of_pools import content, play_together
 from tests.worlds import Zoo

@@ -17,7 +17,7 @@ from entity_gym.actions.choices import random_actions  # noqa: E402
 from entity_gym.batch.vec_obs import VecAction, VecObs  # noqa: E402
 from entity_gym.bridges.incoming import Executor  # noqa: E402
 from entity_gym.bridges.pettingzoo.incoming import from_pettingzoo  # noqa: E402
-from entity_gym.pools.processes.env import ProcessVecEnv  # noqa: E402
+from entity_gym.pools.pool import ProcessVecEnv  # noqa: E402
 from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 from tests.entity_gym.bridges.herds import Herd  # noqa: E402
 

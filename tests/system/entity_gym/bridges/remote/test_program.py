@@ -27,8 +27,7 @@ from entity_gym.bridges.remote import (
     program_worlds,
 )
 from entity_gym.bridges.remote.connection import Connection
-from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import ListEnv, ProcessVecEnv, SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
 
 PROGRAM = Path(__file__).parents[4] / "entity_gym" / "bridges" / "remote" / "counting_program.py"
