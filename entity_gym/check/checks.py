@@ -179,6 +179,32 @@ def _has_same_features(a: VecObs, b: VecObs) -> bool:
     return all(equal(buffer.values, b.features[name].values) for name, buffer in a.features.items())
 
 
+def check_view(subject: Subject) -> str:
+    """Features to which a view adds the actor's are places then, in the range of the actor's."""
+    env, observations = subject.make(), subject.trajectory.observations
+    entities, sums = env.obs_space().entities, getattr(env, "sums", ())
+    for name, feature in sums:
+        for other, entity in entities.items():
+            actors = [obs.features[other] for obs in observations]
+            if other == name or feature not in entity.features or any((each.size1() != 1).any() for each in actors):
+                continue
+            rows = [obs.features[name] for obs in observations]
+            place = np.concatenate([each.values[:, entities[name].features.index(feature)] for each in rows])
+            own = np.concatenate([each.values[:, entity.features.index(feature)] for each in actors])
+            given = place - np.repeat(own, np.concatenate([each.size1() for each in rows]))
+            if not len(place):
+                continue
+            overlap = min(own.max(), given.max()) - max(own.min(), given.min())
+            union = max(own.max(), given.max()) - min(own.min(), given.min())
+            if np.ptp(place) > 1.5 * np.ptp(own) and overlap >= 0.4 * union:
+                raise Finding(
+                    f"{feature!r} of {name} was {given.min():.4g} to {given.max():.4g}, about as that of {other}, and is "
+                    f"{place.min():.4g} to {place.max():.4g} with that added: if it was no offset, add nothing to it",
+                    Status.WARNING,
+                )
+    return f"adds the actor's to {', '.join(f'{feature} of {name}' for name, feature in sums)}" if sums else "no sums"
+
+
 # --- End of episodes
 
 _LIMIT_NAME = re.compile(r"max.*(step|turn|tick|length|time)|(step|turn|tick|length|time|episode).*limit|limit|horizon")
@@ -459,6 +485,7 @@ CHECKS = (
     Check("reset", check_reset, is_decisive=True),
     Check("compiling", check_compiling, is_decisive=True),
     Check("observations", check_observations, is_decisive=True),
+    Check("view", check_view),
     Check("end of episode", check_end),
     Check("same seed", check_same_seed, is_decisive=True),
     Check("compiled", partial(again, meaning=_COMPILED, pool=Subject.compiled_pool), is_decisive=True),

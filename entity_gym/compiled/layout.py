@@ -68,12 +68,6 @@ class Layout:
         """The counts that `observe` may write."""
         return [name for name in self.counts.names or () if name != GLOBAL_ENTITY]
 
-    @functools.cached_property
-    def reason_for_guards(self) -> str:
-        """Why arrays refuse negative indices as ordinary Python; "" where no action selects entities."""
-        names = ", ".join(repr(action.name) for action in self.actions if action.space.selects)
-        return names and f"-1 stands for nobody in action {names}, and is no index: test for it first"
-
     def of_kind(self, *kinds: Kind) -> list[Slot]:
         """The slots of some kinds."""
         return [slot for slot in self.slots if slot.kind in kinds]

@@ -16,38 +16,24 @@ from entity_gym.errors import nearest
 
 
 class Guarded(np.ndarray[Any, Any]):
-    """An array whose indices are not negative.
-
-    Attributes:
-        reason: the end of the message, which names the actions that can select nobody.
-    """
-
-    reason: str = ""
-
-    def __array_finalize__(self, source: Any) -> None:
-        self.reason = getattr(source, "reason", "")
+    """An array whose indices are not negative."""
 
     def __getitem__(self, index: Any) -> Any:
-        self._check(index)
+        _check(index)
         return super().__getitem__(index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._check(index)
+        _check(index)
         super().__setitem__(index, value)
 
-    def _check(self, index: Any) -> None:
-        for place in index if isinstance(index, tuple) else (index,):
-            if isinstance(place, int | np.integer) and place < 0:
-                raise IndexError(f"the index {place} is negative; {self.reason}")
 
-
-def guarded(array: NDArray[Any], reason: str) -> NDArray[Any]:
-    """A view of `array` that refuses negative indices; `array` itself if there is no reason to."""
-    if not reason:
-        return array
-    view = array.view(Guarded)
-    view.reason = reason
-    return view
+def _check(index: Any) -> None:
+    for place in index if isinstance(index, tuple) else (index,):
+        if isinstance(place, int | np.integer) and place < 0:
+            raise IndexError(
+                f"the index {place} is negative; -1 stands for nobody where an action selects entities, and is no index: test "
+                "for it first"
+            )
 
 
 class Record:
@@ -55,21 +41,21 @@ class Record:
 
     Args:
         row: of the structured array.
-        reason: why arrays among the fields refuse negative indices; "" if they do not.
+        is_guarded: whether arrays among the fields refuse negative indices.
     """
 
-    __slots__ = ("_reason", "_row")
+    __slots__ = ("_is_guarded", "_row")
 
-    def __init__(self, row: np.void, reason: str = "") -> None:
+    def __init__(self, row: np.void, is_guarded: bool = False) -> None:
         object.__setattr__(self, "_row", row)
-        object.__setattr__(self, "_reason", reason)
+        object.__setattr__(self, "_is_guarded", is_guarded)
 
     def __getattr__(self, name: str) -> Any:
         try:
             value = self._row[name]
         except ValueError:
             raise AttributeError(f"there is no field {name!r}; {nearest(name, self._row.dtype.names or ())}") from None
-        return guarded(value, self._reason) if self._reason and isinstance(value, np.ndarray) else value
+        return value.view(Guarded) if self._is_guarded and isinstance(value, np.ndarray) else value
 
     def __setattr__(self, name: str, value: Any) -> None:
         try:
@@ -89,11 +75,11 @@ class Record:
 class Records:
     """A structured array whose items are `Record`s."""
 
-    def __init__(self, rows: NDArray[Any], reason: str = "") -> None:
-        self._rows, self._reason = rows, reason
+    def __init__(self, rows: NDArray[Any], is_guarded: bool) -> None:
+        self._rows, self._is_guarded = rows, is_guarded
 
     def __getitem__(self, i: int) -> Record:
-        return Record(self._rows[i], self._reason)
+        return Record(self._rows[i], self._is_guarded)
 
     def __setitem__(self, i: int, record: Record) -> None:
         self._rows[i] = record._row

@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from entity_gym.compiled.generate import BLOCK, FIRST_ARRAY, NUM_SLOTS, STRIDE
 from entity_gym.compiled.layout import Layout
 from entity_gym.compiled.memory import Block, Recycler
 from entity_gym.compiled.random import first_random_states
-from entity_gym.compiled.record import Record, Records, guarded
+from entity_gym.compiled.record import Guarded, Record, Records
 from entity_gym.compiled.runtime import CHECK, COPY, OBSERVE, PLAN, RESET, STEP
 from entity_gym.pools.slots import (
     EnvIds,
@@ -85,7 +86,7 @@ class _Caller:
         if self._program.run is not None:
             self._program.run(self._address, todo, lo, hi, ids, *actions)
             return
-        reason = self._program.layout.reason_for_guards
+        is_guarded = any(action.space.selects for action in self._program.layout.actions)  # -1 is nobody, and no index
         names = (array.name for array in self._program.arrays if array.argument)
         named = self._arrays | dict(zip(names, [ids, *actions], strict=True))
         arrays: list[Any] = []
@@ -94,21 +95,12 @@ class _Caller:
             if array is None:  # a packed one, without a block
                 arrays.append(None)
             elif array.dtype.names:
-                arrays.append(Records(array, reason))
+                arrays.append(Records(array, is_guarded))
             else:
-                arrays.append(guarded(array[:, 0] if bound.column else array, reason))
+                array = array[:, 0] if bound.column else array
+                arrays.append(array.view(Guarded) if is_guarded else array)
         with np.errstate(over="ignore"):  # random numbers wrap around on purpose
             self._program.module.work(self._program.module.Arrays(*arrays), todo, lo, hi)
-
-
-class _Packed(NamedTuple):
-    """A packed array: its `place` in the table, and the `column` of its number of rows."""
-
-    place: int
-    column: int
-    dtype: np.dtype[Any]
-    row: tuple[int, ...]
-    row_bytes: int
 
 
 class CompiledSlots(EnvSlots):
@@ -161,37 +153,32 @@ class CompiledSlots(EnvSlots):
         self._rooms = np.zeros(len(layout.columns), dtype=np.int64)
         arrays = {**slots, "rooms": self._rooms}
         self._callers = [_Caller(self.program, self._num_envs, arrays) for _ in range(self.options.num_workers)]
-        places = self._callers[0].places
         self._choices = [(action.name, np.dtype(action.space.dtype), action.space.width) for action in layout.actions]
         columns = list(layout.columns)
-        self._packed = []
-        for slot in layout.packed:
-            assert slot.rows is not None
-            column, row_bytes = columns.index(slot.rows), slot.dtype.itemsize * math.prod(slot.row)
-            self._packed.append(_Packed(places[f"packed_{slot.name}"], column, slot.dtype, slot.row, row_bytes))
-        number = {slot.name: k for k, slot in enumerate(layout.packed)}
-
-        def packed(slot: Slot | None) -> int:
-            return -1 if slot is None else number[slot.name]
-
+        # Of each packed array: its name, the column of its number of rows, and the bytes of a row.
+        self._packed = [
+            (slot.name, columns.index(slot.rows), slot.dtype.itemsize * math.prod(slot.row))
+            for slot in layout.packed
+            if slot.rows is not None
+        ]
+        # The packed arrays that make a batch, by the names of its parts.
         self._features = [
-            (name, packed(layout.slot(Kind.FEATURES, type_)), columns.index(type_))
+            (name, f"{Kind.FEATURES.value}_{type_}", columns.index(type_))
             for type_, name in layout.entity_names.items()
         ]
-        self._visible = [(layout.entity_names[s.owner], packed(s)) for s in layout.of_kind(Kind.VISIBLE)]
-        self._ids = [(layout.entity_names[s.owner], packed(s)) for s in layout.of_kind(Kind.IDS)]
+        if GLOBAL_ENTITY in columns:
+            self._features.append((GLOBAL_ENTITY, "global_features", columns.index(GLOBAL_ENTITY)))
+        self._visible = [(layout.entity_names[slot.owner], slot.name) for slot in layout.of_kind(Kind.VISIBLE)]
+        self._ids = [(layout.entity_names[slot.owner], slot.name) for slot in layout.of_kind(Kind.IDS)]
         self._masks = [
             (
                 action.name,
-                packed(action.mask),
-                packed(action.slots[0]),
-                packed(action.slots[1]) if action.space.selects else -1,
+                action.lists[0].slot.name,
+                action.lists[1].slot.name if action.space.selects else None,
+                None if action.mask is None else action.mask.name,
             )
             for action in layout.actions
         ]
-        if GLOBAL_ENTITY in columns:
-            number_of = packed(layout.slot(Kind.GLOBAL_FEATURES, "features"))
-            self._features.append((GLOBAL_ENTITY, number_of, columns.index(GLOBAL_ENTITY)))
         self._info = {name: slots[f"info_{safe_name(name)}"] for name in layout.info}
         self._metrics = {name: slots[f"metric_{safe_name(name)}"] for name in layout.metrics}
         self._make_room(0, [0] * len(columns))
@@ -325,9 +312,6 @@ class CompiledSlots(EnvSlots):
         twin._prepare()
         return twin
 
-    def close(self) -> None:
-        pass
-
     def _saved(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Everything that goes on in another pool: the records, and what each slot shows."""
         records = self.slots["record"]
@@ -431,13 +415,13 @@ class CompiledSlots(EnvSlots):
         self._stride = max(num_ids, min(self._num_envs, num_ids + num_ids // 4)) + 1
         self._rooms[:] = rooms
         arrays: list[tuple[tuple[int, ...], np.dtype[Any]]] = [((len(rooms), self._stride), np.dtype(np.int64))]
-        for packed in self._packed:
-            arrays.append(((rooms[packed.column], *packed.row), packed.dtype))
+        for slot, (_, column, _) in zip(self.layout.packed, self._packed, strict=True):
+            arrays.append(((rooms[column], *slot.row), slot.dtype))
         self._blocks, self._block = Recycler(arrays), None
-        table = self._callers[0].table
-        table[STRIDE] = self._stride
-        for packed, start in zip(self._packed, self._blocks.starts[1:], strict=True):
-            table[packed.place] = start
+        caller = self._callers[0]
+        caller.table[STRIDE] = self._stride
+        for slot, start in zip(self.layout.packed, self._blocks.starts[1:], strict=True):
+            caller.table[caller.places[f"packed_{slot.name}"]] = start
 
     def _batch(self, ids: EnvIds, block: Block, ended: EnvIds | None = None) -> VecObs:
         """The batch over the rows that a call has left in `block`.
@@ -450,27 +434,34 @@ class CompiledSlots(EnvSlots):
         offsets = offsets[:, : num_ids + 1]
         rows = list(offsets)
         totals = offsets[:, num_ids].tolist()
-        buffers, used = [], 0
-        for (_, column, _, _, row_bytes), array in zip(self._packed, packed, strict=True):
+        buffers: dict[str | None, Any] = {}
+        used = 0
+        for (name, column, row_bytes), array in zip(self._packed, packed, strict=True):
             total = totals[column]
             used += total * row_bytes
-            buffers.append(RaggedBuffer.unchecked(array[:total], rows[column]))
+            buffers[name] = RaggedBuffer.unchecked(array[:total], rows[column])
         if (
             self._blocks.size > 4 * used + 16 * offsets.size + 65536
         ):  # there were many more rows at some time: keep less
             self._make_room(num_ids, [total + total // 4 for total in totals])
 
-        features: dict[str, RaggedBuffer[np.float32]] = {}
-        for name, number, column in self._features:
-            features[name] = buffers[number] if number >= 0 else _featureless(rows[column])
+        features = {}
+        for name, array_name, column in self._features:
+            shown = buffers.get(array_name)
+            if shown is None:
+                nothing = np.empty((totals[column], 0), dtype=np.float32)
+                shown = RaggedBuffer.unchecked(nothing, rows[column])
+            features[name] = shown
         masks = {}
-        for name, mask, actors, actees in self._masks:
-            is_open = buffers[mask] if mask >= 0 and len(buffers[mask].values) else None
-            masks[name] = VecActionMask(buffers[actors], None if actees < 0 else buffers[actees], is_open)
+        for action, actors, actees, mask in self._masks:
+            is_open = buffers.get(mask)
+            if is_open is not None and not len(is_open.values):
+                is_open = None
+            masks[action] = VecActionMask(buffers[actors], buffers.get(actees), is_open)
         everyone = ids is self._everyone
         if not everyone and num_ids == self._num_envs and (np.diff(ids) == 1).all():
             self._everyone, everyone = ids, True
-        taken = _copy_of if everyone else functools.partial(_rows_of, ids)
+        taken = operator.methodcaller("copy") if everyone else operator.methodcaller("take", ids, 0)
         done = taken(slots["done"])
         obs = VecObs(
             features,
@@ -481,18 +472,21 @@ class CompiledSlots(EnvSlots):
             ids.copy(),
             taken(slots["elapsed"]),
         )
-        for name, number in self._visible:
-            if not buffers[number].values.all():
-                obs.visible[name] = buffers[number]
-        for name, number in self._ids:
-            obs.ids[name] = buffers[number]
+        for name, array_name in self._visible:
+            if not buffers[array_name].values.all():
+                obs.visible[name] = buffers[array_name]
+        for name, array_name in self._ids:
+            obs.ids[name] = buffers[array_name]
         if self._info:
             ended = ids[done] if ended is None else ended
             if len(ended):
                 reports = {name: column.take(ended) for name, column in self._info.items()}
                 obs.end_of_episode_info = _EpisodeInfo(reports, ended.copy())
-        if self._metrics:
-            obs.metrics = _metrics(self._metrics, ids)
+        for name, column_of in self._metrics.items():
+            told = column_of[ids]
+            told = told[~np.isnan(told)]  # NaN: nothing to report
+            if len(told):
+                obs.metrics[name] = Metric(len(told), float(told.sum()), float(told.min()), float(told.max()))
         for name, field in self.layout.targets.items():
             told = slots["record"][field].take(ids).astype(np.float32)
             if not np.isfinite(told).all():
@@ -503,18 +497,6 @@ class CompiledSlots(EnvSlots):
             earned = taken(slots["player_rewards"])
             obs.arrays[PLAYER_REWARD] = RaggedBuffer(earned.ravel(), np.arange(num_ids + 1) * earned.shape[1])
         return obs
-
-
-def _copy_of(array: NDArray[Any]) -> NDArray[Any]:
-    return array.copy()
-
-
-def _rows_of(ids: EnvIds, array: NDArray[Any]) -> NDArray[Any]:
-    return array.take(ids, 0)
-
-
-def _featureless(offsets: NDArray[np.int64]) -> RaggedBuffer[np.float32]:
-    return RaggedBuffer.unchecked(np.empty((int(offsets[-1]), 0), dtype=np.float32), offsets)
 
 
 def _new_arrays(layout: Layout, num_slots: int, slots: Sequence[Slot]) -> dict[str, NDArray[Any]]:
@@ -530,16 +512,6 @@ def _new_arrays(layout: Layout, num_slots: int, slots: Sequence[Slot]) -> dict[s
         "settings": np.zeros(4, dtype=np.int64),
     }
     return arrays | {slot.name: np.zeros((num_slots, *slot.shape), slot.dtype) for slot in slots}
-
-
-def _metrics(columns: Mapping[str, NDArray[Any]], ids: EnvIds) -> dict[str, Metric]:
-    metrics = {}
-    for name, column in columns.items():
-        values = column[ids]
-        values = values[~np.isnan(values)]  # NaN: nothing to report
-        if len(values):
-            metrics[name] = Metric(len(values), float(values.sum()), float(values.min()), float(values.max()))
-    return metrics
 
 
 class _EpisodeInfo(Mapping[int, Mapping[str, Any]]):

@@ -61,11 +61,13 @@ def check_source(env: type[Description], layout: Layout, functions: Iterable[Fun
         except (OSError, TypeError, SyntaxError):
             continue  # no source to look at: the compiler will
         role, problems = roles.get(function), list[tuple[int, str]]()
+        arguments = dict(zip(_ARGUMENTS[role] if role else (), inspect.signature(function).parameters, strict=False))
         for node in ast.walk(tree):
-            problems += [(node.lineno, problem) for problem in _construct_problems(node, function)]
-            if role is not None:
-                given = dict(zip(_ARGUMENTS[role], inspect.signature(function).parameters, strict=True))
-                problems += [(node.lineno, problem) for problem in _name_problems(node, role, given, layout)]
+            found = [
+                *_construct_problems(node, function),
+                *(_name_problems(node, role, arguments, layout) if role else ()),
+            ]
+            problems += [(getattr(node, "lineno", 0), problem) for problem in found]
         if problems:
             line, problem = min(problems)
             place = f"{inspect.getsourcefile(function)}, line {start + line - 1}: `{lines[line - 1].strip()}`"

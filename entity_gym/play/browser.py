@@ -40,9 +40,10 @@ def browse(game: Game, server: PageServer, is_opened: bool = True) -> int:
         requests.put((partial(move, given), answer))
         return answer.result()
 
-    def page(_: Any) -> str:
+    def page(given: Any) -> str:
         return page_html(game.replay, "play", server.token)
 
+    moves: dict[str, Callable[[Any], Any]]
     moves = {"/act": game.act, "/next": game.begin_episode, "/undo": game.undo, "/restart": game.restart}
     server.pages = {"/": partial(ask, page)}
     server.posts = {path: partial(ask, move) for path, move in moves.items()}

@@ -120,13 +120,6 @@ def test_actions_arrive_with_the_types_of_their_specs() -> None:
     assert action["far"].dtype == np.int32 and action["far"] == 3
 
 
-def test_the_batch_shrinks_without_autoreset() -> None:
-    pool = from_dm_env(Walk, 2, seed=0, autoreset=False)
-    pool.reset()
-    assert pool.act(choose(0, 0)).done.tolist() == [True, False]
-    assert pool.act(choose(0), [1]).env_id.tolist() == [1]
-
-
 def test_a_world_is_found_by_module_and_name() -> None:
     world = dm_worlds("tests.entity_gym.bridges.test_dm_in:Walk", global_features=True).as_environment()
     assert world.obs_space().global_features == ("place.0",)

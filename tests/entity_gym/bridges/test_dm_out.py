@@ -11,12 +11,10 @@ dm_env = pytest.importorskip("dm_env")
 
 from dm_env import specs  # noqa: E402
 
-from entity_gym import make_dm, make_spec  # noqa: E402
+from entity_gym import make_dm  # noqa: E402
 from entity_gym.bridges import to_dm_env  # noqa: E402
-from entity_gym.bridges.dm_env.envs import DmEnvironment, DmVecEnv  # noqa: E402
-from entity_gym.pools.pool import ListEnv  # noqa: E402
-from tests.entity_gym.bridges.out_worlds import Coins, Hall, Runners, Yard  # noqa: E402
-from tests.entity_gym.pools.kinds_of_pools import Counter  # noqa: E402
+from entity_gym.bridges.dm_env.envs import DmEnvironment  # noqa: E402
+from tests.entity_gym.bridges.out_worlds import Coins, Hall, Yard  # noqa: E402
 
 Made = Callable[..., Any]
 FIRST, MID, LAST = dm_env.StepType
@@ -118,11 +116,6 @@ def test_an_episode_that_ends_by_its_own_rules_has_the_discount_0(out: Made) -> 
     assert (last.step_type, last.reward, last.discount) == (LAST, 1.0, 0.0)
 
 
-def test_before_any_reset_a_step_is_one(out: Made) -> None:
-    assert out(Runners, max_entities={"Runner": 2}).step(None).step_type is FIRST
-    assert out("Xor", 2).step(np.zeros(2, np.int64)).step_type.tolist() == [FIRST, FIRST]
-
-
 def test_after_a_last_step_reset_and_step_are_the_same(out: Made) -> None:
     def play(restart: Callable[[DmEnvironment], Any]) -> list[Any]:
         env = out("MineSweeper", seed=4, max_episode_steps=5)
@@ -169,12 +162,3 @@ def test_one_environment_object_can_be_given_and_it_is_one(out: Made) -> None:
     assert yard.closed == 1
     with pytest.raises(ValueError, match="num_envs is 2; this is one environment"):
         to_dm_env("Xor", num_envs=2)
-
-
-def test_a_pool_without_last_observations_is_refused_when_one_is_needed() -> None:
-    spec = make_spec(Counter, limit=1, max_entities={"Total": 1}, max_actors={"add": 1})
-    env = DmVecEnv(ListEnv(lambda: Counter(limit=1), 1, final_observations="none"), spec)
-    env.reset()
-    with pytest.raises(ValueError, match="final_observations='all'"):
-        env.step(np.array([0]))
-    env.close()

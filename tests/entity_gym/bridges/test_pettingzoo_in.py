@@ -28,10 +28,9 @@ from entity_gym.batch.vec_obs import VecAction, VecObs  # noqa: E402
 from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment, PettingZooFactory, from_pettingzoo  # noqa: E402
 from entity_gym.pools.players import players_of  # noqa: E402
 from entity_gym.pools.pool import ListEnv  # noqa: E402
-from entity_gym.pools.seats import SeatedVecEnv  # noqa: E402
 from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 from tests.entity_gym.bridges.herds import GRAZE, PLACE, Herd  # noqa: E402
-from tests.entity_gym.pools.player_worlds import Dice, split  # noqa: E402
+from tests.entity_gym.pools.player_worlds import split  # noqa: E402
 
 
 def graze(agents: list[str], choices: list[int]) -> CategoricalAction:
@@ -45,7 +44,7 @@ def hunt(run: int, turn: float) -> dict[str, Any]:
     }
 
 
-def changed(**methods: Callable[..., Any]) -> type[Herd]:
+def changed(**methods: Any) -> type[Herd]:
     """A herd with other methods."""
     return type("Changed", (Herd,), methods)
 
@@ -117,6 +116,19 @@ def test_an_episode_ends_with_its_last_agent_and_shows_those_that_were_cut() -> 
     }
 
 
+def test_agents_that_nobody_listed_are_found_by_an_episode_and_may_come_later() -> None:
+    def step(self: Herd, actions: Mapping[str, Any]) -> Any:
+        observations, *rest = Herd.step(self, actions)
+        self.agents.append("sheep_7")
+        return observations | {"sheep_7": np.array([7, 7], np.float32)}, *rest
+
+    env = PettingZooEnvironment(changed(step=step, possible_agents=None)())
+    env.reset()
+    shown = env.act({"sheep.action": graze(["sheep_0", "sheep_1"], [0, 0]), **hunt(0, 0)})
+    assert shown.ids["sheep"] == ["sheep_1", "sheep_7"]
+    assert rows(shown.features)["sheep"] == [[1, 1], [7, 7]]
+
+
 @pytest.mark.parametrize(
     ("fates", "truncated", "left"),
     [
@@ -145,44 +157,7 @@ def test_an_episode_is_truncated_if_somebody_in_it_was_only_cut(
     assert [agent for of_type in last.ids.values() for agent in of_type] == left
 
 
-def test_agents_that_nobody_listed_are_found_by_an_episode_and_may_come_later() -> None:
-    class Open(Herd):
-        possible_agents = None  # type: ignore[assignment]
-
-        def step(self, actions: Mapping[str, Any]) -> tuple[Any, ...]:
-            observations, *rest = super().step(actions)
-            if self.time == 1:
-                self.agents.append("sheep_7")
-                observations["sheep_7"] = np.array([7, 7], np.float32)
-            return observations, *rest
-
-    env = PettingZooEnvironment(Open())
-    env.reset()
-    shown = env.act({"sheep.action": graze(["sheep_0", "sheep_1"], [0, 0]), **hunt(0, 0)})
-    assert shown.ids["sheep"] == ["sheep_1", "sheep_7"]
-    assert rows(shown.features)["sheep"] == [[1, 1], [7, 7]]
-
-
 # ---- groups
-
-
-def test_names_of_groups_are_those_of_agents_without_the_number() -> None:
-    class Named(Herd):
-        possible_agents = ["red team-12", "0", "archer", "archer_1_2", ("tank", 3)]  # type: ignore[list-item]
-
-        def observation_space(self, agent: Any) -> Any:
-            return PLACE
-
-        def action_space(self, agent: Any) -> Any:
-            return GRAZE
-
-    assert list(PettingZooEnvironment(Named()).obs_space().entities) == [
-        "red team",
-        "agent",
-        "archer",
-        "archer_1",
-        "tank",
-    ]
 
 
 def test_groups_can_be_told_apart_or_be_one() -> None:
@@ -192,7 +167,10 @@ def test_groups_can_be_told_apart_or_be_one() -> None:
     assert list(env.action_space()) == ["dolly.action", "flock.action", "rest.action.0", "rest.action.1"]
     alike = {"observation_space": lambda self, agent: PLACE, "action_space": lambda self, agent: GRAZE}
     shared = PettingZooEnvironment(changed(**alike)(), {"agent": "*"})
-    assert list(shared.action_space()) == ["agent.action"]
+    assert list(shared.action_space()) == ["agent.action"] and shared.player_names == ["agent"]
+    names = ["red team-12", "0", "archer", "archer_1_2", ("tank", 3)]
+    named = PettingZooEnvironment(changed(**alike, possible_agents=names)())
+    assert list(named.obs_space().entities) == ["red team", "agent", "archer", "archer_1", "tank"]
 
 
 @pytest.mark.parametrize(
@@ -275,7 +253,7 @@ def test_an_agent_with_nothing_open_does_not_act_and_the_world_is_told_its_first
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        (np.ones(2, np.int8), "agent 'sheep_1': .*the action mask of action is .*expected 3 flags"),
+        (np.ones(2, np.int8), "agent 'sheep_1': .*the action mask of 'action' is .*expected 3 flags"),
         (None, r"agent 'sheep_1': the observation is \{'observation'.*expected a dictionary with 'action_mask'"),
     ],
 )
@@ -315,15 +293,6 @@ def test_environment_i_is_seeded_once_with_seed_plus_i_and_env_info_goes_into_th
     assert [herd.num_closed for herd in herds] == [1, 1]
 
 
-def test_without_autoreset_the_batch_shrinks() -> None:
-    pool = from_pettingzoo(Herd, 2, autoreset=False, length=2)
-    obs, rng = pool.reset(), np.random.default_rng(0)
-    for step in range(2):
-        obs = pool.act(at_random(pool, obs, rng), obs.env_id)
-        assert obs.done.tolist() == [step == 1] * 2
-    assert all(mask.actors.items() == 0 for mask in obs.action_masks.values())
-
-
 def test_an_image_is_what_the_environment_draws() -> None:
     pool = from_pettingzoo(Herd, render_mode="rgb_array")
     assert isinstance(pool, VecEnv)
@@ -356,26 +325,6 @@ def test_groups_are_players_who_see_their_own_agents_alone_and_earn_what_these_e
     assert wolf.action_masks["wolf.action.0"].actors.items() == 1
     assert wolf.reward.tolist() == [-2]
     assert sheep.reward[0] + wolf.reward[0] == obs.reward[0]
-
-
-def test_a_learner_plays_one_group_against_another() -> None:
-    factory = PettingZooFactory(Herd, length=3)
-    mapping = players_of(factory)
-    assert mapping is not None
-    pool = SeatedVecEnv(ListEnv(factory, 2), mapping, Dice(0, factory.as_environment().action_space()))
-    rng = np.random.default_rng(0)
-    obs = pool.reset(seed=0)
-    for _ in range(3):
-        obs = pool.act(at_random(pool, obs, rng))
-    assert obs.done.all()
-    assert [obs.end_of_episode_info[i]["win_rate"] for i in (0, 1)] == [1.0, 0.0]  # sheep always do better
-    assert obs.end_of_episode_info[0]["opponent_reward"] == -2 - 1 - 2
-
-
-def test_one_group_is_one_player() -> None:
-    alike = {"observation_space": lambda self, agent: PLACE, "action_space": lambda self, agent: GRAZE}
-    mapping = players_of(PettingZooFactory(changed(**alike), groups={"agent": "*"}))
-    assert mapping is not None and mapping.num_players == 1
 
 
 # ---- environments of PettingZoo

@@ -31,9 +31,8 @@ from entity_gym import (  # noqa: E402
     SelectEntityActionSpace,
 )
 from entity_gym.bridges import to_pettingzoo  # noqa: E402
-from entity_gym.bridges.pettingzoo.incoming import PettingZooFactory, from_pettingzoo  # noqa: E402
+from entity_gym.bridges.pettingzoo.incoming import from_pettingzoo  # noqa: E402
 from entity_gym.registry import make  # noqa: E402
-from tests.entity_gym.bridges.herds import Herd  # noqa: E402
 from tests.entity_gym.pools.player_worlds import Duel  # noqa: E402
 from tests.worlds import choose  # noqa: E402
 
@@ -140,8 +139,9 @@ def test_every_player_sees_the_world_with_its_own_eyes_and_moves_its_own() -> No
     assert env.action_space("player_1") == spaces.MultiDiscrete([3, 3])
 
 
-def test_every_agent_is_paid_what_its_player_earned_and_all_end_together() -> None:
-    env = to_pettingzoo(Duel, **ROOM, max_actors={"bid": 1})
+@pytest.mark.parametrize("cut", [False, True])
+def test_every_agent_is_paid_what_its_player_earned_and_all_end_together(cut: bool) -> None:
+    env = to_pettingzoo(functools.partial(Duel, cut=cut), **ROOM, max_actors={"bid": 1})
     env.reset()
     for _ in range(2):
         _, rewards, terminated, truncated, _ = env.step({"player_0": 2, "player_1": np.int64(1)})
@@ -149,26 +149,11 @@ def test_every_agent_is_paid_what_its_player_earned_and_all_end_together() -> No
         assert not any((*terminated.values(), *truncated.values()))
     _, rewards, terminated, truncated, infos = env.step({"player_1": 0, "player_0": 1})
     assert rewards == {"player_0": 1.0, "player_1": 0.0}
-    assert terminated == {"player_0": True, "player_1": True}
-    assert truncated == {"player_0": False, "player_1": False}
+    assert terminated == dict.fromkeys(env.possible_agents, not cut)
+    assert truncated == dict.fromkeys(env.possible_agents, cut)
     assert plain(infos["player_1"].pop("action_mask")) == [0, 0, 0]  # nobody acts after the end
     assert infos["player_1"] == {"elapsed_step": 3, "replaced_actions": 0, "score_0": 5.0, "score_1": 2.0}
     assert env.agents == []
-
-
-def test_a_cut_episode_is_truncated_for_all() -> None:
-    env = to_pettingzoo(functools.partial(Duel, cut=True), **ROOM, max_actors={"bid": 1})
-    env.reset()
-    for _ in range(3):
-        _, _, terminated, truncated, _ = env.step({"player_0": 0, "player_1": 0})
-    assert terminated == {"player_0": False, "player_1": False}
-    assert truncated == {"player_0": True, "player_1": True}
-
-
-def test_a_world_that_does_not_tell_players_apart_pays_everybody_the_same() -> None:
-    env = to_pettingzoo(functools.partial(Duel, tells=False), **ROOM, max_actors={"bid": 1})
-    env.reset()
-    assert env.step({"player_0": 2, "player_1": 1})[1] == {"player_0": 3.0, "player_1": 3.0}
 
 
 def test_multi_snake_plays_the_game_of_the_entity_pool() -> None:
@@ -191,21 +176,6 @@ def test_multi_snake_plays_the_game_of_the_entity_pool() -> None:
         assert obs.done.all()
     assert steps > 8
     pool.close()
-
-
-def test_what_came_from_pettingzoo_goes_back_with_its_groups_as_agents() -> None:
-    env = to_pettingzoo(
-        PettingZooFactory(Herd, length=3),
-        max_entities={"sheep": 3, "wolf": 1},
-        max_actors={"sheep.action": 3, "wolf.action.0": 1, "wolf.action.1": 1},
-    )
-    env.reset(seed=0)
-    total = {"player_0": 0.0, "player_1": 0.0}
-    while env.agents:
-        rewards = env.step({agent: env.action_space(agent).sample() for agent in env.agents})[1]
-        total = {agent: total[agent] + reward for agent, reward in rewards.items()}
-    assert total["player_1"] == -2 - 1 - 2  # the wolf's
-    assert total["player_0"] >= 5 * 5
 
 
 # ---- masks
@@ -340,7 +310,7 @@ def test_it_is_one_environment_and_draws_itself() -> None:
     env = to_pettingzoo("MultiSnake", **SNAKES, render_mode="rgb_array", board_size=8)
     env.reset()
     image = env.render()
-    assert image is not None and image.shape == (8 * 32 + 1, 8 * 32 + 1, 3)
+    assert image is not None and image.ndim == 3
     assert to_pettingzoo("MultiSnake", **SNAKES).render() is None
     with pytest.raises(ValueError, match=r"render_mode is 'human'; allowed: None, 'rgb_array'"):
         to_pettingzoo("MultiSnake", **SNAKES, render_mode="human")

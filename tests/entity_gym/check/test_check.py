@@ -169,6 +169,11 @@ def test_each_mistake_is_found_where_it_is(env, name: str, reason: str) -> None:
         (broken.NothingRandom, "other seed", "seeds 0 and 1 give the same episodes"),
         (broken.CutUnderAnotherName, "end of episode", "exactly 7 steps, with truncated=False, and none later"),
         (broken.NobodyActs, "observations", "nobody was offered an action in 25 steps"),
+        (
+            broken.AddsToPlaces,
+            "view",
+            "'x' of Wall was 0 to 6, about as that of Walker, and is 1 to 10 with that added",
+        ),
         (broken.ShowsTheStateBefore, "delay", "it seems that observations lag one step behind"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -185,6 +190,11 @@ def test_a_world_without_images_is_not_wrong() -> None:
     """Wrappers of other libraries have a `render` that raises where the library's own does."""
     rendering = results(broken.RendersNothing)["rendering"]
     assert (rendering.status, rendering.text) == (Status.SKIPPED, "no films: render() is not there")
+
+
+def test_places_that_a_view_makes_of_offsets_are_right() -> None:
+    view = results(broken.AddsToOffsets)["view"]
+    assert (view.status, view.text) == (Status.OK, "adds the actor's to x of Wall")
 
 
 def test_nobody_is_selected_on_purpose() -> None:

@@ -307,7 +307,7 @@ PLAYED = {
     mistakes.HalfShown: (ValueError, r"observe\(\) .*feature 'x' of entity 1 of type 'Foot Soldier'"),
     mistakes.TimeNotShown: (ValueError, r"observe\(\) .*global feature 'time'"),
     mistakes.ListedTwice: (ValueError, r"obs.Move.actors \[0, 0\] lists an entity twice"),
-    mistakes.ForgetsNobody: (IndexError, r"the index -1 is negative; -1 stands for nobody in action 'Shoot Enemy'"),
+    mistakes.ForgetsNobody: (IndexError, r"the index -1 is negative; -1 stands for nobody"),
     mistakes.Raises: (ZeroDivisionError, "seven"),
 }
 
