@@ -29,12 +29,11 @@ from entity_gym.bridges.gymnasium.observations import Row, Varying
 from entity_gym.bridges.gymnasium.tuple_agents import TupleAgents, has_agents
 from entity_gym.bridges.incoming import (
     Constructor,
-    Executor,
     check_installed,
-    make_pool,
     making,
     naming_extras,
     parameters_of,
+    pool_from,
 )
 from entity_gym.bridges.masks import IN_INFO, MaskReader
 from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment
@@ -48,7 +47,6 @@ from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import (
     EnvIds,
     EnvSlots,
-    FinalObservations,
     Run,
     SlotOptions,
     check_distinct,
@@ -78,50 +76,24 @@ _INTERFACE = (
 # ---- for users
 
 
-def from_gymnasium(
-    env: str | Callable[..., Any],
-    num_envs: int = 1,
-    seed: int = 0,
-    executor: Executor = "list",
-    autoreset: bool = True,
-    *,
-    num_workers: int | None = None,
-    final_observations: FinalObservations = "truncated",
-    global_features: bool = False,
-    view: str | Path | Mapping[str, Any] | View | None = None,
-    agents: bool | None = None,
-    wrappers: Sequence[str | Wrapper] = (),
-    **kwargs: Any,
-) -> VecEnv:
+def from_gymnasium(env: str | Callable[..., Any], num_envs: int = 1, seed: int = 0, **options: Any) -> VecEnv:
     """Make a pool of Gymnasium environments.
 
     Args:
-        env: an id such as "CartPole-v1" or "my_module:MyEnv-v0", a class, or a function that makes an environment.
+        env: as in `gymnasium_worlds`.
         num_envs: number of environments.
         seed: environment i is seeded with `seed + i`.
-        executor: "list" steps the environments in the calling thread, "thread" in several threads (`ThreadedVecEnv`), "process"
-            in worker processes (`ProcessVecEnv`).
-        autoreset: whether a new episode follows each that ends. Otherwise each environment plays one episode, and the batch
-            shrinks as they end (see `VecEnv`).
-        num_workers: number of threads or processes. None: one for each core, at most one for each environment.
-        final_observations: which last observations to keep in `VecObs.final`.
-        global_features: show the outermost numbers as global features instead of features of the entity `Agent`.
-        view: what of the observation is an entity: a name of `included_views()`, a YAML file, or a mapping with its content.
-        agents: each member of the Tuple spaces is an agent with a reward of its own, as in PettingZoo. None: if the environment
-            has `n_agents` of them.
-        wrappers: put around each environment, the innermost first: classes or functions, or "package.module:Name(size=3)".
-        kwargs: arguments of the environment.
+        options: `num_threads`, `num_processes`, `batch_size`, `autoreset` and `final_observations` as in `ThreadedVecEnv`; all
+            others as in `gymnasium_worlds`.
 
     Returns:
         A pool; `reset(env_info=...)` gives each environment its `options`.
 
     Raises:
-        ValueError: for an environment that is not found or cannot be made, spaces that have no form as entities, or arguments
-            that do not go together.
+        ValueError: as in `gymnasium_worlds`, and for options of the pool that are not allowed.
         ImportError: if an id needs Gymnasium, which is not installed.
     """
-    factory = gymnasium_worlds(env, wrappers, global_features=global_features, view=view, agents=agents, **kwargs)
-    return make_pool(factory, num_envs, seed, executor, autoreset, num_workers, final_observations)
+    return pool_from(gymnasium_worlds, env, num_envs, seed, options)
 
 
 def gymnasium_worlds(
@@ -133,7 +105,21 @@ def gymnasium_worlds(
     agents: bool | None = None,
     **kwargs: Any,
 ) -> GymFactory:
-    """Return a factory of Gymnasium environments that every pool takes; arguments and errors as in `from_gymnasium`."""
+    """Return a source of Gymnasium environments, which every pool takes.
+
+    Args:
+        env: an id such as "CartPole-v1" or "my_module:MyEnv-v0", a class, or a function that makes an environment.
+        wrappers: put around each environment, the innermost first: classes or functions, or "package.module:Name(size=3)".
+        global_features: show the outermost numbers as global features instead of features of the entity `Agent`.
+        view: what of the observation is an entity: a name of `included_views()`, a YAML file, or a mapping with its content.
+        agents: each member of the Tuple spaces is an agent with a reward of its own, as in PettingZoo. None: if the environment
+            has `n_agents` of them.
+        kwargs: arguments of the environment.
+
+    Raises:
+        ValueError: for an environment that is not found, or arguments that do not go together.
+        ImportError: if an id needs Gymnasium, which is not installed.
+    """
     if isinstance(env, str):
         make = _by_id(env, kwargs)
     elif isinstance(env, Constructor):

@@ -244,7 +244,6 @@ class NoInfo(Line):
         ((OldReset,), r"OldReset: reset\(\) has no parameter `seed`; expected .* older gym get it from shimmy"),
         ((lambda: Shows(spaces.Text(3), [""]),), r"Shows: the observation space is a Text, which has no form as entities"),
         ((Line, 0), r"num_envs is 0; it must be at least 1"),
-        ((Line, 1, 0, "threads"), r"executor is 'threads'; allowed: 'list', 'thread', 'process'"),
     ],
 )  # fmt: skip
 def test_what_is_no_environment_is_refused(arguments: Any, message: str) -> None:
@@ -255,10 +254,8 @@ def test_what_is_no_environment_is_refused(arguments: Any, message: str) -> None
 def test_arguments_that_the_environment_does_not_take_are_told() -> None:
     with pytest.raises(ValueError, match=r"cannot make 'CartPole-v1' with \{'widht': 3\}: .*widht"):
         from_gymnasium("CartPole-v1", widht=3)
-    with pytest.raises(ValueError, match=r"num_workers is 2, which is for executor='thread' or 'process'"):
-        from_gymnasium(Line, num_workers=2)
-    with pytest.raises(ValueError, match="num_workers is 0; it must be at least 1, or None"):
-        from_gymnasium(Line, 2, executor="thread", num_workers=0)
+    with pytest.raises(ValueError, match="num_threads is 0; it must be a whole number"):
+        from_gymnasium(Line, 2, num_threads=0)
 
 
 def test_an_environment_that_needs_another_package_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
