@@ -271,7 +271,7 @@ def blocks_problem(
     return None
 
 
-def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_env: int = 0) -> list[VecEnv]:
+def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_env: int = 0) -> list[ThreadedVecEnv]:
     """Make the environments of a run: one pool, or one for each block.
 
     Args:
@@ -285,7 +285,7 @@ def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_e
     """
     size, in_turns = rollout.block_size, rollout.pipeline > 1
     with ExitStack() as stack:
-        pools: list[VecEnv] = []
+        pools: list[ThreadedVecEnv] = []
         for first in range(0, rollout.num_envs, size):
             pools.append(
                 ThreadedVecEnv(

@@ -54,8 +54,10 @@ class Subject:
 
     def pool(self, threads: int = 1, processes: int = 0) -> VecEnv:
         """Make a pool as a training does, in which compiled environments run compiled."""
-        options = {"num_processes": processes, "final_observations": "all"}
-        self._to_close.append(pool := ThreadedVecEnv(self.source, NUM_ENVS, threads, seed=SEED, **options))
+        pool = ThreadedVecEnv(
+            self.source, NUM_ENVS, threads, seed=SEED, num_processes=processes, final_observations="all"
+        )
+        self._to_close.append(pool)
         return pool
 
     def compiled_pool(self) -> VecEnv:
