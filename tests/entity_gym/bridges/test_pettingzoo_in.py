@@ -25,7 +25,7 @@ from entity_gym import (  # noqa: E402
 )
 from entity_gym.actions.choices import random_actions  # noqa: E402
 from entity_gym.batch.vec_obs import VecAction, VecObs  # noqa: E402
-from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment, PettingZooFactory, from_pettingzoo  # noqa: E402
+from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment, from_pettingzoo, pettingzoo_worlds  # noqa: E402
 from entity_gym.pools.players import players_of  # noqa: E402
 from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.pools.vec_env import VecEnv  # noqa: E402
@@ -282,7 +282,7 @@ def test_what_looks_like_a_mask_and_closes_nothing_draws_one_warning() -> None:
 
 
 def test_environment_i_is_seeded_once_with_seed_plus_i_and_env_info_goes_into_the_options() -> None:
-    pool = ListEnv(PettingZooFactory(Herd, length=1), 2, seed=40)
+    pool = ListEnv(pettingzoo_worlds(Herd, length=1), 2, seed=40)
     herds = [env.env for env in pool.envs]  # type: ignore[attr-defined]
     obs = pool.reset(env_info=[{"size": 3}, {}])
     obs = pool.act(at_random(pool, obs, np.random.default_rng(0)))
@@ -309,7 +309,7 @@ def test_an_image_is_what_the_environment_draws() -> None:
 
 
 def test_groups_are_players_who_see_their_own_agents_alone_and_earn_what_these_earn() -> None:
-    factory = PettingZooFactory(Herd)
+    factory = pettingzoo_worlds(Herd)
     mapping = players_of(factory)
     assert mapping is not None and mapping.num_players == 2
     pool = ListEnv(factory, 1)
