@@ -224,7 +224,11 @@ THERE = r"tests/entity_gym/check/broken_compiled\.py, line \d+"
         (broken_compiled.OutOfBounds, "compiling", rf"^IndexError: .* \({THERE}, in observe: `obs.Climber"),
         (broken_compiled.TooMany, "compiling", "shows 2 entities of type 'Climber'; allowed: 0 to max=1"),
         (broken_compiled.ObserveChanges, "compiling", r"observe\(\) changes seen; do that in reset"),
-        (broken_compiled.NumpyRandom, "same seed", r"draw from rand_int\(s, n\), rand_float\(s\) or rand_normal\(s\)"),
+        (
+            broken_compiled.NumpyRandom,
+            "constructor",
+            r"draw with rand_int\(s, n\), rand_float\(s\) or rand_normal\(s\)",
+        ),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

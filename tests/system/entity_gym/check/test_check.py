@@ -47,15 +47,14 @@ def test_arithmetic_that_differs_when_compiled_is_found() -> None:
 
 
 def test_code_that_does_not_compile_is_found_before_random_play() -> None:
-    report = check_environment(broken_compiled.Yields, steps=25)
+    report = check_environment(broken_compiled.TwoTypes, steps=25)
     assert report.results[-1].name == "compiling"
     assert "broken_compiled.py, line" in report.results[-1].text, report.results[-1].text
 
 
 def test_nothing_is_found_in_the_world_of_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "tutorial.md").read_text(), re.DOTALL)
-    assert world is not None
-    (tmp_path / "market_of_the_tutorial.py").write_text(world[1])
+    worlds = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tutorial.md").read_text(), re.DOTALL)
+    (tmp_path / "market_of_the_tutorial.py").write_text(next(world for world in worlds if "class Market" in world))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
     report = check_environment(importlib.import_module("market_of_the_tutorial").Market, steps=25)
