@@ -151,7 +151,7 @@ def _prepare(env: Any, options: dict[str, Any], render_mode: str | None, *, is_o
     if is_one and isinstance(env, Environment):
 
         def source() -> Environment:
-            return env  # type: ignore[no-any-return]
+            return env
 
         source.__name__ = type(env).__name__  # for messages
     return prepare(source, {**options, "final_observations": "all"})
