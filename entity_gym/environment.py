@@ -106,8 +106,14 @@ class Environment(ABC):
     def act(self, actions: Mapping[str, Action]) -> Observation:
         """Take one step. `actions` holds the actions that the last observation offered."""
 
+    def begin(self, actions: Mapping[str, Action] | None) -> None:  # noqa: B027 - most environments step at once
+        """Begin the step that `act(actions)` finishes, or with None the episode that `reset()` begins, without waiting for it.
+
+        Optional, for worlds that are computed elsewhere: a pool calls it for all its environments before it waits for the first.
+        """
+
     def configure(self, info: Mapping[str, Any]) -> None:
-        """Set parameters for the coming episodes; called right before `reset` with those that a pool was given for it.
+        """Set parameters for the coming episodes; called right before `begin` and `reset` with those that a pool was given.
 
         By default, the parameters are the arguments of the constructor that it keeps in attributes of the same names: these
         attributes are set, and pools save them. Override it to check values or to do more than that; the parameters then

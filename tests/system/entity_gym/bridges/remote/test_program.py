@@ -144,7 +144,7 @@ def test_a_program_is_gone_when_its_world_is_closed_even_if_it_does_not_end_by_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Connection.close, "__defaults__", (0.1,))  # seconds of grace
-    env = counting("stays")()
+    env = counting("stays").as_environment()
     process = env._program._connection._process
     assert process is not None and process.poll() is None
     env.close()
@@ -265,9 +265,9 @@ def test_a_wait_that_was_interrupted_does_not_keep_a_world_from_being_reset(monk
 
 def test_a_program_that_does_not_connect_is_given_up() -> None:
     with pytest.raises(ProgramError, match="has not connected within start_seconds=0.5"):
-        counting("never connects", transport="tcp", start_seconds=0.5)()
+        counting("never connects", transport="tcp", start_seconds=0.5).as_environment()
     with pytest.raises(ProgramError, match="did not connect: it ended with exit code 1; .*no licence found"):
-        counting("dies at once", transport="tcp")()
+        counting("dies at once", transport="tcp").as_environment()
 
 
 def test_a_running_program_connects_to_where_it_is_listened_for(capsys: pytest.CaptureFixture[str]) -> None:
