@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from entity_gym.actions import Action, ActionSpace
@@ -109,27 +109,21 @@ class RemoteEnvironment(Environment):
         self._program.close()
 
 
-@dataclass(frozen=True)
-class ProgramWorlds(EnvSource):
+class ProgramWorlds(ProgramSettings, EnvSource):
     """Makes environments of a program's worlds: pools take it in place of an environment's class.
 
-    A pool starts one program for all its environments, and one for each worker process.
-
-    Attributes:
-        settings: how to reach the program.
+    A pool starts one program for all its environments, and one for each worker process. Attributes as of `ProgramSettings`.
     """
 
-    settings: ProgramSettings
-
     def as_environment(self) -> RemoteEnvironment:
-        return RemoteEnvironment(Program(self.settings, num_worlds=1), 0)
+        return RemoteEnvironment(Program(self, num_worlds=1), 0)
 
     def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> PythonSlots:
         """Make the worlds of one program, and of another one for a copy of the slots."""
 
         def worlds() -> Iterator[Environment]:
             while True:
-                program = Program(self.settings, num_envs)
+                program = Program(self, num_envs)
                 for world in range(num_envs):
                     yield RemoteEnvironment(program, world)
 
@@ -150,4 +144,4 @@ def program_worlds(name: str = "program", **settings: Any) -> ProgramWorlds:
     for given in settings:
         if given not in known:
             raise ValueError(f"{given!r} is no setting of a program; {nearest(given, known)}")
-    return ProgramWorlds(ProgramSettings(name=name, **settings))
+    return ProgramWorlds(name=name, **settings)
