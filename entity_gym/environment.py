@@ -16,6 +16,10 @@ from entity_gym.actions.reading import EntityID, Flags
 from entity_gym.errors import nearest
 from entity_gym.spaces import ObsSpace
 
+DRAW_IS_A_HOOK = (
+    "draw() is called by replays, without arguments, and returns hints on how they draw the world (docs/replays.md) or None; "
+    "give a method that does something else another name"
+)
 NumberRows = Sequence[Sequence[float]] | NDArray[Any]
 
 
@@ -146,7 +150,8 @@ class Environment(ABC):
     def draw(self) -> Mapping[str, Any] | None:
         """Return hints on how a replay draws this episode, asked for after `reset`: see docs/replays.md.
 
-        Optional. None: the page that shows the replay chooses.
+        Optional. None: the page that shows the replay chooses. The name is reserved for it: give a method that draws on a
+        screen another name.
         """
         return None
 

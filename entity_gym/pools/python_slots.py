@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import EntityNumbers, Frame
 from entity_gym.batch.saving import observation_from_state, observation_to_state, plain_copy
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.environment import Environment, Observation
+from entity_gym.environment import DRAW_IS_A_HOOK, Environment, Observation
 from entity_gym.pools.slots import (
     EnvIds,
     EnvSlots,
@@ -160,7 +161,10 @@ class PythonSlots(EnvSlots):
         return None if frame is None else frame.ids
 
     def draw(self, i: int) -> Mapping[str, Any] | None:
-        hints: Mapping[str, Any] | None = self._call(i, self.envs[i].draw)
+        draw = self.envs[i].draw
+        if inspect.signature(draw).parameters:
+            raise ValueError(f"{self.where(i)} has a method draw{inspect.signature(draw)}; {DRAW_IS_A_HOOK}")
+        hints: Mapping[str, Any] | None = self._call(i, draw)
         return hints
 
     @property
