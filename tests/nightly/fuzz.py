@@ -521,7 +521,7 @@ class _Said:
     def send(self, message: Any) -> None:
         encode(message)
 
-    def flush(self, deadline: float) -> None:
+    def flush(self) -> None:
         pass
 
     def receive(self, deadline: float) -> Any:

@@ -128,7 +128,7 @@ def _checked_command(command: Sequence[str]) -> tuple[str, ...]:
 class Connection:
     """A connection to a program, which is started or waited for.
 
-    Messages leave with the next `receive` or `flush`, many at once. While it writes, a connection also reads, so that two
+    Messages leave with the next `receive`, many at once. While it writes, a connection also reads, so that two
     sides that write at the same time do not block each other.
 
     Args:
@@ -158,20 +158,28 @@ class Connection:
                     connection.setblocking(False)
                     self._read_from = self._write_to = connection.makefile("rwb", buffering=0)  # keeps it open
             self._streams = [self._read_from, self._write_to]
+            self._reads, self._reads_and_writes = _Selector(), _Selector()  # wait for what the program sends, or takes
+            self._reads.register(self._read_from, _IN)
+            if self._read_from is self._write_to:
+                self._reads_and_writes.register(self._read_from, _IN | _OUT)
+            else:
+                self._reads_and_writes.register(self._read_from, _IN)
+                self._reads_and_writes.register(self._write_to, _OUT)
         except BaseException:
             self.close(0)
             raise
 
     def send(self, message: Message) -> None:
-        """Append a message to those that leave with the next `receive` or `flush`."""
+        """Append a message to those that leave with the next `receive`."""
         self._unsent += encode(message)
 
-    def flush(self, deadline: float) -> None:
-        """Send all messages; see `receive` for the deadline and errors."""
-        while self._unsent:
-            self._transfer(deadline)
-            if not self._is_open:
-                raise HungUp
+    def flush(self) -> None:
+        """Send as much of all messages as the program takes at once."""
+        if self._unsent:
+            try:
+                del self._unsent[: self._write_to.write(self._unsent) or 0]
+            except OSError:  # the program does not read any more, but may have sent something before
+                self._unsent.clear()
 
     def receive(self, deadline: float) -> Message:
         """Wait for the next message.
@@ -278,23 +286,13 @@ class Connection:
                 raise ProgramError(f"{self._settings} has not connected within start_seconds={seconds:g}")
 
     def _transfer(self, deadline: float) -> None:
-        """Wait until bytes can be sent or received, and do it."""
-        read_from, write_to = self._read_from.fileno(), self._write_to.fileno()
-        events = {read_from: _IN}
-        if self._unsent:
-            events[write_to] = events.get(write_to, 0) | _OUT
-        with _Selector() as selector:
-            for descriptor, event in events.items():
-                selector.register(descriptor, event)
-            ready = {key.fd: event for key, event in selector.select(max(0.0, deadline - time.monotonic()))}
+        """Send what can be sent, and wait until bytes can be received, or more be sent."""
+        self.flush()
+        selector = self._reads_and_writes if self._unsent else self._reads
+        ready = selector.select(max(0.0, deadline - time.monotonic()))
         if not ready and time.monotonic() >= deadline:
             raise NoAnswer
-        if self._unsent and ready.get(write_to, 0) & _OUT:
-            try:
-                del self._unsent[: self._write_to.write(self._unsent) or 0]
-            except OSError:  # the program does not read any more, but may have sent something before
-                self._unsent.clear()
-        if ready.get(read_from, 0) & _IN:
+        if any(event & _IN for _, event in ready):
             try:
                 data = self._read_from.read(_CHUNK)
             except OSError:  # connection reset

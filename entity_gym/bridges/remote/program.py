@@ -89,11 +89,8 @@ class Program:
         with self._lock:
             if not self._finalizer.alive:
                 return
-            try:
-                self._connection.send({"type": "close"})
-                self._connection.flush(time.monotonic() + 1)
-            except (HungUp, NoAnswer):
-                pass
+            self._connection.send({"type": "close"})
+            self._connection.flush()
             self._finalizer.detach()
             self._connection.close()
             self._failure = self._failure or f"{self._title} has been closed"
