@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import time
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -92,12 +91,6 @@ class SlotVecEnv(VecEnv):
         self._shown: VecObs | None = None  # the last batch; slots that act at once check actions without it
         self._finished: deque[int] = deque()  # under way, and done: for `recv`, in this order
         self._waiting = 0  # under way, and not yet done
-        self._close_with_pool()
-
-    def _close_with_pool(self) -> None:
-        """Have slots that can be closed at any time closed when this pool is collected as garbage."""
-        if self.slots.closes_at_once:
-            weakref.finalize(self, self.slots.close)
 
     def obs_space(self) -> ObsSpace:
         return self.slots.obs_space
@@ -275,7 +268,6 @@ class SlotVecEnv(VecEnv):
         twin._workers = self._workers.clone()
         twin._status = self._status.copy()
         twin._finished = self._finished.copy()
-        twin._close_with_pool()
         return twin
 
     def _settle_all(self, method: str) -> None:
