@@ -13,7 +13,7 @@ import pytest
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment, CompileError
-from entity_gym.compiled.build import build
+from entity_gym.compiled.build import _built, build
 from entity_gym.compiled.explain import explain
 from entity_gym.compiled.layout import layout_of
 from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
@@ -293,7 +293,7 @@ def unjitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Compiling is not what is tested here, and takes its time. A fresh cache: nothing has been used before."""
     monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
     monkeypatch.setenv("ENTITY_GYM_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("entity_gym.compiled.build._programs", {})
+    _built.cache_clear()
     monkeypatch.setattr("entity_gym.compiled.first_use.SECONDS", 0.0)  # as few steps as there may be
     return tmp_path
 
@@ -334,7 +334,7 @@ def test_a_source_that_passed_is_not_played_again(unjitted: Path, monkeypatch: p
     assert len(played) == 1
     mistakes.Sound(width=4).make_slots(1)  # other parameters may take other paths
     assert [values["width"] for values in played] == [6, 4]
-    monkeypatch.setattr("entity_gym.compiled.build._programs", {})
+    _built.cache_clear()
     mistakes.Sound().make_slots(1)
     assert len(played) == 2
 
