@@ -106,7 +106,7 @@ def _build(env: type[Description], jit: bool, boundscheck: bool) -> Program:
 
 
 #: Once for each class and each way to run it.
-_built: Callable[[type[Description], bool, bool], Program] = functools.cache(_build)
+_built: Callable[[type[Description], bool, bool], Program] = functools.cache(_build)  # type: ignore[assignment]
 
 
 @contextmanager

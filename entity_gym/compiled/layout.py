@@ -136,7 +136,7 @@ def _layout_of(env: type[Description]) -> Layout:
 
 
 #: Once for each class.
-layout_of: Callable[[type[Description]], Layout] = functools.cache(_layout_of)
+layout_of: Callable[[type[Description]], Layout] = functools.cache(_layout_of)  # type: ignore[assignment]
 
 
 def _attributes(names: Iterable[str], owner: str, what: str) -> dict[str, str]:
