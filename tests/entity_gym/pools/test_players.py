@@ -68,7 +68,9 @@ def test_what_a_mapping_gets_wrong_is_named() -> None:
         ValueError, match=r"Wrong.players\(\) says that an entity of type 'Pawn' is player 2's; .* 0 to 1"
     ):
         split(duel_obs(1), players_of(Wrong), 0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"Wrong.players\(\) returned float32 of shape \(2,\).*one whole number for each"):
+    with pytest.raises(
+        ValueError, match=r"Wrong.players\(\) returned float32 of shape \(2,\).*one whole number for each"
+    ):
         split(duel_obs(1), players_of(functools.partial(Wrong, cut=True)), 0)  # type: ignore[arg-type]
     mapping = players_of(Wrong)
     assert mapping is not None
