@@ -297,7 +297,8 @@ def ppo_loss(
 
 def policy_loss(new: Evaluation, batch: Minibatch, settings: PPOSettings) -> tuple[Tensor, Stats]:
     """The clipped surrogate loss of a minibatch; see `policy_terms`."""
-    log_probs, entropies = torch.cat(list(new.log_probs.values())), torch.cat(list(new.entropies.values()))
+    log_probs = torch.cat([ragged.values for ragged in new.log_probs.values()])
+    entropies = torch.cat([ragged.values for ragged in new.entropies.values()])
     old_log_probs = torch.cat([ragged.values for ragged in batch.log_probs.values()])
     frames = batch.frames_of_actors
     return policy_terms(

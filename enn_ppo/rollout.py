@@ -271,8 +271,7 @@ class Trajectory:
         batch = ObsBatch.from_vec_obs(obs, self._device)
         result = self._net.act(batch, self.state, generator=FrameKeys(keys), logits=self._logits)
         self.state = result.state
-        offsets = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}
-        actions = fetch_actions(self._net, batch, result, offsets)  # synchronises: the environments need the actions
+        actions = fetch_actions(self._net, batch, result)  # synchronises: the environments need the actions
         self._batches.append(batch)
         self._results.append(result)
         return actions
@@ -302,16 +301,12 @@ class Trajectory:
         def of_results(columns: Sequence[Any]) -> Any:
             return cat_columns(columns, cat)
 
-        log_probs = [
-            {name: result.actions[name]._replace(values=each) for name, each in result.log_probs.items()}
-            for result in results
-        ]
         frames = Frames(
             obs=ObsBatch.cat(self._batches, cat),
             env_id=env_id,
             step=step,
             actions=of_results([result.actions for result in results]),
-            log_probs=of_results(log_probs),
+            log_probs=of_results([result.log_probs for result in results]),
             logits=of_results([result.logits for result in results]),
             targets={name.removeprefix(TARGET): each for name, each in zip(targets, told, strict=True)} or None,
             values=of_results([result.values for result in results]),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from entity_gym.actions.choices import random_actions
     from entity_gym.batch.ragged import RaggedBuffer
     from entity_gym.batch.vec_obs import VecActionMask, VecObs
-    from entity_gym.bridges.outgoing import make_dm, make_gym
+    from entity_gym.bridges import make_dm, make_gym
     from entity_gym.compiled import CompiledEnvironment
     from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
     from entity_gym.pools.processes.env import ProcessVecEnv
@@ -55,8 +55,8 @@ _LATER = {
     "VecObs": "batch.vec_obs",
     "list_envs": "registry",
     "make": "registry",
-    "make_dm": "bridges.outgoing",
-    "make_gym": "bridges.outgoing",
+    "make_dm": "bridges",
+    "make_gym": "bridges",
     "make_spec": "registry",
     "random_actions": "actions.choices",
     "register": "registry",

@@ -26,7 +26,7 @@ class Explanation(NamedTuple):
     #: network pools or has no blocks, or nobody asked for them.
     attention: list[Tensor] | None
     logits: dict[str, RaggedTensor]  # action -> as `ActResult.logits`
-    entropies: dict[str, Tensor]  # action -> (A,) float32, in nats
+    entropies: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32, in nats
     values: Tensor  # (B,) float32
 
 
@@ -55,7 +55,7 @@ def explain(net: RogueNet, batch: ObsBatch, *, attention: bool = True) -> Explan
     return Explanation(
         attention=None if weights is None else _by_frame(weights, batch.frames),
         logits=net.ragged_logits(readout, decisions),
-        entropies={name: made.distribution.entropy() for name, made in decisions.items()},
+        entropies={name: made.entropies() for name, made in decisions.items()},
         values=net.value_head(readout.means),
     )
 

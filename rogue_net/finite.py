@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -33,14 +32,12 @@ def check_finite(net: object, batch: ObsBatch, result: ActResult) -> None:
     Raises:
         NotFinite: a value is NaN or infinite, or a log-prob is NaN.
     """
-    _check(net, batch, result, to_host([result.values, *result.log_probs.values()]))
+    _check(net, batch, result, to_host([result.values, *(ragged.values for ragged in result.log_probs.values())]))
 
 
-def fetch_actions(
-    net: object, batch: ObsBatch, result: ActResult, offsets: Mapping[str, NDArray[np.int64]] | None = None
-) -> dict[str, VecAction]:
+def fetch_actions(net: object, batch: ObsBatch, result: ActResult) -> dict[str, VecAction]:
     """`ActResult.to_buffers` and `check_finite` in one copy from the device, with which it synchronises. See both."""
-    buffers, numbers = result.fetch(offsets)
+    buffers, numbers = result.fetch()
     _check(net, batch, result, numbers)
     return buffers
 
@@ -51,7 +48,7 @@ def _check(net: object, batch: ObsBatch, result: ActResult, numbers: list[NDArra
         squares = sum(float(each.dot(each)) for each in numbers)
     if math.isfinite(squares):
         return
-    log_probs = torch.cat([result.values[:0], *result.log_probs.values()])
+    log_probs = torch.cat([result.values[:0], *(ragged.values for ragged in result.log_probs.values())])
     if not result.values.isfinite().all() or log_probs.isnan().any():
         raise NotFinite(f"the network's outputs are NaN or infinite: {_reason(net, batch)}")
 

@@ -41,7 +41,7 @@ class ActResult(NamedTuple):
     """Actions of the policy in B frames."""
 
     actions: dict[str, RaggedTensor]  # action -> B sequences of (A, 1) int64 or (A, n) float32, see VecEnv.act
-    log_probs: dict[str, Tensor]  # action -> (A,) float32, of what was drawn from
+    log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32, of what was drawn from
     values: Tensor  # (B,) float32
     #: If asked for: action -> B sequences of what was drawn from. Log-probabilities of the choices, -inf where masked: (A, C),
     #: or for select-entity (actor-choice pairs, 1), actor by actor, the choice of nobody last. Continuous: (A, 2 n) means and
@@ -52,49 +52,40 @@ class ActResult(NamedTuple):
 
     def tensors(self) -> list[Tensor]:
         """The values, log-probs, and numbers of the actions."""
-        return [self.values, *self.log_probs.values(), *(ragged.values for ragged in self.actions.values())]
+        return [self.values, *(ragged.values for ragged in (*self.log_probs.values(), *self.actions.values()))]
 
-    def to_buffers(self, offsets: Mapping[str, NDArray[np.int64]] | None = None) -> dict[str, VecAction]:
-        """The actions as a `VecEnv` takes them: one copy from the device, with which it synchronises.
+    def to_buffers(self) -> dict[str, VecAction]:
+        """The actions as a `VecEnv` takes them: one copy from the device, with which it synchronises."""
+        return self.fetch()[0]
 
-        Args:
-            offsets: of each action, where the host has them already; None: they are copied too.
-        """
-        return self.fetch(offsets)[0]
-
-    def fetch(
-        self, offsets: Mapping[str, NDArray[np.int64]] | None = None
-    ) -> tuple[dict[str, VecAction], list[NDArray[np.float32]]]:
+    def fetch(self) -> tuple[dict[str, VecAction], list[NDArray[np.float32]]]:
         """`to_buffers`, and in the same copy the values and the log-probs of each action."""
-        tensors, count = self.tensors(), 1 + len(self.log_probs)
-        if offsets is None:
-            found = to_host([*tensors, *(ragged.offsets for ragged in self.actions.values())])
-            offsets = dict(zip(self.actions, found[len(tensors) :], strict=True))
-        else:
-            found = to_host(tensors)
-        buffers: dict[str, VecAction] = {
-            name: RaggedBuffer(values, offsets[name])
-            for name, values in zip(self.actions, found[count : len(tensors)], strict=True)
-        }
-        return buffers, found[:count]
+        first, count = 1 + len(self.log_probs), len(self.actions)
+        found = to_host([*self.tensors(), *(ragged.offsets for ragged in self.actions.values())])
+        numbers = zip(self.actions, found[first : first + count], found[first + count :], strict=True)
+        return {name: RaggedBuffer(values, offsets) for name, values, offsets in numbers}, found[:first]
 
 
 class Evaluation(NamedTuple):
     """Log-probabilities and entropies of given actions in B frames, and values."""
 
-    log_probs: dict[str, Tensor]  # action -> (A,) float32
-    entropies: dict[str, Tensor]  # action -> (A,) float32
+    log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32
+    entropies: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32
     values: Tensor  # (B,) float32
     logits: dict[str, Tensor]  # action -> the values of `ActResult.logits`
     regressions: dict[str, Tensor]  # regression head -> (B, its size) float32
 
 
 class Decision(NamedTuple):
-    """Actions of one kind of all actors of a batch, and the distributions that they come from."""
+    """One action of all actors of a batch, and the distributions that it comes from."""
 
-    actions: Tensor  # (A, 1) int64 or (A, n) float32
-    log_probs: Tensor  # (A,) float32
+    actions: RaggedTensor  # B sequences of (A, 1) int64 or (A, n) float32
+    log_probs: RaggedTensor  # B sequences of (A,) float32
     distribution: ActionDistribution
+
+    def entropies(self) -> RaggedTensor:
+        """B sequences of (A,) float32."""
+        return self.log_probs._replace(values=self.distribution.entropy())
 
 
 class RogueNet(nn.Module):
@@ -192,9 +183,8 @@ class RogueNet(nn.Module):
             return ActResult(*program.act(batch, keys), state=state)
         readout = self.readout(batch)
         decisions = self.decide(readout, greedy=greedy, temperature=temperature, generator=generator)
-        masks = readout.batch.action_masks
         return ActResult(
-            actions={name: RaggedTensor(made.actions, masks[name].actors.offsets) for name, made in decisions.items()},
+            actions={name: made.actions for name, made in decisions.items()},
             log_probs={name: made.log_probs for name, made in decisions.items()},
             values=self.value_head(readout.means),
             logits=self.ragged_logits(readout, decisions) if logits else None,
@@ -211,7 +201,7 @@ class RogueNet(nn.Module):
         decisions = self.decide(readout, actions)
         return Evaluation(
             log_probs={name: made.log_probs for name, made in decisions.items()},
-            entropies={name: made.distribution.entropy() for name, made in decisions.items()},
+            entropies={name: made.entropies() for name, made in decisions.items()},
             values=self.value_head(readout.means),
             logits={name: made.distribution.rows for name, made in decisions.items()},
             regressions={name: head(readout.means) for name, head in regressions},
@@ -247,13 +237,14 @@ class RogueNet(nn.Module):
             if temperature != 1:
                 distribution = distribution.tempered(temperature)
             if given is not None:
-                actions = given[name].values
+                actions = given[name]
             elif greedy:
-                actions = distribution.mode()
+                actions = mask.actors._replace(values=distribution.mode())
             else:
                 source = generator.of_actors(name, mask.actors) if isinstance(generator, FrameKeys) else generator
-                actions = distribution.sample(source)
-            decisions[name] = Decision(actions, distribution.log_prob(actions), distribution)
+                actions = mask.actors._replace(values=distribution.sample(source))
+            log_probs = mask.actors._replace(values=distribution.log_prob(actions.values))
+            decisions[name] = Decision(actions, log_probs, distribution)
         return decisions
 
     def ragged_logits(self, readout: Readout, decisions: Mapping[str, Decision]) -> dict[str, RaggedTensor]:

@@ -55,7 +55,8 @@ def compute(frames: Frames, config: RogueNetConfig, device: torch.device, given:
     drawn = net.act(batch, generator=FrameKeys(keys)).actions
     judged = {name: each.map(lambda x: x.to(device)) for name, each in (given.actions if given else drawn).items()}
     evaluation = net.evaluate(batch, judged)
-    outputs = [*evaluation.log_probs.values(), *evaluation.entropies.values(), evaluation.values]
+    of_actors = [*evaluation.log_probs.values(), *evaluation.entropies.values()]
+    outputs = [*(ragged.values for ragged in of_actors), evaluation.values]
     torch.stack([each.mean() for each in outputs]).sum().backward()
     gradients = [each.grad.flatten() for each in net.parameters() if each.grad is not None]
     return Numbers(

@@ -24,7 +24,7 @@ from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.registry import make
 from entity_gym.spaces import Entity, ObsSpace
-from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, keyed
+from rogue_net import FrameKeys, ObsBatch, RogueNet, RogueNetConfig, keyed
 from rogue_net.config import RelposConfig
 
 import torch  # isort: skip
@@ -151,7 +151,7 @@ class Policy:
             env_id=number,
             step=number,
             actions=acted.actions,
-            log_probs={name: RaggedTensor(acted.log_probs[name], each.offsets) for name, each in acted.actions.items()},
+            log_probs=acted.log_probs,
             values=acted.values,
             rewards=torch.zeros_like(acted.values),
             terminated=never,
@@ -169,8 +169,7 @@ class Policy:
 
     def act(self) -> None:
         """Convert observations of environments to a batch, sample actions by keyed noise, and convert these back."""
-        offsets = {name: mask.actors.offsets for name, mask in self.obs.action_masks.items()}
-        self.net.act(ObsBatch.from_vec_obs(self.obs, self.device), generator=self.keys).to_buffers(offsets)
+        self.net.act(ObsBatch.from_vec_obs(self.obs, self.device), generator=self.keys).to_buffers()
 
     def update(self) -> None:
         """Train on one minibatch as training does: by the compiled step where it can be, else by `autograd`."""

@@ -227,8 +227,8 @@ def _losses(model: ActorCritic, examples: Examples, actors: Tensor, values: Tens
     """(3,) the loss, the value error, and the mean log-probability of the recorded actions; weights as `frame_weights`."""
     evaluation = model.evaluate(examples.obs, examples.actions)
     policy, log_prob = actors.new_zeros(()), actors.new_zeros(())
-    for name, actions in examples.actions.items():
-        own, log_probs = spread(actors, actions), evaluation.log_probs[name]
+    for name in examples.actions:
+        own, log_probs = spread(actors, evaluation.log_probs[name]), evaluation.log_probs[name].values
         log_prob = log_prob + own.dot(log_probs.detach())
         if loss == "cross_entropy":
             policy = policy + cross_entropy(log_probs, own)

@@ -204,7 +204,7 @@ def _record_step(recorder: Recorder, obs: VecObs, acted: Acted, outcome: VecObs)
             env_id=torch.from_numpy(obs.env_id),
             step=torch.from_numpy(obs.elapsed_step),
             actions=result.actions,
-            log_probs={name: result.actions[name]._replace(values=each) for name, each in result.log_probs.items()},
+            log_probs=result.log_probs,
             logits=result.logits,
             values=acted.values,
             rewards=torch.from_numpy(outcome.reward),

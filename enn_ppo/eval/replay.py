@@ -160,8 +160,8 @@ class Replay:
             logits, entropies = {}, {}
             for name, ragged in explained.logits.items():
                 logits[name] = ragged.values[ragged.offsets[i] : ragged.offsets[i + 1]].float().cpu().numpy()
-                offsets = batch.action_masks[name].actors.offsets
-                entropies[name] = explained.entropies[name][offsets[i] : offsets[i + 1]].cpu().numpy()
+                of_actors = explained.entropies[name]
+                entropies[name] = of_actors.values[of_actors.offsets[i] : of_actors.offsets[i + 1]].cpu().numpy()
             view["actions"] = build_decisions(obs, row, self._spaces[1], actions, logits, entropies)
             if explained.attention is not None and explained.attention[i].shape[:2] == self._shape:
                 num_entities = sum(map(len, view["features"].values())) + self._has_global

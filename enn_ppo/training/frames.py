@@ -110,7 +110,7 @@ class Frames(Columns):
     @property
     def num_actors(self) -> Tensor:
         """(B,) int64, number of actors of all actions in each frame."""
-        return torch.stack([action.lengths for action in self.actions.values()]).sum(dim=0)
+        return torch.stack([of_actors.lengths for of_actors in self.log_probs.values()]).sum(dim=0)
 
     @property
     def frames_of_actors(self) -> Tensor:
@@ -118,8 +118,8 @@ class Frames(Columns):
         frames = torch.arange(len(self), device=self.values.device)
         return torch.cat(
             [
-                torch.repeat_interleave(frames, action.lengths, output_size=len(action.values))
-                for action in self.actions.values()
+                torch.repeat_interleave(frames, of_actors.lengths, output_size=len(of_actors.values))
+                for of_actors in self.log_probs.values()
             ]
         )
 

@@ -26,13 +26,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from entity_gym.bridges.gymnasium.actions import GymActions, Masks
+from entity_gym.bridges.gymnasium.actions import GymActions, Masks, is_distinct
 from entity_gym.bridges.gymnasium.observations import FIXED, GROUPS, PlainSpace, kind_of, members_of, shape_of
 from entity_gym.bridges.views.view import View
 from entity_gym.errors import warn_caller
@@ -63,15 +62,16 @@ class MaskReader:
     Attributes:
         found: the place of the masks, such as 'info["action_mask"]'; "" as long as there are none.
         space: of the observations without the mask.
+        is_taken_out: `rest` takes the mask out of observations, of which it is no feature.
         is_quiet: say and warn nothing, since another environment of the pool does.
     """
 
     def __init__(self, name: str, actions: GymActions, space: Any, env: Any = None, view: View | None = None) -> None:
         self.name, self.space, self.found, self.is_quiet = name, space, "", False
         self._actions = actions
-        self._size = sum(actions.counts.values())
+        self._size = actions.num_choices
         self._members = dict(members_of(space)) if kind_of(space) == "Dict" else {}
-        self._in_observation = self._is_taken_out = False
+        self._in_observation = self.is_taken_out = False
         self._method: Any = None
         has_own = view is not None and view.action_mask is not None
         self._may_be_in_info = self._size > 0 and not has_own
@@ -80,8 +80,8 @@ class MaskReader:
             self.found = "the action_mask of the view"
         elif self._size and size_of(self._members.get(IN_OBSERVATION)) == self._size:
             self.found, self._in_observation = f'observation["{IN_OBSERVATION}"]', True
-            self._is_taken_out = view is None or not view.names(IN_OBSERVATION)
-            if self._is_taken_out:
+            self.is_taken_out = view is None or IN_OBSERVATION not in {*view.paths(), *view.ignore}
+            if self.is_taken_out:
                 rest = {key: each for key, each in self._members.items() if key != IN_OBSERVATION}
                 self.space = PlainSpace("Dict", spaces=rest)
         elif self._size and (method := method_of(env)) is not None:
@@ -114,52 +114,17 @@ class MaskReader:
             if not self.found:
                 self.found = place
                 self._say()
-        masks: Masks = {}
         try:
-            self._read(given, self._actions.tree, "it", masks, place == f'info["{VALID}"]')
+            return self._actions.masks(given, are_numbers=place == f'info["{VALID}"]')
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from None
-        return masks
 
     def rest(self, observation: Any) -> Any:
         """Return the observation without its mask, as `space` describes it; raises ValueError if there is none."""
-        if not self._is_taken_out:
+        if not self.is_taken_out:
             return observation
         _member(observation, IN_OBSERVATION)
         return {key: value for key, value in observation.items() if key != IN_OBSERVATION}
-
-    def _read(self, given: Any, tree: Any, path: str, masks: Masks, are_numbers: bool) -> None:
-        """Read the mask of the actions of a `GymActions.tree`; `are_numbers`: `given` has the numbers of open choices."""
-        if given is None:
-            return
-        if isinstance(tree, str) or _is_flat(given):
-            names = list(_names(tree))
-            sizes = [self._actions.counts.get(name, 0) for name in names]
-            first = self._actions.firsts.get(names[0], 0) if len(names) == 1 else 0
-            flags = _numbered(given, first, sum(sizes)) if are_numbers else np.asarray(given).reshape(-1)
-            if (
-                len(flags) != sum(sizes)
-                or flags.dtype.kind not in "biuf"
-                or not np.isin(flags, (0, 1)).all()
-                or not sizes
-            ):
-                of_each = f", {' and '.join(map(str, sizes))} for {', '.join(names)}" if len(names) > 1 else ""
-                expected = f"{sum(sizes)} flags, 1 where the choice is open{of_each}"
-                if not sum(sizes):
-                    expected = "None, since real numbers have no mask"
-                elif are_numbers:
-                    expected = f"different whole numbers from {first} to {first + sum(sizes) - 1}"
-                raise ValueError(f"the action mask of {', '.join(names)} is {given!r:.200}; expected {expected}")
-            parts = np.split(flags.astype(np.bool_), np.cumsum(sizes)[:-1])
-            masks.update({name: part for name, part in zip(names, parts, strict=True) if len(part)})
-            return
-        members = tree if isinstance(tree, Mapping) else dict(enumerate(tree))
-        if isinstance(given, Sequence | np.ndarray) and not isinstance(tree, Mapping):
-            given = dict(enumerate(given))
-        if not isinstance(given, Mapping) or set(given) != set(members):
-            raise ValueError(f"{path} is {given!r:.200}; expected one mask for each of {list(members)}")
-        for key, member in members.items():
-            self._read(given[key], member, f"{path}[{key!r}]", masks, are_numbers)
 
     def _look(self, info: Mapping[str, Any]) -> None:
         """Say which mask is used, or warn of something that looks like a mask and is not."""
@@ -193,7 +158,7 @@ class MaskReader:
             flat = np.concatenate([np.ravel(each) for each in value]) if len(value) else np.zeros(0)
         except (ValueError, TypeError):  # not of numbers
             return False
-        may_be_numbers = "mask" not in str(key).lower() and _is_numbers(flat, self._size)
+        may_be_numbers = "mask" not in str(key).lower() and is_distinct(flat, self._size)
         return flat.dtype.kind in "biu" and (flat.size == self._size or may_be_numbers)
 
     def _say(self) -> None:
@@ -217,39 +182,6 @@ def size_of(space: Any) -> int:
         sizes = [size_of(each) for _, each in members_of(space)]
         return -1 if -1 in sizes else sum(sizes)
     return int(np.prod(shape_of(space), dtype=np.int64)) if kind in FIXED else -1
-
-
-def _names(tree: Any) -> Iterator[str]:
-    """Yield the actions of a `GymActions.tree`, in order."""
-    if isinstance(tree, str):
-        yield tree
-    else:
-        for each in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from _names(each)
-
-
-def _is_flat(given: Any) -> bool:
-    """Return whether a mask is a row of flags, in contrast to one of several masks."""
-    if isinstance(given, list | tuple):
-        return all(np.isscalar(each) for each in given)
-    return getattr(given, "ndim", None) == 1 and given.dtype != object
-
-
-def _is_numbers(array: NDArray[Any], size: int) -> bool:
-    """Return whether these are different numbers from 0 to `size` - 1."""
-    flat = array.reshape(-1)
-    return bool(array.dtype.kind in "iu" and len(np.unique(flat)) == len(flat) and ((flat >= 0) & (flat < size)).all())
-
-
-def _numbered(given: Any, first: int, size: int) -> NDArray[Any]:
-    """Return flags from the numbers of open choices, counted from `first`, or from flags that stand in their place."""
-    numbers = np.asarray(given if np.size(given) else np.zeros(0, np.int64)).reshape(-1)
-    is_flags = numbers.dtype.kind == "b" or (len(numbers) == size and len(np.unique(numbers)) < size)
-    if is_flags or not _is_numbers(numbers - first, size):
-        return numbers if is_flags else np.zeros(0)
-    flags = np.zeros(size, np.bool_)
-    flags[numbers - first] = True
-    return flags
 
 
 def _member(observation: Any, key: str) -> Any:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -31,12 +32,14 @@ class Subject:
         source: makes the environment.
         steps: random steps of `NUM_ENVS` environments to record.
         seconds: after which no other step is recorded.
+        spaces: as a dictionary, set by the check "spaces".
         trajectory: random play, set by the check "observations".
     """
 
     source: EnvSource
     steps: int
     seconds: float
+    spaces: Any = field(init=False)
     trajectory: Trajectory = field(init=False)
     _to_close: list[Environment | VecEnv] = field(default_factory=list)
 

@@ -6,7 +6,6 @@ functions that make a player for a world.
 
 from __future__ import annotations
 
-import copy
 import functools
 import importlib
 import itertools
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.bridges.gymnasium.tuple_agents import TupleAgents, has_agents
+from entity_gym.bridges.jumanji import JumanjiEnv
 
 Player = Callable[[Any], Any]
 
@@ -41,17 +41,15 @@ def has_several(env: Any) -> bool:
 
 
 def tsp(num_cities: int) -> Any:
-    """Make Jumanji's travelling salesman with uniform cities. All of a size share the functions that are compiled for them."""
-    return copy.copy(_first_tsp(num_cities))
+    """Make Jumanji's travelling salesman with uniform cities."""
+    return JumanjiEnv("TSP-v1", generator=_cities(num_cities))
 
 
 @functools.cache
-def _first_tsp(num_cities: int) -> Any:
-    import jumanji
+def _cities(number: int) -> Any:
     from jumanji.environments.routing.tsp.generator import UniformGenerator
-    from jumanji.wrappers import JumanjiToGymWrapper
 
-    return JumanjiToGymWrapper(jumanji.make("TSP-v1", generator=UniformGenerator(num_cities=num_cities)))
+    return UniformGenerator(num_cities=number)
 
 
 class FlatTsp(gymnasium.Env[Any, Any]):

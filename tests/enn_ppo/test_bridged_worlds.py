@@ -84,7 +84,7 @@ def test_an_interface_is_one_of_those_there_are() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (EnvConfig(api="gymnasium", id="CartPol-v1"), r"'CartPol-v1' is no environment that Gymnasium knows.*near are"),
+        (EnvConfig(api="gymnasium", id="CartPol-v1"), r"'CartPol-v1' is no environment that Gymnasium knows"),
         (EnvConfig(api="dm_env", id="nowhere:World"), r"there is no module 'nowhere'"),
         (EnvConfig(api="dm_env", id="World"), r"dm_env environment is 'World'; your own is written as"),
     ],

@@ -43,7 +43,7 @@ class SumOfItems:
     ) -> ActResult:
         self.states.append(state)
         actors = batch.action_masks["Switch"].actors
-        log_probs = {"Switch": torch.zeros(len(actors.values))}
+        log_probs = {"Switch": actors._replace(values=torch.zeros(len(actors.values)))}
         return ActResult(
             {"Switch": RaggedTensor(torch.zeros_like(actors.values), actors.offsets)},
             log_probs,
@@ -203,7 +203,7 @@ def test_a_policy_plays_and_evaluates_entities_and_actors_that_come_and_go() -> 
     evaluation = net.evaluate(rollout.frames.obs, rollout.frames.actions)
     assert rollout.frames.actions["Switch"].lengths.unique().tolist() == [0, 1, 2]
     torch.testing.assert_close(
-        evaluation.log_probs["Switch"], rollout.frames.log_probs["Switch"].values, atol=1e-5, rtol=0
+        evaluation.log_probs["Switch"].values, rollout.frames.log_probs["Switch"].values, atol=1e-5, rtol=0
     )
     torch.testing.assert_close(evaluation.values, rollout.by_step("values").flatten(), atol=1e-5, rtol=0)
 
@@ -231,7 +231,9 @@ def log_ratio(net: RogueNet, rollout: Rollout, frames: Tensor) -> Tensor:
     """Of all actors of both actions."""
     actions = {name: ragged.gather(frames) for name, ragged in rollout.frames.actions.items()}
     evaluation = net.evaluate(rollout.frames.obs[frames], actions)
-    ratios = [evaluation.log_probs[name] - old.gather(frames).values for name, old in rollout.frames.log_probs.items()]
+    ratios = [
+        evaluation.log_probs[name].values - old.gather(frames).values for name, old in rollout.frames.log_probs.items()
+    ]
     return torch.cat(ratios).detach()
 
 

@@ -281,8 +281,8 @@ def network(net: RogueNet, batch: ObsBatch, actions: Mapping[str, RaggedTensor],
     with summands(net) as least:
         evaluation = net.evaluate(batch, actions)
         outputs = {
-            **{f"log-prob of {name}": each for name, each in evaluation.log_probs.items()},
-            **{f"entropy of {name}": each for name, each in evaluation.entropies.items()},
+            **{f"log-prob of {name}": each.values for name, each in evaluation.log_probs.items()},
+            **{f"entropy of {name}": each.values for name, each in evaluation.entropies.items()},
             **{f"{name} regressed": each for name, each in evaluation.regressions.items()},
             "value": evaluation.values,
         }
@@ -396,7 +396,8 @@ class Loss(nn.Module):
 
     def forward(self, batch: ObsBatch, actions: dict[str, RaggedTensor]) -> Tensor:
         evaluation = self.net.evaluate(batch, actions)
-        outputs = {**evaluation.log_probs, "value": evaluation.values, **evaluation.regressions}
+        log_probs = {name: ragged.values for name, ragged in evaluation.log_probs.items()}
+        outputs = {**log_probs, "value": evaluation.values, **evaluation.regressions}
         return loss_of(outputs)
 
 

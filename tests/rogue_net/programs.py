@@ -75,15 +75,15 @@ def by_modules(net: RogueNet, given: Given) -> Results:
             divergence = divergences(net, name, found.logits[name], given.targets[name], given.batch)
             parts = parts + torch.stack(
                 [
-                    (of_log_prob[frames] * found.log_probs[name]).sum(),
-                    (of_entropy[frames] * found.entropies[name]).sum(),
+                    (of_log_prob[frames] * found.log_probs[name].values).sum(),
+                    (of_entropy[frames] * found.entropies[name].values).sum(),
                     (of_divergence[frames] * divergence).sum(),
                     torch.zeros((), dtype=torch.float64),
                 ]
             )
         parts = parts + torch.stack([*torch.zeros(3, dtype=torch.float64), (of_value * found.values).sum()])
         parts.sum().backward()
-    outputs = {f"log-prob of {name}": each.detach() for name, each in found.log_probs.items()}
+    outputs = {f"log-prob of {name}": each.values.detach() for name, each in found.log_probs.items()}
     outputs |= {"value": found.values.detach(), **sums_of(parts.detach())}
     named = {name: each.grad for name, each in net.named_parameters() if not name.startswith("regression")}
     return Results(outputs, {name: each for name, each in named.items() if each is not None}, least)
@@ -123,7 +123,9 @@ def by_program(net: RogueNet, given: Given) -> Results:
     program = Program(net)
     log_probs, values = program.evaluate(given.batch, given.actions)
     parts = run_program(program, given)
-    outputs = {f"log-prob of {name}": each for name, each in log_probs.items()} | {"value": values} | sums_of(parts)
+    outputs = (
+        {f"log-prob of {name}": each.values for name, each in log_probs.items()} | {"value": values} | sums_of(parts)
+    )
     names = {id(parameter): name for name, parameter in net.named_parameters()}
     places = program.parts_of(program.gradient_flat)
     gradients = {names[id(own)]: part for own, part in zip(program.parameters, places, strict=True)}

@@ -111,6 +111,10 @@ def evaluate(net: RogueNet, recording: Recording) -> Evaluation:
     return net.evaluate(batch, make_actions(recording, batch))
 
 
+def per_actor(columns: dict[str, RaggedTensor]) -> dict[str, Tensor]:
+    return {name: ragged.values for name, ragged in columns.items()}
+
+
 def assert_agree(ours: dict[str, Tensor], theirs: dict[str, NDArray[Any]]) -> None:
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
@@ -153,13 +157,13 @@ def test_converted_weights_say_what_rogue_net_said_and_every_one_matters(
         take_rogue_nets_directions(net.config.relpos, monkeypatch)
     evaluation = evaluate(net, recording)
     assert_agree({name: rows.squeeze(1) for name, rows in evaluation.logits.items()}, recording.under("logits"))
-    assert_agree(evaluation.log_probs, recording.under("log_probs"))
-    assert_agree(evaluation.entropies, recording.under("entropies"))
+    assert_agree(per_actor(evaluation.log_probs), recording.under("log_probs"))
+    assert_agree(per_actor(evaluation.entropies), recording.under("entropies"))
     regressions = recording.under("regressions")
     assert_agree({"value": evaluation.values.unsqueeze(1)}, {"value": regressions.pop("value")})
     assert_agree(evaluation.regressions, regressions)
 
-    answers = [evaluation.values, *evaluation.log_probs.values(), *evaluation.regressions.values()]
+    answers = [evaluation.values, *per_actor(evaluation.log_probs).values(), *evaluation.regressions.values()]
     torch.cat([answer.flatten() for answer in answers]).square().sum().backward()
     for key, parameter in net.named_parameters():
         # a query times what all keys have in common cancels in the softmax
@@ -175,7 +179,7 @@ def assert_a_program_agrees(recording: Recording) -> None:
     program = net.program(batch)
     assert program is not None
     log_probs, values = program.evaluate(batch, make_actions(recording, batch))
-    assert_agree(log_probs, recording.under("log_probs"))
+    assert_agree(per_actor(log_probs), recording.under("log_probs"))
     assert_agree({"value": values.unsqueeze(1)}, {"value": recording.under("regressions")["value"]})
     acted = net.act(batch, greedy=True)
     logits = recording.under("logits")

@@ -87,7 +87,7 @@ def learn(net: RogueNet, batch: ObsBatch, actions: dict[str, RaggedTensor]) -> N
     evaluation = net.evaluate(batch, actions)
     loss = evaluation.values.sum()
     for name, log_probs in evaluation.log_probs.items():
-        loss = loss + (log_probs + evaluation.entropies[name]).sum()
+        loss = loss + (log_probs.values + evaluation.entropies[name].values).sum()
     loss.backward()
 
 

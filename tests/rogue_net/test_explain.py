@@ -106,7 +106,7 @@ def same_as_acting(net: RogueNet, batch: ObsBatch, found: Explanation) -> None:
     torch.testing.assert_close(found.values, acted.values)
     judged = net.evaluate(batch, acted.actions)
     for name, entropies in judged.entropies.items():
-        torch.testing.assert_close(found.entropies[name], entropies)
+        torch.testing.assert_close(found.entropies[name].values, entropies.values)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -116,7 +116,7 @@ def test_acting_and_evaluating_agree_to_the_last_bit(backend: Backend, data: st.
     if backend == "reference":
         assert torch.equal(net.value(batch), result.values)
     for name in world.action_space:
-        assert torch.equal(result.log_probs[name], torch.cat([each.log_probs[name] for each in evaluations]))
+        assert torch.equal(result.log_probs[name].values, torch.cat([each.log_probs[name] for each in evaluations]))
 
 
 @EACH
@@ -154,7 +154,7 @@ def test_actions_follow_the_order_of_the_observation_and_have_one_result_per_act
     assert list(result.actions) == list(world.action_space)
     for name in world.action_space:
         assert result.actions[name].values.shape == (0, 1)
-        assert result.log_probs[name].shape == (0,)
+        assert result.log_probs[name].values.shape == (0,)
 
 
 def index_of_ids(observation: Observation) -> dict[object, int]:

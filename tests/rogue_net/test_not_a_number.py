@@ -54,7 +54,7 @@ def results(net: RogueNet, batch: ObsBatch) -> dict[str, list[Tensor]]:
     keys = FrameKeys(keyed(3, torch.arange(len(batch))))
     acted = net.act(batch, generator=keys)
     of_frames = {f"{name} done": ragged for name, ragged in acted.actions.items()}
-    per_actor = {f"log-prob of {name}": each for name, each in acted.log_probs.items()}
+    of_frames |= {f"log-prob of {name}": ragged for name, ragged in acted.log_probs.items()}
     found = {"value": list(acted.values)}
     if net.config.backend == "fused":
         assert net._program is not None
@@ -68,13 +68,10 @@ def results(net: RogueNet, batch: ObsBatch) -> dict[str, list[Tensor]]:
             judged = net.evaluate(batch, acted.actions)
         log_probs = judged.log_probs
         found |= {"value judged": list(judged.values), "fuel": list(judged.regressions["fuel"])}
-        per_actor |= {f"entropy of {name}": each for name, each in judged.entropies.items()}
-    per_actor |= {f"log-prob judged of {name}": each for name, each in log_probs.items()}
+        of_frames |= {f"entropy of {name}": each for name, each in judged.entropies.items()}
+    of_frames |= {f"log-prob judged of {name}": each for name, each in log_probs.items()}
     for name, ragged in of_frames.items():
         found[name] = list(ragged.values.split(ragged.lengths.tolist()))
-    for name, each in per_actor.items():
-        sizes = batch.action_masks[name.rpartition(" of ")[2]].actors.lengths.tolist()
-        found[name] = list(each.split(sizes))
     return found
 
 

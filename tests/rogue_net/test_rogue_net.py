@@ -77,8 +77,8 @@ def test_selections_follow_a_dense_softmax_of_query_and_key_in_every_frame(data:
             log_probs.append(float(log_p[actees == value]) if len(row) else 0.0)
             entropies.append(-sum(math.exp(x) * x for x in log_p.tolist() if x > -math.inf))
     assert evaluation.logits[PICK][:, 0].tolist() == pytest.approx(logits, abs=1e-5)
-    assert evaluation.log_probs[PICK].tolist() == pytest.approx(log_probs, abs=1e-5)
-    assert evaluation.entropies[PICK].tolist() == pytest.approx(entropies, abs=1e-5)
+    assert evaluation.log_probs[PICK].values.tolist() == pytest.approx(log_probs, abs=1e-5)
+    assert evaluation.entropies[PICK].values.tolist() == pytest.approx(entropies, abs=1e-5)
 
 
 # --- Categorical and global categorical
@@ -93,8 +93,8 @@ def test_a_global_action_is_taken_once_by_the_frames_that_offer_it() -> None:
     assert result.actions[MODE].offsets.tolist() == [0, 1, 1, 2]
     assert result.actions[MODE].values[1].tolist() == [1]
     evaluation = net.evaluate(batch, result.actions)
-    assert evaluation.entropies[MODE][0] > 0
-    assert evaluation.entropies[MODE][1] == evaluation.log_probs[MODE][1] == 0
+    assert evaluation.entropies[MODE].values[0] > 0
+    assert evaluation.entropies[MODE].values[1] == evaluation.log_probs[MODE].values[1] == 0
 
 
 # --- Acting
@@ -131,7 +131,8 @@ def test_gradients_are_finite_where_masks_leave_one_choice_or_one_actee() -> Non
     )
     net, batch = make_net(), to_batch([only, scouts(), Observation()])
     evaluation = net.evaluate(batch, net.act(batch).actions)
-    terms = [*evaluation.log_probs.values(), *evaluation.entropies.values(), evaluation.values]
+    of_actors = (*evaluation.log_probs.values(), *evaluation.entropies.values())
+    terms = [*(each.values for each in of_actors), evaluation.values]
     torch.cat(terms).sum().backward()
     for name, parameter in net.named_parameters():
         assert parameter.grad is not None, name
@@ -201,7 +202,7 @@ def test_parameters_start_as_documented() -> None:
     assert (move.bias == 0).all()
     batch = to_batch([scouts()])
     evaluation = net.evaluate(batch, net.act(batch).actions)
-    assert evaluation.entropies[MOVE].tolist() == pytest.approx([math.log(3)] * 4, abs=1e-2)
+    assert evaluation.entropies[MOVE].values.tolist() == pytest.approx([math.log(3)] * 4, abs=1e-2)
     assert evaluation.values.tolist() == [0.0]
 
 
@@ -231,7 +232,9 @@ def test_names_that_modules_cannot_have_are_fine_and_weights_load_into_an_equal_
     batch = to_batch([scouts()])
     actions = source.act(batch).actions
     assert torch.equal(source.evaluate(batch, actions).values, target.evaluate(batch, actions).values)
-    assert torch.equal(source.act(batch, greedy=True).log_probs[PICK], target.act(batch, greedy=True).log_probs[PICK])
+    assert torch.equal(
+        source.act(batch, greedy=True).log_probs[PICK].values, target.act(batch, greedy=True).log_probs[PICK].values
+    )
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def says_by_program(net: RogueNet, batch: ObsBatch) -> Said:
             actions = best.actions | {name: best.actions[name]._replace(values=best.actions[name].values * 0 + choice)}
             log_probs, values = program.evaluate(batch, actions)
             assert torch.equal(values, best.values)
-            columns.append(log_probs[name])
+            columns.append(log_probs[name].values)
         found[name] = torch.stack(columns, dim=1)
     return Said(float(best.values), found)
 
@@ -182,7 +182,8 @@ def test_no_gradient_of_a_decision_reaches_what_is_hidden(name: str) -> None:
     for ragged in batch.features.values():
         ragged.values.requires_grad_()
     evaluation = net.evaluate(batch, actions)
-    decided = torch.cat([*evaluation.log_probs.values(), *evaluation.entropies.values()]).sum()
+    of_actors = (*evaluation.log_probs.values(), *evaluation.entropies.values())
+    decided = torch.cat([each.values for each in of_actors]).sum()
     features = [ragged.values for ragged in batch.features.values()]
     of_policy = torch.autograd.grad(decided, features, retain_graph=True)
     of_value = torch.autograd.grad(evaluation.values.sum(), features)

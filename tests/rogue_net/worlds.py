@@ -161,22 +161,21 @@ def evaluate_frames(net: RogueNet, batch: ObsBatch, actions: Mapping[str, Ragged
         log_probs, values = program.evaluate(batch, actions)
         evaluation = Evaluation(log_probs, {}, values, {}, {})
     results = []
-    bounds = {name: action.offsets.tolist() for name, action in actions.items()}
-    pair_bounds = {}
+    pairs = {}
     for name, mask in batch.action_masks.items():
         rows = mask.actors.lengths * (mask.actees.lengths if mask.actees is not None else 1)
-        pair_bounds[name] = [0, *rows.cumsum(0).tolist()]
+        pairs[name] = [0, *rows.cumsum(0).tolist()]
 
-    def part(tensors: Mapping[str, Tensor], where: Mapping[str, list[int]], b: int) -> dict[str, Tensor]:
-        return {name: tensor[where[name][b] : where[name][b + 1]] for name, tensor in tensors.items()}
+    def part(columns: Mapping[str, RaggedTensor], b: int) -> dict[str, Tensor]:
+        return {name: ragged.values[ragged.offsets[b] : ragged.offsets[b + 1]] for name, ragged in columns.items()}
 
     for b in range(len(batch)):
         results.append(
             FrameResult(
                 evaluation.values[b],
-                part(evaluation.log_probs, bounds, b),
-                part(evaluation.entropies, bounds, b),
-                part(evaluation.logits, pair_bounds, b),
+                part(evaluation.log_probs, b),
+                part(evaluation.entropies, b),
+                {name: rows[pairs[name][b] : pairs[name][b + 1]] for name, rows in evaluation.logits.items()},
             )
         )
     return results

@@ -23,6 +23,7 @@ from entity_gym.errors import nearest, shortened
 from entity_gym.pools.processes.handle import WorkerDied
 
 USER_ERROR, INTERRUPTED = 2, 130
+_shown: set[str] = set()  # warnings of the running command, with 0 for every number
 
 
 def guarded(action: Callable[[], object], schema: type[Any], debug: Callable[[], bool]) -> int:
@@ -38,6 +39,7 @@ def guarded(action: Callable[[], object], schema: type[Any], debug: Callable[[],
     """
     try:
         with warnings.catch_warnings():
+            _shown.clear()
             warnings.showwarning = _warn
             action()
     except SystemExit as exit_:  # --version, and codes of jobs
@@ -76,10 +78,15 @@ def _warn(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning without its source line."""
+    """Print a warning without its source line; those at one line that differ in their numbers alone are printed once.
+
+    Python repeats a warning whenever filters have changed since, which other libraries do in every step.
+    """
     ours = category is UserWarning and Path(filename).is_relative_to(Path(__file__).parents[2])
     text = f"warning: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno, line)
-    print(text, end="", file=file or sys.stderr)
+    if (key := re.sub(r"\d+", "0", text)) not in _shown:
+        _shown.add(key)
+        print(text, end="", file=file or sys.stderr)
 
 
 @contextmanager

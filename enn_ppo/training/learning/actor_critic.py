@@ -67,7 +67,7 @@ class ActorCritic(nn.Module):
         return result._replace(values=self.value_net.value(batch, drop=self.training))
 
     @torch.no_grad()
-    def log_probs(self, batch: ObsBatch, actions: dict[str, RaggedTensor]) -> tuple[dict[str, Tensor], Tensor]:
+    def log_probs(self, batch: ObsBatch, actions: dict[str, RaggedTensor]) -> tuple[dict[str, RaggedTensor], Tensor]:
         """Log-probs of `actions`, and (B,) values, without gradients; dropout as in `evaluate`."""
         program = self.policy.program(batch)
         if program is None:

@@ -146,7 +146,7 @@ def recompute_log_probs(model: ActorCritic, rollout: Rollout) -> tuple[Rollout, 
     parts = [model.log_probs(part.obs, part.actions) for part in frames.split(sizes)]
     model.train(was_training)
     log_probs = {
-        name: RaggedTensor(torch.cat([found[name] for found, _ in parts]), before.offsets)
+        name: RaggedTensor(torch.cat([found[name].values for found, _ in parts]), before.offsets)
         for name, before in frames.log_probs.items()
     }
     log_ratios = joint_log_ratios(log_probs, frames.log_probs).view(-1, rollout.num_envs)

@@ -170,18 +170,12 @@ class PolicyOpponents:
         numbers = np.unique(faced).tolist()
         if len(numbers) == 1:
             return self._chosen(numbers[0], batch, keys)
-        actions: dict[str, VecAction] = {}
+        parts = []
         for number in numbers:
             frames = torch.from_numpy(np.flatnonzero(faced == number))
-            theirs = self._chosen(number, batch[frames.to(self._device)], keys[frames])
-            for name, chosen in theirs.items():
-                offsets = obs.action_masks[name].actors.offsets
-                if name not in actions:
-                    values = np.empty((offsets[-1], chosen.values.shape[1]), chosen.values.dtype)
-                    actions[name] = RaggedBuffer(values, offsets)
-                rows = np.repeat(faced == number, np.diff(offsets))
-                actions[name].values[rows] = chosen.values
-        return actions
+            parts.append(self._chosen(number, batch[frames.to(self._device)], keys[frames]))
+        order = np.argsort(np.argsort(faced, kind="stable"))  # from frames by policy to frames as they are in `obs`
+        return {name: RaggedBuffer.cat([part[name] for part in parts])[order] for name in parts[0]}
 
     def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
         """The opponent in each environment: `latest` or `step_<12 digits>`."""

@@ -50,7 +50,7 @@ def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Play
     lengths = _entities_by_frame(frames.obs)
     spreads = {"reward": frames.rewards, "entities": lengths.sum(0), "elapsed_steps": frames.step}
     spreads |= {f"entities/{name}": counts for name, counts in zip(frames.obs.features, lengths, strict=True)}
-    actors = {name: len(frames.actions[name].values) for name in action_space if name in frames.actions}
+    actors = {name: len(frames.log_probs[name].values) for name in action_space if name in frames.log_probs}
     tallies: dict[str, Tensor] = {}  # action -> (C,) float64, actors that chose it
     labels = {name: action_space[name].labels for name in actors}
     for name in actors:

@@ -6,8 +6,7 @@ Shapes: n actors, C choices.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,8 @@ MOST_CHOICES = 2**16
 Chosen = Mapping[str, NDArray[Any]]
 #: Action -> (C,) bool, true where the choice is open; actions that are left out are open.
 Masks = dict[str, NDArray[np.bool_]]
+#: Returns n values of a space, one for each actor, in arrays of their own.
+Decode = Callable[[Chosen, int], list[Any]]
 
 #: Names under which environments show which actions are open.
 _MASK = re.compile(
@@ -67,8 +68,8 @@ class GymActions:
 
     Attributes:
         firsts: action -> the number that its choice "0" stands for.
-        counts: action -> number of its choices; actions of real numbers are left out.
-        tree: the names of the actions in the form of the space: one name, or a list or dictionary of such trees.
+        num_choices: of all actions together.
+        decode: returns n values of the space for `Chosen`.
 
     Raises:
         ValueError: for a space that has no such form, naming it and what to do.
@@ -77,152 +78,146 @@ class GymActions:
     def __init__(self, space: Any) -> None:
         self.action_space: dict[str, ActionSpace] = {}
         self.firsts: dict[str, int] = {}
-        self.counts: dict[str, int] = {}
-        self._node = self._node_of(space, "")
-        self.tree: Any = self._node.tree
+        self._counts: dict[str, int] = {}  # action -> C, 0 for real numbers
+        self._tree, self.decode = self._read(space, "")
         if not self.action_space:
             raise ValueError("the action space holds no action")
+        self.num_choices = sum(self._counts.values())
 
-    def decode(self, chosen: Chosen, n: int) -> list[Any]:
-        """Return n values of the space, one for each actor, in arrays of their own."""
-        values: list[Any] = self._node.decode(chosen, n)
-        return values
-
-    def masks(self, given: Any) -> Masks:
-        """Return the masks in `info["action_mask"]`: (C,) flags for a Discrete, a tuple or dictionary of these for others.
+    def masks(self, given: Any, *, are_numbers: bool = False) -> Masks:
+        """Return the masks of the actions.
 
         Args:
-            given: in the form of Gymnasium's `sample(mask=...)`; None where everything is open.
+            given: flags of the choices, 1 where open: of a Discrete, or of all actions, one after another; in a tuple, list or
+                dictionary in the form of the space, one for each member; None where everything is open.
+            are_numbers: in place of flags there are the numbers of the open choices.
 
         Raises:
             ValueError: if it does not fit the space.
         """
-        masks: Masks = {}
-        self._node.read_mask(given, masks)
-        return masks
+        return dict(self._masks(given, self._tree, "the action mask", are_numbers))
 
-    def _node_of(self, space: Any, path: str) -> _Choices | _Numbers | _Group:
+    def _masks(self, given: Any, tree: Any, path: str, are_numbers: bool) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """Yield the actions below `tree`, which are names in the form of the space, and their masks."""
+        if given is None:
+            return
+        if not isinstance(tree, str) and not _is_flat(given):
+            members = tree if isinstance(tree, Mapping) else dict(enumerate(tree))
+            if isinstance(given, Sequence | np.ndarray) and not isinstance(tree, Mapping):
+                given = dict(enumerate(given))
+            if not isinstance(given, Mapping) or set(given) != set(members):
+                raise ValueError(f"{path} is {given!r:.200}; expected one mask for each of {list(members)}")
+            for key, member in members.items():
+                yield from self._masks(given[key], member, f"{path} of {key!r}", are_numbers)
+            return
+        names = list(_names(tree))
+        counts = [self._counts[name] for name in names]
+        size, first = sum(counts), self.firsts.get(names[0], 0) if len(names) == 1 else 0
+        flags = np.asarray(given).reshape(-1)
+        if are_numbers:
+            flags = _flags_of(flags, first, size)
+        if len(flags) != size or flags.dtype.kind not in "biuf" or not np.isin(flags, (0, 1)).all() or not size:
+            expected = f"{size} flags, 1 where the choice is open"
+            if are_numbers:
+                expected = f"different whole numbers from {first} to {first + size - 1}"
+            elif not size:
+                expected = "None, since real numbers have no mask"
+            elif len(names) > 1:
+                expected += f": {' and '.join(f'{count} of {name}' for name, count in zip(names, counts, strict=True))}"
+            raise ValueError(f"the action mask of {', '.join(map(repr, names))} is {given!r:.200}; expected {expected}")
+        parts = np.split(flags.astype(np.bool_), np.cumsum(counts)[:-1])
+        yield from ((name, part) for name, part in zip(names, parts, strict=True) if len(part))
+
+    def _read(self, space: Any, path: str) -> tuple[Any, Decode]:
+        """Return the names of a space's actions, in its form, and what decodes them."""
         kind = kind_of(space)
         if kind in GROUPS:
-            outer = ACTION if kind == "Tuple" and not path else path
-            members = {key: self._node_of(each, join(outer, str(key))) for key, each in members_of(space)}
-            return _Group(members, path or ACTION, kind == "Tuple")
-        name = path or ACTION
+            return self._read_group(space, path, kind == "Tuple")
+        name, shape = (
+            path or ACTION,
+            shape_of(space) if kind in ("Box", "Discrete", "MultiDiscrete", "MultiBinary") else (),
+        )
         if kind == "Box" and np.dtype(space.dtype).kind == "f":
-            self._add(name, _continuous(space, name))
-            return _Numbers(name, space)
+            self._add(name, _continuous(space, name), 0)
+            dtype = np.dtype(space.dtype)
+            low, high = (np.broadcast_to(side, shape).astype(dtype) for side in (space.low, space.high))
+
+            def numbers(chosen: Chosen, n: int) -> list[Any]:
+                values = chosen[name].reshape(n, *shape).astype(dtype)
+                return list(
+                    np.clip(values, low, high, out=values)
+                )  # float32 meets bounds of float64 only to its precision
+
+            return name, numbers
         if kind not in ("Discrete", "Box", "MultiDiscrete", "MultiBinary"):
             raise ValueError(
                 f"the action space at {name!r} is a {kind}, which no actor can take: make it of Discrete, MultiDiscrete, "
                 "MultiBinary and Box, in a wrapper such as gymnasium.wrappers.TransformAction"
             )
         firsts, counts = _whole_numbers(space, kind, name)
-        names = numbered(name, shape_of(space))
+        names = numbered(name, shape)
         for each, count, first in zip(names, counts, firsts.tolist(), strict=True):
-            self._add(each, _categorical(count, each))
-            self.firsts[each], self.counts[each] = first, count
-        dtype = None if kind == "Discrete" else np.dtype(space.dtype or np.int64)
-        return _Choices(names, counts, firsts, shape_of(space), dtype, name)
+            self._add(each, _categorical(count, each), count)
+            self.firsts[each] = first
+        if kind == "Discrete":
+            first = firsts[0]
+            return name, lambda chosen, n: (chosen[name] + first if first else chosen[name]).tolist()
+        whole = np.dtype(space.dtype or np.int64)
 
-    def _add(self, name: str, space: ActionSpace) -> None:
+        def choices(chosen: Chosen, n: int) -> list[Any]:
+            values = np.stack([chosen[each] for each in names], axis=1) + firsts
+            return list(values.astype(whole).reshape(n, *shape))
+
+        return names, choices
+
+    def _read_group(self, space: Any, path: str, is_tuple: bool) -> tuple[Any, Decode]:
+        outer = ACTION if is_tuple and not path else path
+        members = {key: self._read(each, join(outer, str(key))) for key, each in members_of(space)}
+
+        def decode(chosen: Chosen, n: int) -> list[Any]:
+            parts = [of_member(chosen, n) for _, of_member in members.values()]
+            values = zip(*parts, strict=True) if parts else [()] * n
+            return list(values) if is_tuple else [dict(zip(members, each, strict=True)) for each in values]
+
+        trees = {key: tree for key, (tree, _) in members.items()}
+        return list(trees.values()) if is_tuple else trees, decode
+
+    def _add(self, name: str, space: ActionSpace, count: int) -> None:
         if name in self.action_space:
             raise ValueError(
                 f"the action space has two things that would be the action {name!r}: rename a key in a wrapper"
             )
-        self.action_space[name] = space
+        self.action_space[name], self._counts[name] = space, count
 
 
-@dataclass(frozen=True)
-class _Choices:
-    """A Discrete (without dtype), or a choice for each number of an array."""
-
-    names: list[str]
-    counts: list[int]
-    firsts: NDArray[np.int64]
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any] | None
-    path: str
-
-    @property
-    def tree(self) -> Any:
-        return self.names[0] if self.dtype is None else self.names
-
-    def decode(self, chosen: Chosen, n: int) -> list[Any]:
-        if self.dtype is None:
-            values, first = chosen[self.names[0]], self.firsts[0]
-            return (values + first if first else values).tolist()  # type: ignore[no-any-return]
-        values = np.stack([chosen[name] for name in self.names], axis=1) + self.firsts
-        return list(values.astype(self.dtype).reshape(n, *self.shape))
-
-    def read_mask(self, given: Any, masks: Masks) -> None:
-        if given is None:
-            return
-        if self.dtype is None:
-            given = [given]
-        elif not isinstance(given, Sequence | np.ndarray) or len(given) != len(self.names):
-            raise ValueError(
-                f"the action mask of {self.path!r} is {given!r:.200}; expected one mask for each of {len(self.names)} numbers"
-            )
-        for name, count, flags in zip(self.names, self.counts, given, strict=True):
-            if flags is None:
-                continue
-            mask = np.asarray(flags)
-            if mask.shape != (count,) or mask.dtype.kind not in "biu" or not np.isin(mask, (0, 1)).all():
-                raise ValueError(
-                    f"the action mask of {name!r} is {flags!r:.200}; expected {count} flags, 1 where the choice is open"
-                )
-            masks[name] = mask.astype(np.bool_)
+def is_distinct(numbers: NDArray[Any], size: int) -> bool:
+    """Return whether these are different whole numbers from 0 to `size` - 1."""
+    fits = numbers.dtype.kind in "iu" and len(np.unique(numbers)) == len(numbers)
+    return bool(fits and ((numbers >= 0) & (numbers < size)).all())
 
 
-class _Numbers:
-    """A Box of real numbers."""
-
-    def __init__(self, name: str, space: Any) -> None:
-        self.tree = self._name = name
-        self._shape, self._dtype = shape_of(space), np.dtype(space.dtype)
-        self._low = np.broadcast_to(space.low, self._shape).astype(self._dtype)
-        self._high = np.broadcast_to(space.high, self._shape).astype(self._dtype)
-
-    def decode(self, chosen: Chosen, n: int) -> list[Any]:
-        values = chosen[self._name].reshape(n, *self._shape).astype(self._dtype)
-        # float32 meets bounds of float64 only to its precision.
-        return list(np.clip(values, self._low, self._high, out=values))
-
-    def read_mask(self, given: Any, masks: Masks) -> None:
-        if given is not None:
-            raise ValueError(f"the action mask of {self._name!r} is {given!r:.200}; real numbers have none, give None")
+def _flags_of(numbers: NDArray[Any], first: int, size: int) -> NDArray[Any]:
+    """Return flags from the numbers of open choices, which count from `first`, or flags in their place; of others []."""
+    if numbers.dtype.kind == "b" or (len(numbers) == size and len(np.unique(numbers)) < size):
+        return numbers
+    numbers = numbers - first if len(numbers) else np.zeros(0, np.int64)
+    return np.isin(np.arange(size), numbers) if is_distinct(numbers, size) else np.zeros(0)
 
 
-@dataclass(frozen=True)
-class _Group:
-    """A Dict or a Tuple."""
+def _is_flat(given: Any) -> bool:
+    """Return whether a mask is a row of flags, in contrast to one of several masks."""
+    if isinstance(given, list | tuple):
+        return all(np.isscalar(each) for each in given)
+    return getattr(given, "ndim", None) == 1 and given.dtype != object
 
-    members: Mapping[Any, Any]
-    path: str
-    is_tuple: bool
 
-    @property
-    def tree(self) -> Any:
-        trees = {key: node.tree for key, node in self.members.items()}
-        return list(trees.values()) if self.is_tuple else trees
-
-    def decode(self, chosen: Chosen, n: int) -> list[Any]:
-        parts = [node.decode(chosen, n) for node in self.members.values()]
-        if self.is_tuple:
-            return list(zip(*parts, strict=True)) if parts else [()] * n
-        return [dict(zip(self.members, values, strict=True)) for values in zip(*parts, strict=True)]
-
-    def read_mask(self, given: Any, masks: Masks) -> None:
-        if given is None:
-            return
-        fits = isinstance(given, tuple | list) if self.is_tuple else isinstance(given, Mapping)
-        keys = range(len(given)) if self.is_tuple and fits else given
-        if not fits or list(keys) != list(self.members):
-            raise ValueError(
-                f"the action mask of {self.path!r} is {given!r:.200}; expected one for each of {list(self.members)}"
-            )
-        for key, node in self.members.items():
-            node.read_mask(given[key], masks)
+def _names(tree: Any) -> Iterator[str]:
+    """Yield the names in a tree, in order."""
+    if isinstance(tree, str):
+        yield tree
+    else:
+        for each in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from _names(each)
 
 
 def _categorical(count: int, name: str) -> CategoricalActionSpace:

@@ -190,10 +190,10 @@ class Group:
             self.reader = None if view is None else ViewReader(view, space, num_agents)
             if self.reader is None:
                 fixed = FixedFeatures(space)
-                self._write: Callable[[Any, NDArray[np.float32]], None] = fixed.write
+                self._write: Callable[[Any, NDArray[np.float32]], Any] = fixed.write
                 self._size, features = len(fixed.features), fixed.features
             else:
-                self._write, self._size = self.reader.write_row, self.reader.size
+                self._write, self._size = self.reader.write, self.reader.size
                 features = self.reader.obs_space.entities[self.reader.actor].features
             self.entity = Entity([*features, *sides.features()])
         except ValueError as error:

@@ -114,24 +114,20 @@ def pettingzoo_worlds(
         ValueError: for arguments that are not allowed.
         ImportError: naming what to install.
     """
-    return PettingZooFactory(env, groups, view, wrappers, **kwargs)
+    loaded = None if view is None else load_view(view)
+    return PettingZooFactory(_constructor(env, kwargs), read_groups(groups), loaded, load_wrappers(wrappers))
 
 
 class PettingZooFactory(EnvSource):
-    """Makes entity environments, for pools and the trainer. The players of that world are the sides of all groups.
-
-    Arguments as in `pettingzoo_worlds`.
-    """
+    """Makes entity environments, for pools and the trainer. The players of that world are the sides of all groups."""
 
     player_parameters: tuple[str, ...] = ()  # no parameter decides which agent is in which group
 
     def __init__(
-        self, env: Any, groups: Any = None, view: Any = None, wrappers: Sequence[str | Wrapper] = (), **kwargs: Any
+        self, make: Constructor, groups: Groups | None, view: View | None, wrappers: Sequence[Wrapper]
     ) -> None:
-        self._make = _constructor(env, kwargs)
-        self.name = self._make.name
-        self._groups, self._wrappers = read_groups(groups), load_wrappers(wrappers)
-        self._view = None if view is None else load_view(view)
+        self._make, self._groups, self._view, self._wrappers = make, groups, view, wrappers
+        self.__name__ = make.name
         self._sides: dict[str, Sides] = {}  # of the first environment that was made, which are those of all
 
     def as_environment(self) -> PettingZooEnvironment:

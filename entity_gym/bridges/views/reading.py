@@ -1,7 +1,15 @@
-"""Views checked against observation and action spaces, and the entities that they find in observations.
+"""Entities from the observations of other libraries: the one reader of their spaces, with a view or without.
 
-An observation is written into one flat row of R numbers, in the order of the leaves of its space; the entities of n
-observations are gathered from n rows at once.
+An observation is written into one row of R numbers, in the order of the leaves of its space; the entities of n observations are
+gathered from n rows at once. A view says which numbers are an entity. Without a view, the fixed leaves of the outermost Dict or
+Tuple are the features of one entity `Agent`; every Dict or Tuple inside it is one entity of a type called by its path; the
+elements of a Sequence and the nodes and edges of a Graph are entities, whose number varies, in arrays beside the row.
+
+    reader = ViewReader(view, space)              # reader.obs_space: the entities; reader.size: R
+    varying = reader.write(observation, row)      # row: (R,) float32; varying: {} without a Sequence or Graph
+    seen = reader.read(rows, [varying, ...])      # type -> features and counts of n observations
+
+Worlds of several agents give `num_agents`, and read a frame with `read_agents`.
 
 Shapes: n observations, R numbers of each, I rows of a type, F features, C choices.
 """
@@ -22,6 +30,7 @@ from entity_gym.bridges.gymnasium.observations import (
     FixedFeatures,
     Leaf,
     PlainSpace,
+    Varying,
     join,
     kind_of,
     members_of,
@@ -33,158 +42,133 @@ from entity_gym.spaces import GLOBAL_ENTITY, Angle, Category, Entity, Feature, F
 #: Largest number of numbers of a leaf that a view reads.
 MOST_OF_A_LEAF = 2**16
 
-#: Name of the flat row of an observation, where entity types have theirs in the absence of a view.
-FLAT = ""
-
 Numbers = NDArray[np.float32]
 
 
 class Seen(NamedTuple):
-    """The rows of a type in n observations."""
+    """The entities of a type in n observations."""
 
-    values: Numbers  # (n, I, F)
-    present: NDArray[np.bool_] | None  # (n, I) false where a row is no entity; None: all are
-
-    def counts(self) -> NDArray[np.int64]:
-        """Return (n,) numbers of entities."""
-        if self.present is None:
-            return np.full(len(self.values), self.values.shape[1], np.int64)
-        counts: NDArray[np.int64] = self.present.sum(axis=1)
-        return counts
-
-    def packed(self) -> Numbers:
-        """Return the (entities, F) features of all observations, one after another."""
-        if self.present is None:
-            n, count, width = self.values.shape
-            return self.values.reshape(n * count, width)
-        packed: Numbers = self.values[self.present]
-        return packed
+    values: Numbers  # (entities of all observations, F)
+    counts: NDArray[np.int64]  # (n,)
+    present: NDArray[np.bool_] | None = None  # (n, I) false where a row is no entity; None: all are
 
 
 class ViewReader:
-    """Reads the entities of a view from observations of a space.
+    """Reads entities from observations of a space.
 
     Args:
-        view: what is an entity.
+        view: what is an entity; None: what the space says, see above.
         space: of the observations, of one agent where there are several.
         num_agents: number of agents; None in worlds of one, which does not count them.
+        global_features: without a view, the outermost leaves are global features; `Agent` remains, without features, to act.
 
     Attributes:
+        view: the view, or one without entities.
         size: R.
-        features: name of each of the R numbers, as the space has them.
         obs_space: of the entities.
         actor: the type that takes the actions.
         left_out: names of the numbers that are shown nowhere.
-        counts: FLAT -> 1, as an observation is one row (see `GymObservations.counts`).
-        num_rows: type -> number of rows, whether or not they are entities.
+        num_rows: type -> number of rows, whether or not they are entities; types that vary have none.
+        sums: (type, feature) of each feature to which the actor's feature of the same name is added.
 
     Raises:
-        ValueError: for a view that does not fit the space, naming the column.
+        ValueError: for a space that has no such form, or a view that does not fit it, naming the column and what to do.
     """
 
-    def __init__(self, view: View, space: Any, num_agents: int | None = None) -> None:
-        self.view = view
+    def __init__(
+        self, view: View | None, space: Any, num_agents: int | None = None, *, global_features: bool = False
+    ) -> None:
+        if not isinstance(global_features, bool | np.bool_):
+            raise ValueError(f"global_features is {global_features!r}; it must be true or false")
+        self.view = View("the observation space", {}) if view is None else view
+        self.actor = AGENT if view is None or view.actor is None else view.actor
         self._num_agents = num_agents
-        self._gone, space = _without_ignored(space, view)
-        try:
-            self._fixed = FixedFeatures(space, most=MOST_OF_A_LEAF)
-        except ValueError as error:
-            raise ValueError(f"{view.name}: {error}; or name it in ignore") from None
+        self._gone: frozenset[Any] = frozenset()
+        self._varying: dict[str, Numbers] = {}  # type whose number varies -> (0, F)
+        self._mask: Leaf | None = None
+        self._types: dict[str, _Type] = {}
+        if view is None:
+            self._fixed = FixedFeatures(space, varies=True)
+            entities = self._read_space(global_features)
+        else:
+            self._gone, space = _without_ignored(space, view)
+            try:
+                self._fixed = FixedFeatures(space, most=MOST_OF_A_LEAF)
+            except ValueError as error:
+                raise ValueError(f"{view.name}: {error}; or name it in ignore") from None
+            self._names = [_name(feature) for feature in self._fixed.features]
+            self._read_view(view)
+            entities = {name: tuple(each.features) for name, each in self._types.items()}
         self.size = len(self._fixed.features)
-        self.features = [each if isinstance(each, str) else each.name for each in self._fixed.features]
-        self._owner: dict[int, str] = {}  # number of the row -> type that shows it
-        self._types = self._read_types()
-        self._mask = self._mask_leaf()
-        self.actor = AGENT if view.actor is None else view.actor
-        rest = self._rest()
-        if view.actor is None:
-            if AGENT in self._types:
-                raise ValueError(
-                    f"{view.name}: entities has {AGENT!r}; name it as the actor, or call it something else"
-                )
-            self._types = {AGENT: rest, **self._types}
-        elif self._types[self.actor].count != 1 and num_agents is None:
-            raise ValueError(
-                f"{view.name}: the actor {self.actor} has {self._types[self.actor].count} rows; the one that acts needs a type "
-                "of its own, with count: 1"
-            )
-        elif rest.features:
-            everywhere = self._types.get(GLOBAL_ENTITY)
-            self._types[GLOBAL_ENTITY] = rest if everywhere is None else _side_by_side(everywhere, rest)
-        if num_agents is not None and (view.select or view.action_mask):
-            raise ValueError(
-                f"{view.name}: select and action_mask are for worlds of one agent; of several, each closes choices with the "
-                "key action_mask of its observation or info"
-            )
-        for name, each in self._types.items():
-            self._resolve_relative(name, each)
-        shown = set().union(*(each.read() for each in self._types.values()))
-        if self._mask is not None:
-            shown |= set(range(self._mask.columns.start, self._mask.columns.stop))
-        self.left_out = [name for k, name in enumerate(self.features) if k not in shown]
+        shown = {number for each in self._types.values() for number in each.read()}
+        shown |= set() if self._mask is None else set(range(self._mask.columns.start, self._mask.columns.stop))
+        self.left_out = [_name(each) for k, each in enumerate(self._fixed.features) if k not in shown]
         self._global = self._types.pop(GLOBAL_ENTITY, None)
-        self.counts: dict[str, int | None] = {FLAT: 1}
         self.num_rows = {name: each.count for name, each in self._types.items()}
-        try:
-            self.obs_space = ObsSpace(
-                {name: Entity(each.features) for name, each in self._types.items()},
-                self._global.features if self._global is not None else (),
-            )
-        except ValueError as error:
-            raise ValueError(f"{view.name}: {error}") from None
+        made: dict[str, Entity] = {}
+        for name, features in entities.items():
+            try:
+                made[name] = Entity(features)
+            except ValueError as error:
+                if view is not None:
+                    raise ValueError(f"{self._where(name)}: {error}") from None
+                raise ValueError(
+                    f"the observation space as features of {name!r}: {error}; rename a key in a wrapper"
+                ) from None
+        everywhere = made.pop(GLOBAL_ENTITY, Entity())
+        self.obs_space = ObsSpace(made, everywhere.features, everywhere.kinds)
+        self.sums = [
+            (name, _name(each.features[column])) for name, each in self._types.items() for column, _ in each.added
+        ]
 
     # ---- observations
 
-    def write(self, observation: Any, to: Mapping[str, Numbers]) -> None:
-        """Write an observation into the row (R,) of `to`, as `empty` returns it.
+    def write(self, observation: Any, row: Numbers) -> Varying:
+        """Write an observation into `row` (R,); return the features (n, F) of types whose number varies.
 
         Raises:
             ValueError: for an observation outside the space, naming where.
         """
-        self.write_row(observation, to[FLAT])
-
-    def write_row(self, observation: Any, row: Numbers) -> None:
-        """Write an observation into `row` (R,); raises as `write`."""
         if self._gone and isinstance(observation, Mapping):
             observation = {key: value for key, value in observation.items() if key not in self._gone}
-        self._fixed.write(observation, row)
+        varying: Varying = {}
+        self._fixed.node.write(observation, row, varying)
+        return varying
 
-    def empty(self) -> dict[str, Numbers]:
-        """Return what `write` writes to: FLAT -> (R,) zeros."""
-        return {FLAT: np.zeros(self.size, np.float32)}
-
-    def read(self, rows: Numbers) -> dict[str, Seen]:
-        """Return type -> its rows in n observations (n, R)."""
-        actor = self._types[self.actor].gathered(rows)
-        return {
-            name: Seen(
-                actor if name == self.actor else each.made_absolute(each.gathered(rows), actor), each.presence_of(rows)
-            )
-            for name, each in self._types.items()
-        }
+    def read(self, rows: Numbers, varying: Sequence[Varying] = ()) -> dict[str, Seen]:
+        """Return type -> its entities in n observations, from their rows (n, R) and what `write` has returned of each."""
+        seen = {}
+        for name in self.obs_space.entities:
+            empty = self._varying.get(name)
+            if empty is None:
+                seen[name] = self._types[name].seen(rows)
+            else:
+                parts = [of_one[name] for of_one in varying]
+                seen[name] = Seen(np.concatenate([empty, *parts]), np.array([len(part) for part in parts], np.int64))
+        return seen
 
     def global_features(self, rows: Numbers) -> Numbers | None:
         """Return (n, number of global features); None where there are none."""
-        if self._global is None:
-            return None
-        actor = self._types[self.actor].gathered(rows)
-        return self._global.made_absolute(self._global.gathered(rows), actor)[:, 0]
+        return None if self._global is None or not self._global.features else self._global.gathered(rows)[:, 0]
 
     def read_agents(self, rows: Numbers, first: int) -> tuple[dict[str, Numbers], Numbers | None]:
         """Return the entities and global features of a frame of n agents, from their observations (n, R).
 
         Args:
             rows: of each agent; its first row of the actor's type is the agent itself.
-            first: the agent whose observation has all entities of other types.
+            first: the agent whose observation has the entities of types that are not `per_agent`, and the global features.
         """
         one = rows[first : first + 1]
-        features = {name: seen.packed() for name, seen in self.read(one).items()}
+        features = {}
+        for name, each in self._types.items():
+            own = name in self.view.entities and self.view.entities[name].per_agent
+            features[name] = each.seen(rows if own else one).values
         if len(rows):
             features[self.actor] = self._types[self.actor].gathered(rows)[:, 0]
         everywhere = self.global_features(one)
-        if everywhere is None or not len(one):
-            return features, None if everywhere is None else np.zeros(everywhere.shape[1], np.float32)
-        return features, everywhere[0]
+        if everywhere is not None:
+            everywhere = everywhere[0] if len(one) else np.zeros(everywhere.shape[1], np.float32)
+        return features, everywhere
 
     def open_choices(self, rows: Numbers) -> NDArray[np.bool_] | None:
         """Return (n, C) true where the view's mask leaves a choice open; None without such a mask."""
@@ -198,179 +182,198 @@ class ViewReader:
         Raises:
             ValueError: an action does not exist, or has another number of choices than its type has rows.
         """
-        view = self.view
-        space = dict(given)
-        for action, entity_type in view.select.items():
-            if action not in given:
-                raise ValueError(f"{view.name}: select names the action {action!r}; {nearest(action, given)}")
-            self._check_choices(action, given[action], self.num_rows[entity_type], f"{entity_type} has", "rows")
-            space[action] = SelectEntityActionSpace()
+        view, space = self.view, dict(given)
+        wanted = [(action, self.num_rows[name], f"{name} has", "rows") for action, name in view.select.items()]
         if self._mask is not None:
             if len(given) != 1:
                 raise ValueError(
                     f"{view.name}: action_mask closes choices of the only action; there are {', '.join(given)}"
                 )
-            ((action, only),) = given.items()
-            self._check_choices(
-                action, only, self._mask.columns.stop - self._mask.columns.start, "action_mask has", "numbers"
-            )
-        return space
+            wanted.append((next(iter(given)), int(np.prod(self._mask.shape)), "action_mask has", "numbers"))
+        for action, count, what, unit in wanted:
+            if action not in given:
+                raise ValueError(f"{view.name}: select names the action {action!r}; {nearest(action, given)}")
+            its = given[action]
+            if not isinstance(its, CategoricalActionSpace):
+                raise ValueError(
+                    f"{view.name}: the action {action!r} is not Discrete, so it cannot select or be masked"
+                )
+            if len(its.choices) != count:
+                raise ValueError(
+                    f"{view.name}: the action {action!r} has {len(its.choices)} choices, and {what} {count} {unit}"
+                )
+        return space | {action: SelectEntityActionSpace() for action in view.select}
 
     def rows_of(self, entity_type: str, seen: Mapping[str, Seen], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return (n,) the row of each chosen entity (n,), an entity index inside the frame; row 0 for -1, nobody."""
-        within = chosen - self.first_of(entity_type, seen)
+        names = list(seen)
+        within = chosen - sum(seen[name].counts for name in names[: names.index(entity_type)])
         present = seen[entity_type].present
         if present is None:
             return np.asarray(np.maximum(within, 0), np.int64)
         rows: NDArray[np.int64] = (np.cumsum(present, axis=1) == (within + 1)[:, None]).argmax(axis=1)
         return rows
 
-    def first_of(self, entity_type: str, seen: Mapping[str, Seen]) -> NDArray[np.int64]:
-        """Return (n,) the entity index of the first entity of a type."""
-        first = np.zeros(len(seen[entity_type].values), np.int64)
-        for name in self.num_rows:
-            if name == entity_type:
-                break
-            first += seen[name].counts()
-        return first
+    # ---- what is an entity
 
-    # ---- checking
+    def _read_space(self, global_features: bool) -> dict[str, tuple[Feature, ...]]:
+        """Make the types of a space without a view; return the features of all types, and of `GLOBAL_ENTITY`."""
+        entities: dict[str, tuple[Feature, ...]] = {AGENT: ()}
+        outer = GLOBAL_ENTITY if global_features else AGENT
+        for path, part in self._fixed.parts.items():
+            name = path or outer
+            if isinstance(part, tuple):
+                self._varying[name], entities[name] = np.zeros((0, len(part)), np.float32), part
+            elif part or not path:
+                features = [feature for leaf in part for feature in leaf.features(leaf.key)]
+                numbers = [number for leaf in part for number in range(leaf.columns.start, leaf.columns.stop)]
+                entities[name] = tuple(features)
+                self._types[name] = _Type(1, features, np.array([numbers], np.int64).reshape(1, -1))
+        self._types.setdefault(AGENT, _Type(1, [], np.zeros((1, 0), np.int64)))
+        return entities
 
-    def _check_choices(self, action: str, space: ActionSpace, count: int, what: str, unit: str) -> None:
-        if not isinstance(space, CategoricalActionSpace):
-            raise ValueError(
-                f"{self.view.name}: the action {action!r} is not Discrete, so it cannot select or be masked"
-            )
-        if len(space.choices) != count:
-            raise ValueError(
-                f"{self.view.name}: the action {action!r} has {len(space.choices)} choices, and {what} {count} {unit}"
-            )
-
-    def _read_types(self) -> dict[str, _Type]:
-        views = dict(self.view.entities)
-        if self.view.global_features is not None:
-            views[GLOBAL_ENTITY] = self.view.global_features
+    def _read_view(self, view: View) -> None:
+        """Make the types of a view."""
+        owner: dict[int, str] = {}  # number of the row -> type that shows it
         ends: dict[str, int] = {}  # leaf -> where the type before ended
-        types = {}
+        views = dict(view.entities)
+        if view.global_features is not None:
+            views[GLOBAL_ENTITY] = view.global_features
+        for name in views:
+            self._types[name] = made = self._read_type(name, views, ends)
+            for number in sorted(made.taken):
+                if number in owner:
+                    raise ValueError(
+                        f"{self._where(name)}: column {self._names[number]} of the observation is in {owner[number]} already; "
+                        "each number can be in one entity: see start and count"
+                    )
+                owner[number] = name
+        if view.action_mask is not None:
+            self._mask = self._leaf(view.action_mask, f"{view.name}: action_mask")
+            owner |= dict.fromkeys(range(self._mask.columns.start, self._mask.columns.stop), "action_mask")
+        rest = self._rest(owner)
+        if view.actor is None:
+            if AGENT in self._types:
+                raise ValueError(
+                    f"{view.name}: entities has {AGENT!r}; name it as the actor, or call it something else"
+                )
+            self._types = {AGENT: rest, **self._types}
+        elif self._types[self.actor].count != 1 and self._num_agents is None:
+            raise ValueError(
+                f"{view.name}: the actor {self.actor} has {self._types[self.actor].count} rows; the one that acts needs a type "
+                "of its own, with count: 1"
+            )
+        elif rest.features:
+            own = self._types.get(GLOBAL_ENTITY)
+            self._types[GLOBAL_ENTITY] = rest if own is None else own.beside(rest)
+        if self._num_agents is not None and (view.select or view.action_mask):
+            raise ValueError(
+                f"{view.name}: select and action_mask are for worlds of one agent; of several, each closes choices with the "
+                "key action_mask of its observation or info"
+            )
+        actor = self._types[self.actor]
+        plain = {
+            _name(feature): actor.numbers[0, k] for k, feature in enumerate(actor.features) if k not in actor.hollow
+        }
         for name, each in views.items():
-            types[name] = self._read_type(name, each, views, ends)
-        return types
+            columns = {_name(feature): k for k, feature in enumerate(self._types[name].features)}
+            for feature in each.add_actor:
+                if feature not in plain or feature not in columns or name == self.actor:
+                    known = [] if name == self.actor else [each for each in plain if each in columns]
+                    raise ValueError(
+                        f"{self._where(name)}.add_actor names {feature!r}, which is no feature of the actor {self.actor} to be "
+                        f"added; {nearest(feature, known)}"
+                    )
+                self._types[name].added.append((columns[feature], int(plain[feature])))
 
-    def _read_type(self, name: str, view: EntityView, views: Mapping[str, EntityView], ends: dict[str, int]) -> _Type:
-        where = self._where(name)
-        parts = [
-            _Part(self._leaf(path, where), columns, view, where, len(view.features) > 1)
-            for path, columns in view.features.items()
-            if columns != ()
-        ]
-        counts = set()
-        if not parts:  # nothing is known of such entities but that they are there
-            counts.add(self._count(view, where) or 1)
+    def _read_type(self, name: str, views: Mapping[str, EntityView], ends: dict[str, int]) -> _Type:
+        view, where = views[name], self._where(name)
+        count = self._count(name, view)
+        parts = [self._part(path, columns, view, where) for path, columns in view.features.items() if columns != ()]
+        counts = set() if parts else {count or 1}  # nothing is known of such entities but that they are there
         for part in parts:
             if part.points:
                 continue
-            part.start = ends.get(part.leaf.path, 0) if view.start is None else view.start
-            count = self._count(view, where)
-            if count is None:
+            path = part.leaf.path
+            part.start = ends.get(path, 0) if view.start is None else view.start * part.scale
+            its = count
+            if its is None:
                 room = self._end_of(name, part, views) - part.start
-                if room <= 0 or room % part.step:
+                if room <= 0 or room % part.width:
                     raise ValueError(
-                        f"{where}: the {room} {part.unit}s of {part.title} from {part.start} on are no whole number of rows of "
-                        f"{part.width} features {part.names}: name other features, or say count and start"
+                        f"{where}: the {room // part.scale} {part.unit}s of {part.title} from {part.start // part.scale} on are "
+                        f"no whole number of rows of {part.width} features {part.names}: name other features, or say count and "
+                        "start"
                     )
-                count = room // part.step
-            stop = part.start + count * part.step
-            if stop > part.length:
+                its = room // part.width
+            ends[path] = stop = part.start + its * part.width
+            if stop > part.size:
                 raise ValueError(
-                    f"{where}: {count} rows of {part.width} features from {part.unit} {part.start} on end at {part.unit} "
-                    f"{stop - 1}; {part.title} has {part.length} {part.unit}s, the last is {part.length - 1}"
+                    f"{where}: {its} rows of {part.width} features from {part.unit} {part.start // part.scale} on end at "
+                    f"{part.unit} {stop // part.scale - 1}; the last of {part.title} is {part.size // part.scale - 1}"
                 )
-            counts.add(count)
-            ends[part.leaf.path] = stop
+            counts.add(its)
         if len(counts) != 1:
             told = "only pointers" if not counts else f"leaves with {sorted(counts)} rows"
             raise ValueError(f"{where}.features has {told}; its leaves must have equally many rows")
-        made = _Type.of(counts.pop(), parts, view, where)
-        for part in parts:
-            for number in part.numbers(made.count).reshape(-1).tolist():
-                if number in self._owner:
-                    raise ValueError(
-                        f"{where}: column {self.features[number]} of the observation is in {self._owner[number]} already; "
-                        "each number can be in one entity: see start and count"
-                    )
-                self._owner[number] = name
-        return made
+        return _Type.of(counts.pop(), parts, view, where)
 
     def _end_of(self, name: str, part: _Part, views: Mapping[str, EntityView]) -> int:
         """Return where the rows of a type of no given count must end, since types listed later follow it."""
-        names = list(views)
-        taken = 0
+        names, taken, path = list(views), 0, part.leaf.path
         for later in names[names.index(name) + 1 :]:
             view = views[later]
-            if view.features.get(part.leaf.path, ()) == ():
+            if view.features.get(path, ()) == ():
                 continue
             if view.start is not None:
-                return (view.start if view.start >= part.start else part.length) - taken
-            where = self._where(later)
-            count = self._count(view, where)
+                start = view.start * part.scale
+                return (start if start >= part.start else part.size) - taken
+            count = self._count(later, view)
             if count is None:
-                raise ValueError(f"{where}: neither {name} nor {later} has a count; at most one may be as many as fit")
-            step = _Part(part.leaf, view.features[part.leaf.path], view, where, len(view.features) > 1).step
-            taken += count * step
-        return part.length - taken
+                raise ValueError(
+                    f"{self._where(later)}: neither {name} nor {later} has a count; at most one may be as many as fit"
+                )
+            taken += count * self._part(path, view.features[path], view, self._where(later)).width
+        return part.size - taken
 
-    def _count(self, view: EntityView, where: str) -> int | None:
-        if view.count != "agents":
-            return view.count
-        if self._num_agents is None:
-            raise ValueError(f"{where}.count is agents; this world has one, and does not count them: give a number")
-        return self._num_agents
+    def _part(self, path: str, columns: Sequence[Column] | None, view: EntityView, where: str) -> _Part:
+        return _Part(self._leaf(path, f"{where}.features"), columns, view, where, len(view.features) > 1)
+
+    def _count(self, name: str, view: EntityView) -> int | None:
+        if view.count == "agents" and self._num_agents is None:
+            raise ValueError(
+                f"{self._where(name)}.count is agents; this world has one, and does not count them: give a number"
+            )
+        return self._num_agents if view.count == "agents" else view.count
 
     def _leaf(self, path: str, where: str) -> Leaf:
         leaves = self._fixed.leaves
-        if path in leaves:
-            return leaves[path]
-        if path == "":
+        if path not in leaves and path == "":
             raise ValueError(
-                f"{where}.features is a list of columns, and the observation has several parts: {', '.join(leaves)}; write "
+                f"{where} is a list of columns, and the observation has several parts: {', '.join(leaves)}; write "
                 f"features: {{{next(iter(leaves))}: [...]}}"
             )
-        raise ValueError(f"{where}.features names {path!r}, which the observation has not; {nearest(path, leaves)}")
+        if path not in leaves:
+            raise ValueError(f"{where} names {path!r}, which the observation has not; {nearest(path, leaves)}")
+        return leaves[path]
 
-    def _mask_leaf(self) -> Leaf | None:
-        path = self.view.action_mask
-        return None if path is None else self._leaf(path, f"{self.view.name}: action_mask")
-
-    def _rest(self) -> _Type:
+    def _rest(self, taken: Mapping[int, str]) -> _Type:
         """Return the numbers that are in no entity, as one row."""
         if self.view.ignore == "rest":
             return _Type(1, [], np.zeros((1, 0), np.int64))
-        taken = set(self._owner)
-        if self._mask is not None:
-            taken |= set(range(self._mask.columns.start, self._mask.columns.stop))
+        gone = set(taken)
         for each in self.view.ignore:
-            found = [k for k, name in enumerate(self.features) if name == each or name.startswith(f"{each}.")]
+            found = [k for k, name in enumerate(self._names) if name == each or name.startswith(f"{each}.")]
             if not found and each not in self._gone:
-                raise ValueError(f"{self.view.name}: ignore names {each!r}; {nearest(each, self.features[:40])}")
-            taken |= set(found)
-        numbers = [k for k in range(self.size) if k not in taken]
+                raise ValueError(f"{self.view.name}: ignore names {each!r}; {nearest(each, self._names[:40])}")
+            gone |= set(found)
+        numbers = [k for k in range(len(self._names)) if k not in gone]
         if len(numbers) > MOST_NUMBERS:
             raise ValueError(
                 f"{self.view.name}: {len(numbers):,} numbers are in no entity; at most {MOST_NUMBERS:,} can be features: name "
                 "them, or ignore: rest"
             )
         return _Type(1, [self._fixed.features[k] for k in numbers], np.array([numbers], np.int64).reshape(1, -1))
-
-    def _resolve_relative(self, name: str, each: _Type) -> None:
-        actor = [_name(feature) for feature in self._types[self.actor].features]
-        names = [_name(feature) for feature in each.features]
-        for feature in each.relative:
-            if feature not in actor or name == self.actor:
-                raise ValueError(
-                    f"{self._where(name)}.relative names {feature!r}, which is no feature of the actor {self.actor} to be added; "
-                    f"{nearest(feature, [] if name == self.actor else actor)}"
-                )
-            each.added.append((names.index(feature), actor.index(feature)))
 
     def _where(self, name: str) -> str:
         return f"{self.view.name}: " + ("global_features" if name == GLOBAL_ENTITY else f"entities.{name}")
@@ -383,71 +386,65 @@ class _Part:
     """The columns of a type that come from one leaf.
 
     Attributes:
-        start: first column of a flat leaf, or first row.
-        width: number of columns of a row.
-        step: how far the rows are apart: `width` columns of a flat leaf, or one row.
-        length: number of columns of a flat leaf, or rows.
+        start: the first number of the leaf, set by the reader.
+        width: how many numbers a row has.
+        size: how many numbers the leaf has.
+        scale, unit: how many numbers one `start` of a view skips, a row, or a column of a flat leaf.
         points: it holds numbers of rows instead of rows.
+        shape: of the rows in the leaf.
     """
 
     def __init__(
         self, leaf: Leaf, columns: Sequence[Column] | None, view: EntityView, where: str, several: bool
     ) -> None:
-        self.leaf, self.start, self.where = leaf, 0, where
-        shape = leaf.shape
+        self.leaf, self.start = leaf, 0
         self.title = f"the leaf {leaf.path!r}" if leaf.path else "the observation"
+        self.size = int(np.prod(leaf.shape, dtype=np.int64))
         self.points = columns is not None and len(columns) == 1 and columns[0].kind == "pointer"
         if columns is not None and not self.points and any(column.kind == "pointer" for column in columns):
             raise ValueError(
                 f"{where}.features: a pointer must be the only column of its leaf, and stands beside others"
             )
-        self.is_flat = len(shape) <= 1
-        by_cell = bool(view.index) and len(view.index) == len(shape) > 1
-        self.leading = len(shape) if by_cell or self.is_flat else len(shape) - 1
-        self.rows_shape = shape if by_cell else shape[:-1]
-        if self.is_flat:
-            self.length = int(np.prod(shape, dtype=np.int64))
-            if columns is None:
-                self.width = self.length // view.count if isinstance(view.count, int) else 1
-            else:
-                self.width = len(columns)
-            self.step, self.unit = self.width, "column"
+        if len(leaf.shape) > 1:
+            by_cell = len(view.index) == len(leaf.shape)
+            self.shape: tuple[int, ...] = leaf.shape if by_cell else leaf.shape[:-1]
+            self.width = 1 if by_cell else leaf.shape[-1]
+            self.scale, self.unit = self.width, "row"
         else:
-            self.length = int(np.prod(self.rows_shape, dtype=np.int64))
-            self.width, self.step, self.unit = 1 if by_cell else shape[-1], 1, "row"
+            self.width = (
+                (self.size // view.count if isinstance(view.count, int) else 1) if columns is None else len(columns)
+            )
+            self.shape, self.scale, self.unit = (), 1, "column"
         if columns is None:
             columns = [Column(join(leaf.path if several else "", str(k))) for k in range(self.width)]
-        self.columns = columns
-        self.names = [column.name for column in columns]
+        self.columns, self.names = columns, [column.name for column in columns]
         if not self.points and (len(columns) != self.width or not self.width):
             raise ValueError(
-                f"{where}.features has {len(columns)} names {self.names}, and a row of {self.title} {shape} has {self.width} "
-                "columns: name each of them, null for those that are left out"
+                f"{where}.features has {len(columns)} names {self.names}, and a row of {self.title} {leaf.shape} has "
+                f"{self.width} columns: name each of them, null for those that are left out"
             )
 
     def numbers(self, count: int) -> NDArray[np.int64]:
-        """Return (count, width) the numbers of a flat observation in these rows; (1, L) of a pointer."""
-        first = self.leaf.columns.start
-        if self.points:
-            return np.arange(first, self.leaf.columns.stop)[None]
-        begin = first + self.start * (1 if self.is_flat else self.width)
-        return begin + np.arange(count * self.width).reshape(count, self.width)
+        """Return (count, width) the numbers of the observation's row in these rows; (1, L) of a pointer."""
+        columns = np.arange(self.leaf.columns.start, self.leaf.columns.stop)
+        return columns[None] if self.points else columns[self.start :][: count * self.width].reshape(count, self.width)
 
 
 @dataclass
 class _Type:
-    """How the rows of a type are gathered from flat observations.
+    """How the rows of a type are gathered from observations (n, R).
 
     Attributes:
         count: I.
         features: F of them.
-        numbers: (I, F) the number of a flat observation in each place.
+        numbers: (I, F) the number of an observation in each place.
         shift: (F,) subtracted from it; None: nothing is.
         fixed: feature -> (I,) its values, which are the same in every observation.
         pointers: feature -> the leaf that names rows.
         presence: (I,) numbers of which each must not be 0.
         absent: (I,) numbers, and the value that all of these have where a row is no entity.
-        relative: features to which those of the actor are added; `added` has the columns.
+        taken: all numbers of its rows and pointers.
+        added: feature, and the number of the observation that is added to it.
     """
 
     count: int
@@ -458,20 +455,27 @@ class _Type:
     pointers: dict[int, Leaf] = field(default_factory=dict)
     presence: NDArray[np.int64] | None = None
     absent: list[tuple[NDArray[np.int64], float]] = field(default_factory=list)
-    relative: tuple[str, ...] = ()
+    taken: set[int] = field(default_factory=set)
     added: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        flat = self.numbers.reshape(-1)
+        is_slice = len(flat) > 0 and bool((np.diff(flat) == 1).all()) and not (self.hollow or self.shift is not None)
+        # Consecutive numbers are a slice, which is faster than an index.
+        self._slice = slice(int(flat[0]), int(flat[-1]) + 1) if is_slice else None
 
     @classmethod
     def of(cls, count: int, parts: Sequence[_Part], view: EntityView, where: str) -> _Type:
-        made = cls(count, [], np.zeros((count, 0), np.int64), relative=view.relative)
-        columns: list[NDArray[np.int64]] = []
+        """Make a type of `count` rows; raises ValueError for a name that is no column."""
+        features: list[Feature] = []
+        numbers: list[NDArray[np.int64]] = []
         shifts: list[float] = []
-        absent = dict(view.absent)
+        fixed, pointers, presence, absent, taken = {}, {}, None, [], set[int]()
         if view.index:
             main = next(part for part in parts if not part.points)
             places = (
-                np.unravel_index(main.start + np.arange(count), main.rows_shape)
-                if main.leading > 1
+                np.unravel_index(main.start // main.width + np.arange(count), main.shape)
+                if main.shape
                 else [np.arange(count)]
             )
             if len(view.index) != len(places):
@@ -480,49 +484,61 @@ class _Type:
                     f"{len(places)} numbers"
                 )
             for name, values in zip(view.index, places, strict=True):
-                made.fixed[len(made.features)] = values.astype(np.float32)
-                made.features.append(name)
-                columns.append(np.zeros(count, np.int64))
+                fixed[len(features)] = values.astype(np.float32)
+                features.append(name)
+                numbers.append(np.zeros(count, np.int64))
                 shifts.append(0.0)
+        left = dict(view.absent)
         for part in parts:
-            numbers = part.numbers(count)
+            of_part = part.numbers(count)
+            taken |= set(of_part.reshape(-1).tolist())
             for k, column in enumerate(part.columns):
-                its = np.zeros(count, np.int64) if part.points else numbers[:, k]
-                if column.name is not None and column.name == view.presence:
-                    made.presence = its
-                    continue
-                if column.name in absent:
-                    made.absent.append((its, float(absent.pop(column.name))))
+                its = np.zeros(count, np.int64) if part.points else of_part[:, k]
                 if column.name is None:
                     continue
+                if column.name == view.presence:
+                    presence = its
+                    continue
+                if column.name in left:
+                    absent.append((its, float(left.pop(column.name))))
+                feature, shift = _feature(column, part.leaf, its - part.leaf.columns.start)
                 if part.points:
-                    made.pointers[len(made.features)] = part.leaf
-                    made.features.append(column.name if part.leaf.shape else Flag(column.name))
-                    shifts.append(0.0)
-                else:
-                    feature, shift = _feature(column, part.leaf, its - part.leaf.columns.start)
-                    made.features.append(feature)
-                    shifts.append(shift)
-                columns.append(its)
-        names = [_name(feature) for feature in made.features]
-        for what, wanted in (("absent", absent), ("relative", view.relative)):
+                    pointers[len(features)] = part.leaf
+                features.append(feature)
+                numbers.append(its)
+                shifts.append(shift)
+        names = [_name(feature) for feature in features]
+        hidden = [] if presence is not None or view.presence is None else [view.presence]
+        for what, wanted in (("absent", left), ("add_actor", view.add_actor), ("presence", hidden)):
             for name in wanted:
-                if name not in names:
+                if name not in names or what == "presence":
                     raise ValueError(f"{where}.{what} names {name!r}, which is no column; {nearest(name, names)}")
-        if view.presence is not None and made.presence is None:
-            raise ValueError(
-                f"{where}.presence names {view.presence!r}, which is no column; {nearest(view.presence, names)}"
-            )
-        if columns:
-            made.numbers = np.stack(columns, axis=1)
-        if any(shifts):
-            made.shift = np.array(shifts, np.float32)
-        return made
+        return cls(
+            count,
+            features,
+            np.stack(numbers, axis=1) if numbers else np.zeros((count, 0), np.int64),
+            np.array(shifts, np.float32) if any(shifts) else None,
+            fixed,
+            pointers,
+            presence,
+            absent,
+            taken,
+        )
+
+    def beside(self, rest: _Type) -> _Type:
+        """Return one row with the features of both; those of `rest` are plain."""
+        shift = None if self.shift is None else np.append(self.shift, np.zeros(len(rest.features), np.float32))
+        numbers = np.concatenate([self.numbers, rest.numbers], axis=1)
+        return _Type(1, self.features + rest.features, numbers, shift, self.fixed, self.pointers, taken=self.taken)
+
+    @property
+    def hollow(self) -> set[int]:
+        """Features that are no numbers of the observation."""
+        return {*self.fixed, *self.pointers}
 
     def read(self) -> set[int]:
-        """Return the numbers of a flat observation that are read."""
-        hollow = {*self.fixed, *self.pointers}
-        plain = [column for column in range(self.numbers.shape[1]) if column not in hollow]
+        """Return the numbers of an observation that are read."""
+        plain = [column for column in range(self.numbers.shape[1]) if column not in self.hollow]
         read = set(self.numbers[:, plain].reshape(-1).tolist())
         for leaf in self.pointers.values():
             read |= set(range(leaf.columns.start, leaf.columns.stop))
@@ -531,40 +547,35 @@ class _Type:
         return read
 
     def gathered(self, rows: Numbers) -> Numbers:
-        """Return (n, I, F) features."""
-        values = rows[:, self.numbers]
+        """Return (n, I, F) features of observations (n, R)."""
+        if self._slice is not None:
+            values = rows[:, self._slice].reshape(len(rows), *self.numbers.shape)
+            values = values.copy() if self.added else values
+        else:
+            values = rows[:, self.numbers]
         if self.shift is not None:
             values -= self.shift
         for column, fixed in self.fixed.items():
             values[:, :, column] = fixed
         for column, leaf in self.pointers.items():
-            values[:, :, column] = _places(rows[:, leaf.columns] + leaf.firsts, self.count, is_list=bool(leaf.shape))
+            named = rows[:, leaf.columns] + leaf.firsts
+            hits = named[:, None, :] == np.arange(self.count)[None, :, None]  # (n, I, L)
+            # Whether the only number names the row, or its place among the numbers, -1 where it is not there.
+            values[:, :, column] = np.where(hits.any(axis=2), hits.argmax(axis=2), -1) if leaf.shape else hits[:, :, 0]
+        for column, number in self.added:
+            values[:, :, column] += rows[:, number, None]
         return values
 
-    def made_absolute(self, values: Numbers, actor: Numbers) -> Numbers:
-        """Add the features (n, 1, F) of the actor to those of `values` that are relative to it, in place."""
-        for column, of_actor in self.added:
-            values[:, :, column] += actor[:, :1, of_actor]
-        return values
-
-    def presence_of(self, rows: Numbers) -> NDArray[np.bool_] | None:
-        """Return (n, I) false where a row is no entity; None: all rows are."""
-        present: NDArray[np.bool_] | None = None
-        if self.presence is not None:
-            present = rows[:, self.presence] != 0
+    def seen(self, rows: Numbers) -> Seen:
+        """Return the entities of observations (n, R)."""
+        values = self.gathered(rows)
+        if self.presence is None and not self.absent:
+            values = values.reshape(len(rows) * self.count, self.numbers.shape[1])
+            return Seen(values, np.full(len(rows), self.count, np.int64))
+        present = np.ones((len(rows), self.count), np.bool_) if self.presence is None else rows[:, self.presence] != 0
         if self.absent:
-            here = np.zeros((len(rows), self.count), np.bool_)
-            for numbers, value in self.absent:
-                here |= rows[:, numbers] != value
-            present = here if present is None else present & here
-        return present
-
-
-def _places(named: NDArray[Any], count: int, *, is_list: bool) -> Numbers:
-    """Return (n, count) whether each row is named by (n, 1), or its place among (n, L), -1 where it is not there."""
-    hits = named[:, None, :] == np.arange(count)[None, :, None]  # (n, count, L)
-    places: NDArray[Any] = np.where(hits.any(axis=2), hits.argmax(axis=2), -1) if is_list else hits[:, :, 0]
-    return places.astype(np.float32)
+            present &= np.any([rows[:, numbers] != value for numbers, value in self.absent], axis=0)
+        return Seen(values[present], present.sum(axis=1), present)
 
 
 def _feature(column: Column, leaf: Leaf, numbers: NDArray[np.int64]) -> tuple[Feature, float]:
@@ -572,25 +583,16 @@ def _feature(column: Column, leaf: Leaf, numbers: NDArray[np.int64]) -> tuple[Fe
     assert column.name is not None
     if column.kind == "angle":
         return Angle(column.name), 0.0
-    if column.kind == "flag":
+    if column.kind == "flag" or (column.kind == "pointer" and not leaf.shape):
         return Flag(column.name), 0.0
     if column.kind == "category":
         return Category(column.name, column.num), float(column.first - leaf.firsts[numbers[0]])
-    assert column.kind == "as declared"
-    declared = [leaf.features[number] for number in numbers.tolist()]
-    if all(isinstance(each, Flag) for each in declared):
+    declared = leaf.features("")
+    its = [] if column.kind == "pointer" else [declared[number] for number in numbers.tolist()]
+    if its and all(isinstance(each, Flag) for each in its):
         return Flag(column.name), 0.0
-    nums = [each.num for each in declared if isinstance(each, Category)]
+    nums = [each.num for each in its if isinstance(each, Category)]
     return (Category(column.name, max(nums)) if nums else column.name), 0.0
-
-
-def _side_by_side(one: _Type, other: _Type) -> _Type:
-    """Return one row with the features of both; `other` is plain."""
-    shift = None
-    if one.shift is not None:
-        shift = np.concatenate([one.shift, np.zeros(len(other.features), np.float32)])
-    numbers = np.concatenate([one.numbers, other.numbers], axis=1)
-    return _Type(1, one.features + other.features, numbers, shift, one.fixed, one.pointers, relative=one.relative)
 
 
 def _name(feature: Feature) -> str:
@@ -602,11 +604,7 @@ def _without_ignored(space: Any, view: View) -> tuple[frozenset[Any], Any]:
     if kind_of(space) != "Dict":
         return frozenset(), space
     members = dict(members_of(space))
-    everywhere = [] if view.global_features is None else [view.global_features]
-    read = {path.partition(".")[0] for each in (*view.entities.values(), *everywhere) for path in each.features}
-    if view.action_mask is not None:
-        read.add(view.action_mask.partition(".")[0])
+    read = {path.partition(".")[0] for path in view.paths()}
     gone = frozenset(key for key in members if (view.ignore == "rest" and key not in read) or str(key) in view.ignore)
-    return gone, PlainSpace(
-        "Dict", spaces={key: each for key, each in members.items() if key not in gone}
-    ) if gone else space
+    rest = PlainSpace("Dict", spaces={key: each for key, each in members.items() if key not in gone})
+    return gone, rest if gone else space

@@ -11,7 +11,7 @@ This module knows no spaces: `entity_gym.bridges.views.reading` checks a view ag
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,7 +52,8 @@ class EntityView:
         index: names of features that number the rows, from 0: one name, or one for each dimension of a Box of cells.
         presence: name of a column: rows in which it is 0 are no entities. It is not a feature.
         absent: column -> value: rows in which all of these have this value are no entities.
-        relative: features that are relative to the actor's of the same names, which are added to them.
+        add_actor: features to which the actor's of the same names are added: offsets from the actor become places.
+        per_agent: in worlds of several agents, each agent's observation shows entities of its own; otherwise one agent's has all.
     """
 
     features: Mapping[str, tuple[Column, ...] | None]
@@ -61,7 +62,8 @@ class EntityView:
     index: tuple[str, ...] = ()
     presence: str | None = None
     absent: Mapping[str, float] = field(default_factory=dict)
-    relative: tuple[str, ...] = ()
+    add_actor: tuple[str, ...] = ()
+    per_agent: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,10 @@ class View:
     action_mask: str | None = None
     ignore: tuple[str, ...] | Literal["rest"] = ()
 
-    def names(self, path: str) -> bool:
-        """Return whether the view reads or ignores this leaf."""
-        views = [*self.entities.values(), *([self.global_features] if self.global_features is not None else [])]
-        return path == self.action_mask or path in self.ignore or any(path in each.features for each in views)
+    def paths(self) -> set[str]:
+        """Return the paths of the leaves that the view reads."""
+        views = [*self.entities.values(), *([] if self.global_features is None else [self.global_features])]
+        return {path for each in views for path in each.features} | ({self.action_mask} if self.action_mask else set())
 
 
 def included_views() -> list[str]:
@@ -186,7 +188,12 @@ def _entity(given: Any, where: str) -> EntityView:
     given = {} if given is None else given
     if not isinstance(given, Mapping):
         raise ValueError(f"{where} is {given!r:.80}; expected a mapping, such as {{count: 3, features: [x, y]}}")
-    _check_keys(given, ("features", "start", "count", "index", "presence", "absent", "relative"), where)
+    if "relative" in given:
+        raise ValueError(
+            f"{where} has no 'relative'; it is called add_actor, since it adds the actor's features of the same names: that "
+            "turns offsets from the actor into places, and doubles what are places already"
+        )
+    _check_keys(given, [each.name for each in fields(EntityView)], where)
     features = given.get("features")
     leaves = features if isinstance(features, Mapping) else {"": features}
     columns = {
@@ -195,28 +202,26 @@ def _entity(given: Any, where: str) -> EntityView:
         else tuple(_column(item, f"{where}.features") for item in _list(items, f"{where}.features", "names"))
         for path, items in leaves.items()
     }
-    start, count = given.get("start"), given.get("count")
+    start, count, own = given.get("start"), given.get("count"), given.get("per_agent", False)
     if start is not None and (isinstance(start, bool) or not isinstance(start, int) or start < 0):
         raise ValueError(f"{where}.start is {start!r}; expected the number of a column or row, from 0")
     if count not in (None, "agents") and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise ValueError(f"{where}.count is {count!r}; expected a whole number from 1, or agents")
+    if not isinstance(own, bool):
+        raise ValueError(f"{where}.per_agent is {own!r}; expected true or false")
     index = given.get("index", ())
     index = tuple(_list([index] if isinstance(index, str) else index, f"{where}.index", "names"))
-    relative = tuple(_list(given.get("relative", ()), f"{where}.relative", "names of features"))
+    added = tuple(_list(given.get("add_actor", ()), f"{where}.add_actor", "names of features"))
     absent = given.get("absent") or {}
     if not isinstance(absent, Mapping) or not all(isinstance(value, int | float) for value in absent.values()):
         raise ValueError(f"{where}.absent is {absent!r:.80}; expected columns with numbers, such as {{level: 0}}")
-    view = EntityView(columns, start, count, index, given.get("presence"), dict(absent), relative)
+    presence = given.get("presence")
     named = [column.name for items in columns.values() for column in items or () if column.name is not None]
-    for what, names in (
-        ("presence", [view.presence] if view.presence else []),
-        ("absent", absent),
-        ("relative", relative),
-    ):
+    for what, names in (("presence", [presence] if presence else []), ("absent", absent), ("add_actor", added)):
         for name in names:
             if name not in named and None not in columns.values():
                 raise ValueError(f"{where}.{what} names {name!r}, which is no column; {nearest(name, named)}")
-    return view
+    return EntityView(columns, start, count, index, presence, dict(absent), added, own)
 
 
 def _column(given: Any, where: str) -> Column:

@@ -1,10 +1,10 @@
-"""Messages between two processes: a small pickle and NumPy arrays, copied through memory that both processes map.
+"""Messages between two processes: a pickle and the contents of its arrays, copied through memory that both processes map.
 
 The shared memory is an open file without a name: it is freed when both processes have ended, however they end, and the size
 of /dev/shm, small in many containers, does not limit it. A socket carries only two numbers for each message.
 
-Messages take turns, so each lies at the beginning of the memory of its direction: first the pickle, which also tells the types
-and shapes of the arrays, then the contents of each array at a multiple of 64.
+Messages take turns, so each lies at the beginning of the memory of its direction: first the pickle, with the
+sizes of the arrays, then the contents of each array at a multiple of 64.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ import socket
 import struct
 import tempfile
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from entity_gym.pools.processes.pickling import Buffers
 
 ALIGNMENT = 64  # bytes: a cache line, and enough for every dtype
 MIN_BYTES = 1 << 16  # of an arena
 GROWTH = 1.5  # room beyond what is needed now, so that sizes which creep upwards make an arena grow seldom
 HEADER = struct.Struct("<2q")  # bytes of the message, and of its pickle
-
-Array = NDArray[Any]
 
 
 def create_arena() -> int:
@@ -45,32 +43,33 @@ class Arena:
         self._fd = fd
         self._memory: mmap.mmap | None = None
 
-    def put(self, pickled: bytes, arrays: Sequence[Array]) -> tuple[int, int]:
-        """Copy a pickled value and arrays of numbers over the last message; returns the two numbers of `HEADER`."""
-        header = pickle.dumps((pickled, [(array.dtype.str, array.shape) for array in arrays]), protocol=5)
+    def put(self, pickled: bytes, buffers: Buffers) -> tuple[int, int]:
+        """Copy a pickle and the contents of its arrays over the last message; returns the two numbers of `HEADER`."""
+        contents = [buffer.raw() for buffer in buffers]
+        header = pickle.dumps((pickled, [content.nbytes for content in contents]), protocol=5)
         start = _aligned(len(header))
-        num_bytes = start + sum(_aligned(array.nbytes) for array in arrays)
+        num_bytes = start + sum(_aligned(content.nbytes) for content in contents)
         if self._memory is None or len(self._memory) < num_bytes:
             size = max(MIN_BYTES, int(num_bytes * GROWTH))
             os.ftruncate(self._fd, size)
             self._memory = mmap.mmap(self._fd, size)
         self._memory[: len(header)] = header
-        for array in arrays:
-            np.ndarray(array.shape, array.dtype, self._memory, start)[...] = array
-            start += _aligned(array.nbytes)
+        for content in contents:
+            self._memory[start : start + content.nbytes] = content
+            start += _aligned(content.nbytes)
         return num_bytes, len(header)
 
-    def get(self, num_bytes: int, pickle_bytes: int) -> tuple[bytes, list[Array]]:
-        """Return the pickled value, and copies of the arrays, which share one allocation."""
+    def get(self, num_bytes: int, pickle_bytes: int) -> tuple[bytes, list[memoryview]]:
+        """Return the pickle, and copies of the arrays' contents, which share one allocation."""
         if self._memory is None or len(self._memory) < num_bytes:
             self._memory = mmap.mmap(self._fd, os.fstat(self._fd).st_size)
         copied = np.frombuffer(self._memory, np.uint8, num_bytes).copy().data
-        pickled, layout = pickle.loads(copied[:pickle_bytes])
-        start, arrays = _aligned(pickle_bytes), []
-        for dtype, shape in layout:
-            arrays.append(np.ndarray(shape, dtype, copied, start))
-            start += _aligned(arrays[-1].nbytes)
-        return pickled, arrays
+        pickled, sizes = pickle.loads(copied[:pickle_bytes])
+        start, contents = _aligned(pickle_bytes), []
+        for size in sizes:
+            contents.append(copied[start : start + size])
+            start += _aligned(size)
+        return pickled, contents
 
     def close(self) -> None:
         """Unmap the memory. May be called twice."""
@@ -94,16 +93,16 @@ class Channel:
         self.connection = connection
         self._written, self._read = Arena(write_to), Arena(read_from)
 
-    def send(self, pickled: bytes, arrays: Sequence[Array] = ()) -> None:
-        """Send a pickled value and arrays.
+    def send(self, pickled: bytes, buffers: Buffers | None = None) -> None:
+        """Send a pickle and the contents of its arrays.
 
         Raises:
             OSError: if the other end is closed.
         """
-        self.connection.sendall(HEADER.pack(*self._written.put(pickled, arrays)))
+        self.connection.sendall(HEADER.pack(*self._written.put(pickled, buffers or [])))
 
-    def receive(self) -> tuple[bytes, list[Array]]:
-        """Wait for the next message, and return the pickled value and the arrays that were sent.
+    def receive(self) -> tuple[bytes, Sequence[memoryview]]:
+        """Wait for the next message, and return the pickle and the contents of its arrays.
 
         Raises:
             EOFError, OSError: if the other end is closed and no message is left.

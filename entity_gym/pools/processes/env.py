@@ -123,15 +123,13 @@ class ProcessSlots(EnvSlots):
         super().check(actions, ids, shown)
 
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
-        requests, beside = {}, {}
+        requests = {}
         for w, rows in self._divided(ids[lo:hi]):
             first, last = lo + rows[0], lo + rows[-1]
             together = last - first + 1 == len(rows)  # as in a step of everyone
             mine = columns.part(actions, first, last + 1) if together else columns.gather(actions, lo + rows)
-            arrays = columns.flatten(mine)
-            requests[w] = ("step", tuple(arrays))
-            beside[w] = [ids[lo + rows] - self._slices[w].start, *arrays.values()]
-        self._record(self._ask(requests, beside))
+            requests[w] = ("step", mine, ids[lo + rows] - self._slices[w].start)
+        self._record(self._ask(requests))
 
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
         rows_of: dict[int, tuple[VecObs, list[int]]] = {}  # of each batch by its identity
@@ -214,9 +212,7 @@ class ProcessSlots(EnvSlots):
         """Call a method in every process, and return the results."""
         return self._ask(dict.fromkeys(range(len(self._slices)), (name, *arguments)))
 
-    def _ask(
-        self, requests: Mapping[int, tuple[Any, ...]], arrays: Mapping[int, Sequence[NDArray[Any]]] | None = None
-    ) -> dict[int, Any]:
+    def _ask(self, requests: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
         """Send each process its request, a name and arguments, and return the answers.
 
         Raises:
@@ -229,7 +225,7 @@ class ProcessSlots(EnvSlots):
             for w in sorted(requests):  # the order in which all threads take them
                 stack.enter_context(self._workers[w].lock)
             for w, request in requests.items():
-                self._workers[w].ask(*request, arrays=arrays[w] if arrays else ())
+                self._workers[w].ask(*request)
             for w in requests:
                 try:
                     answers[w] = self._workers[w].answer()
@@ -248,8 +244,12 @@ class ProcessSlots(EnvSlots):
             worker.check_alive()
 
     def _record(self, answers: Mapping[int, VecObs]) -> None:
-        """Remember what environments show."""
-        for obs in answers.values():
+        """Remember what environments show, after numbering them as in the whole pool."""
+        for w, obs in answers.items():
+            start = self._slices[w].start
+            for part in (obs, obs.final) if obs.final is not None else (obs,):
+                part.env_id = part.env_id + start
+                part.end_of_episode_info = {i + start: info for i, info in part.end_of_episode_info.items()}
             for row, i in enumerate(obs.env_id.tolist()):
                 self._rows[i] = obs, row
 
@@ -303,16 +303,6 @@ class ProcessVecEnv(SlotVecEnv):
         slots = ProcessSlots(env, num_envs, SlotOptions(**options), num_processes=self.num_processes)
         # The calling thread asks all processes for a step together; submitted steps have a thread for each process.
         super().__init__(slots, Workers(num_shares=self.num_processes), batch_size=batch_size, seed=seed)
-        self._close_with(slots)
-
-    def _close_with(self, slots: EnvSlots) -> None:
-        """Also close the slots when this pool is collected as garbage, even with steps under way."""
-        self._closing = weakref.finalize(self, slots.close)
-
-    def clone(self) -> Self:
-        twin = super().clone()
-        twin._close_with(twin.slots)
-        return twin
 
     def close(self) -> None:
         self.slots.close()  # threads that wait for a process come back

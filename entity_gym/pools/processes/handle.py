@@ -6,15 +6,13 @@ import contextlib
 import copy
 import os
 import pickle
-import select
+import socket
 import threading
-from collections.abc import Sequence
 from typing import Any
 
-from entity_gym.pools.processes.arena import Array, Channel, create_arena
+from entity_gym.pools.processes.arena import Channel, create_arena
 from entity_gym.pools.processes.interpreter import describe_end, start_interpreter, wait_until_ended
-from entity_gym.pools.processes.pickling import pickled_for_worker
-from entity_gym.pools.processes.worker import unpack_frames
+from entity_gym.pools.processes.pickling import Buffers, pickled_for_worker
 
 CHECK_INTERVAL = 1.0  # seconds between looks at whether a silent worker is alive
 CLOSE_GRACE = 3.0  # seconds that workers have to close their environments before they are terminated
@@ -70,29 +68,26 @@ class WorkerProcess:
             os.close(our_arena)
             raise
         self.channel = Channel(connection, our_arena, its_arena)
-        self._poll = select.poll()
-        self._poll.register(connection, select.POLLIN)
+        connection.settimeout(CHECK_INTERVAL)
 
     def __str__(self) -> str:
         first, last = self.first_env + self.env_id[0], self.first_env + self.env_id[-1]
         which = f"environment {first}" if first == last else f"environments {first} to {last}"
         return f"worker {self.index} ({which}, process {self.process.pid})"
 
-    def ask(self, name: str, *arguments: Any, arrays: Sequence[Array] = ()) -> None:
+    def ask(self, name: str, *arguments: Any) -> None:
         """Request a method of `Worker` or of its slots. A worker that is gone is reported by `answer`.
-
-        Args:
-            name: of the method.
-            arguments: of the method.
-            arrays: more arguments, which travel faster.
 
         Raises:
             ValueError: if an argument cannot be pickled.
             RuntimeError: if Ctrl-C interrupted an earlier call while it read an answer.
         """
         value = name, *arguments
-        # The arguments of a step are plain, so the faster pickler will do.
-        pickled = pickle.dumps(value) if name == "step" else pickled_for_worker(value)
+        buffers: Buffers = []
+        if name == "step":  # its arguments are plain, so the faster pickler will do
+            pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        else:
+            pickled = pickled_for_worker(value, buffers)
         if self._is_reading:
             raise RuntimeError("the pool was interrupted in the middle of a message: close it and make a new one")
         if self.is_busy:  # Ctrl-C came before the last answer
@@ -100,7 +95,7 @@ class WorkerProcess:
                 self.answer()
         self.is_busy = True
         with contextlib.suppress(OSError):  # the worker is gone; `answer` reports it
-            self.channel.send(pickled, arrays)
+            self.channel.send(pickled, buffers)
 
     def answer(self) -> Any:
         """Wait for the answer to the request.
@@ -110,27 +105,30 @@ class WorkerProcess:
             Exception: what was raised there.
         """
         try:
-            # A dead worker hangs up, unless a process that it started keeps the connection open.
-            while not self._poll.poll(CHECK_INTERVAL * 1000):
+            while not self._has_answered():  # a dead worker hangs up, unless a process that it started keeps the socket
                 if self.process.poll() is not None:
                     raise EOFError
             self._is_reading = True  # until the whole message is read
-            pickled, arrays = self.channel.receive()
+            pickled, contents = self.channel.receive()
         except (EOFError, OSError) as error:
             self._is_reading = False
             raise self._death() from error
         self.is_busy = self._is_reading = False
         try:
-            kind, *content = pickle.loads(pickled)
+            is_result, value = pickle.loads(pickled, buffers=contents)
         except Exception as error:  # a module is missing here, for example; later answers are not affected
             error.add_note(f"raised while reading an answer of {self}")
             raise
-        if kind == "error":
-            raise content[0].exception(str(self))
-        if kind == "result":
-            return content[0]
-        paths, reports = content
-        return unpack_frames(paths, reports, arrays, self.env_id.start)
+        if not is_result:
+            raise value.exception(str(self))
+        return value
+
+    def _has_answered(self) -> bool:
+        try:
+            self.channel.connection.recv(1, socket.MSG_PEEK)
+        except TimeoutError:
+            return False
+        return True
 
     def check_alive(self) -> None:
         """Raise WorkerDied if the process has ended."""

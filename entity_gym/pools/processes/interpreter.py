@@ -27,7 +27,7 @@ LOOK = 0.5  # seconds between looks for a hang-up, where the system does not rep
 DEATH_GRACE = 3.0  # seconds that a process has to end once it has hung up, for example to write a core dump
 
 # Ctrl-C reaches the whole process group, and the parent alone decides what it means. It is blocked until it is ignored; Windows
-# cannot block it. Windows inherits handles, too: that of a socket stays as it is, and files get a descriptor again.
+# cannot block it. Windows inherits handles: that of a socket stays as it is, and files get a descriptor again.
 PROGRAM = """\
 import importlib, json, os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)

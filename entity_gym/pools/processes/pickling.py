@@ -1,76 +1,60 @@
-"""Pickles for other processes: environment factories, settings and exceptions.
+"""Pickles for other processes: environments, settings and exceptions.
 
 A worker does not run the user's script, so classes and functions of the script itself (module `__main__`) must travel by
-value. Pickle cannot do that; cloudpickle can, and lambdas and local functions as well. It is used where it is installed.
+value. Pickle cannot do that; cloudpickle can, and lambdas and local functions as well.
 """
 
 from __future__ import annotations
 
-import functools
-import io
 import pickle
 import traceback
-from types import FunctionType
 from typing import Any, NamedTuple
+
+import cloudpickle
 
 # Pickle raises any of these for an object that it cannot take, depending on the object and the version of Python.
 _CANNOT = (pickle.PicklingError, AttributeError, TypeError)
 
+#: The memory of arrays, which travels beside the pickle.
+Buffers = list[pickle.PickleBuffer]
 
-def pickled_for_worker(value: Any) -> bytes:
+
+def pickled_for_worker(value: Any, buffers: Buffers | None = None) -> bytes:
     """Pickle a user's object for a process that has not run the user's script.
+
+    Args:
+        value: the object.
+        buffers: gets the contents of its arrays; None: they are in the pickle.
 
     Raises:
         ValueError: if it cannot be pickled; names the object.
     """
     try:
-        return _pickled_by_value(value)
+        return _pickled(cloudpickle.dumps, value, buffers)
     except _CANNOT as error:
-        hint = "" if _by_value() else "; move it into a module of its own, or install cloudpickle"
-        raise ValueError(f"{value!r:.200} cannot be sent to a worker process: {error}{hint}") from error
+        raise ValueError(f"{value!r:.200} cannot be sent to a worker process: {error}") from error
 
 
-def pickled_for_parent(value: Any, name: str = "the result") -> bytes:
-    """Pickle an object that an environment returned: by reference, and by value where that fails and cloudpickle is there.
+def pickled_for_parent(value: Any, buffers: Buffers | None = None, name: str = "the result") -> bytes:
+    """Pickle an object that an environment returned: by reference, and by value where that fails.
 
-    Whatever is raised gets a note with `name`, that of the object.
+    Whatever is raised gets a note with `name`, that of the object. `buffers` are as in `pickled_for_worker`.
     """
     try:
         try:
-            return pickle.dumps(value, protocol=5)
+            return _pickled(pickle.dumps, value, buffers)
         except _CANNOT:
-            if not _by_value():
-                raise
-            return _pickled_by_value(value)
+            return _pickled(cloudpickle.dumps, value, buffers)
     except Exception as error:
         error.add_note(f"raised while sending {name} to the main process")
         raise
 
 
-def _pickled_by_value(value: Any) -> bytes:
-    file = io.BytesIO()
-    (_by_value() or _NothingOfTheScript)(file, protocol=5).dump(value)
-    return file.getvalue()
-
-
-class _NothingOfTheScript(pickle.Pickler):
-    """Refuses classes and functions that would be looked up in the worker's `__main__`, which does not have them."""
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
-            raise pickle.PicklingError(f"{value.__qualname__} is defined in the script itself (__main__)")
-        return NotImplemented
-
-
-@functools.cache
-def _by_value() -> type[pickle.Pickler] | None:
-    """Return cloudpickle's pickler, or None where cloudpickle is not installed."""
-    try:
-        import cloudpickle  # type: ignore[import-untyped, unused-ignore]
-    except ImportError:
-        return None
-    pickler: type[pickle.Pickler] = cloudpickle.Pickler
-    return pickler
+def _pickled(dumps: Any, value: Any, buffers: Buffers | None) -> bytes:
+    if buffers is not None:
+        buffers.clear()
+    pickled: bytes = dumps(value, protocol=5, buffer_callback=None if buffers is None else buffers.append)
+    return pickled
 
 
 class ErrorReport(NamedTuple):

@@ -159,7 +159,7 @@ class Acted(NamedTuple):
     """Actions in B frames; see `ActResult`."""
 
     actions: dict[str, RaggedTensor]
-    log_probs: dict[str, Tensor]
+    log_probs: dict[str, RaggedTensor]
     values: Tensor
 
 
@@ -490,8 +490,8 @@ class Program:
         for name, plan in self._actions.items():
             actors = obs.action_masks[name].actors
             size, dtype = (1, torch.int64) if plan.discrete else (plan.choices, torch.float32)
-            actions[name] = RaggedTensor(torch.empty(len(actors.values), size, dtype=dtype), actors.offsets)
-            log_probs[name] = torch.empty(len(actors.values))
+            actions[name] = actors._replace(values=torch.empty(len(actors.values), size, dtype=dtype))
+            log_probs[name] = actors._replace(values=torch.empty(len(actors.values)))
         if keys is None:
             choice: Any = (tables.GREEDY, 0)
         else:
@@ -502,13 +502,14 @@ class Program:
         return Acted(actions, log_probs, self._run(obs, actions, log_probs, tables.Choice(*choice)))
 
     @torch.no_grad()
-    def evaluate(self, obs: ObsBatch, actions: Mapping[str, RaggedTensor]) -> tuple[dict[str, Tensor], Tensor]:
+    def evaluate(self, obs: ObsBatch, actions: Mapping[str, RaggedTensor]) -> tuple[dict[str, RaggedTensor], Tensor]:
         """Log-probs of given actions, and values (B,); no gradients.
 
         Raises:
             ValueError: the batch does not fit the network.
         """
-        log_probs = {name: torch.zeros(len(actions[name].values)) for name in self._actions}
+        actors = {name: obs.action_masks[name].actors for name in self._actions}
+        log_probs = {name: each._replace(values=torch.zeros(len(each.values))) for name, each in actors.items()}
         choice: Any = (tables.GIVEN, 0)
         return log_probs, self._run(obs, actions, log_probs, tables.Choice(*choice))
 
@@ -520,13 +521,14 @@ class Program:
         self,
         obs: ObsBatch,
         actions: Mapping[str, RaggedTensor],
-        log_probs: Mapping[str, Tensor],
+        log_probs: Mapping[str, RaggedTensor],
         choice: tables.Choice,
         plans: Mapping[str, ActionPlan] | None = None,
     ) -> Tensor:
         """Write log-probs, and actions where they are not given; returns values. `plans`: the actions; None: all."""
         self._refresh()
-        columns = self.columns(obs, actions, log_probs, plans=plans)
+        found = {name: ragged.values for name, ragged in log_probs.items()}
+        columns = self.columns(obs, actions, found, plans=plans)
         values, frames = torch.empty(len(obs)), np.arange(len(obs))
         parts = self._shares(columns.sizes)
         tiles = self._tiles_for(columns, len(parts))

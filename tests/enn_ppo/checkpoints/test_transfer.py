@@ -192,7 +192,7 @@ def test_a_new_feature_can_be_learned_from(gained: str) -> None:
     batch = frames(world)
     result.measure(batch)
     evaluation = result.net.evaluate(batch, result.net.act(batch).actions)
-    (evaluation.log_probs["steer"] * torch.arange(6.0)).sum().backward()
+    (evaluation.log_probs["steer"].values * torch.arange(6.0)).sum().backward()
     embedding = result.net.embedding.entities[result.net.embedding.types.index("Ship")]
     linear, _ = embedding.layers
     assert linear is not None and linear.weight.grad is not None
@@ -227,7 +227,7 @@ def test_a_type_that_had_no_features_gains_some() -> None:
     result = transferred(net, after)
     assert_acts_alike(acts(result.net, frames(after)), acts(net, frames(before)))
     batch = frames(after)
-    result.net.evaluate(batch, result.net.act(batch).actions).log_probs["steer"][0].backward()
+    result.net.evaluate(batch, result.net.act(batch).actions).log_probs["steer"].values[0].backward()
     gradient = result.net.embedding.entities[0].layers[1].weight.grad
     assert gradient is not None and gradient.abs().sum() > 0  # from there, everything else gets one
 
@@ -430,7 +430,8 @@ def test_statistics_of_new_features_are_measured_and_the_others_stay_as_they_are
 def learn(net: RogueNet, optimizer: torch.optim.Optimizer, batch: ObsBatch, actions: Any) -> None:
     optimizer.zero_grad()
     evaluation = net.evaluate(batch, actions)
-    loss = sum((each * torch.linspace(-1, 2, len(each))).mean() for each in evaluation.log_probs.values())
+    log_probs = [ragged.values for ragged in evaluation.log_probs.values()]
+    loss = sum((each * torch.linspace(-1, 2, len(each))).mean() for each in log_probs)
     (loss + evaluation.values.square().mean()).backward()
     optimizer.step()
 

@@ -51,7 +51,7 @@ class Teacher:
         chosen = Categorical(log_p, None).sample(generator.of_actors("Switch", actors))
         return ActResult(
             {"Switch": RaggedTensor(chosen, actors.offsets)},
-            {"Switch": log_p.gather(1, chosen)[:, 0]},
+            {"Switch": RaggedTensor(log_p.gather(1, chosen)[:, 0], actors.offsets)},
             self.value(batch),
             {"Switch": RaggedTensor(log_p, actors.offsets)} if logits else None,
         )

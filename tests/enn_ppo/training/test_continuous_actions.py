@@ -135,7 +135,9 @@ def test_a_rollout_stores_what_was_played_and_evaluates_it_as_it_was() -> None:
         assert reward == pytest.approx(1 - float(errors[of_frame].mean()), abs=1e-5)
     evaluation = net.evaluate(rollout.frames.obs, rollout.frames.actions)
     for name in rollout.frames.actions:
-        torch.testing.assert_close(evaluation.log_probs[name], rollout.frames.log_probs[name].values, atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            evaluation.log_probs[name].values, rollout.frames.log_probs[name].values, atol=1e-5, rtol=0
+        )
 
 
 # --- Checkpoints, evaluation, playing

@@ -30,7 +30,7 @@ from entity_gym import (
     ObsSpace,
     make,
 )
-from rogue_net import ActResult, ObsBatch, RogueNet
+from rogue_net import ActResult, ObsBatch, RaggedTensor, RogueNet
 from rogue_net.finite import NotFinite, check_finite, fetch_actions
 from tests.enn_ppo.worlds import SMALL_BOARD, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
@@ -240,19 +240,18 @@ def test_actions_are_fetched_in_one_copy_with_what_tells_whether_all_is_finite(
         obs = pool.reset(0)
     batch = ObsBatch.from_vec_obs(obs)
     result = net.act(batch)
-    offsets = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}
     expected = result.to_buffers()
-    assert fetch_actions(net, batch, result, offsets) == expected
-    assert fetch_actions(net, batch, result) == expected  # with offsets from the device
+    assert fetch_actions(net, batch, result) == expected
     broken = result._replace(values=torch.tensor([0.0, torch.nan, 0.0]))
     with pytest.raises(NotFinite, match="the network's outputs are NaN or infinite"):
-        fetch_actions(net, batch, broken, offsets)
+        fetch_actions(net, batch, broken)
     large = result._replace(values=torch.tensor([3e38, 3e38, 0.0]))
-    assert fetch_actions(net, batch, large, offsets) == expected
+    assert fetch_actions(net, batch, large) == expected
 
 
 def test_large_values_are_no_mistake() -> None:
     values = torch.tensor([3e38, 3e38])  # whose sum is infinite
+    not_a_number = RaggedTensor(torch.tensor([torch.nan]), torch.tensor([0, 0, 1]))
     with pytest.raises(NotFinite):
-        check_finite(None, ObsBatch(2, {}, {}), ActResult({}, {"a": torch.tensor([torch.nan])}, values))
+        check_finite(None, ObsBatch(2, {}, {}), ActResult({}, {"a": not_a_number}, values))
     check_finite(None, ObsBatch(2, {}, {}), ActResult({}, {}, values))

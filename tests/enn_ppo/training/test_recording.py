@@ -101,7 +101,7 @@ def test_the_policy_finds_the_recorded_log_probs_values_and_logits_again(tmp_pat
     torch.testing.assert_close(evaluation.values, frames.values)
     for name, log_probs in frames.log_probs.items():
         assert len(log_probs.values) > 0
-        torch.testing.assert_close(evaluation.log_probs[name], log_probs.values)
+        torch.testing.assert_close(evaluation.log_probs[name].values, log_probs.values)
         torch.testing.assert_close(
             evaluation.logits[name].reshape(frames.logits[name].values.shape), frames.logits[name].values
         )

@@ -1,4 +1,4 @@
-"""Environments of Gymnasium's interface, old and new, whose every number can be worked out by hand."""
+"""Environments of Gymnasium's interface whose every number can be worked out by hand."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ class Shows(gymnasium.Env[Any, Any]):
     """
 
     def __init__(self, space: Any, shown: list[Any], action_space: Any = None, infos: list[Any] | None = None) -> None:
-        if space is not None:
-            self.observation_space = space
+        self.observation_space = space
         self.action_space = spaces.Discrete(2) if action_space is None else action_space
         self.shown = shown
         self.infos = infos or [{}] * len(shown)
@@ -78,50 +77,6 @@ class Shows(gymnasium.Env[Any, Any]):
         self.taken.append(action)
         self.k += 1
         return self.shown[self.k], self.reward, False, self.k == len(self.shown) - 1, self.infos[self.k]
-
-
-class Old:
-    """An environment as it was before Gymnasium: no observation space, `seed()`, a plain `reset`, four values."""
-
-    action_space = spaces.Discrete(2)
-
-    def __init__(self) -> None:
-        self.seeds: list[int] = []
-
-    def seed(self, seed: int) -> None:
-        self.seeds.append(seed)
-        self.random = np.random.default_rng(seed)
-
-    def reset(self, env_info: Any = {}) -> dict[str, Any]:  # noqa: B006 - as people wrote it
-        self.x = float(env_info.get("x", self.random.random() * 2 - 1))
-        self.identifier = float(self.random.random())
-        return self.observation()
-
-    def step(self, action: int) -> tuple[Any, float, bool, dict[str, Any]]:
-        self.x += 0.3 if action else -0.3
-        return self.observation(), self.x, self.x < -1 or self.x > 1, {}
-
-    def observation(self) -> dict[str, Any]:
-        return {"x": self.x, "identifier": self.identifier}
-
-
-class OldTimeLimit(Old):
-    """Cut at its first step."""
-
-    def step(self, action: int) -> tuple[Any, float, bool, dict[str, Any]]:
-        observation, reward, _, info = super().step(action)
-        return observation, reward, True, {"TimeLimit.truncated": True, **info}
-
-
-class Unseedable:
-    observation_space = spaces.Box(-1, 1, (1,))
-    action_space = spaces.Discrete(2)
-
-    def reset(self) -> Any:
-        return np.zeros(1)
-
-    def step(self, action: int) -> Any:
-        return np.zeros(1), 0.0, False, {}
 
 
 class Grows(Line):

@@ -15,8 +15,7 @@ gymnasium = pytest.importorskip("gymnasium")
 from gymnasium import spaces  # noqa: E402
 
 from entity_gym.actions.choices import random_actions  # noqa: E402
-from entity_gym.bridges import from_gymnasium, masks  # noqa: E402
-from entity_gym.bridges.gymnasium.incoming import GymnasiumEnvironment  # noqa: E402
+from entity_gym.bridges import from_gymnasium, gymnasium_worlds, masks  # noqa: E402
 from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 from tests.entity_gym.bridges.gym_worlds import Shows  # noqa: E402
@@ -121,7 +120,7 @@ def test_a_mask_closes_choices_wherever_it_is_and_is_named_once(
         warnings.simplefilter("error")
         pool = from_gymnasium(make, 3)
         assert list(pool.obs_space().entities["Agent"].features) == (["place.0"] if "observation" in found else ["0"])
-        alone = GymnasiumEnvironment(make())
+        alone: Any = gymnasium_worlds(make).as_environment()
         assert closed_by(pool) == closed_by(ListEnv(lambda: alone, 1)) == closed
     assert alone.found_masks == found
     assert re.fullmatch(rf"\w+: {re.escape(found)} closes actions\n", capsys.readouterr().err)
@@ -168,19 +167,19 @@ def test_the_method_is_found_inside_of_wrappers() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (told([1, 0, 1, 1]), r'Shows \(environment 0\): reset\(\): info\["action_mask"\]: the action mask of action is '
+        (told([1, 0, 1, 1]), r'Shows \(environment 0\): reset\(\): info\["action_mask"\]: the action mask of .action. is '
          r"\[1, 0, 1, 1\]; expected 5 flags, 1 where the choice is open"),
         (told([1, 0, 1, 1, 2]), "expected 5 flags"),
         (told(["a"] * 5), "expected 5 flags"),
         (told([5], key="valid_actions"), "expected different whole numbers from 0 to 4"),
         (told([2, 8], STARTS, key="valid_actions"), "expected different whole numbers from 3 to 7"),
-        (told([1, 1, 0], SEVERAL), r"action mask of action.0, action.1 .*expected 7 flags, .*, 2 and 5 for action.0, action.1"),
+        (told([1, 1, 0], SEVERAL), r"mask of 'action.0', 'action.1' .*expected 7 flags, .*: 2 of action.0 and 5 of action.1"),
         (told([[1, 1], [1, 1], [1, 1]], SEVERAL), r"expected one mask for each of \[0, 1\]"),
-        (told({"go": [1, 1, 1]}, NESTED), r"it is .*; expected one mask for each of \['go', 'pick', 'turn'\]"),
-        (told(SIDES | {"turn": [1]}, NESTED), "action mask of turn is .*; expected None, since real numbers have no mask"),
+        (told({"go": [1, 1, 1]}, NESTED), r"the action mask is .*; expected one mask for each of \['go', 'pick', 'turn'\]"),
+        (told(SIDES | {"turn": [1]}, NESTED), "action mask of 'turn' is .*; expected None, since real numbers have no mask"),
         (told(np.zeros(5)), "'action': everything is masked; leave something open"),
         (told([], key="valid_actions"), "everything is masked"),
-        (asked([1, 2]), r"WithMethod .*action_masks\(\): the action mask of action"),
+        (asked([1, 2]), r"WithMethod .*action_masks\(\): the action mask of 'action'"),
     ],
 )  # fmt: skip
 def test_a_mask_that_does_not_fit_is_refused_naming_its_place(make: Callable[[], Any], message: str) -> None:
@@ -214,7 +213,7 @@ def warned(pool: VecEnv) -> list[str]:
     ],
 )
 def test_what_looks_like_a_mask_and_closes_nothing_draws_one_warning(make: Callable[[], Any], found: str) -> None:
-    for pool in (from_gymnasium(make, 3, executor="thread"), ListEnv(lambda: GymnasiumEnvironment(make()), 3)):
+    for pool in (from_gymnasium(make, 3, executor="thread"), ListEnv(gymnasium_worlds(make).as_environment, 3)):
         (message,) = warned(pool)
         assert re.match(
             rf"Shows: {re.escape(found)} looks like an action mask, and closes nothing: .*in a wrapper", message

@@ -12,15 +12,11 @@ pytest.importorskip("pettingzoo")
 pytest.importorskip("dm_env")
 
 from entity_gym.bridges import from_dm_env, from_gymnasium, from_pettingzoo  # noqa: E402
-from entity_gym.bridges.gymnasium.incoming import GymnasiumEnvironment  # noqa: E402
-from entity_gym.pools.pool import ListEnv  # noqa: E402
 from tests.entity_gym.bridges.gym_worlds import Line  # noqa: E402
 from tests.entity_gym.bridges.herds import Herd  # noqa: E402
 from tests.entity_gym.bridges.test_dm_in import Walk  # noqa: E402
 from tests.entity_gym.bridges.test_pettingzoo_turns import Nim  # noqa: E402
 from tests.entity_gym.bridges.test_tuple_agents import Pair  # noqa: E402
-
-LINE = Line()
 
 
 def always(env: Any) -> Callable[[], Any]:
@@ -36,7 +32,6 @@ def always(env: Any) -> Callable[[], Any]:
             "Line",
         ),
         (lambda: from_gymnasium(always(Pair()), 2), "Pair"),
-        (lambda: ListEnv(map(GymnasiumEnvironment, [LINE, LINE]).__next__, 2), "Line"),
         (lambda: from_pettingzoo(always(Herd()), 2), "Herd"),
         (lambda: from_pettingzoo(always(Nim()), 2), "Nim"),
         (lambda: from_dm_env(always(Walk()), 2), "Walk"),

@@ -124,7 +124,7 @@ def test_tuples_of_an_environment_that_does_not_say_so_are_agents_where_that_is_
     pool.reset()
     both = {name: RaggedBuffer.from_array(np.array([[[0]]])) for name in pool.action_space()}
     with pytest.raises(
-        ValueError, match=r"returned the reward \[.*0.*\]; expected a number; if each member .* agents=True"
+        ValueError, match=r"returned the reward \[.*0.*\]; expected a finite number .*; if each member .* agents=True"
     ):
         pool.act(both)
     assert list(from_gymnasium(Anonymous, agents=True).action_space()) == ["agent.action"]

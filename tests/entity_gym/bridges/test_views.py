@@ -16,7 +16,7 @@ from entity_gym.actions import CategoricalActionSpace, SelectEntityActionSpace  
 from entity_gym.batch.ragged import RaggedBuffer  # noqa: E402
 from entity_gym.bridges import from_gymnasium, gymnasium_worlds  # noqa: E402
 from entity_gym.bridges.views import included_views, load_view  # noqa: E402
-from entity_gym.bridges.views.reading import FLAT, ViewReader  # noqa: E402
+from entity_gym.bridges.views.reading import ViewReader  # noqa: E402
 from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.spaces import Angle, Category, Entity, Flag  # noqa: E402
 from tests.entity_gym.bridges.gym_worlds import Shows  # noqa: E402
@@ -35,10 +35,10 @@ def seen(view: dict[str, Any], space: Any, *observations: Any) -> dict[str, list
     its = reader(view, space)
     rows = np.zeros((len(observations), its.size), np.float32)
     for row, observation in zip(rows, observations, strict=True):
-        its.write(observation, {FLAT: row})
+        its.write(observation, row)
     found: dict[str, list[Any]] = {}
     for name, each in its.read(rows).items():
-        frames = np.split(each.packed(), np.cumsum(each.counts())[:-1])
+        frames = np.split(each.values, np.cumsum(each.counts)[:-1])
         found[name] = [frame.tolist() for frame in frames]
     everywhere = its.global_features(rows)
     return found if everywhere is None else found | {"global": everywhere.tolist()}
@@ -177,15 +177,35 @@ def test_what_is_ignored_need_not_be_numbers() -> None:
         assert seen(view, space, {"x": [3], "mission": "go"}) == {"Me": [[[3]]]}
 
 
-def test_what_is_relative_to_the_actor_becomes_absolute() -> None:
-    view = {
+def test_offsets_from_the_actor_become_places() -> None:
+    view: dict[str, Any] = {
         "entities": {
             "Me": {"count": 1, "features": ["x", "y"]},
-            "Rock": {"features": ["y", "x", "size"], "relative": ["x", "y"]},
+            "Rock": {"features": ["y", "x", "size"], "add_actor": ["x", "y"]},
         },
         "actor": "Me",
     }
     assert seen(view, box(8), [10, 20, 1, 2, 9, 3, 4, 9])["Rock"] == [[[21, 12, 9], [23, 14, 9]]]
+    assert reader(view, box(8)).sums == [("Rock", "x"), ("Rock", "y")]
+    view["entities"]["Rock"]["relative"] = view["entities"]["Rock"].pop("add_actor")  # type: ignore[index]
+    with pytest.raises(ValueError, match="entities.Rock has no 'relative'; it is called add_actor, since it adds"):
+        load_view(view)
+
+
+def test_with_several_agents_each_shows_itself_and_types_are_of_one_agent_or_of_each() -> None:
+    entities: dict[str, Any] = {
+        "Me": {"count": 1, "features": ["x"]},
+        "Near": {"count": 2, "features": ["there", "x"], "presence": "there", "add_actor": ["x"], "per_agent": True},
+        "Goal": {"features": ["x"]},
+    }
+    its = reader({"entities": entities, "actor": "Me"}, box(6), num_agents=2)
+    rows = np.array([[10, 1, 1, 0, 2, 7], [20, 1, 3, 1, 4, 8]], np.float32)
+    for first, goal in ((0, 7), (1, 8)):
+        features, _ = its.read_agents(rows, first)
+        shown = {name: values.tolist() for name, values in features.items()}
+        assert shown == {"Me": [[10], [20]], "Near": [[11], [23], [24]], "Goal": [[goal]]}
+    features, _ = its.read_agents(rows[:0], 0)
+    assert [len(values) for values in features.values()] == [0, 0, 0]
 
 
 # ---- what is refused
@@ -210,10 +230,10 @@ def test_what_is_relative_to_the_actor_becomes_absolute() -> None:
         ({"A": {"features": {"ship": ["x"]}}}, "entities.A.features names 'ship', which the observation has not"),
         ({"A": {"count": "agents", "features": ["x"]}}, "entities.A.count is agents; this world has one"),
         ({"A": {"count": 5, "features": ["x"], "index": ["i", "j"]}}, "entities.A.index has 2 names; the rows of"),
-        ({"A": {"count": 1, "features": ["x", "x"]}}, "view: Entity.features names ['x'] more than once"),
+        ({"A": {"count": 1, "features": ["x", "x"]}}, "view: entities.A: Entity.features names ['x'] more than once"),
         (
-            {"A": {"count": 1, "features": ["x"], "relative": ["x"]}},
-            "relative names 'x', which is no feature of the actor Agent to be added",
+            {"A": {"count": 1, "features": ["x"], "add_actor": ["x"]}},
+            "add_actor names 'x', which is no feature of the actor Agent to be added",
         ),
     ],
 )
@@ -280,6 +300,7 @@ def test_a_row_with_another_number_of_columns_is_refused_with_the_names() -> Non
             "absent names 'y', which is no column; allowed: 'x'",
         ),
         ({"entities": {"A": {"features": ["x"], "absent": [0]}}}, "absent is [0]; expected columns with numbers"),
+        ({"entities": {"A": {"per_agent": 1}}}, "entities.A.per_agent is 1; expected true or false"),
         ({"entities": {"A": {}}, "select": "B"}, "select has action: 'B'; allowed: 'A'"),
         ({"entities": {"A": {}}, "ignore": "all"}, "ignore is 'all'; expected a list of paths"),
         (

@@ -76,7 +76,7 @@ def test_every_actor_has_one_decision_of_every_action() -> None:
         assert offsets.tolist() == [0, 3, 3, 5]
         assert values.shape == (5, 3 if name == STEER else 1)
         assert values.dtype == (torch.float32 if name == STEER else torch.int64)
-        assert result.log_probs[name].shape == (5,)
+        assert result.log_probs[name].values.shape == (5,)
     buffers = result.to_buffers()
     assert buffers[STEER].values.dtype == np.float32
     assert buffers[MOVE].values.dtype == np.int64
@@ -104,13 +104,13 @@ def test_what_is_stored_has_the_log_prob_that_it_had_when_it_was_played(greedy: 
     result = net.act(batch, greedy=greedy, generator=generator())
     evaluation = net.evaluate(batch, result.actions)
     for name in ACTIONS:
-        assert torch.equal(evaluation.log_probs[name], result.log_probs[name])
+        assert torch.equal(evaluation.log_probs[name].values, result.log_probs[name].values)
     chosen = torch.tensor([7, 3, 59, 3])
     again = net.act(batch, greedy=greedy, generator=generator())
     part = net.evaluate(batch[chosen], {name: action.gather(chosen) for name, action in again.actions.items()})
     for name, log_probs in result.log_probs.items():
-        expected = RaggedTensor(log_probs, result.actions[name].offsets).gather(chosen).values
-        torch.testing.assert_close(part.log_probs[name], expected, atol=1e-5, rtol=0)
+        expected = log_probs.gather(chosen).values
+        torch.testing.assert_close(part.log_probs[name].values, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("greedy", [False, True])
@@ -124,9 +124,9 @@ def test_what_a_program_stores_has_the_log_prob_that_it_had_when_it_was_played(g
     part = {name: action.gather(chosen) for name, action in result.actions.items()}
     of_part, _ = program.evaluate(batch[chosen], part)
     for name in ACTIONS:
-        assert torch.equal(log_probs[name], result.log_probs[name])
-        expected = RaggedTensor(result.log_probs[name], result.actions[name].offsets).gather(chosen).values
-        assert torch.equal(of_part[name], expected)
+        assert torch.equal(log_probs[name].values, result.log_probs[name].values)
+        expected = result.log_probs[name].gather(chosen).values
+        assert torch.equal(of_part[name].values, expected)
 
 
 def test_every_weight_gets_a_gradient_also_where_nobody_takes_the_action() -> None:
@@ -135,7 +135,8 @@ def test_every_weight_gets_a_gradient_also_where_nobody_takes_the_action() -> No
         to_batch([ships(2, actions={MOVE: CategoricalActionMask(actor_types=["Ship"])})], WORLD),
     )
     evaluation = net.evaluate(batch, net.act(batch).actions)
-    terms = [*evaluation.log_probs.values(), *evaluation.entropies.values(), evaluation.values]
+    of_actors = (*evaluation.log_probs.values(), *evaluation.entropies.values())
+    terms = [*(each.values for each in of_actors), evaluation.values]
     torch.cat(terms).sum().backward()
     for name, parameter in net.named_parameters():
         assert parameter.grad is not None and torch.isfinite(parameter.grad).all(), name
@@ -150,9 +151,8 @@ def test_an_action_that_nobody_takes_has_the_same_shapes_with_and_without_gradie
     assert result.logits is not None
     for name in ACTIONS:
         assert result.actions[name].offsets.tolist() == result.logits[name].offsets.tolist() == [0, 0, 0]
-        assert (
-            result.log_probs[name].shape == evaluation.log_probs[name].shape == evaluation.entropies[name].shape == (0,)
-        )
+        columns = (result.log_probs[name], evaluation.log_probs[name], evaluation.entropies[name])
+        assert [each.values.shape for each in columns] == [(0,)] * 3
         assert (
             result.logits[name].values.shape
             == evaluation.logits[name].reshape(0, result.logits[name].values.shape[1]).shape
@@ -224,7 +224,7 @@ def test_log_probs_of_acting_are_those_under_the_temperature() -> None:
     result = net.act(batch, temperature=0.3, logits=True, generator=generator())
     assert result.logits is not None
     chosen = result.logits[MOVE].values.gather(1, result.actions[MOVE].values)[:, 0]
-    torch.testing.assert_close(result.log_probs[MOVE], chosen)
+    torch.testing.assert_close(result.log_probs[MOVE].values, chosen)
 
 
 def test_a_temperature_near_0_is_greedy_and_greedy_does_not_depend_on_it() -> None:
@@ -299,10 +299,10 @@ def test_nobody_can_be_selected_whatever_the_mask_closes() -> None:
     open_ = (result.logits[HELP].values[:, 0] > -math.inf).tolist()
     assert open_ == [False, False, True] + [True, False, True] + [True] + [True] * 6
     assert result.actions[HELP].values[0] == result.actions[HELP].values[2] == -1
-    assert result.log_probs[HELP][[0, 2]].tolist() == [0, 0]
+    assert result.log_probs[HELP].values[[0, 2]].tolist() == [0, 0]
     evaluation = net.evaluate(batch, result.actions)
-    assert evaluation.entropies[HELP][[0, 2]].tolist() == [0, 0]
-    assert (evaluation.entropies[HELP][[1, 3, 4]] > 0).all()
+    assert evaluation.entropies[HELP].values[[0, 2]].tolist() == [0, 0]
+    assert (evaluation.entropies[HELP].values[[1, 3, 4]] > 0).all()
 
 
 def test_the_key_of_nobody_is_learned() -> None:
@@ -310,11 +310,11 @@ def test_the_key_of_nobody_is_learned() -> None:
     nobody = net.act(batch).actions | {HELP: RaggedTensor(torch.tensor([[-1], [-1]]), torch.tensor([0, 2]))}
     head = net.heads[list(ACTIONS).index(HELP)]
     assert isinstance(head, SelectEntityHead) and head.nobody is not None
-    before = net.evaluate(batch, nobody).log_probs[HELP]
+    before = net.evaluate(batch, nobody).log_probs[HELP].values
     before.sum().backward()
     with torch.no_grad():
         head.nobody += 0.1 * head.nobody.grad
-    assert (net.evaluate(batch, nobody).log_probs[HELP] > before).all()
+    assert (net.evaluate(batch, nobody).log_probs[HELP].values > before).all()
 
 
 def test_an_actor_with_itself_alone_selects_nobody_for_certain_where_it_may_not_select_itself() -> None:
@@ -323,10 +323,10 @@ def test_an_actor_with_itself_alone_selects_nobody_for_certain_where_it_may_not_
     for seed in range(10):
         result = net.act(batch, generator=generator(seed))
         assert (result.actions[AIM].values[:, 0] == -1).tolist() == [True, False, False, True]
-        assert result.log_probs[AIM][[0, 3]].tolist() == [0, 0]
+        assert result.log_probs[AIM].values[[0, 3]].tolist() == [0, 0]
     evaluation = net.evaluate(batch, result.actions)
-    assert evaluation.entropies[AIM][[0, 3]].tolist() == [0, 0]
-    (evaluation.log_probs[AIM].sum() + evaluation.entropies[AIM].sum()).backward()
+    assert evaluation.entropies[AIM].values[[0, 3]].tolist() == [0, 0]
+    (evaluation.log_probs[AIM].values.sum() + evaluation.entropies[AIM].values.sum()).backward()
     head = net.heads[list(ACTIONS).index(AIM)]
     assert all(torch.isfinite(parameter.grad).all() for parameter in head.parameters())
 

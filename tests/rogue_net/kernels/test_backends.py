@@ -108,7 +108,8 @@ def acted(net: RogueNet, batch: ObsBatch = BATCH) -> dict[str, Tensor]:
     """What a network does where a program acts if it can."""
     result = net.act(batch, generator=KEYS)
     actions = {f"actions of {name}": ragged.values for name, ragged in result.actions.items()}
-    return {"values": result.values, **actions, **result.log_probs}
+    log_probs = {name: ragged.values for name, ragged in result.log_probs.items()}
+    return {"values": result.values, **actions, **log_probs}
 
 
 def forbid_modules(net: RogueNet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +268,7 @@ def test_bf16_rounds_products_and_nothing_else(options: dict[str, Any], has_bf16
     rough.load_state_dict(net.state_dict())
     actions = net.act(batch).actions
     evaluation = rough.evaluate(batch, actions)
-    numbers = [evaluation.values, *evaluation.logits.values(), *evaluation.log_probs.values()]
+    numbers = [evaluation.values, *evaluation.logits.values(), *(each.values for each in evaluation.log_probs.values())]
     assert all(each.dtype == torch.float32 for each in numbers)
     exact, rounded = blocks_of(net, batch), blocks_of(rough, batch)
     assert_tensor_near(rounded.outputs["out"], exact.outputs["out"], "out", bound=0.01)

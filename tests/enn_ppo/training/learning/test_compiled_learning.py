@@ -97,7 +97,7 @@ def samples(net: RogueNet, batch: ObsBatch, seed: int = 0) -> Samples:
     rng = torch.Generator().manual_seed(seed)
     acted = net.act(batch, generator=rng)
     log_probs = {
-        name: RaggedTensor(old + 0.2 * torch.randn(old.shape, generator=rng), acted.actions[name].offsets)
+        name: old._replace(values=old.values + 0.2 * torch.randn(old.values.shape, generator=rng))
         for name, old in acted.log_probs.items()
     }
     numbers = torch.randn(3, len(batch), generator=rng)
@@ -317,7 +317,7 @@ def assert_acts_alike(nets: Sequence[RogueNet], batch: ObsBatch, keys: torch.Ten
     torch.testing.assert_close(found.values, expected.values, atol=1e-5, rtol=1e-5)
     for name, log_probs in expected.log_probs.items():
         assert (found.actions[name].values == expected.actions[name].values).float().mean() > 0.999
-        torch.testing.assert_close(found.log_probs[name].mean(), log_probs.mean(), atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(found.log_probs[name].values.mean(), log_probs.values.mean(), atol=1e-3, rtol=1e-3)
 
 
 def test_keys_may_be_strided_and_must_be_one_for_each_frame() -> None:
@@ -369,9 +369,8 @@ def test_what_was_acted_by_the_same_weights_has_a_log_ratio_of_exactly_0() -> No
     net = RogueNet(RogueNetConfig(d_model=32), TYPED.obs_space, TYPED.action_space)
     batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(300, 8), TYPED.obs_space, TYPED.action_space))
     acted = net.act(batch, generator=FrameKeys(keyed(3, torch.arange(300))))
-    log_probs = {name: RaggedTensor(each, acted.actions[name].offsets) for name, each in acted.log_probs.items()}
     nothing = torch.zeros(300)
-    given = samples_of(batch, acted.actions, log_probs, acted.values, advantages=nothing, returns=nothing)
+    given = samples_of(batch, acted.actions, acted.log_probs, acted.values, advantages=nothing, returns=nothing)
     order = torch.randperm(300)
     _, stats = compiled_step(model_of(net), given.gather(order), PPOSettings.at(PPOConfig()))
     assert float(stats["approx_kl"]) == 0.0 and float(stats["clip_fraction"]) == 0.0

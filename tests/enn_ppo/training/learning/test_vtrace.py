@@ -259,7 +259,7 @@ def test_what_is_judged_again_is_what_the_parameters_of_now_say_of_it() -> None:
     evaluation = learner.model.evaluate(rollout.frames.obs, rollout.frames.actions)
     torch.testing.assert_close(judged.by_step("values").flatten(), evaluation.values)
     for name, ragged in judged.frames.log_probs.items():
-        torch.testing.assert_close(ragged.values, evaluation.log_probs[name])
+        torch.testing.assert_close(ragged.values, evaluation.log_probs[name].values)
         assert torch.equal(ragged.offsets, rollout.frames.log_probs[name].offsets)
     assert float(log_ratios.abs().max()) > 0.1
     assert judged.last_values is rollout.last_values and judged.stats is rollout.stats

@@ -1,42 +1,14 @@
-"""Values on their way between processes: frames, saved states, exceptions. Pure functions, without a process."""
+"""Values on their way between processes: saved states and exceptions. Pure functions, without a process."""
 
-import functools
 import os
 import pickle
 
 import numpy as np
 import pytest
 
-from entity_gym.batch.vec_obs import Metric, VecObs
-from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.processes.env import merge_states, split_state
 from entity_gym.pools.processes.pickling import ErrorReport
-from entity_gym.pools.processes.worker import pack_frames, unpack_frames
-from tests.entity_gym.pools.kinds_of_pools import content, play_together
-from tests.worlds import Zoo
-
-
-def sent(obs: VecObs, lo: int = 0) -> VecObs:
-    """The batch as it arrives at the other end."""
-    (kind, *rest), arrays = pack_frames(obs)
-    assert kind == "frames"
-    return unpack_frames(*pickle.loads(pickle.dumps(rest)), [array.copy() for array in arrays], lo)
-
-
-@pytest.mark.parametrize("max_entities", [0, 3])
-def test_a_batch_is_put_together_as_it_was_with_its_environments_counted_from_the_first(max_entities: int) -> None:
-    env = ListEnv(functools.partial(Zoo, max_entities=max_entities), 4, seed=5, final_observations="all")
-    seen = play_together(env, 12)
-    for obs in seen:
-        obs.metrics["left"] = Metric(2, 0.5, 0.0, 0.5)
-        assert content(sent(obs)) == content(obs)
-    obs = next(obs for obs in seen if obs.final is not None and len(obs.final) < 4)
-    moved = sent(obs, 10)
-    assert moved.env_id.tolist() == [10, 11, 12, 13]
-    assert moved.final is not None and obs.final is not None
-    assert moved.final.env_id.tolist() == (obs.final.env_id + 10).tolist()
-    assert moved.end_of_episode_info == {i + 10: info for i, info in obs.end_of_episode_info.items()}
-    assert obs.env_id.tolist() == [0, 1, 2, 3]  # is left alone
+from tests.entity_gym.pools.kinds_of_pools import content
 
 
 def test_states_are_joined_and_cut_again() -> None:

@@ -69,12 +69,6 @@ def test_every_executor_shows_the_same(pools: Any, executor: str) -> None:
         one, two = reference.act(actions), other.act(actions)
 
 
-# ---- actions
-
-
-# ---- environments as people have them
-
-
 # ---- where environments come from
 
 
@@ -92,22 +86,12 @@ def test_without_gymnasium_the_message_says_what_to_install() -> None:
         "from entity_gym.bridges.gymnasium.incoming import from_gymnasium\n"
         "from entity_gym.bridges.gymnasium.observations import PlainSpace\n"
         "class E:\n"
-        "    action_space = PlainSpace('Discrete', n=2)\n"
-        "    def seed(self, seed): pass\n"
-        "    def reset(self): return [1.0]\n"
-        "    def step(self, action): return [2.0], 1.0, False, {}\n"
+        "    observation_space, action_space = PlainSpace('Box', (1,)), PlainSpace('Discrete', n=2)\n"
+        "    def reset(self, seed=None, options=None): return [1.0], {}\n"
+        "    def step(self, action): return [2.0], 1.0, False, False, {}\n"
         "print(from_gymnasium(E).reset().features['Agent'].values.tolist())\n"
         "from_gymnasium('CartPole-v1')"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.stdout.strip() == "[[1.0]]", "other environments need no Gymnasium"
     assert 'pip install "enn-ppo[gymnasium]"' in result.stderr.splitlines()[-1]
-
-
-# ---- environments that go wrong
-
-
-# ---- parity
-
-
-# ---- infos that are no results
