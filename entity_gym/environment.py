@@ -16,6 +16,10 @@ from entity_gym.actions.reading import EntityID, Flags
 from entity_gym.errors import nearest
 from entity_gym.spaces import ObsSpace
 
+DRAW_IS_A_HOOK = (
+    "draw() is called by replays, without arguments, and returns hints on how they draw the world (docs/replays.md) or None; "
+    "give a method that does something else another name"
+)
 NumberRows = Sequence[Sequence[float]] | NDArray[Any]
 
 
@@ -106,8 +110,14 @@ class Environment(ABC):
     def act(self, actions: Mapping[str, Action]) -> Observation:
         """Take one step. `actions` holds the actions that the last observation offered."""
 
+    def begin(self, actions: Mapping[str, Action] | None) -> None:  # noqa: B027 - most environments step at once
+        """Begin the step that `act(actions)` finishes, or with None the episode that `reset()` begins, without waiting for it.
+
+        Optional, for worlds that are computed elsewhere: a pool calls it for all its environments before it waits for the first.
+        """
+
     def configure(self, info: Mapping[str, Any]) -> None:
-        """Set parameters for the coming episodes; called right before `reset` with those that a pool was given for it.
+        """Set parameters for the coming episodes; called right before `begin` and `reset` with those that a pool was given.
 
         By default, the parameters are the arguments of the constructor that it keeps in attributes of the same names: these
         attributes are set, and pools save them. Override it to check values or to do more than that; the parameters then
@@ -140,7 +150,8 @@ class Environment(ABC):
     def draw(self) -> Mapping[str, Any] | None:
         """Return hints on how a replay draws this episode, asked for after `reset`: see docs/replays.md.
 
-        Optional. None: the page that shows the replay chooses.
+        Optional. None: the page that shows the replay chooses. The name is reserved for it: give a method that draws on a
+        screen another name.
         """
         return None
 

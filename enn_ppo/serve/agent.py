@@ -12,7 +12,7 @@ longer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
@@ -128,17 +128,19 @@ class TrainedPolicy:
         spaces = spaces_of(checkpoint)
         generator = torch.Generator().manual_seed(seed)
         self._policy = fit(checkpoint, *spaces, "the observation", generator, greedy=greedy, logits=True)
-        self._reader = FrameReader(*spaces, "the observation")
+        self._spaces = spaces
+        # targets are of training alone
+        self._reader = FrameReader(replace(spaces[0], targets={}), spaces[1], "the observation")
 
     @property
     def obs_space(self) -> ObsSpace:
         """Observation space of its training."""
-        return self._reader.obs_space
+        return self._spaces[0]
 
     @property
     def action_space(self) -> dict[str, ActionSpace]:
         """Action space of its training."""
-        return dict(self._reader.action_space)
+        return dict(self._spaces[1])
 
     @overload
     def act(self, observation: Observation) -> PolicyDecision: ...
@@ -152,7 +154,8 @@ class TrainedPolicy:
         Raises:
             ValueError: an observation does not fit the spaces of training.
         """
-        observations = [observation] if isinstance(observation, Observation) else list(observation)
+        given = [observation] if isinstance(observation, Observation) else observation
+        observations = [replace(each, targets={}) for each in given]
         if not observations:
             return []
         frames = [self._reader.read(each, i) for i, each in enumerate(observations)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,7 +68,7 @@ class ServedPolicy:
     ) -> None:
         self.spaces, self.news = spaces_to_dict(obs_space, action_space), policy.fitted.news
         self._policy = policy
-        self._reader = _ObservationReader(obs_space, action_space)
+        self._reader = _ObservationReader(replace(obs_space, targets={}), action_space)  # targets are of training alone
         self._config = config
 
     def read(self, message: Message) -> Request:
@@ -83,7 +84,7 @@ class ServedPolicy:
         for name in ("greedy", "value", "probabilities"):
             if type(message.get(name, False)) is not bool:
                 raise ProtocolError(f"{name} is {message[name]!r:.200}; it must be true or false")
-        obs = observation_from_json(message.get("observation"), self._reader.action_space)
+        obs = replace(observation_from_json(message.get("observation"), self._reader.action_space), targets={})
         try:
             frame = self._reader.read(obs, 0)
             cost = self._cost(frame, message.get("probabilities", False))

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ActionSpace, Choice, one_of, with_value
+from entity_gym.actions.kind import ActionSpace, ActorMask, Choice, with_value
 from entity_gym.actions.reading import EntityID, FrameEntities, Offer
 from entity_gym.batch.decimals import to_decimals
 from entity_gym.batch.vec_obs import VecActionMask
@@ -18,21 +18,8 @@ from entity_gym.spaces import LARGEST_FLOAT32, check_names
 
 
 @dataclass(kw_only=True)
-class ContinuousActionMask:
-    """The actors of a continuous action. The bounds are those of the space.
-
-    Actors are given by `actor_ids` or by `actor_types`, not both; neither means every entity, an empty list nobody.
-
-    Attributes:
-        actor_ids: ids of the actors.
-        actor_types: entity types whose every entity acts.
-    """
-
-    actor_ids: Sequence[EntityID] | None = None
-    actor_types: Sequence[str] | None = None
-
-    def __post_init__(self) -> None:
-        one_of(self, "actor_ids", "actor_types")
+class ContinuousActionMask(ActorMask):
+    """The actors of a continuous action, as in `ActorMask`. The bounds are those of the space."""
 
 
 @dataclass
@@ -144,9 +131,6 @@ class ContinuousActionSpace(ActionSpace):
 
     def padded_bounds(self, num_choices: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         return self.bounds()
-
-    def padded_refusal(self, value: NDArray[np.float32], high: NDArray[np.float32]) -> str:
-        return self.refusal(value)
 
     def _wrong(self, values: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Return true for each number that is outside of its bounds, infinite or NaN."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -32,6 +32,28 @@ from entity_gym.spaces import ObsSpace
 
 #: Decimals of probabilities in replays.
 DECIMALS = 7
+
+
+@dataclass(kw_only=True)
+class ActorMask:
+    """The actors of an action.
+
+    They are given by `actor_ids` or by `actor_types`, not both; neither means every entity, an empty list nobody.
+
+    Attributes:
+        actor_ids: ids of the actors.
+        actor_types: entity types whose every entity acts.
+    """
+
+    actor_ids: Sequence[EntityID] | None = None
+    actor_types: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        for ids, types in (("actor_ids", "actor_types"), ("actee_ids", "actee_types")):
+            given = {name: getattr(self, name, None) for name in (ids, types)}
+            if None not in given.values():
+                told = " and ".join(f"{name}={value!r}" for name, value in given.items())
+                raise ValueError(f"{type(self).__name__} was given both {told}; give one")
 
 
 class Choice(NamedTuple):
@@ -167,10 +189,6 @@ class ActionSpace(ABC):
         """Return the smallest and the largest value that an actor gives, inclusive."""
         return 0, num_choices - 1
 
-    def padded_refusal(self, value: Any, high: Any) -> str:
-        """Return the end of a message: a value out of bounds, and what would be allowed."""
-        return f" is {value}; it must be from 0 to {high}"
-
     # ---- JSON, by the protocol of docs/protocol.md
 
     def mask_from_json(self, name: str, given: Any) -> Any:
@@ -229,12 +247,8 @@ class ActionSpace(ABC):
             logits: of the frame, as a policy's are laid out: (A, C), (pairs, 1) or (A, 2 n). None: they are not known.
         """
         probs = None if logits is None else np.exp(logits.astype(np.float64)).round(DECIMALS).tolist()
-        return {
-            "actors": offer.actors.tolist(),
-            "probs": probs,
-            **closed_for_replay(offer.mask),
-            "chosen": values[:, 0].tolist(),
-        }
+        mask = {} if offer.mask is None or offer.mask.all() else {"mask": offer.mask.astype(np.int64).tolist()}
+        return {"actors": offer.actors.tolist(), "probs": probs, **mask, "chosen": values[:, 0].tolist()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the space as plain values that JSON can hold. Options with their default value are left out."""
@@ -251,24 +265,11 @@ class ActionSpace(ABC):
         return cls(**{name: value for name, value in saved.items() if name != "type"})
 
 
-def closed_for_replay(mask: NDArray[np.bool_] | None) -> dict[str, Any]:
-    """Return a mask as a part of a decision, which is left out where everything is open."""
-    return {} if mask is None or mask.all() else {"mask": mask.astype(np.int64).tolist()}
-
-
 def with_value(values: NDArray[Any], row: int, value: float, column: int = 0) -> NDArray[Any]:
     """Return a copy of `values` with one value replaced."""
     copy = values.copy()
     copy[row, column] = value
     return copy
-
-
-def one_of(mask: object, ids: str, types: str) -> None:
-    """Raise a ValueError if a mask has both ids and types."""
-    if getattr(mask, ids) is not None and getattr(mask, types) is not None:
-        raise ValueError(
-            f"{type(mask).__name__} was given both {ids}={getattr(mask, ids)!r} and {types}={getattr(mask, types)!r}; give one"
-        )
 
 
 def check_json_ids(given: Any, what: str) -> None:

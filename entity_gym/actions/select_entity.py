@@ -6,14 +6,15 @@ Nobody is -1 in a batch, and None in the action that a Python world receives.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ActionSpace, Choice, one_of, with_value
+from entity_gym.actions.kind import ActionSpace, ActorMask, Choice, with_value
 from entity_gym.actions.reading import NO_INDICES, EntityID, Flags, FrameEntities, Offer
+from entity_gym.batch.ragged import rows_of
 from entity_gym.batch.vec_obs import VecActionMask
 
 NOBODY = -1
@@ -21,31 +22,22 @@ _NO_ENTITY = 1 << 40  # larger than any entity index
 
 
 @dataclass(kw_only=True)
-class SelectEntityActionMask:
+class SelectEntityActionMask(ActorMask):
     """The actors that select an entity, and the entities that they may select.
 
-    Actors and actees are each given by ids or by types, not both; neither means every entity, an empty list nobody.
-    With no actors there are no actees. An actor to whom no entity is offered at all selects nobody. Options of the space
-    (`SelectEntityActionSpace`) close the pairs of an actor with itself, and let actors select nobody.
+    Both are given as in `ActorMask`. With no actors there are no actees. An actor to whom no entity is offered at all selects
+    nobody. Options of the space close the pairs of an actor with itself, and let actors select nobody.
 
     Attributes:
-        actor_ids: ids of the actors.
-        actor_types: entity types whose every entity acts.
         actee_ids: ids of the entities that may be selected.
         actee_types: entity types whose every entity may be selected.
         mask: (A, number of actees) bool, true where the actor may select the actee. None: every pair is open. Every actor
             needs an open one, unless the space has `exclude_self` or `nobody`.
     """
 
-    actor_ids: Sequence[EntityID] | None = None
-    actor_types: Sequence[str] | None = None
     actee_ids: Sequence[EntityID] | None = None
     actee_types: Sequence[str] | None = None
     mask: Flags | None = None
-
-    def __post_init__(self) -> None:
-        one_of(self, "actor_ids", "actor_types")
-        one_of(self, "actee_ids", "actee_types")
 
 
 @dataclass
@@ -110,21 +102,12 @@ class SelectEntityActionSpace(ActionSpace):
         return Offer(actors, actees, pairs)
 
     def allowed(self, values: NDArray[np.int64], offered: VecActionMask) -> NDArray[np.bool_]:
-        """Return (A,) true where the entity is offered and open, or nobody is allowed. Loops over frames with actors."""
-        assert offered.actees is not None
-        chosen = values[:, 0]
-        allowed: NDArray[np.bool_] = (chosen == NOBODY) & self.nobody
-        actor_offsets, actee_offsets = offered.actors.offsets, offered.actees.offsets
-        for i in np.flatnonzero(np.diff(actor_offsets)):
-            actors = slice(actor_offsets[i], actor_offsets[i + 1])
-            actees = offered.actees.values[actee_offsets[i] : actee_offsets[i + 1], 0]
-            is_open = np.ones((actors.stop - actors.start, len(actees)), np.bool_)
-            if offered.mask is not None:
-                rows = slice(offered.mask.offsets[i], offered.mask.offsets[i + 1])
-                is_open = offered.mask.values[rows, 0].reshape(is_open.shape)
-            found = ((chosen[actors, None] == actees) & is_open).any(axis=1)
-            allowed[actors] |= found | ((chosen[actors] == NOBODY) & ~is_open.any(axis=1))
-        return allowed
+        """Return (A,) true where the entity is offered and open, or nobody is allowed."""
+        chosen, (actor, actee) = values[:, 0], _pairs(offered)
+        able, found = np.zeros((2, len(chosen)), np.bool_)
+        able[actor] = True
+        found[actor[chosen[actor] == actee]] = True
+        return np.asarray(found | ((chosen == NOBODY) & (self.nobody | ~able)))
 
     def refusal(self, value: NDArray[np.int64]) -> str:
         nobody = "for nobody" if self.nobody else "where it may select none"
@@ -138,42 +121,25 @@ class SelectEntityActionSpace(ActionSpace):
         return num_rows + self.nobody  # the number of rows is nobody
 
     def padded_mask(self, offered: VecActionMask, num_choices: int, rows: NDArray[np.int64] | None) -> NDArray[np.int8]:
-        assert offered.actees is not None and rows is not None
-        num_actors, num_actees = offered.actors.size1(), offered.actees.size1()
-        per_actor = np.repeat(num_actees, num_actors)  # (A,) pairs of each actor
-        actor = np.repeat(np.arange(len(per_actor)), per_actor)  # (pairs,)
-        within = np.arange(len(actor)) - np.repeat(np.cumsum(per_actor) - per_actor, per_actor)
-        first = np.repeat(offered.actees.offsets[:-1], num_actors)
-        is_open = np.zeros((len(per_actor), num_choices), np.int8)
-        is_open[actor, rows[first[actor] + within]] = 1 if offered.mask is None else offered.mask.values[:, 0]
+        assert rows is not None
+        is_open = np.zeros((offered.actors.items(), num_choices), np.int8)
+        actor, row = _pairs(offered, rows)
+        is_open[actor, row] = 1
         if self.nobody:
             is_open[:, -1] = 1
         return is_open
 
     def sample(self, name: str, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw (A, 1) entity indices; -1 where none is open, and with `nobody` as one choice more."""
-        assert offered.actees is not None
-        num_actors = offered.actors.size1()
-        num_actees = np.repeat(offered.actees.size1(), num_actors)  # (A,) those offered to each actor
-        first_actee = np.repeat(offered.actees.offsets[:-1], num_actors)  # (A,) rows of offered.actees
-        if offered.mask is None:
-            counts = num_actees
-        else:
-            # The pairs of one actor follow those of another; open ones are numbered through, so an actor's are a range.
-            ends = np.cumsum(num_actees)
-            opened = np.concatenate([[0], np.cumsum(offered.mask.values[:, 0])])
-            before = opened[ends - num_actees]
-            counts = opened[ends] - before
+        actor, actee = _pairs(offered)  # those of one actor follow those of another
+        counts = np.bincount(actor, minlength=offered.actors.items())
+        before = np.cumsum(counts) - counts
         chosen = np.full(len(counts), NOBODY, dtype=np.int64)
         able = np.flatnonzero(counts)
         position = rng.integers(counts[able] + self.nobody)
-        if self.nobody:
-            some = position < counts[able]
-            able, position = able[some], position[some]
-        if offered.mask is not None:
-            pairs = np.flatnonzero(offered.mask.values[:, 0])[before[able] + position]
-            position = pairs - (ends - num_actees)[able]
-        chosen[able] = offered.actees.values[first_actee[able] + position, 0]
+        some = position < counts[able]
+        able, position = able[some], position[some]
+        chosen[able] = actee[before[able] + position]
         return chosen[:, None]
 
     def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[np.int64]]]:
@@ -181,17 +147,12 @@ class SelectEntityActionSpace(ActionSpace):
             yield "nobody is selected", np.full((offered.actors.items(), 1), NOBODY, np.int64)
 
     def mistakes(self, values: NDArray[Any], offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
-        assert offered.actees is not None
         for value in (_NO_ENTITY, -2):
             yield "an entity out of range", with_value(values, 0, value)
-        for i in range(len(offered.actors) if offered.mask is not None else 0):
-            assert offered.mask is not None
-            actees = offered.actees[i].values[:, 0]
-            closed = np.argwhere(~offered.mask[i].values.reshape(-1, max(len(actees), 1)))
-            if len(closed):
-                row, column = closed[0]
-                yield "a masked entity", with_value(values, int(offered.actors.offsets[i] + row), int(actees[column]))
-                return
+        if offered.mask is not None and not offered.mask.values.all():
+            actor, actee = _pairs(replace(offered, mask=None))
+            closed = int(offered.mask.values[:, 0].argmin())
+            yield "a masked entity", with_value(values, int(actor[closed]), int(actee[closed]))
 
     def list_choices(self, offer: Offer, row: int) -> list[Choice]:
         actees = [] if offer.actees is None else offer.actees.tolist()
@@ -229,3 +190,24 @@ class SelectEntityActionSpace(ActionSpace):
         )
         chosen = [columns.get(value, NOBODY) for value in decisions["chosen"]]
         return {**decisions, "actees": actees.tolist(), "chosen": chosen}
+
+
+def _pairs(
+    offered: VecActionMask, actees: NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the open pairs, actor by actor: (P,) place of the actor among all, and (P,) the actee.
+
+    Args:
+        offered: the actors, actees and open pairs of N frames.
+        actees: what stands for each of `offered.actees`; None: their entity indices.
+    """
+    assert offered.actees is not None
+    actees = offered.actees.values[:, 0] if actees is None else actees
+    num_actors = offered.actors.size1()
+    counts = np.repeat(offered.actees.size1(), num_actors)  # (A,) pairs of each actor
+    actor = np.repeat(np.arange(len(counts)), counts)
+    actee = actees[rows_of(np.repeat(offered.actees.offsets[:-1], num_actors), counts)]
+    if offered.mask is None:
+        return actor, actee
+    is_open = offered.mask.values[:, 0]
+    return actor[is_open], actee[is_open]

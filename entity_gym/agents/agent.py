@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,16 +59,21 @@ class Obs(Generic[A]):
         metrics: Mapping[str, float] | None = None,
         allowed: Sequence[Collection[A]] | None = None,
     ) -> None:
-        self.action = action
         self.choices: Choices[A] = choices_of(action)
         is_number = isinstance(score, int | float | np.number) and not isinstance(score, bool)
         if not is_number or not abs(score) <= LARGEST_FLOAT32:
             raise ValueError(f"Obs: score is {score!r}; it must be a finite number that float32 can hold")
+        for name, given in (
+            ("entities", entities),
+            ("actors", actors),
+            ("allowed", () if allowed is None else allowed),
+        ):
+            if not isinstance(given, Iterable):
+                raise ValueError(f"Obs: {name} is {given!r:.200}; it must be a list")
         self.score = float(score)
-        self.entities = _listed(entities, "entities")
-        self.actors = _listed(actors, "actors")
+        self.entities, self.actors = list(entities), list(actors)
         self.metrics = dict(metrics or {})
-        self.allowed = None if allowed is None else _listed(allowed, "allowed")
+        self.allowed = None if allowed is None else list(allowed)
         if self.allowed is not None and len(self.allowed) != len(self.actors):
             raise ValueError(
                 f"Obs: allowed has {len(self.allowed)} collections of actions for {len(self.actors)} actors"
@@ -80,14 +85,12 @@ class Obs(Generic[A]):
             return None
         mask = np.zeros((len(self.actors), len(self.choices.labels)), np.bool_)
         for row, allowed in enumerate(self.allowed):
-            if not isinstance(allowed, Collection):
+            if not isinstance(allowed, Collection) or not len(allowed):
                 raise ValueError(
-                    f"Obs: allowed[{row}] is {allowed!r:.200}; it must be a collection of actions, one for each actor"
+                    f"Obs: allowed[{row}] is {allowed!r:.200}; it must be a collection of actions, at least one for each actor"
                 )
             for choice in allowed:
                 mask[row, self.choices.index(choice)] = True
-            if not len(allowed):
-                raise ValueError(f"Obs: no action is allowed to actor {row}; leave one open, or leave the actor out")
         return mask
 
     def types(self) -> dict[str, EntityType]:
@@ -97,10 +100,7 @@ class Obs(Generic[A]):
             ValueError: an entity is no dataclass object, or two types have the same name.
         """
         types: dict[str, EntityType] = {}
-        examples: dict[Any, object] = {type(each): each for each in (*self.entities, *self.actors)}
-        for cls, example in examples.items():
-            if issubclass(cls, type):
-                raise ValueError(f"Obs: {example!r} is a class, and no entity; give an object of it")
+        for cls in dict.fromkeys(map(type, (*self.entities, *self.actors))):
             known = entity_type(cls)
             if known.name in types:
                 raise ValueError(f"Obs: two types of entity are called {known.name!r}; rename one")
@@ -138,13 +138,6 @@ def check_obs(obs: object) -> None:
     """Raise a ValueError unless `obs` is an `Obs`."""
     if not isinstance(obs, Obs):
         raise ValueError(f"{obs!r:.200} is no Obs; agents are shown Obs(Move, score=..., entities=[...], actors=[...])")
-
-
-def _listed(given: Any, name: str) -> list[Any]:
-    try:
-        return list(given)
-    except TypeError:
-        raise ValueError(f"Obs: {name} is {given!r:.200}; it must be a list") from None
 
 
 class Agent(ABC):
@@ -190,12 +183,10 @@ class _RandomAgent(Agent):
     def act_each(self, obs: Obs[A]) -> list[A]:
         check_obs(obs)
         obs.to_observation()  # refuses entities that training refuses
-        mask, num_choices = obs.mask(), len(obs.choices.labels)
+        mask = obs.mask()
         if mask is None:
-            picked = self._rng.integers(num_choices, size=len(obs.actors)).tolist()
-        else:
-            picked = [int(self._rng.choice(np.flatnonzero(row))) for row in mask]
-        return [obs.choices.pick(index) for index in picked]
+            mask = np.ones((len(obs.actors), len(obs.choices.labels)), np.bool_)
+        return [obs.choices.pick(int(self._rng.choice(np.flatnonzero(row)))) for row in mask]
 
 
 def random_agent(seed: int = 0) -> Agent:

@@ -5,11 +5,10 @@
 
     env = TrainEnvBuilder().entity(Head).entity(Food).action(Move).build(main, config)
 
-Pools take `env` in place of an environment's class: `ThreadedVecEnv(env, 64)`, `ProcessVecEnv`, `enn_ppo.train(config, env)`,
-and `python -m enn_ppo.train env=custom env.id=my_pkg.my_game:env`. Threads of one process take turns, so programs that compute
+Pools take `env` in place of an environment's class, and so do `enn_ppo.train(config, env)` and
+`python -m enn_ppo.train env=custom env.id=my_pkg.my_game:env`. Threads of one process take turns, so programs that compute
 much need `rollout.num_processes`.
 
-In a step all programs receive their actions, and then the pool waits for their next observations, one program after the other.
 An episode begins with the first observation of a game and ends with `game_over`. Where the trainer abandons an episode, and
 whenever the pool is seeded, `act` returns None in the running main, and a new main is started.
 """
@@ -24,7 +23,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -35,13 +34,13 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionSpace, CategoricalAction
 from entity_gym.agents.agent import A, Agent, Obs, check_obs
-from entity_gym.agents.schema import Choices, EntityType, choices_of, entity_type
+from entity_gym.agents.schema import choices_of, entity_type
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, EnvSlots, SlotOptions
+from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.source import EnvSource
-from entity_gym.spaces import ObsSpace
+from entity_gym.spaces import Entity, ObsSpace
 
 #: Seconds that a program may take between two observations.
 TIME_LIMIT = 60.0
@@ -51,15 +50,12 @@ LEAVING = 10.0
 LEAVING_AT_ONCE = 1.0
 
 
-# ---- declaring a program
-
-
 class TrainEnvBuilder:
     """Declares a program's entity types and actions: `TrainEnvBuilder().entity(Head, Food).action(Move).build(main)`."""
 
     def __init__(self) -> None:
-        self._types: dict[str, EntityType] = {}
-        self._actions: dict[str, Choices[Any]] = {}
+        self._entities: dict[str, Entity] = {}
+        self._actions: dict[str, ActionSpace] = {}
 
     def entity(self, *classes: type) -> TrainEnvBuilder:
         """Add entity types: dataclasses, see `entity_gym.agents.schema`.
@@ -68,9 +64,9 @@ class TrainEnvBuilder:
             ValueError: a class is no dataclass, or a field has a type that is not supported; names the field.
         """
         for cls in classes:
-            if not isinstance(cls, type):
-                raise ValueError(f"entity: {cls!r:.200} is no class; give the dataclass itself")
-            _add(self._types, entity_type(cls), "entity types")
+            if not isinstance(cls, type) or cls.__name__ in self._entities:
+                raise ValueError(f"entity: {cls!r:.200} is no class, or another dataclass has its name")
+            self._entities[cls.__name__] = entity_type(cls).entity
         return self
 
     def action(self, *classes: type) -> TrainEnvBuilder:
@@ -80,7 +76,10 @@ class TrainEnvBuilder:
             ValueError: a class is no Enum and no dataclass of Enums; names the field.
         """
         for cls in classes:
-            _add(self._actions, choices_of(cls), "actions")
+            choices = choices_of(cls)
+            if choices.name in self._actions:
+                raise ValueError(f"action: another action is called {choices.name!r}; rename one")
+            self._actions[choices.name] = choices.space
         return self
 
     def build(self, main: Callable[..., None], config: Any = None, *, time_limit: float = TIME_LIMIT) -> TrainEnv:
@@ -99,31 +98,13 @@ class TrainEnvBuilder:
             raise ValueError("build: no action was given; add .action(...), an Enum or a dataclass of Enums")
         if not isinstance(time_limit, int | float) or not time_limit > 0:
             raise ValueError(f"build: time_limit is {time_limit!r}; it must be a number of seconds above 0")
-        _check_main(main)
-        obs_space = ObsSpace({name: known.entity for name, known in self._types.items()})
-        action_space = {name: choices.space for name, choices in self._actions.items()}
-        return TrainEnv(main, config, float(time_limit), obs_space, action_space)
-
-
-def _add(known: dict[str, Any], new: Any, what: str) -> None:
-    if new.name in known:
-        raise ValueError(f"two of the {what} are called {new.name!r}")
-    known[new.name] = new
-
-
-def _check_main(main: object) -> None:
-    if not callable(main):
-        raise ValueError(f"build: main is {main!r:.200}; it must be a function of (agent, config, seed)")
-    try:
-        signature = inspect.signature(main)
-    except (TypeError, ValueError):  # some callables have no signature
-        return
-    try:
-        signature.bind("agent", "config", 0)
-    except TypeError as error:
-        raise ValueError(
-            f"build: main is called as main(agent, config, seed), which {signature} does not take: {error}"
-        ) from error
+        try:
+            inspect.signature(main).bind("agent", "config", 0)
+        except TypeError as error:
+            raise ValueError(
+                f"build: main is {main!r:.200}; it must be a function of (agent, config, seed): {error}"
+            ) from error
+        return TrainEnv(main, config, float(time_limit), ObsSpace(self._entities), dict(self._actions))
 
 
 @dataclass(frozen=True, repr=False)
@@ -145,9 +126,8 @@ class TrainEnv(EnvSource):
     @property
     def name(self) -> str:
         """The name of `main`, for messages and titles."""
-        module = getattr(self.main, "__module__", None)
         name = getattr(self.main, "__qualname__", type(self.main).__qualname__)
-        return f"{module}.{name}" if module else name
+        return f"{self.main.__module__}.{name}"
 
     takes_others = True  # `with_values` says which there are
 
@@ -175,13 +155,11 @@ class TrainEnv(EnvSource):
         return dataclasses.replace(self, config=dataclasses.replace(config, **values))
 
     def as_environment(self) -> AgentEnvironment:
-        return AgentEnvironment(self)
+        return AgentEnvironment(self, weakref.WeakSet())
 
-    def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> EnvSlots:
-        return AgentSlots(self.as_environment, num_envs, options)
-
-
-# ---- the trainer's thread
+    def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> PythonSlots:
+        pool: weakref.WeakSet[AgentEnvironment] = weakref.WeakSet()
+        return PythonSlots(lambda: AgentEnvironment(self, pool), num_envs, options)
 
 
 class AgentEnvironment(Environment):
@@ -190,19 +168,19 @@ class AgentEnvironment(Environment):
     The first observation after `main` starts, and the first after `game_over`, begins a game. If the trainer resets at
     another time, `main` has to return, and is started again.
 
-    Attributes:
-        interrupted: the user pressed Ctrl-C while the program was waited for.
+    Args:
+        env: the program.
+        pool: the environments of the pool. As soon as one is closed, all their programs are told to leave.
     """
 
-    def __init__(self, env: TrainEnv) -> None:
+    def __init__(self, env: TrainEnv, pool: weakref.WeakSet[AgentEnvironment]) -> None:
         self.display_name = env.name  # in messages of pools
-        self.interrupted = False
-        self._env = env
-        self._seed = int(np.random.SeedSequence().generate_state(1, np.uint64)[0]), 0
-        self._num_starts = 0  # since the environment was seeded
-        self._run: _Run | None = None
+        self._env, self._pool = env, pool
+        pool.add(self)
+        self._agent: TrainAgent | None = None  # of the running main
         self._begins_game = False  # whether the next observation begins a game
-        self._closed = False
+        self._is_told = False  # whether the program has the actions of the coming step
+        self._is_closed = False
 
     def obs_space(self) -> ObsSpace:
         return self._env.obs_space
@@ -211,87 +189,54 @@ class AgentEnvironment(Environment):
         return self._env.action_space
 
     def reseed(self, seed: int, number: int) -> None:
-        """Start main anew for the next game, with seeds that follow from these two."""
+        """Begin the random numbers anew, of which main's seed is one, and start main anew for the next game."""
         super().reseed(seed, number)
-        self._seed, self._num_starts = (seed, number), 0
-        self.leave()
+        self._leave()
 
     def configure(self, info: Mapping[str, Any]) -> None:
         raise ValueError(
             f"{self.display_name} takes no env_info: its parameters are the fields of its config (TrainEnv.with_values)"
         )
 
-    def reset(self) -> Observation:
-        self.begin_game()
-        return self.receive()
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        self.send(actions)
-        return self.receive()
-
-    def leave_unless_new(self) -> None:
-        """Tell main to leave unless its next observation begins a game."""
-        if not self._begins_game:
-            self.leave()
-
-    def leave(self, limit: float = LEAVING) -> None:
-        """Tell main to leave within `limit` seconds from now, without waiting."""
-        if self._run is not None:
-            self._run.leave(min(limit, self._env.time_limit))
-
-    def begin_game(self) -> None:
-        """Make sure that the next observation begins a game.
-
-        Raises:
-            TookTooLong: main does not leave.
-            Exception: any exception that main raised while it left.
-        """
-        if self._closed:
+    def begin(self, actions: Mapping[str, Action] | None) -> None:
+        """Hand the actions to the program. With None, start main, or tell it to leave in the middle of a game."""
+        if self._is_closed:
             raise ValueError(f"{self.display_name}: the environment is closed")
-        self.leave_unless_new()
-        if self._run is not None and self._run.leave_by is not None:
-            self._join()
-        if self._run is None:
-            seed = np.random.SeedSequence((*self._seed, self._num_starts)).generate_state(1)
-            self._num_starts += 1
-            self._begins_game = True
-            self._run = _Run(self._env, int(seed[0]))
-            # The thread holds the run and not this object, so that programs leave when a pool is dropped without being closed.
-            self._finalizer = weakref.finalize(self, self._run.leave, LEAVING)
-            self._finalizer.atexit = False
-
-    def send(self, actions: Mapping[str, Action]) -> None:
-        """Give the program its actions, without waiting for the next observation."""
+        if actions is None:
+            if not self._begins_game:
+                self._leave()
+            if self._agent is None:
+                self._start()
+            return
         chosen: list[int] = []
         for action in actions.values():  # one at most: an Obs asks for one action
             assert isinstance(action, CategoricalAction)
             by_actor = dict(zip(action.actors, np.asarray(action.actions).tolist(), strict=True))
             chosen = [by_actor[actor] for actor in range(len(by_actor))]
         self._running().actions.put(chosen)
+        self._is_told = True
 
-    def receive(self) -> Observation:
-        """Wait for the next observation.
+    def reset(self) -> Observation:
+        """Wait for the first observation of a game.
 
         Raises:
-            TookTooLong: none came within the time limit; says where main is.
-            ValueError: main returned.
+            ValueError: main takes too long or returns.
             Exception: any exception that main raised.
         """
-        run = self._running()
-        try:
-            obs: Observation | None = _get(run.observations, self._env.time_limit)
-        except Empty:
-            raise TookTooLong(
-                f"{self.display_name} has neither asked for an action nor ended its game for {self._env.time_limit:g} seconds "
-                f"(time_limit); {run.position()}"
-            ) from None
-        except KeyboardInterrupt:  # the user does not want to wait: `close` will not wait for long, either
-            self.interrupted = True
-            raise
-        if obs is None:
-            raise self._error(run)
-        self._begins_game = obs.done
-        return obs
+        self._is_told = False
+        self.begin(None)
+        if self._running().leave_by is not None:
+            if late := self._join():
+                raise ValueError(late)
+            self._start()
+        return self._receive()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        """Wait for the next observation; errors as in `reset`."""
+        if not self._is_told:
+            self.begin(actions)
+        self._is_told = False
+        return self._receive()
 
     def render(self) -> NDArray[np.uint8]:
         raise NoPictureError(
@@ -305,147 +250,118 @@ class AgentEnvironment(Environment):
         Raises:
             Exception: any exception that main raised while it left.
         """
-        self._closed = True
-        if self._run is not None:
-            self.leave()
-            try:
-                self._join()
-            except TookTooLong as error:
-                warnings.warn(f"{error}; it is left behind", RuntimeWarning, stacklevel=2)
+        self._is_closed = True
+        self._leave_pool(LEAVING)
+        if self._agent is not None and (late := self._join()):
+            warnings.warn(f"{late}; it is left behind", RuntimeWarning, stacklevel=2)
 
-    def _running(self) -> _Run:
-        if self._run is None:
+    def _running(self) -> TrainAgent:
+        if self._agent is None:
             raise ValueError(f"{self.display_name}: reset must be called first")
-        return self._run
+        return self._agent
 
-    def _join(self) -> None:
-        """Wait until main, which has been told to leave, has returned; raise the exception that it raised meanwhile."""
-        run, self._run = self._running(), None
-        assert run.leave_by is not None
+    def _start(self) -> None:
+        self._begins_game = True
+        self._agent = TrainAgent(self._env, int(self.rng.integers(2**32)))
+        # The thread holds the agent and not this object, so that programs leave when a pool is dropped without being closed.
+        self._finalizer = weakref.finalize(self, self._agent.leave, LEAVING)
+        self._finalizer.atexit = False
+
+    def _leave(self, limit: float = LEAVING) -> None:
+        """Tell main to leave within `limit` seconds from now, without waiting."""
+        if self._agent is not None:
+            self._agent.leave(min(limit, self._env.time_limit))
+
+    def _leave_pool(self, limit: float) -> None:
+        """Tell the programs of all environments of the pool to leave, so that they do it at the same time."""
+        for env in self._pool:
+            env._leave(limit)
+
+    def _join(self) -> str | None:
+        """Wait until main, which has been told to leave, has returned. Returns why it is not waited for any longer.
+
+        Raises:
+            Exception: any exception that main raised after it was told.
+        """
+        agent, self._agent = self._running(), None
+        assert agent.leave_by is not None
         self._finalizer.detach()
-        try:
-            run.thread.join(max(0.0, run.leave_by - time.monotonic()))
-        except KeyboardInterrupt:
-            self.interrupted = True
-            raise
-        if run.thread.is_alive():
-            raise TookTooLong(
-                f"{self.display_name} has not returned {run.limit:g} seconds after act returned None; {run.position()}"
-            )
-        if run.was_told and isinstance(run.error, Exception):
-            raise self._error(run)
+        agent.thread.join(max(0.0, agent.leave_by - time.monotonic()))
+        if agent.thread.is_alive():
+            return f"{self.display_name} has not returned {agent.limit:g} seconds after act returned None; {agent.position()}"
+        if agent.gone and isinstance(agent.error, Exception):
+            raise self._error(agent)
+        return None
 
-    def _error(self, run: _Run) -> Exception:
+    def _receive(self) -> Observation:
+        """Wait for the next observation; errors as in `reset`."""
+        agent = self._running()
+        try:
+            obs = _get(agent.observations, self._env.time_limit)
+        except Empty:
+            raise ValueError(
+                f"{self.display_name} has neither asked for an action nor ended its game for {self._env.time_limit:g} seconds "
+                f"(time_limit); {agent.position()}"
+            ) from None
+        except KeyboardInterrupt:  # the user does not want to wait
+            self._leave_pool(LEAVING_AT_ONCE)
+            raise
+        self._begins_game = obs is not None and obs.done
+        if obs is None:
+            raise self._error(agent)
+        return obs
+
+    def _error(self, agent: TrainAgent) -> Exception:
         """Return the error to raise in the trainer's thread because main has ended."""
-        name = self.display_name
-        if isinstance(run.error, Exception):
-            run.error.add_note(f"raised in {name}" + (" after act had returned None" if run.was_told else ""))
-            return run.error
-        how = "returned" if run.error is None else f"ended with {type(run.error).__name__}"
+        name, error = self.display_name, agent.error
+        if isinstance(error, Exception):
+            error.add_note(f"raised in {name}" + (" after act had returned None" if agent.gone else ""))
+            return error
+        how = "returned" if error is None else f"ended with {type(error).__name__}"
         return ValueError(
             f"{name} {how} while the trainer goes on: it must play game after game, and return once act has returned None"
         )
 
 
-class AgentSlots(PythonSlots):
-    """Slots whose environments are programs.
-
-    All actions are sent before any observation is waited for, so that no program waits for another one.
-    """
-
-    envs: list[AgentEnvironment]  # type: ignore[assignment]
-
-    def reset(self, ids: EnvIds, worker: int = 0) -> None:
-        for i in ids.tolist():  # tell all programs to leave before any is waited for
-            self.envs[i].leave_unless_new()
-        for i in ids.tolist():
-            self._call(i, self.envs[i].begin_game)
-        super().reset(ids, worker)
-
-    def close(self) -> None:
-        limit = LEAVING_AT_ONCE if any(env.interrupted for env in self.envs) else LEAVING
-        for env in self.envs:  # tell all programs to leave before any is waited for
-            env.leave(limit)
-        super().close()
-
-    def _act(self, ids: list[int], actions: list[dict[str, Action]]) -> Iterable[Observation]:
-        for i, told in zip(ids, actions, strict=True):
-            self._call(i, self.envs[i].send, told)
-        return [self._call(i, self.envs[i].receive) for i in ids]
+def _get(queue: SimpleQueue[Observation | None], seconds: float) -> Observation | None:
+    """Return the next item of a queue, or raise `Empty`."""
+    while seconds > 1.0:  # in short waits, since Python may overlook a Ctrl-C until the end of one
+        with suppress(Empty):
+            return queue.get(timeout=1.0)
+        seconds -= 1.0
+    return queue.get(timeout=seconds)
 
 
-class TookTooLong(ValueError):  # noqa: N818 - reads as a sentence
-    """A program did not hand in an observation, or did not return, within its time limit."""
+class TrainAgent(Agent):
+    """An agent whose actions the trainer decides. It starts main in a thread of its own.
 
-
-# ---- the program's thread
-
-
-class _Run:
-    """One call of main in a thread of its own, and the queues between this thread and the trainer's.
+    Args:
+        env: the program.
+        seed: for main.
 
     Attributes:
-        observations: None: main has ended.
-        actions: the choices of the actors; None: main must return.
-        error: what main raised; set before the None in `observations`.
-        was_told: `act` returned None before main ended.
+        gone: the trainer is gone, and the program must return.
+        thread: where main runs.
+        observations: to the trainer's thread; None: main has ended.
+        actions: from the trainer's thread, the choices of the actors; None: main must return.
+        error: the exception that main raised; set before the None in `observations`.
         limit: seconds that main has to return, once it has to.
         leave_by: the deadline, on the clock of `time.monotonic`; None: main may go on.
     """
 
     def __init__(self, env: TrainEnv, seed: int) -> None:
-        self.observations: SimpleQueue[Observation | None] = SimpleQueue()
-        self.actions: SimpleQueue[list[int] | None] = SimpleQueue()
-        self.error: BaseException | None = None
-        self.was_told = False
-        self.limit = 0.0
-        self.leave_by: float | None = None
-        # A daemon, so that neither a program that hangs nor a pool that was never closed keeps Python from exiting.
-        self.thread = threading.Thread(target=self._play, args=(env, seed), name=env.name, daemon=True)
-        self.thread.start()
-
-    def leave(self, limit: float) -> None:
-        """Make every `act` return None from now on."""
-        if self.leave_by is None:
-            self.limit, self.leave_by = limit, time.monotonic() + limit
-            self.actions.put(None)
-
-    def position(self) -> str:
-        """Say which line of the program its thread is at."""
-        frame = sys._current_frames().get(self.thread.ident or 0)
-        package = __name__.rpartition(".")[0]
-        while frame is not None and frame.f_back and frame.f_globals.get("__name__", "").startswith(package):
-            frame = frame.f_back  # while the program waits in this package, name the line that called it
-        if frame is None:
-            return "it is just ending"
-        return f"it is at {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}()"
-
-    def _play(self, env: TrainEnv, seed: int) -> None:
-        agent = TrainAgent(env, self)
-        try:
-            env.main(agent, env.config, seed)
-        except BaseException as error:  # SystemExit, too: the trainer's thread must not wait for ever
-            self.error = error
-        self.was_told = agent.gone
-        self.observations.put(None)
-
-
-class TrainAgent(Agent):
-    """An agent whose actions the trainer decides.
-
-    Args:
-        env: the program.
-        run: has the queues to the trainer's thread.
-
-    Attributes:
-        gone: the trainer is gone, and the program must return.
-    """
-
-    def __init__(self, env: TrainEnv, run: _Run) -> None:
-        self._env, self._run = env, run
+        self._env = env
         self._last_score: float | None = None  # None: no observation in this game yet
         self._has_acted = False  # whether any observation of this game had actors
         self.gone = False
+        self.observations: SimpleQueue[Observation | None] = SimpleQueue()
+        self.actions: SimpleQueue[list[int] | None] = SimpleQueue()
+        self.error: BaseException | None = None
+        self.limit = 0.0
+        self.leave_by: float | None = None
+        # A daemon, so that neither a program that hangs nor a pool that was never closed keeps Python from exiting.
+        self.thread = threading.Thread(target=self._play, args=(seed,), name=env.name, daemon=True)
+        self.thread.start()
 
     def act_each(self, obs: Obs[A]) -> list[A] | None:
         """Hand in an observation, and wait for the actions; see `Agent.act_each`.
@@ -461,8 +377,8 @@ class TrainAgent(Agent):
         shown = self._observation(obs)
         self._last_score = obs.score
         self._has_acted |= bool(obs.actors)
-        self._run.observations.put(shown)
-        chosen = self._run.actions.get()
+        self.observations.put(shown)
+        chosen = self.actions.get()
         self.gone = chosen is None
         return None if chosen is None else [obs.choices.pick(choice) for choice in chosen]
 
@@ -477,40 +393,44 @@ class TrainAgent(Agent):
                 stacklevel=2,
             )
         self._has_acted = False
-        self._run.observations.put(self._observation(obs, done=True, truncated=truncated))
+        self.observations.put(self._observation(obs, done=True, truncated=truncated))
         self._last_score = None
 
+    def leave(self, limit: float) -> None:
+        """Make every `act` return None from now on; main has `limit` seconds to return."""
+        if self.leave_by is None:
+            self.limit, self.leave_by = limit, time.monotonic() + limit
+            self.actions.put(None)
+
+    def position(self) -> str:
+        """Say which line of the program its thread is at."""
+        frame = sys._current_frames().get(self.thread.ident or 0)
+        package = __name__.rpartition(".")[0]
+        while frame is not None and frame.f_back and frame.f_globals.get("__name__", "").startswith(package):
+            frame = frame.f_back  # while the program waits in this package, name the line that called it
+        if frame is None:
+            return "it is just ending"
+        return f"it is at {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}()"
+
+    def _play(self, seed: int) -> None:
+        try:
+            self._env.main(self, self._env.config, seed)
+        except BaseException as error:  # SystemExit, too: the trainer's thread must not wait for ever
+            self.error = error
+        self.observations.put(None)
+
     def _observation(self, obs: Obs[A], *, done: bool = False, truncated: bool = False) -> Observation:
-        declared, actions = self._env.obs_space.entities, self._env.action_space
-        for name, known in obs.types().items():
-            if name not in declared:
-                raise ValueError(
-                    f"the entity type {name!r} was not declared: add .entity({name}) to the TrainEnvBuilder; "
-                    f"{nearest(name, declared)}"
-                )
-            if known.entity != declared[name]:
-                raise ValueError(f"the entity type {name!r} was declared as {declared[name]} and is {known.entity}")
-        name, space = obs.choices.name, obs.choices.space
-        if name not in actions:
-            raise ValueError(
-                f"the action {name!r} was not declared: add .action({name}) to the TrainEnvBuilder; {nearest(name, actions)}"
-            )
-        if space != actions[name]:
-            raise ValueError(f"the action {name!r} was declared as {actions[name]} and is {space}")
+        types = {name: each.entity for name, each in obs.types().items()}
+        actions = {obs.choices.name: obs.choices.space}
+        declared = (("entity", types, self._env.obs_space.entities), ("action", actions, self._env.action_space))
+        for kind, shown, known in declared:
+            for name, space in shown.items():
+                if name not in known:
+                    raise ValueError(
+                        f"the {kind} {name!r} was not declared: add .{kind}({name}) to the TrainEnvBuilder; "
+                        f"{nearest(name, known)}"
+                    )
+                if space != known[name]:
+                    raise ValueError(f"the {kind} {name!r} was declared as {known[name]} and is {space}")
         reward = 0.0 if self._last_score is None else obs.score - self._last_score
         return obs.to_observation(reward, done=done, truncated=truncated)
-
-
-def _get(queue: SimpleQueue[Any], seconds: float) -> Any:
-    """The next item of a queue.
-
-    Waits in slices: Python may overlook a Ctrl-C that comes just before a wait until that has ended.
-
-    Raises:
-        Empty: none came in time.
-    """
-    deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 1.0:
-        with suppress(Empty):
-            return queue.get(timeout=1.0)
-    return queue.get(timeout=max(0.0, left))

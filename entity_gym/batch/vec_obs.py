@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +94,7 @@ PLAYER_REWARD = "player_reward"
 TARGET = "target:"
 
 #: One action of N frames, a sequence each: (A, 1) choices, or entity indices and -1 for nobody, or (A, n) numbers.
-VecAction = RaggedBuffer[np.int64] | RaggedBuffer[np.float32]
+VecAction: TypeAlias = RaggedBuffer[Any]
 
 
 @dataclass

@@ -9,9 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from entity_gym.bridges.dm_env.envs import make_dm, to_dm_env
     from entity_gym.bridges.dm_env.incoming import dm_worlds, from_dm_env
+    from entity_gym.bridges.gymnasium.envs import make_gym, to_gymnasium
     from entity_gym.bridges.gymnasium.incoming import from_gymnasium, gymnasium_worlds
-    from entity_gym.bridges.outgoing import make_dm, make_gym, to_dm_env, to_gymnasium, to_pettingzoo
+    from entity_gym.bridges.pettingzoo.envs import to_pettingzoo
     from entity_gym.bridges.pettingzoo.incoming import from_pettingzoo, pettingzoo_worlds
 
 __all__ = [
@@ -28,12 +30,18 @@ __all__ = [
     "to_pettingzoo",
 ]
 
-_MODULES = {"gymnasium": "gymnasium.incoming", "dm": "dm_env.incoming", "pettingzoo": "pettingzoo.incoming"}
+_MODULES = {
+    "dm_env.envs": ("make_dm", "to_dm_env"),
+    "dm_env.incoming": ("dm_worlds", "from_dm_env"),
+    "gymnasium.envs": ("make_gym", "to_gymnasium"),
+    "gymnasium.incoming": ("from_gymnasium", "gymnasium_worlds"),
+    "pettingzoo.envs": ("to_pettingzoo",),
+    "pettingzoo.incoming": ("from_pettingzoo", "pettingzoo_worlds"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    library = name.removeprefix("from_").partition("_")[0]
-    module = "outgoing" if name.startswith(("to_", "make_")) else _MODULES[library]
-    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

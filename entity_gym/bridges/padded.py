@@ -288,7 +288,10 @@ class PaddedForm:
         fits = (picked >= low) & (picked <= high) & np.isfinite(picked)
         if not fits.all():
             wrong = int(np.argwhere(~fits)[0][0])
-            raise ValueError(f"{where(wrong)}{action.space.padded_refusal(picked[wrong], high)}")
+            refusal = f" is {picked[wrong]}; it must be from 0 to {high}"
+            raise ValueError(
+                f"{where(wrong)}{refusal if action.space.discrete else action.space.refusal(picked[wrong])}"
+            )
         if not action.space.discrete:
             return RaggedBuffer(picked, offsets)
         if action.closable:

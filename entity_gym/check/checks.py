@@ -47,18 +47,14 @@ def check_spaces(subject: Subject) -> str:
     names = list(FrameReader(first.obs_space(), first.action_space()).action_space)
     if not names or not all(isinstance(name, str) for name in names):
         raise Finding(f"action_space() has the names {names}; there must be at least one, and they must be texts")
-    before = _spaces_of(first)
-    _require_equal(before, _spaces_of(first), "called again")
-    _require_equal(before, _spaces_of(second), "of a second environment")
+    subject.spaces = spaces_to_dict(first.obs_space(), first.action_space())
+    _require_spaces(subject, first, "called again")
+    _require_spaces(subject, second, "of a second environment")
     return f"entities {', '.join(first.obs_space().entities) or 'none'}; actions {', '.join(names)}"
 
 
-def _spaces_of(env: Environment) -> Any:
-    return spaces_to_dict(env.obs_space(), env.action_space())
-
-
-def _require_equal(before: Any, after: Any, when: str) -> None:
-    change = spaces_difference(before, after)
+def _require_spaces(subject: Subject, env: Environment, when: str) -> None:
+    change = spaces_difference(subject.spaces, spaces_to_dict(env.obs_space(), env.action_space()))
     if change:
         raise Finding(f"the spaces change: {when}, {change}")
 
@@ -83,7 +79,6 @@ def check_observations(subject: Subject) -> str:
     try:
         with global_random(SEED):
             pool = subject.python_pool(watch=_watched)
-            before = _spaces_of(pool.envs[0])
             played.record(pool, subject.steps, subject.seconds)
     except Finding:
         raise
@@ -93,7 +88,7 @@ def check_observations(subject: Subject) -> str:
         text = f"step {len(played) + 1} of random play with seed {SEED}{rare}: {describe_error(error)}{lag}"
         raise Finding(text) from error
     for env in pool.envs:
-        _require_equal(before, _spaces_of(env), "during play")
+        _require_spaces(subject, env, "during play")
     if not any(mask.actors.items() for obs in played.observations for mask in obs.action_masks.values()):
         raise Finding(f"nobody was offered an action in {len(played):,} steps", Status.WARNING)
     # (N,) entities of each observation
@@ -304,8 +299,8 @@ def again(
     return ", ".join(sorted(words)) or f"{len(subject.trajectory):,} steps are identical"
 
 
-def check_same_seed(subject: Subject) -> str:
-    """The same seed and actions give the same episodes, whatever Python's and NumPy's global random numbers are."""
+def check_seeds(subject: Subject) -> str:
+    """The same seed gives the same episodes, whatever Python's and NumPy's global random numbers are, and another one others."""
     own = "rand_int(s, n), rand_float(s) or rand_normal(s)" if subject.source.is_compiled else "self.rng"
     used: list[str] = []
     for seed in (SEED, SEED + 1):
@@ -326,16 +321,10 @@ def check_same_seed(subject: Subject) -> str:
     if used:
         text = f"random numbers are drawn from {sources}, though it made no difference here: draw from {own}"
         raise Finding(text, Status.WARNING)
-    return f"{len(subject.trajectory):,} steps are identical"
-
-
-def check_other_seed(subject: Subject) -> str:
-    """Another seed gives other episodes, unless nothing is random."""
-    different = repeat(subject.trajectory, subject.python_pool(), seed=SEED + 1)
-    if different is None:
+    if repeat(subject.trajectory, subject.python_pool(), seed=SEED + 1) is None:
         text = f"seeds {SEED} and {SEED + 1} give the same episodes: is nothing random in it?"
         raise Finding(text, Status.WARNING)
-    return "other episodes"
+    return f"{len(subject.trajectory):,} steps are identical"
 
 
 def check_alone(subject: Subject) -> str:
@@ -487,9 +476,8 @@ CHECKS = (
     Check("observations", check_observations, is_decisive=True),
     Check("view", check_view),
     Check("end of episode", check_end),
-    Check("same seed", check_same_seed, is_decisive=True),
+    Check("seeds", check_seeds, is_decisive=True),
     Check("compiled", partial(again, meaning=_COMPILED, pool=Subject.compiled_pool), is_decisive=True),
-    Check("other seed", check_other_seed),
     Check("fresh start", partial(again, meaning=_FORGETS, pool=Subject.played_pool)),
     Check("independence", check_alone),
     Check("delay", check_delay),

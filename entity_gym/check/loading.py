@@ -76,24 +76,10 @@ _TRACEBACK_LINE = re.compile(r'^\s*File "([^"]+)", line (\d+),? in (\S+)', re.MU
 
 
 def describe_error(error: BaseException) -> str:
-    """Return one line: the message, and the place in the user's code where `error` was raised.
+    """Return one line: the message, and the place in the user's code, such as "my_env.py, line 12, in act: `x = 1 / 0`".
 
     An error that entity_gym raised on its own is described by its message alone.
     """
-    place = error_place(error)
-    message = re.sub(r"\s*\n\s*", " ", str(error)).strip()
-    name = type(error).__name__
-    if place is None:
-        return message if isinstance(error, ValueError) and message else f"{name}: {message}"
-    if isinstance(error, SyntaxError):
-        message = error.msg
-    return f"{name}: {message} ({place})" if message else f"{name} ({place})"
-
-
-def error_place(error: BaseException) -> str | None:
-    """Return the place of an error, such as "my_env.py, line 12, in act: `x = 1 / 0`"; None outside of the user's code."""
-    if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        return _format_place(error.filename, error.lineno, "")
     calls = [
         (frame.f_code.co_filename, line, frame.f_code.co_name)
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -101,7 +87,13 @@ def error_place(error: BaseException) -> str | None:
     ]
     notes = reversed(getattr(error, "__notes__", []))  # a worker process sends its traceback as a note
     places = [_latest_place(calls[::-1]), *(traceback_place(note, latest_first=False) for note in notes)]
-    return next(filter(None, places), None)
+    place, message = next(filter(None, places), None), re.sub(r"\s*\n\s*", " ", str(error)).strip()
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        place, message = _format_place(error.filename, error.lineno, ""), error.msg
+    name = type(error).__name__
+    if place is None:
+        return message if isinstance(error, ValueError) and message else f"{name}: {message}"
+    return f"{name}: {message} ({place})" if message else f"{name} ({place})"
 
 
 def traceback_place(text: str, *, latest_first: bool) -> str | None:
@@ -113,14 +105,9 @@ def traceback_place(text: str, *, latest_first: bool) -> str | None:
 def _latest_place(calls: Sequence[tuple[str, int, str]]) -> str | None:
     """Find the first call of the user's code, or else of a library, among (file, line, function); the latest is first."""
     others = [call for call in calls if not call[0].startswith(_PACKAGE) or call[0].startswith(_ZOO)]
-    users = [call for call in others if not call[0].startswith((_STANDARD_LIBRARY, "<")) and not _is_library(call[0])]
-    for call in users or [call for call in others if _is_library(call[0])]:
-        return _format_place(*call)
-    return None
-
-
-def _is_library(file: str) -> bool:
-    return any(part in file for part in ("site-packages", "dist-packages"))
+    libraries = [call for call in others if "site-packages" in call[0] or "dist-packages" in call[0]]
+    users = [call for call in others if not call[0].startswith((_STANDARD_LIBRARY, "<")) and call not in libraries]
+    return next((_format_place(*call) for call in users or libraries), None)
 
 
 def _format_place(file: str, line: int, function: str) -> str:

@@ -7,17 +7,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from entity_gym.check.report import Finding, Status
 from entity_gym.check.trajectory import Trajectory
 from entity_gym.environment import Environment
-from entity_gym.pools.pool import ListEnv
-from entity_gym.pools.slots import SlotOptions
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.source import EnvSource
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.registry import pool_of
 
 NUM_ENVS = 3
 SEED = 0
@@ -31,12 +30,14 @@ class Subject:
         source: makes the environment.
         steps: random steps of `NUM_ENVS` environments to record.
         seconds: after which no other step is recorded.
+        spaces: as a dictionary, set by the check "spaces".
         trajectory: random play, set by the check "observations".
     """
 
     source: EnvSource
     steps: int
     seconds: float
+    spaces: Any = field(init=False)
     trajectory: Trajectory = field(init=False)
     _to_close: list[Environment | VecEnv] = field(default_factory=list)
 
@@ -56,8 +57,10 @@ class Subject:
 
     def pool(self, threads: int = 1, processes: int = 0) -> VecEnv:
         """Make a pool as a training does, in which compiled environments run compiled."""
-        options = SlotOptions(final_observations="all")
-        self._to_close.append(pool := pool_of(self.source, NUM_ENVS, threads, processes, seed=SEED, options=options))
+        pool = ThreadedVecEnv(
+            self.source, NUM_ENVS, threads, seed=SEED, num_processes=processes, final_observations="all"
+        )
+        self._to_close.append(pool)
         return pool
 
     def compiled_pool(self) -> VecEnv:

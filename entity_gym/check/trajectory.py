@@ -108,13 +108,17 @@ def repeat(
 
 
 def difference(expected: VecObs, found: VecObs, obs_space: ObsSpace) -> tuple[int, str] | None:
-    """Return the row and the description of the first difference of two batches of N frames; None if they are equal."""
+    """Return the row and the description of the first difference of two batches of N frames; None if they are equal.
+
+    Numbers of ids are not compared: entities that act have one as Python objects, and perhaps none in arrays.
+    """
     num_frames = len(found)
     both = VecObs.cat([expected, found])  # spells masks out that only one batch has
-    for path, column in _leaves(both.columns()):
+    columns = {name: column for name, column in both.columns().items() if name not in ("env_id", "ids")}
+    for path, column in _leaves(columns):
         for row in range(num_frames):
             before, after = _rows(column, row), _rows(column, num_frames + row)
-            if path != ("env_id",) and not np.array_equal(before, after, equal_nan=after.dtype.kind == "f"):
+            if not np.array_equal(before, after, equal_nan=after.dtype.kind == "f"):
                 return row, _describe(path, before, after, obs_space)
     for row, (i, j) in enumerate(zip(expected.env_id.tolist(), found.env_id.tolist(), strict=True)):
         was, now = expected.end_of_episode_info.get(i) or {}, found.end_of_episode_info.get(j) or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,6 +65,7 @@ class Game:
 
     def __init__(self, source: EnvSource, seed: int, policy: Policy | None = None) -> None:
         self._source, self._seed, self._policy = source, seed, policy
+        self._make_pool = partial(ListEnv, source, 1, seed, autoreset=False, compile=False)
         self._pool = self._make_pool()
         self.moments: list[Moment] = []
         self.replay = build_replay(
@@ -116,9 +118,6 @@ class Game:
     def _steps(self) -> list[dict[str, Any]]:
         steps: list[dict[str, Any]] = self.replay["episodes"][-1]["steps"]
         return steps
-
-    def _make_pool(self) -> ListEnv:
-        return ListEnv(self._source, 1, self._seed, autoreset=False, compile=False)
 
     def _begin(self) -> None:
         self._remember(self._pool.reset(), None)

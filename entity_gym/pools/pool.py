@@ -23,8 +23,9 @@ from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment
+from entity_gym.pools.processes.slots import ProcessSlots
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, EnvSlots, SlotOptions, check_num_envs, run_serially
+from entity_gym.pools.slots import EnvIds, EnvSlots, SlotOptions, check_num_envs, check_seed, run_serially
 from entity_gym.pools.source import EnvFactory, as_source
 from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_batch_size, check_env_id, check_env_info
 from entity_gym.pools.workers import PATIENCE, Workers, check_affinity, check_num_threads, usable_cores
@@ -279,6 +280,8 @@ class SlotVecEnv(VecEnv):
 
     def close(self) -> None:
         self._closed = True
+        if self.slots.closes_at_once:
+            self.slots.close()  # threads that wait for it come back
         if self._workers.close():
             self.slots.close()
         else:
@@ -373,15 +376,19 @@ class ThreadedVecEnv(SlotVecEnv):
             calling thread, which has slice 0 of steps together, is never bound. Linux only.
         background: with one thread, steps that are sent are taken by a thread of their own, so that the caller can do
             something else until `recv`.
+        num_processes: worker processes that step the environments in place of threads, see `ProcessVecEnv`; 0: none.
         options: fields of `SlotOptions`, by name.
 
     Attributes:
         num_threads: the number of threads in use.
         threads_report: one line that gives the reason for that number.
+        num_processes: the number of worker processes.
 
     Raises:
         ValueError: for an argument that is not allowed.
     """
+
+    num_threads, threads_report, num_processes = 1, "num_threads=1", 0
 
     def __init__(
         self,
@@ -393,11 +400,23 @@ class ThreadedVecEnv(SlotVecEnv):
         *,
         thread_affinity_offset: int = -1,
         background: bool = False,
+        num_processes: int = 0,
         **options: Any,
     ) -> None:
         check_num_envs(num_envs)
+        check_batch_size(batch_size, num_envs)
+        check_seed(seed)
         check_affinity(thread_affinity_offset)
-        slot_options = SlotOptions(**options)
+        source, slot_options = as_source(env), SlotOptions(**options)
+        if num_processes:
+            if isinstance(num_processes, bool) or not isinstance(num_processes, int) or num_processes < 1:
+                raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
+            self.num_processes = min(num_processes, num_envs)
+            processes = ProcessSlots(source, num_envs, slot_options, num_processes=self.num_processes)
+            # The calling thread asks all processes for a step together; submitted steps have a thread for each process.
+            workers = Workers(num_shares=self.num_processes)
+            super().__init__(processes, workers, batch_size=batch_size, seed=seed)
+            return
         if num_threads == "auto" and not slot_options.autoreset:
             raise ValueError(
                 "num_threads is 'auto', which tries steps with autoreset; give a number where there is none"
@@ -405,7 +424,7 @@ class ThreadedVecEnv(SlotVecEnv):
         asked = len(usable_cores()) if num_threads == "auto" else check_num_threads(num_threads)
         most = min(asked, num_envs)
         num_workers = most + 1 if most > 1 or background else 1
-        slots = as_source(env).make_slots(num_envs, replace(slot_options, num_workers=num_workers))
+        slots = source.make_slots(num_envs, replace(slot_options, num_workers=num_workers))
         self.num_threads, self.threads_report = most, f"num_threads={num_threads}"
         if num_threads == "auto":
             self.num_threads, reason = choose_num_threads(slots, most, seed)
@@ -427,6 +446,51 @@ class ListEnv(ThreadedVecEnv):
 
     def __init__(self, env: EnvFactory, num_envs: int, seed: int = 0, **options: Any) -> None:
         super().__init__(env, num_envs, seed=seed, **options)
+
+
+class ProcessVecEnv(ThreadedVecEnv):
+    """Steps environments in worker processes, which read actions and write observations in shared memory.
+
+    Worth it where the steps of all environments together take several milliseconds: sharing them out costs about one.
+    Each worker owns a slice of the environments and steps them one after the other; observations depend on seeds and actions
+    alone, not on the number of processes. With `batch_size < num_envs` every environment is reported as soon as it is done.
+
+    An exception of an environment is raised here with its own type, message and notes, and with the worker's traceback as a
+    note; the environments concerned have to be reset, and the others may go on. When a worker dies, calls raise
+    `WorkerDied`, and the pool has to be made anew.
+
+    A pool belongs to the thread and process that made it. In workers, numeric libraries use one thread, and Ctrl-C is
+    handled by the main process alone. Linux and macOS only.
+
+    Args:
+        env: anything that `ThreadedVecEnv` takes. It is sent to the workers, so it lives in a module, or cloudpickle is
+            installed. Every worker makes its own environments; all must have the same spaces.
+        num_envs: at least 1.
+        num_processes: at least 1; one for each core is a good choice. At most one for each environment is started.
+        batch_size: number of environments that `recv` returns. None: all.
+        seed: see `VecEnv.reset`.
+        options: fields of `SlotOptions`, by name.
+
+    Attributes:
+        num_processes: the number of workers.
+
+    Raises:
+        ValueError: for an invalid argument, or an `env` that cannot be sent. Exceptions of environments are raised here too.
+        WorkerDied: if a worker ends while it makes its environments.
+    """
+
+    def __init__(
+        self,
+        env: EnvFactory,
+        num_envs: int,
+        num_processes: int,
+        batch_size: int | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        if not num_processes:
+            raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
+        super().__init__(env, num_envs, 1, batch_size, seed, num_processes=num_processes, **options)
 
 
 def choose_num_threads(slots: EnvSlots, most: int, seed: int) -> tuple[int, str]:

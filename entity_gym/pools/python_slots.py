@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import Action
 from entity_gym.actions.choices import ActionsOfEach
 from entity_gym.actions.reading import EntityID
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import EntityNumbers, Frame
 from entity_gym.batch.saving import observation_from_state, observation_to_state, plain_copy
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.environment import Environment, Observation
+from entity_gym.environment import DRAW_IS_A_HOOK, Environment, Observation
 from entity_gym.pools.slots import (
     EnvIds,
     EnvSlots,
@@ -62,6 +62,7 @@ class PythonSlots(EnvSlots):
         )
         self._check_same_spaces()
         self._create_env = create_env
+        self._can_begin = any(type(env).begin is not Environment.begin for env in self.envs)
         self._observations: list[Observation | None] = [None] * num_envs  # each slot's last one
         self._frames: list[Frame | None] = [None] * num_envs  # read from it
         self._elapsed = np.zeros(num_envs, np.int64)  # steps of its episode
@@ -105,8 +106,10 @@ class PythonSlots(EnvSlots):
 
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
         for i in ids.tolist():
+            self._begin(i)
+        for i in ids.tolist():
             self._finals.pop(i, None)
-            self._show(i, self._begin(i))
+            self._show(i, self._first(i))
 
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         mine = ids[lo:hi].tolist()
@@ -117,20 +120,23 @@ class PythonSlots(EnvSlots):
             assert frame is not None, "an environment has not been reset"
             chosen.append(told.of(k, frame.actions, frame.ids))
         self._elapsed[ids[lo:hi]] += 1
+        if self._can_begin:
+            for i, own in zip(mine, chosen, strict=True):
+                self._call(i, self.envs[i].begin, own)
         # First all act, then all are read: taking turns with the environments' code is measurably slower.
         shown = []
-        for i, obs in zip(mine, self._act(mine, chosen), strict=True):
+        for i, own in zip(mine, chosen, strict=True):
+            obs: Observation = self._call(i, self.envs[i].act, own)
             if self._finals:
                 self._finals.pop(i, None)
             if type(obs) is not Observation or obs.done is not False:
                 obs = self._end_of_episode(i, obs)
             shown.append(obs)
         for i, obs in zip(mine, shown, strict=True):
+            if obs.done and self.options.autoreset:
+                kept = {name: getattr(obs, name) for name in _OF_A_STEP}
+                obs = replace(self._first(i), done=True, **kept)
             self._show(i, obs)
-
-    def _act(self, ids: list[int], actions: list[dict[str, Action]]) -> Iterable[Observation]:
-        """Step the environments `ids`. Worlds elsewhere, which go on at the same time, override it: hand out, then gather."""
-        return (self._call(i, self.envs[i].act, told) for i, told in zip(ids, actions, strict=True))
 
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
         numbers = ids.tolist()
@@ -155,7 +161,10 @@ class PythonSlots(EnvSlots):
         return None if frame is None else frame.ids
 
     def draw(self, i: int) -> Mapping[str, Any] | None:
-        hints: Mapping[str, Any] | None = self._call(i, self.envs[i].draw)
+        draw = self.envs[i].draw
+        if inspect.signature(draw).parameters:
+            raise ValueError(f"{self.where(i)} has a method draw{inspect.signature(draw)}; {DRAW_IS_A_HOOK}")
+        hints: Mapping[str, Any] | None = self._call(i, draw)
         return hints
 
     @property
@@ -204,15 +213,11 @@ class PythonSlots(EnvSlots):
                 f"a copy needs environments that can be saved; {type(lacking).__name__} does not implement both "
                 "state() and load_state()"
             )
-        twin = self._another()
+        twin = PythonSlots(self._create_env, len(self), self.options)
         check_distinct([*self.envs, *twin.envs], "create_env returned")
         twin.load_state(self.state())
         twin._finals = self._finals.copy()
         return twin
-
-    def _another(self) -> PythonSlots:
-        """New slots, made as these were."""
-        return PythonSlots(self._create_env, len(self), self.options)
 
     def close(self) -> None:
         errors = []
@@ -230,11 +235,16 @@ class PythonSlots(EnvSlots):
         self._frames[i] = self._reader.read(obs, i, is_last=is_last, numbers=self._numbers[i])
         self._observations[i] = obs
 
-    def _begin(self, i: int) -> Observation:
-        """Start an episode, and return its first observation."""
+    def _begin(self, i: int) -> None:
+        """Set the parameters that wait for the next episode, and begin it; `_first` finishes that."""
         waiting, self._pending[i] = self._pending[i], None
         if waiting is not None:
             self._configure(i, waiting, by_default=type(self.envs[i]).configure is Environment.configure)
+        if self._can_begin:
+            self._call(i, self.envs[i].begin, None)
+
+    def _first(self, i: int) -> Observation:
+        """Return the first observation of the next episode."""
         first: Observation = self._call(i, self.envs[i].reset)
         if self._is_done(i, first, "reset"):
             raise ValueError(
@@ -274,15 +284,11 @@ class PythonSlots(EnvSlots):
         return bool(done)
 
     def _end_of_episode(self, i: int, last: Any) -> Observation:
-        """Check the result of `act`; if it ends an episode, start the next one, unless there is no autoreset.
-
-        Returns:
-            The observation to show.
-        """
+        """Check the result of `act`; if it ends an episode, copy it and begin the next one, unless there is no autoreset."""
         if not self._is_done(i, last, "act"):
             going: Observation = last
             return going
-        # Copies, since `reset` may write the next episode into the arrays and dictionaries of this one.
+        # Copies, since the next episode may be written into the arrays and dictionaries of this one.
         own = {name: plain_copy(getattr(last, name)) for name in _OF_A_STEP}
         ended: Observation = replace(last, **own, targets=plain_copy(last.targets))
         if not self.options.autoreset:
@@ -291,7 +297,8 @@ class PythonSlots(EnvSlots):
         if kept == "all" or (kept == "truncated" and ended.truncated):
             frame = self._reader.read(ended, i, is_last=True, numbers=self._numbers[i]).copy()
             self._finals[i] = ended, frame, int(self._elapsed[i])
-        return replace(self._begin(i), done=True, **own)
+        self._begin(i)
+        return ended
 
     def _call(self, i: int, method: Callable[..., Any], *args: Any) -> Any:
         """Run an environment's own code; what it raises keeps its type and says which environment it was."""

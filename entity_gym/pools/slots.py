@@ -103,6 +103,9 @@ class EnvSlots(ABC):
     #: Whether `act` is there: it checks, steps and packs in one go.
     acts_at_once: ClassVar[bool] = False
 
+    #: Whether `close` may be called while steps are under way, which then end.
+    closes_at_once: ClassVar[bool] = False
+
     def __init__(
         self,
         num_envs: int,

@@ -78,6 +78,11 @@ class PoolConfig:
                 f"{self.thread_affinity_offset} would not be used: leave them out"
             )
 
+    def of_pool(self) -> dict[str, Any]:
+        """Return the arguments of `ThreadedVecEnv`, by name."""
+        names = ("num_envs", "num_threads", "batch_size", "seed", "num_processes", "thread_affinity_offset")
+        return {name: getattr(self, name) for name in (*names, "final_observations", "compile")}
+
     def __str__(self) -> str:
         return ", ".join(f"{option}={getattr(self, option)!r}" for option in OPTIONS)
 

@@ -86,7 +86,7 @@ from entity_gym import (
 )
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.saving import spaces_to_dict
-from entity_gym.bridges.remote import ProgramSettings, ProgramWorlds
+from entity_gym.bridges.remote import program_worlds
 from entity_gym.bridges.remote.connection import HungUp
 from entity_gym.bridges.remote.messages import MessageReader, encode
 from entity_gym.pools.pool import ListEnv
@@ -503,7 +503,7 @@ class Wire(Kind):
 
     def read(self, data: bytes) -> str:
         with mock.patch("entity_gym.bridges.remote.program.Connection", lambda *given: _Said(data)):
-            pool = ListEnv(ProgramWorlds(ProgramSettings(command=["farm"])), 2)
+            pool = ListEnv(program_worlds(command=["farm"]), 2)
             with contextlib.closing(pool):
                 obs = pool.reset(0)
                 for _ in range(2):
@@ -521,7 +521,7 @@ class _Said:
     def send(self, message: Any) -> None:
         encode(message)
 
-    def flush(self, deadline: float) -> None:
+    def flush(self) -> None:
         pass
 
     def receive(self, deadline: float) -> Any:

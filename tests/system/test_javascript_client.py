@@ -178,4 +178,4 @@ try {{
     file.write_text(script, encoding="utf-8")
     with Running(orchard) as server:
         asked = subprocess.run(["node", str(file), str(server.port)], capture_output=True, text=True, timeout=60)
-    assert "the policy server says: the spaces cannot be read: there are neither entities" in asked.stdout
+    assert "the policy server says: the spaces must have an action, and an entity type" in asked.stdout

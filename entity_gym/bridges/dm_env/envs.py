@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,9 +18,11 @@ from numpy.typing import NDArray
 
 from entity_gym.batch.columns import cat, gather
 from entity_gym.batch.vec_obs import VecObs
+from entity_gym.bridges.outgoing import make_form, prepare_form
 from entity_gym.bridges.padded import Field, PaddedPool, Shown, frame_of, in_batch
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_batch_size
+from entity_gym.registry import Prepared, make_pool
 
 try:
     import dm_env
@@ -231,3 +234,26 @@ def _rows(action: Any, keep: NDArray[np.bool_]) -> Any:
     if values.shape[:1] != keep.shape:
         raise ValueError(f"the action has shape {values.shape}; expected one row for each of {len(keep)} environments")
     return values[keep]
+
+
+def make_dm(env: Any, num_envs: int = 1, **options: Any) -> DmVecEnv:
+    """Make a pool of environments as a `dm_env.Environment`; arguments and errors as in `make_gym`, without `render_mode`."""
+    prepared = prepare_form(env, {"num_envs": num_envs, **options}, None, is_one=False)
+    # An environment whose episode has ended answers without a step, so the form itself collects `batch_size` of them.
+    return make_form(prepared, make_pool(Prepared(replace(prepared.config, batch_size=1), prepared.source)), DmVecEnv)
+
+
+def to_dm_env(env: Any, seed: int = 0, **options: Any) -> DmEnvironment:
+    """Make one environment as a `dm_env.Environment`.
+
+    Args:
+        env: as in `to_gymnasium`.
+        seed: of all random numbers; dm_env has no other place for it.
+        options: as in `to_gymnasium`.
+
+    Raises:
+        ValueError: for options that are not allowed, or if it is not known how many entities or actors there can be.
+        ImportError: naming what to install.
+    """
+    prepared = prepare_form(env, {"seed": seed, **options}, None, is_one=True)
+    return make_form(prepared, make_pool(prepared), DmEnvironment)

@@ -18,9 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.vec_obs import VecObs
+from entity_gym.bridges.outgoing import make_form, measure_room, prepare_form
 from entity_gym.bridges.padded import Field, PaddedForm, PaddedPool, Shown, frame_of, in_batch, report_of
+from entity_gym.environment import Environment
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv
+from entity_gym.registry import draws, make_pool, make_single_pool
 
 try:
     import gymnasium
@@ -226,7 +229,7 @@ def gymnasium_spec(spec: EnvSpec, env: Any) -> GymnasiumSpec:
     options = ("seed", "max_episode_steps", "max_entities", "max_actors", "invalid_actions", "compile")
     return GymnasiumSpec(
         id=re.sub(r"[^\w:.-]", "_", config.name),
-        entry_point="entity_gym.bridges.outgoing:to_gymnasium",
+        entry_point="entity_gym.bridges:to_gymnasium",
         reward_threshold=config.reward_threshold,
         max_episode_steps=config.max_episode_steps,
         kwargs={"env": env, **config.parameters, **{option: getattr(config, option) for option in options}},
@@ -255,3 +258,47 @@ def _env_info(options: Mapping[str, Any] | None) -> Any:
     if unknown := sorted((options or {}).keys() - {"env_info"}):
         raise ValueError(f"reset: options has {unknown}; allowed: 'env_info'")
     return (options or {}).get("env_info")
+
+
+def make_gym(env: Any, num_envs: int = 1, *, render_mode: str | None = None, **options: Any) -> GymnasiumVectorEnv:
+    """Make a pool of environments as a `gymnasium.vector.VectorEnv`, with `send` and `recv` for asynchronous steps.
+
+    Args:
+        env: as in `make`.
+        num_envs: number of environments.
+        render_mode: "rgb_array", or None.
+        options: as in `make`, with `max_entities` and `max_actors` as in `to_gymnasium`.
+
+    Raises:
+        ValueError: as `make` does, and if it is not known how many entities or actors there can be.
+        ImportError: naming what to install.
+    """
+    prepared = prepare_form(env, {"num_envs": num_envs, **options}, render_mode, is_one=False)
+    return make_form(prepared, make_pool(prepared), GymnasiumVectorEnv, render_mode)
+
+
+def to_gymnasium(env: Any, render_mode: str | None = None, *, measure: bool = False, **options: Any) -> GymnasiumEnv:
+    """Make one environment as a `gymnasium.Env`, for Stable-Baselines3 and other libraries.
+
+    Args:
+        env: as in `make`: a name, "package.module:Class", a class or a function; or one `Environment`, closed with the result.
+        render_mode: "rgb_array", or None.
+        measure: play up to 50 random episodes first, give the padded arrays as much room as these have needed, and print
+            `max_entities` and `max_actors` to standard error; those that are given stay as they are. A trained policy may meet
+            more entities than a random one.
+        options: those of `make` that concern one environment, and the environment's parameters. With `max_entities` (type ->
+            room) and `max_actors` (action -> room): environments that are not compiled do not say how many there can be, and
+            compiled ones may allow many more than there are. An environment that shows more raises ValueError.
+
+    Raises:
+        ValueError: for options that are not allowed, or if it is not known how many entities or actors there can be.
+        ImportError: naming what to install.
+    """
+    prepared = prepare_form(env, options, render_mode, is_one=True)
+    pool = make_single_pool(prepared)
+    made = make_form(measure_room(prepared, pool) if measure else prepared, pool, GymnasiumEnv, render_mode)
+    if not draws(prepared, pool):
+        made.metadata = {**made.metadata, "render_modes": []}
+    if not isinstance(env, Environment):  # gymnasium.make would make another environment with the same object inside
+        made.spec = gymnasium_spec(made.env_spec, env)
+    return made

@@ -18,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.vec_obs import VecObs
+from entity_gym.bridges.outgoing import make_form, prepare_form
 from entity_gym.bridges.padded import PaddedForm, frame_of, in_batch, report_of
 from entity_gym.errors import nearest
-from entity_gym.pools.players import Part, PlayerMapping, Seating
+from entity_gym.pools.players import Part, PlayerMapping, Seating, players_of
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import VecEnv
+from entity_gym.registry import make_single_pool
 
 try:
     from gymnasium import spaces
@@ -173,3 +175,25 @@ class PlayersParallelEnv(ParallelEnv):  # type: ignore[misc, unused-ignore]
             return {name: tuple(masks[name]) if name in masks else None for name in self._form.action}
         every = tuple(itertools.chain.from_iterable(masks.values()))
         return every if self._form.action.shape else every[0]
+
+
+def to_pettingzoo(env: Any, *, render_mode: str | None = None, **options: Any) -> PlayersParallelEnv:
+    """Make one environment of a world with players as a PettingZoo parallel environment whose agents are the players.
+
+    Args:
+        env: as in `to_gymnasium`.
+        render_mode: "rgb_array", or None.
+        options: as in `to_gymnasium`; `max_actors` is the room for the actors of *one player*.
+
+    Raises:
+        ValueError: if the world has no players, or does not say how many entities or actors there can be.
+        ImportError: naming what to install.
+    """
+    prepared = prepare_form(env, options, render_mode, is_one=True)
+    mapping = players_of(prepared.source)
+    if mapping is None:
+        raise ValueError(
+            f"{prepared.config.name} has no players, and PettingZoo's agents are players: give its class num_players(), "
+            "players() and seen_by() as entity_gym.pools.players says, or use to_gymnasium, where the whole world is one agent"
+        )
+    return make_form(prepared, make_single_pool(prepared), PlayersParallelEnv, mapping, render_mode)

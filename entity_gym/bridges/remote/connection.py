@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-import select
+import selectors
 import shlex
 import signal
 import socket
@@ -26,9 +26,11 @@ Transport = Literal["stdio", "tcp"]
 CONNECT_VARIABLE = "ENTITY_GYM_CONNECT"
 _GRACE = 2.0  # seconds that a program has to end after "close" or the end of its input
 _LAST_WORDS = 2000  # bytes of its standard error that are kept for messages
-_LOOK = 50  # milliseconds between looks at whether a program that should connect is alive
+_LOOK = 0.05  # seconds between looks at whether a program that should connect is alive
 _CHUNK = 2**16
-_IN, _OUT = getattr(select, "POLLIN", 1), getattr(select, "POLLOUT", 4)  # Windows has no `poll`
+_IN, _OUT = selectors.EVENT_READ, selectors.EVENT_WRITE
+_HAS_POLL = hasattr(selectors, "PollSelector")  # Windows can wait for sockets only
+_Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
 class ProgramError(ValueError):
@@ -126,7 +128,7 @@ def _checked_command(command: Sequence[str]) -> tuple[str, ...]:
 class Connection:
     """A connection to a program, which is started or waited for.
 
-    Messages leave with the next `receive` or `flush`, many at once. While it writes, a connection also reads, so that two
+    Messages leave with the next `receive`, many at once. While it writes, a connection also reads, so that two
     sides that write at the same time do not block each other.
 
     Args:
@@ -141,8 +143,7 @@ class Connection:
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._streams: list[RawIOBase] = []
-        # The program's standard error, with TCP its standard output as well; None after its end.
-        self._errors: RawIOBase | None = None
+        self._errors: threading.Thread | None = None  # shows what a started program writes to standard error
         self._reader = MessageReader(settings.max_message_bytes)
         self._unsent = bytearray()
         self._last_words = b""
@@ -150,7 +151,6 @@ class Connection:
         try:
             if settings.command is not None and settings.transport == "stdio":
                 process = self._start(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-                self._errors = _watchable(process.stderr)
                 self._read_from, self._write_to = _watchable(process.stdout), _watchable(process.stdin)
             else:
                 with self._await_connection(num_worlds) as connection:
@@ -158,20 +158,28 @@ class Connection:
                     connection.setblocking(False)
                     self._read_from = self._write_to = connection.makefile("rwb", buffering=0)  # keeps it open
             self._streams = [self._read_from, self._write_to]
+            self._reads, self._reads_and_writes = _Selector(), _Selector()  # wait for what the program sends, or takes
+            self._reads.register(self._read_from, _IN)
+            if self._read_from is self._write_to:
+                self._reads_and_writes.register(self._read_from, _IN | _OUT)
+            else:
+                self._reads_and_writes.register(self._read_from, _IN)
+                self._reads_and_writes.register(self._write_to, _OUT)
         except BaseException:
             self.close(0)
             raise
 
     def send(self, message: Message) -> None:
-        """Append a message to those that leave with the next `receive` or `flush`."""
+        """Append a message to those that leave with the next `receive`."""
         self._unsent += encode(message)
 
-    def flush(self, deadline: float) -> None:
-        """Send all messages; see `receive` for the deadline and errors."""
-        while self._unsent:
-            self._transfer(deadline)
-            if not self._is_open:
-                raise HungUp
+    def flush(self) -> None:
+        """Send as much of all messages as the program takes at once."""
+        if self._unsent:
+            try:
+                del self._unsent[: self._write_to.write(self._unsent) or 0]
+            except OSError:  # the program does not read any more, but may have sent something before
+                self._unsent.clear()
 
     def receive(self, deadline: float) -> Message:
         """Wait for the next message.
@@ -194,10 +202,8 @@ class Connection:
         """Say how the program ended. Waits a second for it to end, and reads its standard error meanwhile."""
         if self._process is None:
             return "it closed the connection"
-        deadline = time.monotonic() + _GRACE / 2
-        while self._errors is not None and time.monotonic() < deadline:
-            if _poll({self._errors.fileno(): _IN}, deadline):
-                self._read_errors()
+        if self._errors is not None:
+            self._errors.join(_GRACE / 2)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE / 2)
         return _how_it_ended(self._process.poll())
@@ -223,7 +229,7 @@ class Connection:
                     self._process.kill()
             self._process.wait()
         if self._errors is not None:
-            self._errors.close()
+            self._errors.join(_GRACE / 2)  # longer if a process that it has started lives on
 
     def _start(self, **streams: Any) -> subprocess.Popen[bytes]:
         command = self._settings.command
@@ -239,6 +245,9 @@ class Connection:
                 f"{self._settings} cannot be started: {error.strerror}: {command[0]!r}; it must be a program on the PATH, or "
                 "the path of one"
             ) from None
+        shown = self._process.stderr or self._process.stdout
+        self._errors = threading.Thread(target=self._show_errors, args=[shown], daemon=True)
+        self._errors.start()
         return self._process
 
     def _await_connection(self, num_worlds: int) -> socket.socket:
@@ -252,13 +261,12 @@ class Connection:
             if self._settings.command is not None:
                 address = f"{host}:{listener.getsockname()[1]}"
                 # Messages do not use its standard output, so what it prints there is shown like its standard error.
-                process = self._start(
+                self._start(
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, CONNECT_VARIABLE: address},
                 )
-                self._errors = _watchable(process.stdout)
             else:
                 worlds = "1 world" if num_worlds == 1 else f"{num_worlds} worlds"
                 what = f"waiting for a program to connect to {host}:{port} for {worlds}"
@@ -266,77 +274,46 @@ class Connection:
             return self._accept(listener, deadline)
 
     def _accept(self, listener: socket.socket, deadline: float) -> socket.socket:
-        """Return the first connection; meanwhile show the program's output, and notice if it ends."""
+        """Return the first connection, or notice that the program has ended."""
+        listener.settimeout(_LOOK)
         while True:
-            events = {listener.fileno(): _IN}
-            if self._errors is not None:
-                events[self._errors.fileno()] = _IN
-            ready = _poll(events, time.monotonic() + _LOOK / 1000)
-            if listener.fileno() in ready:
+            with suppress(TimeoutError):
                 return listener.accept()[0]
-            if ready:
-                self._read_errors()
-            elif self._process is not None and self._process.poll() is not None:
-                ended = _how_it_ended(self._process.returncode)
-                raise ProgramError(f"{self._settings} did not connect: {ended}{self.last_words()}")
+            if self._process is not None and self._process.poll() is not None:
+                raise ProgramError(f"{self._settings} did not connect: {self.ending()}{self.last_words()}")
             if time.monotonic() > deadline:
                 seconds = self._settings.start_seconds
                 raise ProgramError(f"{self._settings} has not connected within start_seconds={seconds:g}")
 
     def _transfer(self, deadline: float) -> None:
-        """Wait until bytes can be sent or received, and do it."""
-        read_from, write_to = self._read_from.fileno(), self._write_to.fileno()
-        events = {read_from: _IN}
-        if self._unsent:
-            events[write_to] = events.get(write_to, 0) | _OUT
-        if self._errors is not None:
-            events[self._errors.fileno()] = _IN
-        ready = _poll(events, deadline)
+        """Send what can be sent, and wait until bytes can be received, or more be sent."""
+        self.flush()
+        selector = self._reads_and_writes if self._unsent else self._reads
+        ready = selector.select(max(0.0, deadline - time.monotonic()))
         if not ready and time.monotonic() >= deadline:
             raise NoAnswer
-        if self._errors is not None and self._errors.fileno() in ready:
-            self._read_errors()
-        if self._unsent and ready.get(write_to, 0) & ~_IN:
+        if any(event & _IN for _, event in ready):
             try:
-                del self._unsent[: self._write_to.write(self._unsent) or 0]
-            except OSError:  # the program does not read any more, but may have sent something before
-                self._unsent.clear()
-        if ready.get(read_from, 0) & ~_OUT:
-            data = _read(self._read_from)
+                data = self._read_from.read(_CHUNK)
+            except OSError:  # connection reset
+                data = b""
             if data is not None:
                 self._is_open = bool(data)
                 self._reader.feed(data)
 
-    def _read_errors(self) -> None:
-        """Show the program's standard error, and keep the end of it for messages."""
-        assert self._errors is not None
-        data = _read(self._errors)
-        if data:
-            self._last_words = (self._last_words + data)[-_LAST_WORDS:]
-            sys.stderr.write(data.decode(errors="replace"))
-            sys.stderr.flush()
-        elif data is not None:
-            self._errors.close()
-            self._errors = None
-
-
-def _poll(events: dict[int, int], deadline: float) -> dict[int, int]:
-    """Wait until a descriptor is ready, or the deadline; return the events of those that are ready."""
-    seconds = max(0.0, deadline - time.monotonic())
-    if hasattr(select, "poll"):
-        poll = select.poll()
-        for descriptor, event in events.items():
-            poll.register(descriptor, event)
-        return dict(poll.poll(seconds * 1000))
-    read, write = [fd for fd in events if events[fd] & _IN], [fd for fd in events if events[fd] & _OUT]
-    read, write, _ = select.select(read, write, [], seconds)
-    return {fd: _IN * (fd in read) | _OUT * (fd in write) for fd in (*read, *write)}
+    def _show_errors(self, stream: RawIOBase) -> None:
+        """Show the program's standard error until it is closed, and keep the end of it for messages."""
+        with stream:
+            while data := stream.read(_CHUNK):
+                self._last_words = (self._last_words + data)[-_LAST_WORDS:]
+                sys.stderr.write(data.decode(errors="replace"))
+                sys.stderr.flush()
 
 
 def _watchable(pipe: Any) -> RawIOBase:
     """The pipe, which no longer blocks. Where only sockets can be waited for (Windows), a socket that a thread connects to it."""
     assert isinstance(pipe, RawIOBase)
-    if hasattr(select, "poll"):
+    if _HAS_POLL:
         os.set_blocking(pipe.fileno(), False)
         return pipe
     here, there = socket.socketpair()
@@ -353,14 +330,6 @@ def _watchable(pipe: Any) -> RawIOBase:
     with here:
         here.setblocking(False)
         return here.makefile("rwb", buffering=0)
-
-
-def _read(stream: RawIOBase) -> bytes | None:
-    """Return the bytes that have come, b"" at the end of the stream, or None if there are none yet."""
-    try:
-        return stream.read(_CHUNK)
-    except OSError:  # connection reset
-        return b""
 
 
 def _how_it_ended(code: int | None) -> str:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 from entity_gym.actions import Action, ActionSpace
 from entity_gym.bridges.remote.connection import ProgramSettings
-from entity_gym.bridges.remote.messages import ProtocolError
+from entity_gym.bridges.remote.messages import Message, ProtocolError
 from entity_gym.bridges.remote.program import Program
 from entity_gym.bridges.remote.wire import actions_to_json, observation_from_json
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import nearest
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, SlotOptions
+from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.source import EnvSource
 from entity_gym.spaces import ObsSpace
 
@@ -26,26 +26,21 @@ class RemoteEnvironment(Environment):
     """One world of a program. Raises a `ProgramError` (a `ValueError`) that names the program if it fails.
 
     Args:
-        program: the program.
+        program: the program. Closing one of its environments ends it.
         world: the world's number there.
-        owns_program: closing this environment ends the program.
     """
 
-    def __init__(self, program: Program, world: int = 0, *, owns_program: bool = True) -> None:
-        self._program, self._world, self._owns_program = program, world, owns_program
+    def __init__(self, program: Program, world: int) -> None:
+        self._program, self._world = program, world
         self.display_name = program.name  # in messages of pools
         self._parameters: dict[str, Any] = {}
-        self._reset_begun = False
+        self._is_asked = False  # whether `begin` has sent the request that `reset` or `act` waits for
 
     def obs_space(self) -> ObsSpace:
         return self._program.obs_space
 
     def action_space(self) -> Mapping[str, ActionSpace]:
         return self._program.action_space
-
-    def reseed(self, seed: int, number: int) -> None:
-        super().reseed(seed, number)
-        self._reset_begun = False  # with the old seed
 
     def configure(self, info: Mapping[str, Any]) -> None:
         """Set parameters of the coming episodes.
@@ -59,14 +54,20 @@ class RemoteEnvironment(Environment):
                     f"{self._program.name} takes no parameter {name!r}; {nearest(name, self._program.parameters)}"
                 )
         self._parameters = {**self._parameters, **info}
-        self._reset_begun = False  # with the old parameters
+
+    def begin(self, actions: Mapping[str, Action] | None) -> None:
+        """Ask the world for a step, or with None for an episode with a seed drawn from `rng`."""
+        request: Message
+        if actions is None:
+            info = {"info": self._parameters} if self._parameters else {}
+            request = {"type": "reset", "seed": int(self.rng.integers(SEEDS)), **info}
+        else:
+            request = {"type": "act", "actions": actions_to_json(actions, self._program.action_space)}
+        self._program.ask(self._world, request)
+        self._is_asked = True
 
     def reset(self) -> Observation:
-        """Start an episode with a seed drawn from `rng`; after `begin_reset`, wait for its first observation."""
-        if not self._reset_begun:
-            self.begin_reset()
-        self._reset_begun = False
-        obs = self.receive()
+        obs = self._answer(None)
         if obs.done:
             self._program.fail(
                 f"answered 'reset' of world {self._world} with done=true; the first observation of an episode is not done"
@@ -74,22 +75,13 @@ class RemoteEnvironment(Environment):
         return obs
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
-        self.begin_act(actions)
-        return self.receive()
+        return self._answer(actions)
 
-    def begin_reset(self) -> None:
-        """Ask the world for a new episode, without waiting."""
-        info = {"info": self._parameters} if self._parameters else {}
-        self._program.ask(self._world, {"type": "reset", "seed": int(self.rng.integers(SEEDS)), **info})
-        self._reset_begun = True
-
-    def begin_act(self, actions: Mapping[str, Action]) -> None:
-        """Ask the world for a step, without waiting."""
-        told = actions_to_json(actions, self._program.action_space)
-        self._program.ask(self._world, {"type": "act", "actions": told})
-
-    def receive(self) -> Observation:
-        """Wait for the observation that was asked for."""
+    def _answer(self, actions: Mapping[str, Action] | None) -> Observation:
+        """Wait for the observation of a step or, with None, of an episode."""
+        if not self._is_asked:
+            self.begin(actions)
+        self._is_asked = False
         answer = self._program.answer(self._world)
         try:
             return observation_from_json(answer, self._program.action_space)
@@ -110,74 +102,32 @@ class RemoteEnvironment(Environment):
         if not self._program.can_save:
             super().load_state(state)
         self._parameters = dict(state["parameters"])
-        self._reset_begun = False
         self._program.ask(self._world, {"type": "load", "state": state["world"]})
         self._program.answer(self._world)
 
     def close(self) -> None:
-        if self._owns_program:
-            self._program.close()
-
-
-@dataclass(frozen=True)
-class ProgramWorlds(EnvSource):
-    """Makes environments of a program's worlds: pools take it in place of an environment's class.
-
-    A pool starts one program for all its environments, and one for each worker process.
-
-    Attributes:
-        settings: how to reach the program.
-    """
-
-    settings: ProgramSettings
-
-    def as_environment(self) -> RemoteEnvironment:
-        return RemoteEnvironment(Program(self.settings, num_worlds=1))
-
-    def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> RemoteSlots:
-        return RemoteSlots(self.settings, num_envs, options)
-
-
-class RemoteSlots(PythonSlots):
-    """Slots for the worlds of one program, which all take their step at the same time; options as for `PythonSlots`."""
-
-    envs: list[RemoteEnvironment]  # type: ignore[assignment]
-
-    def __init__(self, settings: ProgramSettings, num_envs: int, options: SlotOptions = SlotOptions()) -> None:
-        self._settings = settings
-        self._program = program = Program(settings, num_envs)
-        worlds = iter(range(num_envs))
-        try:
-            super().__init__(lambda: RemoteEnvironment(program, next(worlds), owns_program=False), num_envs, options)
-        except BaseException:
-            program.close()
-            raise
-
-    def reset(self, ids: EnvIds, worker: int = 0) -> None:
-        for i in ids.tolist():
-            self._begin_reset(i)
-        super().reset(ids, worker)
-
-    def close(self) -> None:
         self._program.close()
 
-    def _act(self, ids: list[int], actions: list[dict[str, Action]]) -> Iterable[Observation]:
-        for i, told in zip(ids, actions, strict=True):
-            self.envs[i].begin_act(told)
-        observations = []
-        for i in ids:
-            obs = self._call(i, self.envs[i].receive)
-            if obs.done and self.options.autoreset:  # the program resets this world while the others are waited for
-                self._begin_reset(i)
-            observations.append(obs)
-        return observations
 
-    def _begin_reset(self, i: int) -> None:
-        if self._pending[i] is None:  # otherwise the environment is first configured
-            self.envs[i].begin_reset()
+class ProgramWorlds(ProgramSettings, EnvSource):
+    """Makes environments of a program's worlds: pools take it in place of an environment's class.
 
-    def _another(self) -> RemoteSlots:
-        return RemoteSlots(self._settings, len(self), self.options)
+    A pool starts one program for all its environments, and one for each worker process. Attributes as of `ProgramSettings`.
+    """
+
+    def as_environment(self) -> RemoteEnvironment:
+        return RemoteEnvironment(Program(self, num_worlds=1), 0)
+
+    def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> PythonSlots:
+        """Make the worlds of one program, and of another one for a copy of the slots."""
+
+        def worlds() -> Iterator[Environment]:
+            while True:
+                program = Program(self, num_envs)
+                for world in range(num_envs):
+                    yield RemoteEnvironment(program, world)
+
+        return PythonSlots(worlds().__next__, num_envs, options)
 
 
 def program_worlds(name: str = "program", **settings: Any) -> ProgramWorlds:
@@ -194,4 +144,4 @@ def program_worlds(name: str = "program", **settings: Any) -> ProgramWorlds:
     for given in settings:
         if given not in known:
             raise ValueError(f"{given!r} is no setting of a program; {nearest(given, known)}")
-    return ProgramWorlds(ProgramSettings(name=name, **settings))
+    return ProgramWorlds(name=name, **settings)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from entity_gym.errors import nearest
 
 #: The version of the protocol that this package speaks.
 PROTOCOL = 1
@@ -71,28 +73,36 @@ class MessageReader:
         Raises:
             ProtocolError: the message is longer than the limit. The reader cannot be used any more.
         """
-        length = self.next_length()
-        if length is None or len(self._received) < HEADER_BYTES + length:
-            return None
-        end = HEADER_BYTES + length
-        with memoryview(self._received) as received:
-            body = bytes(received[HEADER_BYTES:end])
-        del self._received[:end]
-        return body
-
-    def next_length(self) -> int | None:
-        """Return the length of the next message in bytes, without its header; None until the header has come.
-
-        Raises:
-            ProtocolError: the message is longer than the limit. The reader cannot be used any more.
-        """
         if len(self._received) < HEADER_BYTES:
             return None
         header = bytes(self._received[:HEADER_BYTES])
         length = int.from_bytes(header, "big")
         if length > self.limit:
             raise ProtocolError(f"a message of {length:,} bytes; at most {self.limit:,} are read{_hint(header)}")
-        return length
+        end = HEADER_BYTES + length
+        if len(self._received) < end:
+            return None
+        with memoryview(self._received) as received:
+            body = bytes(received[HEADER_BYTES:end])
+        del self._received[:end]
+        return body
+
+
+def _hint(header: bytes) -> str:
+    """Return a hint if the header looks like text: a program printed to its standard output, or is a browser."""
+    if not (header.isascii() and header.decode("ascii").isprintable()):
+        return ""
+    if header in (b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI"):
+        return f"; it begins with the text {header.decode()!r} as HTTP does, and this is no web server"
+    return (
+        f"; it begins with the text {header.decode()!r}: was something printed to standard output, where messages go?"
+    )
+
+
+class _NoNumber(str):
+    """The text of NaN or an infinity in JSON."""
+
+    __slots__ = ()
 
 
 def decode(body: bytes) -> Message:
@@ -101,18 +111,12 @@ def decode(body: bytes) -> Message:
     Raises:
         ProtocolError: the bytes are no message.
     """
-    constants: list[_NoNumber] = []
-
-    def keep(text: str) -> _NoNumber:
-        constants.append(_NoNumber(text))
-        return constants[-1]
-
     try:
-        message = json.loads(body.decode("utf-8"), parse_constant=keep)
+        message = json.loads(body.decode("utf-8"), parse_constant=_NoNumber)
         # `json` reads the half of a pair, "\\ud800", as a character that cannot be sent back
         if _SURROGATE.search(body):
             json.dumps(message, ensure_ascii=False).encode()
-        where = next(_no_numbers(message, "")) if constants else ""
+        where = next(_no_numbers(message, ""), "") if b"NaN" in body or b"Infinity" in body else ""
     except UnicodeEncodeError:
         raise ProtocolError(
             f"a message with half of a surrogate pair, which is no character, in {body[:80]!r}; a character beyond U+FFFF is "
@@ -127,12 +131,6 @@ def decode(body: bytes) -> Message:
     return message
 
 
-class _NoNumber(str):
-    """The text of NaN or an infinity in JSON."""
-
-    __slots__ = ()
-
-
 def _no_numbers(value: Any, path: str) -> Iterator[str]:
     """Yield the places of NaN and infinities in a message, such as "features.Head[0][1] is NaN"."""
     if isinstance(value, _NoNumber):
@@ -145,12 +143,34 @@ def _no_numbers(value: Any, path: str) -> Iterator[str]:
             yield from _no_numbers(each, f"{path}[{k}]")
 
 
-def _hint(header: bytes) -> str:
-    """Return a hint if the header looks like text: a program printed to its standard output, or is a browser."""
-    if not (header.isascii() and header.decode("ascii").isprintable()):
-        return ""
-    if header in (b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI"):
-        return f"; it begins with the text {header.decode()!r} as HTTP does, and this is no web server"
-    return (
-        f"; it begins with the text {header.decode()!r}: was something printed to standard output, where messages go?"
-    )
+#: What a part of a message may be: its types in Python, and their name in messages.
+Type = tuple[type | tuple[type, ...], str]
+OBJECT: Type = (dict, "an object")
+LIST: Type = (list, "a list")
+TEXT: Type = (str, "a text")
+FLAG: Type = (bool, "true or false")
+NUMBER: Type = ((int, float), "a number")
+#: The parts of an object by name.
+Parts = Mapping[str, Type]
+
+
+def check(given: Any, parts: Parts, what: str, required: Sequence[str] = ()) -> None:
+    """Raise a ProtocolError unless `given` is an object with none but these parts, and all that are required.
+
+    Args:
+        given: a JSON value.
+        parts: the parts that it may have.
+        what: the object in messages.
+        required: names of parts that must not be left out.
+    """
+    if not isinstance(given, dict):
+        raise ProtocolError(f"{what} is {given!r:.200}; it must be an object with any of {', '.join(map(repr, parts))}")
+    for name, value in given.items():
+        if name not in parts:
+            raise ProtocolError(f"{what} has no part {name!r}; {nearest(name, parts)}")
+        types, called = parts[name]
+        if not isinstance(value, types) or isinstance(value, bool) != (types is bool):
+            raise ProtocolError(f"{name} of {what} is {value!r:.200}; it must be {called}")
+    for name in required:
+        if name not in given:
+            raise ProtocolError(f"{what} lacks {name!r}, {parts[name][1]}")

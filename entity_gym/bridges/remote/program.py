@@ -8,11 +8,17 @@ import weakref
 from typing import NoReturn
 
 from entity_gym.bridges.remote.connection import Connection, HungUp, NoAnswer, ProgramError, ProgramSettings
-from entity_gym.bridges.remote.messages import PROTOCOL, Message, ProtocolError
+from entity_gym.bridges.remote.messages import FLAG, LIST, OBJECT, PROTOCOL, TEXT, Message, Parts, ProtocolError, check
 from entity_gym.bridges.remote.wire import spaces_from_json
-from entity_gym.errors import check_parts
 
-_OFFER = ("type", "protocol", "name", "spaces", "parameters", "can_save")
+_OFFER: Parts = {
+    "type": TEXT,
+    "protocol": (int, "a whole number"),
+    "name": TEXT,
+    "spaces": OBJECT,
+    "parameters": LIST,
+    "can_save": FLAG,
+}
 #: The type of the answer to each type of request.
 _ANSWERS = {"reset": "observation", "act": "observation", "save": "saved", "load": "loaded"}
 
@@ -83,11 +89,8 @@ class Program:
         with self._lock:
             if not self._finalizer.alive:
                 return
-            try:
-                self._connection.send({"type": "close"})
-                self._connection.flush(time.monotonic() + 1)
-            except (HungUp, NoAnswer):
-                pass
+            self._connection.send({"type": "close"})
+            self._connection.flush()
             self._finalizer.detach()
             self._connection.close()
             self._failure = self._failure or f"{self._title} has been closed"
@@ -109,22 +112,15 @@ class Program:
             self.fail(f"reported an error: {offer.get('message')}")
         if offer["type"] != "worlds":
             self.fail(f"answered {offer['type']!r} to the greeting; 'worlds' was due")
-        if type(offer.get("protocol")) is not int or offer["protocol"] != PROTOCOL:
+        if offer.get("protocol") != PROTOCOL:
             self.fail(f"speaks version {offer.get('protocol')!r} of the protocol; this is version {PROTOCOL}")
-        if not isinstance(offer.get("name"), str) or not offer["name"]:
-            self.fail(f"calls its worlds {offer.get('name')!r}; 'name' must be a text")
-        parameters = offer.get("parameters", [])
-        if not isinstance(parameters, list) or not all(isinstance(name, str) for name in parameters):
-            self.fail(f"says that its 'parameters' are {parameters!r:.200}; they must be a list of names")
-        if not isinstance(offer.get("can_save", False), bool):
-            self.fail(f"says that 'can_save' is {offer['can_save']!r}; it must be true or false")
         try:
-            check_parts(offer, _OFFER, "what it offers")
-            self.obs_space, self.action_space = spaces_from_json(offer.get("spaces"))
-        except ValueError as error:
+            check(offer, _OFFER, "what it offers", ("name", "spaces"))
+            self.obs_space, self.action_space = spaces_from_json(offer["spaces"])
+        except ProtocolError as error:
             self.fail(f"offers no worlds that can be: {error}")
         self.name: str = offer["name"]
-        self.parameters: list[str] = parameters
+        self.parameters: list[str] = list(map(str, offer.get("parameters", [])))
         self.can_save: bool = offer.get("can_save", False)
 
     def _receive(self, deadline: float) -> Message:

@@ -16,24 +16,32 @@ from numpy.typing import NDArray
 from entity_gym.actions import KINDS, Action, ActionSpace
 from entity_gym.actions.kind import check_json_ids
 from entity_gym.batch.saving import spaces_from_dict
-from entity_gym.bridges.remote.messages import Message, ProtocolError
+from entity_gym.bridges.remote.messages import FLAG, LIST, NUMBER, OBJECT, TEXT, Message, Parts, ProtocolError, check
 from entity_gym.environment import Observation
 from entity_gym.errors import check_parts, nearest
 from entity_gym.spaces import LARGEST_FLOAT32, Angle, Category, Flag, ObsSpace
 
-#: The parts of an observation, their types in Python, and the type's name in messages.
-_PARTS: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "features": (dict, "an object"),
-    "ids": (dict, "an object"),
-    "actions": (dict, "an object"),
-    "global_features": (list, "a list"),
-    "visible": (dict, "an object"),
-    "reward": ((int, float), "a number"),
-    "done": (bool, "true or false"),
-    "truncated": (bool, "true or false"),
-    "metrics": (dict, "an object"),
+_SPACES: Parts = {
+    "entities": LIST,
+    "global_features": LIST,
+    "global_kinds": LIST,
+    "targets": OBJECT,
+    "actions": LIST,
+}
+_ENTITY: Parts = {"name": TEXT, "features": LIST, "kinds": LIST}
+_OBSERVATION: Parts = {
+    "features": OBJECT,
+    "ids": OBJECT,
+    "actions": OBJECT,
+    "global_features": LIST,
+    "visible": OBJECT,
+    "reward": NUMBER,
+    "done": FLAG,
+    "truncated": FLAG,
+    "metrics": OBJECT,
     "end_of_episode_info": ((dict, type(None)), "an object"),
-    "player_rewards": (list, "a list"),
+    "player_rewards": LIST,
+    "targets": OBJECT,
 }
 _FEATURE_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Category, Angle, Flag)}
 
@@ -44,60 +52,50 @@ def spaces_from_json(given: Any) -> tuple[ObsSpace, dict[str, ActionSpace]]:
     Raises:
         ProtocolError: they do not have that form; says where.
     """
-    if not isinstance(given, dict):
-        raise ProtocolError(f"the spaces are {given!r:.200}; they must be an object with 'entities' and 'actions'")
+    check(given, _SPACES, "'spaces'", ("entities", "actions"))
+    for each in given["entities"]:
+        where = _named(each, "entity")
+        check(each, _ENTITY, where, ("features",))
+        _check_types(each.get("kinds", []), _FEATURE_KINDS, f"{where}: kind")
+        _made({"entities": [each]}, f"{where}: ")
+    _check_types(given.get("global_kinds", []), _FEATURE_KINDS, "'global_kinds': kind")
+    _check_types(given["actions"], KINDS, "action")
+    for each in given["actions"]:
+        _made({"actions": [each]}, f"{_named(each, 'action')}: ")
+    for part in ("entities", "actions"):
+        if repeated := [name for name, n in Counter(each["name"] for each in given[part]).items() if n > 1]:
+            raise ProtocolError(f"{part} of 'spaces' names {repeated} more than once")
+    if not given["actions"] or not (given["entities"] or given.get("global_features")):
+        raise ProtocolError("the spaces must have an action, and an entity type or global features")
+    return _made(given, "")
+
+
+def _named(given: Any, what: str) -> str:
+    """Return the name of an entity, an action or a kind for messages."""
+    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+        raise ProtocolError(f"{what} {given!r:.200}: it must be an object with a 'name', a text")
+    return f"{what} {given['name']!r}"
+
+
+def _check_types(given: Sequence[Any], types: Mapping[str, type[Any]], what: str) -> None:
+    """Raise a ProtocolError unless each has a known type, and only attributes of this type."""
+    for each in given:
+        where = _named(each, what)
+        kind = each.get("type")
+        if not isinstance(kind, str) or kind not in types:
+            raise ProtocolError(f"{where}: the type is {kind!r:.200}; {nearest(kind, types)}")
+        try:
+            check_parts(each, dict.fromkeys(("type", "name", *types[kind].__dataclass_fields__)), where)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None
+
+
+def _made(spaces: Mapping[str, Any], where: str) -> tuple[ObsSpace, dict[str, ActionSpace]]:
+    """Make spaces, of one entity or action alone so that an error can name it."""
     try:
-        check_parts(given, ("entities", "global_features", "global_kinds", "actions"), "'spaces'")
-        for part in ("entities", "actions"):
-            if not isinstance(given.get(part), list):
-                raise ValueError(f"{part!r} is {given.get(part)!r:.200}; it must be a list of objects")
-            names = [each["name"] for each in given[part]]
-            if not all(isinstance(name, str) for name in names):
-                raise ValueError(f"{part!r} has the names {names!r:.200}; they must be texts")
-            if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
-                raise ValueError(f"{part!r} names {repeated} more than once")
-        for entity in given["entities"]:
-            where = f"entity {entity['name']!r}"
-            check_parts(entity, ("name", "features", "kinds"), where)
-            _check_feature_kinds(entity.get("kinds", []), where)
-            _check_alone(where, entities=[entity])
-        _check_feature_kinds(given.get("global_kinds", []), "'global_kinds'")
-        if not given["entities"] and not given.get("global_features"):
-            raise ValueError("there are neither entities nor global features")
-        if not given["actions"]:
-            raise ValueError("there is no action")
-        for action in given["actions"]:
-            where = f"action {action['name']!r}"
-            _check_type(action, KINDS, where)
-            _check_alone(where, actions=[action])
-        return spaces_from_dict({"global_features": [], **given})
-    except KeyError as error:
-        raise ProtocolError(f"the spaces cannot be read: {error} is missing") from None
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ProtocolError(f"the spaces cannot be read: {error}") from None
-
-
-def _check_feature_kinds(kinds: Any, where: str) -> None:
-    if not isinstance(kinds, list):
-        raise ValueError(f"{where}: the kinds are {kinds!r:.200}; they must be a list of objects")
-    for kind in kinds:
-        _check_type(kind, _FEATURE_KINDS, f"{where}: the kind of {kind['name']!r}")
-
-
-def _check_type(given: Any, types: Mapping[str, type[Any]], where: str) -> None:
-    """Raise a ValueError unless the type is known and has the given attributes."""
-    kind = given.get("type")
-    if kind not in types:
-        raise ValueError(f"{where}: the type is {kind!r:.200}; {nearest(kind, types)}")
-    check_parts(given, ("type", "name", *types[kind].__dataclass_fields__), where)
-
-
-def _check_alone(where: str, **part: Any) -> None:
-    """Make the spaces of one entity type or action alone, so that an error can name it."""
-    try:
-        spaces_from_dict({"entities": [], "global_features": [], "actions": [], **part})
+        return spaces_from_dict({"entities": [], "global_features": [], "actions": [], **spaces})
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise ProtocolError(f"{where}{error}") from None
 
 
 def observation_from_json(given: Any, action_space: Mapping[str, ActionSpace]) -> Observation:
@@ -110,29 +108,25 @@ def observation_from_json(given: Any, action_space: Mapping[str, ActionSpace]) -
     Raises:
         ProtocolError: a part is unknown, or has another type.
     """
-    if not isinstance(given, dict):
-        raise ProtocolError(f"the observation is {given!r:.200}; it must be an object")
-    parts = {name: value for name, value in given.items() if name not in ("type", "env", "id")}
+    if isinstance(given, dict):
+        given = {name: value for name, value in given.items() if name not in ("type", "env", "id")}
+    check(given, _OBSERVATION, "the observation")
     try:
-        check_parts(parts, _PARTS, "an observation")
-        for name, value in parts.items():
-            allowed, called = _PARTS[name]
-            if not isinstance(value, allowed) or isinstance(value, bool) != (allowed is bool):
-                raise ValueError(f"{name} is {value!r:.200}; it must be {called}")
-        if not abs(parts.get("reward", 0)) <= LARGEST_FLOAT32:
-            raise ValueError(f"reward is {parts['reward']!r:.200}; it must be a number that float32 can hold")
-        features = parts.get("features", {})
-        parts["features"] = {name: _numbers(rows, f"features of {name!r}") for name, rows in features.items()}
-        if "global_features" in parts:
-            parts["global_features"] = _numbers(parts["global_features"], "global_features")
-        for name, ids in parts.get("ids", {}).items():
+        if not abs(given.get("reward", 0)) <= LARGEST_FLOAT32:
+            raise ValueError(f"reward is {given['reward']!r:.200}; it must be a number that float32 can hold")
+        for part in ("features", "targets"):
+            if part in given:
+                given[part] = {name: _numbers(rows, f"{part} of {name!r}") for name, rows in given[part].items()}
+        if "global_features" in given:
+            given["global_features"] = _numbers(given["global_features"], "global_features")
+        for name, ids in given.get("ids", {}).items():
             check_json_ids(ids, f"ids of {name!r}")
-        masks = parts.get("actions", {})
+        masks = given.get("actions", {})
         for name in masks:
             if name not in action_space:
                 raise ValueError(f"unknown action {name!r}; {nearest(name, action_space)}")
-        parts["actions"] = {name: action_space[name].mask_from_json(name, mask) for name, mask in masks.items()}
-        return Observation(**parts)
+        given["actions"] = {name: action_space[name].mask_from_json(name, mask) for name, mask in masks.items()}
+        return Observation(**given)
     except ValueError as error:
         raise ProtocolError(str(error)) from None
 
@@ -140,10 +134,10 @@ def observation_from_json(given: Any, action_space: Mapping[str, ActionSpace]) -
 def _numbers(given: Any, what: str) -> NDArray[Any]:
     """Return an array of numbers alone: NumPy would also read the text "1.5" as a number, and null as NaN."""
     try:
-        array = np.array(given if isinstance(given, Sequence) else [given])
+        array = np.array(given if isinstance(given, list) else None)
     except ValueError:  # rows of different lengths
         array = np.array(None)
-    if array.dtype.kind not in "biuf" or not isinstance(given, list):
+    if array.dtype.kind not in "biuf":
         raise ValueError(f"{what} are {given!r:.200}; they must be numbers, and as many in every row")
     if array.dtype.kind == "f" and not (np.abs(array) <= LARGEST_FLOAT32).all():
         raise ValueError(f"{what} are {given!r:.200}; they must be numbers that float32 can hold")

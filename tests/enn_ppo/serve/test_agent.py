@@ -23,8 +23,10 @@ from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym.agents import Agent, Obs, TrainEnvBuilder
 from entity_gym.batch.batching import batch_observations
+from entity_gym.batch.saving import spaces_to_dict
 from rogue_net import ObsBatch
 from tests.enn_ppo.worlds import tiny_config
+from tests.entity_gym.pools.test_targets import Hidden
 
 
 class Turn(enum.Enum):
@@ -302,3 +304,19 @@ def test_an_agent_is_what_loading_returns(run_dir: Path) -> None:
     assert isinstance(agent, TrainedAgent | Agent)
     agent.game_over(obs())
     assert agent.act_each(obs(actors=[])) == []
+
+
+def test_a_policy_that_was_trained_to_predict_targets_decides_without_them(tmp_path: Path) -> None:
+    env = EnvConfig(id="tests.entity_gym.pools.test_targets:Hidden")
+    train(tiny_config(tmp_path / "run", env=env, ppo=PPOConfig(target_coef=1.0), total_timesteps=32))
+    policy, shown = load_policy(tmp_path / "run", greedy=True), Hidden().reset()
+    assert policy.obs_space.targets and shown.targets
+    told, untold = policy.act([shown, replace(shown, targets={})])
+    assert told.actions["wait"].actions.tolist() == untold.actions["wait"].actions.tolist()  # type: ignore[union-attr]
+    served = ServedPolicies(load_checkpoint(tmp_path / "run"), CPU, ServeConfig(checkpoint="run", greedy=True))
+    served.warm_up()
+    fitted = served.policy(spaces_to_dict(policy.obs_space, policy.action_space))
+    door = {"features": {"Door": [[0]]}, "ids": {"Door": ["door"]}, "actions": {"wait": {}}}
+    for observation in (door, {**door, "targets": {"twice": [16], "place": [0, 8]}}):
+        [answer] = fitted.decide([fitted.read({"type": "act", "observation": observation})])
+        assert answer["actions"] == {"wait": {"actors": ["door"], "choices": told.actions["wait"].actions.tolist()}}  # type: ignore[union-attr]

@@ -154,7 +154,7 @@ def test_features_that_the_policy_does_not_know_are_ignored_and_told(server: Run
             {"space": {}},
             "'hello' has no part 'space'; allowed: 'type', 'protocol', 'token', 'spaces'; did you mean 'spaces'?",
         ),
-        ({"spaces": 3}, "the spaces are 3"),
+        ({"spaces": 3}, "'spaces' is 3; it must be an object"),
         (
             {"spaces": spaces_to_dict(ObsSpace({"Bee": Entity(["x"])}), ACTION_SPACE)},
             "belongs to another environment than the client's",

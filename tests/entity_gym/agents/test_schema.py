@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, NewType
+from typing import Any, ClassVar, NewType
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from entity_gym import CategoricalActionSpace, Entity
 from entity_gym.agents.schema import choices_of, entity_type
 from entity_gym.spaces import Flag
+from tests.entity_gym.agents.programs import Move, Wall
 
 Meters = NewType("Meters", float)
 
@@ -50,14 +50,9 @@ class Head:
     alive: bool
     far: Meters
     half: np.float32
-    rank: Annotated[Rank, "for somebody else"]
+    rank: Rank
     _log: list[str] = field(default_factory=list)
     kind: ClassVar[str] = "head"
-
-
-@dataclass
-class Wall:
-    pass
 
 
 def head(**changes: Any) -> Head:
@@ -74,27 +69,12 @@ def test_every_field_has_its_features_in_the_order_of_the_fields() -> None:
     assert (entity_type(Wall).entity, entity_type(Wall).row(Wall())) == (Entity([]), [])
 
 
-def test_an_object_in_a_field_may_be_of_a_subclass() -> None:
-    @dataclass
-    class Marked(Pos):
-        mark: int = 0
-
-    assert entity_type(Head).row(head(pos=Marked(1, 2, 3)))[:2] == [1, 2]
-
-
 def one(annotation: Any, name: str = "value") -> type:
     """A dataclass of one field."""
     return dataclass(type("Thing", (), {"__annotations__": {name: annotation}}))
 
 
-@pytest.mark.parametrize(
-    "annotation",
-    [
-        str, list[float], tuple[float, float], Any, object, complex, None, Pos | None, np.ndarray, NDArray[np.float32],
-        Annotated[list[float], 3], Annotated[np.ndarray, (2, 3)],
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("annotation", [str, tuple[float, float], Any, None, Pos | None, np.ndarray], ids=str)
 def test_a_field_that_is_no_number_is_refused_by_its_name(annotation: Any) -> None:
     with pytest.raises(ValueError, match=r"Thing\.value is of type .*; allowed: bool, int, float, an Enum, or a data"):
         entity_type(one(annotation))
@@ -115,11 +95,12 @@ class Unknown:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (one(Perks), r"Thing\.value is of the Enum Perks, which is a Flag, whose members combine"),
-        (one(Nothing), r"Thing\.value is of the Enum Nothing, which has no members"),
+        (one(Perks), r"Thing\.value is the Enum Perks; it must have members, and not be a Flag, whose members combine"),
+        (one(Nothing), r"Thing\.value is the Enum Nothing; it must have members"),
         (Endless, r"Endless\.inner holds itself"),
         (Unknown, r"annotations of Unknown cannot be looked up.*NotThere"),
-        (int, "it must be a dataclass"),
+        (one(Unknown), r"annotations of Thing\.value cannot be looked up.*NotThere"),
+        (int, "int is <class 'int'>; it must be a dataclass"),
         (Facing, "it must be a dataclass"),
         ("Head", "it must be a dataclass"),
     ],
@@ -135,7 +116,6 @@ def test_what_is_no_entity_type_is_refused(given: Any, message: str) -> None:
         ({"pos": None}, r"Head\.pos\.x cannot be read: 'NoneType' object has no attribute 'x'"),
         ({"facing": "LEFT"}, r"Head\.facing is 'LEFT'; it must be one of Facing\.LEFT, Facing\.RIGHT"),
         ({"facing": []}, r"Head\.facing is \[\]; it must be one of"),
-        ({"facing": Rank.LOW}, r"Head\.facing is <Rank.LOW: 3>; it must be one of"),
         ({"rank": 3}, r"Head\.rank is 3; it must be one of"),
     ],
 )
@@ -145,12 +125,6 @@ def test_a_value_of_another_type_than_its_field_is_named(changes: dict[str, Any]
 
 
 # --- Actions
-
-
-class Move(enum.Enum):
-    LEFT = -1
-    STAY = 0
-    RIGHT = 1
 
 
 class Fire(enum.Enum):
@@ -165,14 +139,9 @@ class Command:
 
 
 @dataclass
-class Turn:
-    first: Command
-    then: Fire
-
-
-@dataclass
 class Hidden:
     _move: Move
+    fire: Fire
 
 
 @dataclass
@@ -189,22 +158,15 @@ class Huge:
     b: Wide
 
 
-def test_the_choices_of_an_enum_are_its_members() -> None:
-    choices = choices_of(Move)
-    assert (choices.name, choices.space) == ("Move", CategoricalActionSpace(("LEFT", "STAY", "RIGHT")))
-    assert [choices.pick(k) for k in range(3)] == [Move.LEFT, Move.STAY, Move.RIGHT]
-    assert [choices.index(move) for move in Move] == [0, 1, 2]
-
-
 def test_every_combination_of_a_dataclass_of_enums_is_a_choice_and_the_last_field_varies_fastest() -> None:
-    assert choices_of(Command).labels[:3] == ("move=LEFT,fire=NO", "move=LEFT,fire=YES", "move=STAY,fire=NO")
-    choices = choices_of(Turn)
-    assert len(choices.labels) == 12
-    assert choices.labels[9] == "first.move=RIGHT,first.fire=NO,then=YES"
-    assert choices.pick(9) == Turn(Command(Move.RIGHT, Fire.NO), Fire.YES)
-    assert [choices.index(choices.pick(index)) for index in range(12)] == list(range(12))
-    choices.pick(9).then = Fire.NO
-    assert choices.pick(9).then is Fire.YES, "each object is a new one"
+    assert choices_of(Move).space == CategoricalActionSpace(("LEFT", "STAY", "RIGHT"))
+    assert [choices_of(Move).index(choices_of(Move).pick(k)) for k in range(3)] == [0, 1, 2]
+    choices = choices_of(Command)
+    assert choices.labels[:3] == ("move=LEFT,fire=NO", "move=LEFT,fire=YES", "move=STAY,fire=NO")
+    assert choices.pick(5) == Command(Move.RIGHT, Fire.YES)
+    assert [choices.index(choices.pick(index)) for index in range(6)] == list(range(6))
+    choices.pick(5).fire = Fire.NO
+    assert choices.pick(5).fire is Fire.YES, "each object is a new one"
 
 
 def test_what_is_no_choice_is_refused() -> None:
@@ -218,16 +180,17 @@ def test_what_is_no_choice_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (one(str), r"Thing\.value is <class 'str'>; it must be an Enum or a dataclass of Enums"),
-        (Hidden, r"Hidden\._move begins with an underscore; every field of an action is chosen"),
-        (Fixed, r"Fixed\.move is not given to its constructor"),
-        (Wall, "Wall has no fields"),
-        (Perks, "the Enum Perks, which is a Flag"),
-        (Nothing, "which has no members"),
-        (Huge, "101 times 101 combinations are 10201 choices; at most 10000"),
-        (int, "int is <class 'int'>; an action is an Enum"),
-        (["LEFT"], r"an action is an Enum"),
-        (Move.LEFT, r"an action is an Enum"),
+        (one(str), r"Thing\.value is <class 'str'>; it must be an Enum"),
+        (one(Command), r"Thing\.value is <class '.*Command'>; it must be an Enum"),
+        (Hidden, r"Hidden cannot be made of its fields \['fire'\]: .*_move"),
+        (Fixed, r"Fixed cannot be made of its fields \['move'\]"),
+        (Wall, "Wall has 0 choices; it must have 1 to 10000"),
+        (Huge, "Huge has 10201 choices; it must have 1 to 10000"),
+        (Perks, "the Enum Perks; it must have members, and not be a Flag"),
+        (Nothing, "the Enum Nothing; it must have members"),
+        (int, "<class 'int'> is no action; an action is an Enum, or a dataclass"),
+        (["LEFT"], "an action is an Enum"),
+        (Move.LEFT, "an action is an Enum"),
     ],
 )
 def test_what_is_no_action_is_refused_by_the_name_of_the_field(given: Any, message: str) -> None:

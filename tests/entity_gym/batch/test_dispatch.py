@@ -159,6 +159,7 @@ def test_choices_arrive_with_the_ids_of_their_actors_in_the_order_of_the_mask() 
         {"walk": (["cat1", "dog0"], [2, 0])},
         {"walk": (["cat0", "cat1"], [1, 1])},
     ]
+    assert envs[0].received[-1]["walk"].labels == ["right", "stay"]
 
 
 def test_a_global_choice_arrives_with_its_label() -> None:

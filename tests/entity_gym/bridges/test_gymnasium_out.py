@@ -164,7 +164,7 @@ def test_images_are_those_of_the_world(out: Made) -> None:
     assert out(Yard, **CHOICES).metadata["render_modes"] == out(Hall).metadata["render_modes"] == []
     pool = out("CartPole-v1", 2, render_mode="rgb_array")
     pool.reset()
-    assert [(image.shape, image.dtype.name) for image in pool.render()] == [((121, 241, 3), "uint8")] * 2
+    assert [(image.ndim, image.shape[2], image.dtype.name) for image in pool.render()] == [(3, 3, "uint8")] * 2
     assert out("CartPole-v1", 2).render() is None
     with pytest.raises(ValueError, match="render_mode is 'human'; allowed: None, 'rgb_array'"):
         make_gym("CartPole-v1", render_mode="human")

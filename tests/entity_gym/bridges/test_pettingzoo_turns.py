@@ -16,7 +16,7 @@ from entity_gym import CategoricalAction, Category, Entity, Flag  # noqa: E402
 from entity_gym.actions.choices import random_actions  # noqa: E402
 from entity_gym.bridges.pettingzoo.incoming import (  # noqa: E402
     PettingZooEnvironment,
-    PettingZooFactory,
+    pettingzoo_worlds,
 )
 from entity_gym.bridges.views.view import load_view  # noqa: E402
 from entity_gym.pools.players import players_of  # noqa: E402
@@ -234,7 +234,7 @@ def test_an_ended_agent_that_stays_is_an_error_and_no_endless_loop() -> None:
 
 
 def test_agents_of_a_game_share_type_and_actions_and_each_is_a_player() -> None:
-    factory = PettingZooFactory(Nim, players=3)
+    factory = pettingzoo_worlds(Nim, players=3)
     env = factory.as_environment()
     assert env.obs_space().entities["player"] == Entity(["0", "1", Flag("turn"), Category("side", 3)])
     assert list(env.action_space()) == ["player.action"]
@@ -265,7 +265,7 @@ def test_agents_with_spaces_of_their_own_are_players_of_two_groups() -> None:
 
 def test_sides_of_a_team_game_are_lists_in_the_list_of_the_group() -> None:
     sides = {"player": [["player_0", "player_2"], ["player_1", "player_3"]]}
-    factory = PettingZooFactory(Nim, players=4, groups=sides)
+    factory = pettingzoo_worlds(Nim, players=4, groups=sides)
     env = factory.as_environment()
     mapping = players_of(factory)
     assert mapping is not None and mapping.num_players == 2
@@ -275,7 +275,7 @@ def test_sides_of_a_team_game_are_lists_in_the_list_of_the_group() -> None:
     obs = env.act(take("player_3", 1))
     assert list(obs.player_rewards) == [-2, 2]
     assert obs.metrics["reward.player.1"] == 2
-    viewed = players_of(PettingZooFactory(Facing, players=4, view=VIEW, groups={"Me": sides["player"]}))
+    viewed = players_of(pettingzoo_worlds(Facing, players=4, view=VIEW, groups={"Me": sides["player"]}))
     assert viewed is not None and viewed.num_players == 2
     seen = viewed.seen_by(np.full(2, 1), "Me", np.array([[0, 1, 0], [3, 0, 1]], np.float32))
     assert seen.tolist() == [[0, 1, 1], [3, 0, 0]]
@@ -283,7 +283,7 @@ def test_sides_of_a_team_game_are_lists_in_the_list_of_the_group() -> None:
 
 
 def test_groups_beside_a_group_with_sides_keep_their_own_numbers() -> None:
-    factory = PettingZooFactory(Herd, groups={"sheep": [["sheep_0"], ["sheep_1"], ["sheep_*"]], "wolf": "wolf*"})
+    factory = pettingzoo_worlds(Herd, groups={"sheep": [["sheep_0"], ["sheep_1"], ["sheep_*"]], "wolf": "wolf*"})
     mapping = players_of(factory)
     assert mapping is not None and mapping.num_players == 4
     assert mapping.players("wolf", np.zeros((2, 3), np.float32)).tolist() == [3, 3]
@@ -345,7 +345,7 @@ def test_with_a_view_entities_are_those_of_the_agent_whose_turn_it_is() -> None:
 
 
 def test_self_play_of_a_turn_based_game_pays_each_side_its_own() -> None:
-    factory = PettingZooFactory(Nim)
+    factory = pettingzoo_worlds(Nim)
     mapping = players_of(factory)
     assert mapping is not None
     pool = SeatedVecEnv(ListEnv(factory, 4, seed=1), mapping, Dice(0, factory.as_environment().action_space()))
@@ -373,7 +373,7 @@ class Locked(Nim):
 
 
 def test_a_factory_that_knows_its_players_can_be_pickled() -> None:
-    factory = PettingZooFactory(Locked)
+    factory = pettingzoo_worlds(Locked)
     assert players_of(factory) is not None
     again = players_of(pickle.loads(pickle.dumps(factory)))
     assert again is not None and again.num_players == 2

@@ -74,8 +74,9 @@ class NumpyRandom(Climb):
         s.small = 0
 
 
-class Yields(Climb):
+class TwoTypes(Climb):
+    """Python takes it, and Numba does not: a variable is a number or a text."""
+
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
-        heights = {"height": s.height}
-        s.height = sum(each for each in heights.values())
-        return 0.0, s.height == s.top, False
+        height = s.height if s.height > 2 else "low"
+        return 0.0, height == s.top, False

@@ -108,12 +108,12 @@ MISTAKES = [
     (broken.CutWithoutSayingSo, "end of episode", "after exactly 10 steps, with truncated=False, and max_steps is 10"),
     (
         broken.Unseeded,
-        "same seed",
+        "seeds",
         "not the same twice with seed 0: .* of environment .: .* Draw every random number from self",
     ),
-    (broken.TooEarly, "same seed", "not the same twice with seed 0: .*one that __init__ uses"),
-    (broken.PythonRandom, "same seed", "come from random, which no seed reaches: draw from self.rng"),
-    (broken.NumpyRandom, "same seed", r"come from np\.random, which no seed reaches: draw from self.rng"),
+    (broken.TooEarly, "seeds", "not the same twice with seed 0: .*one that __init__ uses"),
+    (broken.PythonRandom, "seeds", "come from random, which no seed reaches: draw from self.rng"),
+    (broken.NumpyRandom, "seeds", r"come from np\.random, which no seed reaches: draw from self.rng"),
     (
         broken.Shares,
         "independence",
@@ -166,7 +166,7 @@ def test_each_mistake_is_found_where_it_is(env, name: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("env", "name", "reason"),
     [
-        (broken.NothingRandom, "other seed", "seeds 0 and 1 give the same episodes"),
+        (broken.NothingRandom, "seeds", "seeds 0 and 1 give the same episodes"),
         (broken.CutUnderAnotherName, "end of episode", "exactly 7 steps, with truncated=False, and none later"),
         (broken.NobodyActs, "observations", "nobody was offered an action in 25 steps"),
         (
@@ -224,7 +224,11 @@ THERE = r"tests/entity_gym/check/broken_compiled\.py, line \d+"
         (broken_compiled.OutOfBounds, "compiling", rf"^IndexError: .* \({THERE}, in observe: `obs.Climber"),
         (broken_compiled.TooMany, "compiling", "shows 2 entities of type 'Climber'; allowed: 0 to max=1"),
         (broken_compiled.ObserveChanges, "compiling", r"observe\(\) changes seen; do that in reset"),
-        (broken_compiled.NumpyRandom, "same seed", r"draw from rand_int\(s, n\), rand_float\(s\) or rand_normal\(s\)"),
+        (
+            broken_compiled.NumpyRandom,
+            "constructor",
+            r"draw with rand_int\(s, n\), rand_float\(s\) or rand_normal\(s\)",
+        ),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

@@ -9,7 +9,10 @@ from entity_gym.actions import CategoricalAction
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import Categorical, CompiledEnvironment, CompileError, Entity, new_id
 from entity_gym.compiled.build import build
+from entity_gym.envs.skirmish import Skirmish
+from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.slots import SlotOptions
+from entity_gym.replay.build import build_view
 from tests.entity_gym.compiled.comparing import Playing
 
 
@@ -78,3 +81,14 @@ def test_ids_must_be_declared() -> None:
         CompileError, match=r"'Customer' has no ids to write: declare it with Entity\(\.\.\., ids=True\)"
     ):
         build(Undeclared, compile=False)
+
+
+def test_ids_of_skirmish_reach_its_replays() -> None:
+    pool = ListEnv(Skirmish(num_units=2, opponent=0), 1, compile=False)
+    obs = pool.reset()
+    view = build_view(obs, 0, pool.obs_space(), pool.slots.world_ids(0))
+    assert (
+        view["ids"]
+        == {"Unit": [str(number) for number in obs.ids["Unit"].values[:, 0]]}
+        == {"Unit": ["0", "1", "2", "3"]}
+    )

@@ -12,8 +12,7 @@ from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, En
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.toys import FloorIsLava
-from entity_gym.pools.pool import ListEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import ListEnv, ProcessVecEnv
 from entity_gym.replay.hints import check_hints
 from tests.entity_gym.envs.test_zoo import WORLDS
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
@@ -60,22 +59,22 @@ def with_unit(**hints: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("given", "key", "told"),
     [
-        ("nonsense", "draw()", "must be a dictionary"),
-        ([1, 2], "draw()", "must be a dictionary"),
+        ("nonsense", "draw() returned", "draw() is called by replays, without arguments, and returns hints"),
         ({"gird": True}, "'gird'", "did you mean 'grid'?"),
         ({"grid": 1}, "['grid']", "True or False"),
         ({"bounds": [0, 0, 1]}, "['bounds']", "four finite numbers"),
         ({"bounds": "0011"}, "['bounds']", "four finite numbers"),
         ({"bounds": [0, 0, float("nan"), 1]}, "['bounds']", "four finite numbers"),
-        ({"bounds": [0, 5, 5, 0]}, "['bounds']", "nor top above bottom"),
+        ({"bounds": [0, 5, 5, 0]}, "['bounds']", "the smallest x and y and the largest"),
         ({"types": ["Unit"]}, "['types']", "must be a dictionary"),
         ({"types": {"unit": {}}}, "'unit'", "did you mean 'Unit'?"),
         ({"types": {"Unit": "red"}}, "['types']['Unit']", "must be a dictionary"),
         (with_unit(colour="#000000"), "'colour'", "did you mean 'color'?"),
         (with_unit(color="red"), "['color']", "'#2a9d8f'"),
         (with_unit(color="#12345g"), "['color']", "'#2a9d8f'"),
-        (with_unit(shape="circel"), "['shape']", "did you mean 'circle'?"),
-        (with_unit(shape=["circle"]), "['shape']", "allowed:"),
+        (with_unit(shape="circel"), "['shape']", "one of 'circle', 'square'"),
+        (with_unit(shape=["circle"]), "['shape']", "one of"),
+        (with_unit(angle=3), "['angle']", "the name of a feature"),
         (with_unit(position="x"), "['position']", "names of two features"),
         (with_unit(position=["x", "z"]), "['position']", "'z', which is no feature"),
         (with_unit(position=["x", 3]), "['position']", "3, which is no feature"),
@@ -158,3 +157,16 @@ def test_what_draw_raises_says_which_environment_it_was() -> None:
     with pytest.raises(KeyError, match="door") as caught:
         pool.draw([1])
     assert caught.value.__notes__ == ["raised by Rooms (environment 1) in draw()"]
+
+
+def test_a_method_of_the_users_that_is_called_draw_is_taken_for_the_hook_and_named() -> None:
+    class Drawn(Rooms):
+        def draw(self, screen: Any) -> None:  # type: ignore[override]
+            screen.fill(0)
+
+    pool = ListEnv(Drawn, 1)
+    pool.reset()
+    with pytest.raises(
+        ValueError, match=r"Drawn \(environment 0\) has a method draw\(screen.*give a method that does some"
+    ):
+        pool.draw([0])

@@ -108,7 +108,7 @@ def greeting_fault():
     if FAULT == "other parts":
         return {"parameter": ["start"]}
     if FAULT == "no name":
-        return {"name": ""}
+        return {"name": None}
     if FAULT == "refuses":
         return {"type": "error", "message": "this is the server edition"}
     if FAULT == "no spaces":

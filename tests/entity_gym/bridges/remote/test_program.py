@@ -94,7 +94,7 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], why: str)
 
 
 def test_numbers_in_a_command_are_words() -> None:
-    assert program_worlds(command=["node", "world.mjs", 8]).settings.command == ("node", "world.mjs", "8")
+    assert program_worlds(command=["node", "world.mjs", 8]).command == ("node", "world.mjs", "8")
 
 
 def test_what_makes_the_worlds_and_its_errors_can_travel_to_worker_processes_and_back() -> None:

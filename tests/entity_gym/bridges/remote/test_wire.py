@@ -42,7 +42,8 @@ def refused(given: Any, why: str) -> None:
 
 
 def test_every_space_goes_there_and_back() -> None:
-    obs_space = ObsSpace({"Ship": Entity(["x", Angle("turn")]), "Mine": Entity([Flag("live")])}, [Category("level", 3)])
+    entities = {"Ship": Entity(["x", Angle("turn")]), "Mine": Entity([Flag("live")])}
+    obs_space = ObsSpace(entities, [Category("level", 3)], targets={"wind": 2})
     plain = spaces_to_dict(obs_space, ACTIONS)
     assert encode({"type": "worlds", "spaces": plain})  # nothing in it that JSON does not have
     assert spaces_from_json(plain) == (obs_space, ACTIONS)
@@ -51,34 +52,46 @@ def test_every_space_goes_there_and_back() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (None, "they must be an object with 'entities' and 'actions'"),
+        (None, "'spaces' is None; it must be an object with any of 'entities'"),
         ({"entity": []}, "'spaces' has no part 'entity'; .* did you mean 'entities'"),
         ({"entities": [{"name": "A", "features": [], "kind": []}], "actions": []}, "entity 'A' has no part 'kind'"),
-        ({"actions": []}, "'entities' is None; it must be a list of objects"),
-        ({"entities": [{"name": "A", "features": []}], "actions": []}, "there is no action"),
-        ({"entities": [], "actions": [{"name": "a"}]}, "neither entities nor global features"),
-        ({"entities": [{"features": []}], "actions": []}, "'name' is missing"),
+        ({"actions": []}, "'spaces' lacks 'entities', a list"),
+        (
+            {"entities": [{"name": "A", "features": []}], "actions": []},
+            "the spaces must have an action, and an entity type or global features",
+        ),
+        (
+            {"entities": [], "actions": [{"name": "a", "type": "SelectEntityActionSpace"}]},
+            "must have .* an entity type",
+        ),
+        (
+            {"entities": [{"features": []}], "actions": []},
+            r"entity \{'features': \[\]\}: it must be an object with a 'name'",
+        ),
         ({"entities": [{"name": "A", "features": []}] * 2, "actions": []}, r"names \['A'\] more than once"),
         (
             {"entities": [{"name": "A", "features": "x"}], "actions": [{"name": "a"}]},
-            "list of feature names, or of Category",
+            "features of entity 'A' is 'x'; it must be a list",
         ),
-        ({"entities": ["A"], "actions": []}, "cannot be read"),
-        ({"entities": [{"name": 3, "features": []}], "actions": []}, r"'entities' has the names \[3\]; .* texts"),
+        ({"entities": ["A"], "actions": []}, "entity 'A': it must be an object with a 'name'"),
+        (
+            {"entities": [{"name": 3, "features": []}], "actions": []},
+            "entity .*: it must be an object with a 'name', a text",
+        ),
         (
             {"entities": [{"name": "A", "features": ["x", "x"]}], "actions": []},
             r"entity 'A': .* names \['x'\] more than",
         ),
         (
             {"entities": [{"name": "A", "features": ["x"], "kinds": [{"name": "x", "type": "Flagg"}]}], "actions": []},
-            "entity 'A': the kind of 'x': the type is 'Flagg'; .*did you mean 'Flag'",
+            "entity 'A': kind 'x': the type is 'Flagg'; .*did you mean 'Flag'",
         ),
         (
             {
                 "entities": [{"name": "A", "features": ["x"], "kinds": [{"name": "x", "type": "Flag", "num": 2}]}],
                 "actions": [],
             },
-            "entity 'A': the kind of 'x' has no part 'num'; allowed: 'type', 'name'",
+            "entity 'A': kind 'x' has no part 'num'; allowed: 'type', 'name'",
         ),
         (
             {"entities": [PLAIN], "actions": [{"name": "a", "type": "SelectEntityActionSpace", "foo": 1}]},
@@ -94,7 +107,7 @@ def test_every_space_goes_there_and_back() -> None:
         ),
         (
             {"entities": [PLAIN], "actions": [], "global_kinds": [{"name": "g", "type": "Angel"}]},
-            "'global_kinds': the kind of 'g': .* did you mean 'Angle'",
+            "'global_kinds': kind 'g': .* did you mean 'Angle'",
         ),
         (
             {"entities": [{"name": "A", "features": []}], "actions": [{"name": "a", "type": "Move"}]},
@@ -126,10 +139,12 @@ def test_an_observation_has_what_was_sent_and_defaults_for_the_rest() -> None:
             },
             "reward": 2,
             "metrics": {"speed": 0.5},
+            "targets": {"wind": [0.5, 1]},
         },
         ACTIONS,
     )
     assert np.array_equal(obs.features["Ship"], [[1.5, 2]])
+    assert np.array_equal(obs.targets["wind"], [0.5, 1])
     assert obs.ids == {"Ship": ["s"], "Mine": [1, 2]}
     assert list(obs.actions) == ["move", "shoot", "wait", "steer"]
     assert (obs.reward, obs.done, obs.truncated, obs.metrics) == (2, False, False, {"speed": 0.5})
@@ -140,11 +155,11 @@ def test_an_observation_has_what_was_sent_and_defaults_for_the_rest() -> None:
     [
         ([], "it must be an object"),
         ({"feature": {}}, "no part 'feature'; .* did you mean 'features'"),
-        ({"features": []}, "features is .*; it must be an object"),
-        ({"reward": "1"}, "reward is '1'; it must be a number"),
-        ({"reward": True}, "reward is True; it must be a number"),
+        ({"features": []}, "features of the observation is .*; it must be an object"),
+        ({"reward": "1"}, "reward of the observation is '1'; it must be a number"),
+        ({"reward": True}, "reward of the observation is True; it must be a number"),
         ({"reward": 1e300}, "reward is 1e.300; it must be a number that float32 can hold"),
-        ({"done": 1}, "done is 1; it must be true or false"),
+        ({"done": 1}, "done of the observation is 1; it must be true or false"),
         ({"features": {"Mine": [["1.5"]]}}, "features of 'Mine' are .* they must be numbers"),
         ({"features": {"Mine": [[None]]}}, "features of 'Mine' are .* they must be numbers"),
         ({"features": {"Mine": [[1], [1, 2]]}}, "as many in every row"),
@@ -160,6 +175,7 @@ def test_an_observation_has_what_was_sent_and_defaults_for_the_rest() -> None:
         ({"actions": {"move": {"actor_types": [1]}}}, "they must be names of entity types"),
         ({"actions": {"move": {"actor_ids": [], "actor_types": []}}}, "action 'move': .* give one"),
         ({"truncated": True}, "a truncated episode has ended"),
+        ({"targets": {"wind": ["a"]}}, "targets of 'wind' are"),
     ],
 )
 def test_an_observation_that_cannot_be_is_refused_and_named(given: Any, why: str) -> None:

@@ -12,8 +12,7 @@ import pytest
 from entity_gym import ActionSpace, CategoricalActionSpace
 from entity_gym.bridges.gymnasium.incoming import gymnasium_worlds
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from examples.walks import Walks
 from tests.entity_gym.pools.fragile import BrokenWorldError, Fragile, NeverMade, do, steps
 from tests.entity_gym.pools.kinds_of_pools import Counter, add, content, contents, play_together, totals

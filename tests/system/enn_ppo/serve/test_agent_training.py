@@ -128,7 +128,7 @@ def test_a_mistake_of_a_program_in_a_worker_process_is_one_line_without_its_trac
     run = [f"env.id={HERE}:showing_a_stranger", f"run_dir={tmp_path / 'run'}", "rollout.num_processes=2"]
     assert run_train(train, [*TINY, *run]) == 2
     said = capsys.readouterr().err
-    assert "error: the entity type 'Stranger' was not declared" in said
+    assert "error: the entity 'Stranger' was not declared" in said
     assert re.search(r"raised in worker (0 \(environments 0 to 3|1 \(environments 4 to 7),", said)  # whichever is first
     assert "Traceback" not in said and 'File "' not in said
 

@@ -1,4 +1,4 @@
-"""PettingZoo environments as worlds of entities; what `Herd` shows and pays is worked out by hand."""
+"""PettingZoo's own environments and games as worlds of entities."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import pytest
 pytest.importorskip("gymnasium")
 
 
-from entity_gym import (  # noqa: E402
-    CategoricalActionSpace,
-)
+from entity_gym import CategoricalAction, CategoricalActionSpace  # noqa: E402
 from entity_gym.actions.choices import random_actions  # noqa: E402
 from entity_gym.batch.vec_obs import VecAction, VecObs  # noqa: E402
-from entity_gym.bridges.incoming import Executor  # noqa: E402
-from entity_gym.bridges.pettingzoo.incoming import from_pettingzoo  # noqa: E402
-from entity_gym.pools.processes.env import ProcessVecEnv  # noqa: E402
+from entity_gym.bridges.pettingzoo.incoming import (  # noqa: E402
+    PettingZooEnvironment,
+    from_pettingzoo,
+    pettingzoo_worlds,
+)
+from entity_gym.pools.players import Seating, players_of  # noqa: E402
+from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 from tests.entity_gym.bridges.herds import Herd  # noqa: E402
 
@@ -26,22 +28,9 @@ def at_random(pool: VecEnv, obs: VecObs, rng: np.random.Generator) -> dict[str, 
     return random_actions(obs, rng, pool.action_space())
 
 
-# ---- agents are entities
-
-
-# ---- groups
-
-
-# ---- masks
-
-
-# ---- pools
-
-
-def test_every_executor_plays_the_same_game() -> None:
-    def play(executor: Executor) -> list[Any]:
-        pool = from_pettingzoo(Herd, 3, 0, executor, num_workers=1 if executor == "list" else 2, length=3)
-        assert isinstance(pool, VecEnv) and isinstance(pool, ProcessVecEnv) == (executor == "process")
+def test_threads_and_processes_play_the_same_game() -> None:
+    def play(**options: int) -> list[Any]:
+        pool = from_pettingzoo(Herd, 3, length=3, **options)
         rng = np.random.default_rng(0)
         obs = pool.reset()
         shown = []
@@ -51,16 +40,10 @@ def test_every_executor_plays_the_same_game() -> None:
         pool.close()
         return shown
 
-    alone = play("list")
+    alone = play()
     assert [done for _, done, _ in alone] == [[False] * 3] * 2 + [[True] * 3] + [[False] * 3] * 2
     assert [[len(sheep) for sheep in frames] for *_, frames in alone] == [[k] * 3 for k in (1, 2, 2, 1, 2)]
-    assert play("thread") == play("process") == alone
-
-
-# ---- groups that play against each other
-
-
-# ---- environments of PettingZoo
+    assert play(num_threads=2) == play(num_processes=2) == alone
 
 
 @pytest.mark.parametrize(
@@ -80,9 +63,6 @@ def test_environments_of_pettingzoo_play_through(env_id: str) -> None:
         ends += int(obs.done.sum())
     assert ends >= 4
     pool.close()
-
-
-# ---- faults
 
 
 @pytest.mark.parametrize(
@@ -105,4 +85,98 @@ def test_what_pettingzoo_cannot_make_is_said_with_its_reason() -> None:
         from_pettingzoo("classic/rps-v2", size=3)
 
 
-# ---- views
+def test_connect_four_is_played_by_its_id() -> None:
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    pool = from_pettingzoo("connect_four_v3", 2)
+    rng, obs, ends = np.random.default_rng(0), pool.reset(), 0
+    for _ in range(100):
+        assert obs.action_masks["player.action"].actors.items() == 2  # type: ignore[union-attr]
+        obs = pool.act(random_actions(obs, rng, pool.action_space()))  # type: ignore[union-attr]
+        rewards = obs.arrays["player_reward"].values.reshape(2, 2)  # type: ignore[union-attr]
+        assert not rewards.sum(axis=1).any() and set(rewards.reshape(-1).tolist()) <= {-1.0, 0.0, 1.0}
+        ends += int(obs.done.sum())
+    assert ends >= 4
+    pool.close()
+
+
+def test_the_first_column_wins_connect_four_from_four_in_a_row() -> None:
+    """Both agents drop into a column of their own, so the first has four in a row after seven turns."""
+    pytest.importorskip("pygame")
+    connect_four = pytest.importorskip("pettingzoo.classic.connect_four_v3")
+    env = PettingZooEnvironment(connect_four.env())
+    obs = env.reset()
+    for turn in range(7):
+        assert not obs.done and obs.actions["player.action"].actor_ids == [f"player_{turn % 2}"]
+        obs = env.act({"player.action": CategoricalAction([f"player_{turn % 2}"], np.array([turn % 2]))})
+    assert obs.done and list(obs.player_rewards) == [1, -1]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "packages"),
+    [("tictactoe_v3", []), ("leduc_holdem_v4", ["rlcard"]), ("texas_holdem_v4", ["rlcard"])],
+)
+def test_rewards_of_games_are_those_that_pettingzoo_sums(env_id: str, packages: list[str]) -> None:
+    for package in ("pettingzoo", "pygame", *packages):
+        pytest.importorskip(package)
+    import pettingzoo
+
+    def make() -> Any:
+        api_id = f"classic/{env_id.replace('_v', '-v')}"
+        return pettingzoo.make("aec", pettingzoo.spec("aec", api_id))
+
+    env, reference = PettingZooEnvironment(make()), make()
+    env.reseed(5, 0)
+    rng, nonzero = np.random.default_rng(0), 0
+    for episode in range(8):
+        obs = env.reset()
+        reference.reset(seed=5 if episode == 0 else None)
+        sums = dict.fromkeys(reference.possible_agents, 0.0)
+        while not obs.done:
+            agent = reference.agent_selection
+            observation, earned, terminated, truncated, _ = reference.last()
+            assert not terminated and not truncated
+            assert earned == sums[agent]
+            ((name, mask),) = obs.actions.items()
+            assert mask.actor_ids == [agent]
+            choice = rng.choice(np.flatnonzero(observation["action_mask"]))
+            sums[agent] = 0.0
+            reference.step(choice)
+            obs = env.act({name: CategoricalAction([agent], np.array([choice]))})
+            for each, reward in zip(reference.possible_agents, obs.player_rewards, strict=True):
+                sums[each] += reward
+        for agent in reference.agent_iter():
+            _, earned, *_ = reference.last()
+            assert earned == sums[agent]
+            nonzero += earned != 0
+            reference.step(None)
+    assert nonzero
+    env.close()
+    reference.close()
+
+
+def test_go_is_one_group_of_two_sides() -> None:
+    pytest.importorskip("pygame")
+    go = pytest.importorskip("pettingzoo.classic.go_v5")
+    env = PettingZooEnvironment(go.env(board_size=3))
+    assert env.player_names == ["agent.0", "agent.1"] and list(env.action_space()) == ["agent.action"]
+
+
+def test_an_aec_environment_whose_agents_can_act_together_is_made_parallel() -> None:
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    env = pettingzoo_worlds("pettingzoo.classic.rps_v2:env").as_environment()
+    assert len(env.reset().actions["player.action"].actor_ids) == 2  # type: ignore[arg-type]
+
+
+def test_a_frame_of_connect_four_with_its_view_is_what_both_players_see() -> None:
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    factory = pettingzoo_worlds("connect_four_v3", view="connect_four")
+    mapping = players_of(factory)
+    assert mapping is not None and mapping.num_players == 2
+    pool = ListEnv(factory, 1)
+    seating = Seating(pool.reset(), mapping)
+    seen = [seating.show(seating.part(player)).features["Player"].values.tolist() for player in (0, 1)]
+    assert seen == [[[1, 0], [0, 1]], [[1, 1], [0, 0]]]  # turn, side
+    pool.close()

@@ -27,8 +27,7 @@ from entity_gym.bridges.remote import (
     program_worlds,
 )
 from entity_gym.bridges.remote.connection import Connection
-from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import ListEnv, ProcessVecEnv, SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
 
 PROGRAM = Path(__file__).parents[4] / "entity_gym" / "bridges" / "remote" / "counting_program.py"
@@ -89,16 +88,10 @@ def test_a_pool_has_one_program_for_all_its_environments(make_pool: Any, monkeyp
         assert started == [8]
 
 
-@pytest.mark.parametrize("make_pool", [ListEnv, ThreadedVecEnv])
-def test_entities_keep_their_numbers_on_request(make_pool: Any) -> None:
-    with closing(make_pool(counting(), 2)) as env:
-        first = env.reset(seed=0)
-        assert list(first.ids) == list(first.features)
-        assert all(len(first.ids[name].values) == len(first.features[name].values) for name in first.ids)
-        again = env.act(both_add(0, 1))
-        assert {name: ids.values.tolist() for name, ids in again.ids.items()} == {
-            name: ids.values.tolist() for name, ids in first.ids.items()
-        }
+def test_entities_keep_their_numbers() -> None:
+    with pool(2) as env:
+        for obs in (env.reset(seed=0), env.act(both_add(0, 1))):
+            assert {name: ids.values.tolist() for name, ids in obs.ids.items()} == {"Actor": [[0], [1], [0], [1]]}
 
 
 def test_a_pool_without_autoreset_shows_last_observations() -> None:
@@ -144,7 +137,7 @@ def test_a_program_is_gone_when_its_world_is_closed_even_if_it_does_not_end_by_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Connection.close, "__defaults__", (0.1,))  # seconds of grace
-    env = counting("stays")()
+    env = counting("stays").as_environment()
     process = env._program._connection._process
     assert process is not None and process.poll() is None
     env.close()
@@ -185,8 +178,11 @@ def is_running(pid: int) -> bool:
         ("other version", "speaks version 2 of the protocol; this is version 1"),
         ("refuses", "reported an error: this is the server edition"),
         ("other parts", "what it offers has no part 'parameter'; .* did you mean 'parameters'"),
-        ("no name", "calls its worlds ''; 'name' must be a text"),
-        ("no spaces", "offers no worlds that can be: the spaces cannot be read: 'name' is missing"),
+        ("no name", "offers no worlds that can be: name of what it offers is None; it must be a text"),
+        (
+            "no spaces",
+            r"offers no worlds that can be: entity \{'features': \['x'\]\}: it must be an object with a 'name'",
+        ),
         ("fails", "Counting .* reported an error of world 1: IndexError: no room for a counter"),
         ("is killed", r"killed by signal 9 \(SIGKILL\); .*: about to use far too much memory"),
         ("ends", "is gone while 'reset' of worlds 0, 1 was not answered: it ended with exit code 3"),
@@ -198,7 +194,7 @@ def is_running(pid: int) -> bool:
             "is done at once",
             "answered 'reset' of world 0 with done=true; the first observation of an episode is not done",
         ),
-        ("true version", "speaks version True of the protocol; this is version 1"),
+        ("true version", "protocol of what it offers is True; it must be a whole number"),
         ("another env", "sent 'observation' of world 7, which was not asked anything"),
         ("another answer", "answered 'saved' where 'observation' was due, of world 0"),
         ("cannot be", "sent an invalid observation of world 0: features of 'Counter' are"),
@@ -265,9 +261,9 @@ def test_a_wait_that_was_interrupted_does_not_keep_a_world_from_being_reset(monk
 
 def test_a_program_that_does_not_connect_is_given_up() -> None:
     with pytest.raises(ProgramError, match="has not connected within start_seconds=0.5"):
-        counting("never connects", transport="tcp", start_seconds=0.5)()
+        counting("never connects", transport="tcp", start_seconds=0.5).as_environment()
     with pytest.raises(ProgramError, match="did not connect: it ended with exit code 1; .*no licence found"):
-        counting("dies at once", transport="tcp")()
+        counting("dies at once", transport="tcp").as_environment()
 
 
 def test_a_running_program_connects_to_where_it_is_listened_for(capsys: pytest.CaptureFixture[str]) -> None:
