@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import stat
@@ -11,7 +12,6 @@ import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -52,9 +52,6 @@ class Program:
     folder: Path | None
 
 
-_programs: dict[tuple[type[Description], bool, bool], Program] = {}
-
-
 def build(env: type[Description], *, compile: bool = True, boundscheck: bool = False) -> Program:
     """Compile `env`, or load it from the cache; or make it ready to run as ordinary Python.
 
@@ -66,11 +63,7 @@ def build(env: type[Description], *, compile: bool = True, boundscheck: bool = F
     Raises:
         CompileError: one paragraph with the file, the line and the likely cause.
     """
-    jit = compile and not vars(numba.config)["DISABLE_JIT"]
-    key = (env, jit, boundscheck)
-    if key not in _programs:
-        _programs[key] = _build(env, jit, boundscheck)
-    return _programs[key]
+    return _built(env, compile and not vars(numba.config)["DISABLE_JIT"], boundscheck)
 
 
 def cache_dir() -> Path:
@@ -97,7 +90,7 @@ def _build(env: type[Description], jit: bool, boundscheck: bool) -> Program:
         _warn_not_kept(layout.name, error)
         folder = None
     linecache.cache[str(path)] = len(source), None, source.splitlines(keepends=True), str(path)  # for tracebacks
-    load = partial(_load, source, path, env, layout, jit, boundscheck)
+    load = functools.partial(_load, source, path, env, layout, jit, boundscheck)
     try:
         with without_collections(), _told(layout.name, path, source, reached.functions):
             try:
@@ -110,6 +103,10 @@ def _build(env: type[Description], jit: bool, boundscheck: bool) -> Program:
     except Exception as error:  # most are a NumbaError, but a KeyError or a RuntimeError may come through as it is
         raise explain(error, layout, reached.functions) from None
     return Program(layout, bound_arrays(layout), getattr(module, "run", None), module, folder)
+
+
+#: Once for each class and each way to run it.
+_built: Callable[[type[Description], bool, bool], Program] = functools.cache(_build)  # type: ignore[assignment]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -82,24 +82,19 @@ class Slot:
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class Entity:
-    """A type of entity.
+class Entity(spaces.Entity):
+    """A type of entity. Features are as in `entity_gym.Entity`.
 
     Attributes:
-        features: names of its numbers; may be empty. Among the arguments some may be a `Category`, `Angle` or `Flag`, as in
-            `entity_gym.Entity`.
         max: the most that one environment can show at once; sizes memory, and is never seen outside.
         hideable: whether `obs.visible.<Type>[i] = False` can hide entities from the policy.
         ids: whether `observe` writes `obs.ids.<Type>[i]`, an integer that stays with the entity for the whole episode;
             `new_id(s)` gives out fresh ones.
-        kinds: name -> `Category`, `Angle` or `Flag`, for the features that are not plain numbers.
     """
 
-    features: tuple[str, ...]
     max: int
     hideable: bool
     ids: bool
-    kinds: Mapping[str, spaces.FeatureKind] = field(hash=False)
 
     def __init__(
         self,
@@ -110,11 +105,10 @@ class Entity:
         *,
         ids: bool = False,
     ) -> None:
-        shown = spaces.Entity(features, kinds)  # checks the names
+        super().__init__(features, kinds)
         at_least_one("Entity", "max", max)
-        for name, value in (("features", shown.features), ("max", max), ("hideable", hideable), ("ids", ids)):
+        for name, value in (("max", max), ("hideable", hideable), ("ids", ids)):
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "kinds", shown.kinds)
 
     def __repr__(self) -> str:
         features = spaces.with_kinds(self.features, self.kinds)

@@ -101,7 +101,7 @@ def _check_all_is_written(slots: CompiledSlots) -> None:
 def _part(slots: CompiledSlots, slot: Slot, place: list[int]) -> str:
     layout = slots.layout
     if slot.kind is Kind.GLOBAL_FEATURES:
-        return f"global feature {layout.global_features[place[1]]!r}"
+        return f"global feature {layout.obs_space.global_features[place[1]]!r}"
     name, feature = layout.entity_names[slot.owner], layout.entities[slot.owner].features[place[1]]
     return f"feature {feature!r} of entity {place[0]} of type {name!r}"
 

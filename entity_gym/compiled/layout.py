@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import keyword
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY, FeatureKind, ObsSpace, num_values
 
 ENGINE_FIELDS = ("rng", "steps", "max_steps", "next_id")
+F32 = np.dtype(np.float32)
 RESERVED = ("n", "global_features", "visible", "ids", "first")
 
 
@@ -32,31 +33,35 @@ class Layout:
     Attributes:
         record: dtype of `s`.
         counts: dtype of `obs.n`; all int64.
-        columns: the row counts of packed arrays: the name of a count, or a pair of them whose product is the number of rows.
         entities: attribute -> declaration.
         entity_names: attribute -> name.
-        global_kinds: the kinds of the global features that are not plain numbers.
         info, metrics: reported name -> field.
         player_rewards: fields, by player.
         targets: name -> field.
-        slots: the arrays with a row for each slot.
     """
 
     name: str
     record: np.dtype[Any]
     parameters: tuple[str, ...]
     counts: np.dtype[Any]
-    columns: tuple[str | tuple[str, str], ...]
     entities: Mapping[str, Entity]
     entity_names: Mapping[str, str]
-    global_features: tuple[str, ...]
-    global_kinds: Mapping[str, FeatureKind]
+    obs_space: ObsSpace
     actions: tuple[ActionPlan, ...]
     info: Mapping[str, str]
     metrics: Mapping[str, str]
     player_rewards: tuple[str, ...]
     targets: Mapping[str, str]
-    slots: tuple[Slot, ...]
+
+    @functools.cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        """The arrays with a row for each environment."""
+        return tuple(_slots(self))
+
+    @functools.cached_property
+    def columns(self) -> list[str | tuple[str, str]]:
+        """The row counts of packed arrays: the name of a count, or a pair of them whose product is the number of rows."""
+        return [*(self.counts.names or ()), *(slot.rows for slot in self.slots if isinstance(slot.rows, tuple))]
 
     @functools.cached_property
     def packed(self) -> tuple[Slot, ...]:
@@ -77,77 +82,61 @@ class Layout:
         return next((slot for slot in self.slots if slot.kind is kind and slot.owner == owner), None)
 
 
-_layouts: dict[type[Description], Layout] = {}
-
-
-def layout_of(env: type[Description]) -> Layout:
-    """Check the declaration of `env` and lay it out, once for each class.
+def _layout_of(env: type[Description]) -> Layout:
+    """Check the declaration of `env` and lay it out.
 
     Raises:
         ValueError: naming the class, and what in its declaration is wrong.
     """
-    if env not in _layouts:
-        _layouts[env] = _layout_of(env)
-    return _layouts[env]
-
-
-def _layout_of(env: type[Description]) -> Layout:
     name = env.__name__
     for function in ("reset", "step", "observe"):
         if not callable(getattr(env, function, None)):
             raise ValueError(f"{name} has no function {function}; a CompiledEnvironment needs reset, step and observe")
-    _check_kinds(name, "entities", env.entities, Entity, "Entity")
-    _check_kinds(
-        name,
-        "actions",
-        env.actions,
-        Action,
-        "Categorical, GlobalCategorical, SelectEntity or Continuous",
-    )
+    kinds = "Categorical, GlobalCategorical, SelectEntity or Continuous"
+    for what, declared, kind, names in (
+        ("entities", env.entities, Entity, "Entity"),
+        ("actions", env.actions, Action, kinds),
+    ):
+        for original, value in declared.items():
+            if not isinstance(value, kind):
+                raise ValueError(
+                    f"{name}: {what}[{original!r}] is {value!r}; declare it with {names} of entity_gym.compiled"
+                )
     if not env.entities and not env.actions:
         raise ValueError(f"{name} declares neither entities nor actions: there is nothing to see or to do")
-    entity_names = _attributes(env.entities, name, "entities")
-    action_names = _attributes(env.actions, name, "actions")
-    both = entity_names.keys() & action_names.keys()
-    if both:
-        raise ValueError(f"{name}: an entity type and an action are both called {sorted(both)}; rename one of them")
-    obs_space, action_space = env.obs_space(), env.action_space()  # check names and choices
-    entities = {attribute: env.entities[original] for attribute, original in entity_names.items()}
+    entity_names, action_names = _attributes(env.entities, name, "entities"), _attributes(env.actions, name, "actions")
     actions = tuple(
         ActionPlan.of(f"{name}: action {original!r}", original, env.actions[original], env.entities)
         for original in action_names.values()
     )
-    record, counts = _record(env), _counts(name, entities, actions, has_global_entity(obs_space, action_space))
-    info, metrics = _reported(env.info, "info", record, name), _reported(env.metrics, "metrics", record, name)
-    player_rewards = tuple(_reported(env.player_rewards, "player_rewards", record, name).values())
-    slots = [
-        *_shown_slots(obs_space, entities, actions),
-        *_outcome_slots(record, info, metrics, player_rewards, tuple(env.parameters)),
-    ]
-    pairs = [slot.rows for slot in slots if isinstance(slot.rows, tuple)]
+    obs_space, action_space = env.obs_space(), env.action_space()  # check names and choices
+    counts = [*entity_names, *action_names, *(listed.count for action in actions for listed in action.lists[1:])]
+    for count in counts:
+        if counts.count(count) > 1:
+            raise ValueError(
+                f"{name}: obs.n.{count} would be two counts: of entities, of those who take an action, or of those whom an "
+                "action may select; rename one of them"
+            )
+    if has_global_entity(obs_space, action_space):
+        counts.append(GLOBAL_ENTITY)  # always 1
     return Layout(
         name=name,
-        record=record,
+        record=_record(env),
         parameters=tuple(env.parameters),
-        counts=counts,
-        columns=(*(counts.names or ()), *pairs),
-        entities=entities,
+        counts=np.dtype([(count, np.int64) for count in counts]),
+        entities={attribute: env.entities[original] for attribute, original in entity_names.items()},
         entity_names=entity_names,
-        global_features=obs_space.global_features,
-        global_kinds=obs_space.global_kinds,
+        obs_space=obs_space,
         actions=actions,
-        info=info,
-        metrics=metrics,
-        player_rewards=player_rewards,
-        targets=_reported(env.targets, "targets", record, name),
-        slots=tuple(slots),
+        info=_reported(env, "info"),
+        metrics=_reported(env, "metrics"),
+        player_rewards=tuple(_reported(env, "player_rewards").values()),
+        targets=_reported(env, "targets"),
     )
 
 
-def _check_kinds(owner: str, what: str, given: Mapping[str, Any], kind: Any, names: str) -> None:
-    for name, value in given.items():
-        if not isinstance(value, kind):
-            raise ValueError(f"{owner}: {what}[{name!r}] is {value!r}; declare it with {names} of entity_gym.compiled")
+#: Once for each class.
+layout_of: Callable[[type[Description]], Layout] = functools.cache(_layout_of)  # type: ignore[assignment]
 
 
 def _attributes(names: Iterable[str], owner: str, what: str) -> dict[str, str]:
@@ -213,98 +202,59 @@ def _storable(owner: str, field: Any) -> tuple[Any, ...]:
     return (name, dtype, *shape)
 
 
-def _reported(given: Sequence[str] | Mapping[str, str], what: str, record: np.dtype[Any], owner: str) -> dict[str, str]:
+def _reported(env: type[Description], what: str) -> dict[str, str]:
+    """Reported name -> field, of one attribute of the class."""
+    given, record, owner = getattr(env, what), _record(env), env.__name__
     reported = dict(given) if isinstance(given, Mapping) else {name: name for name in given}
     for name, other in itertools.combinations(reported, 2):
         if safe_name(name) == safe_name(other):
             raise ValueError(
                 f"{owner}: {what} {name!r} and {other!r} are too alike, both {safe_name(name)}; rename one"
             )
-    assert record.fields is not None
     for field in reported.values():
-        if field not in record.fields:
-            raise ValueError(f"{owner}: {what} names the field {field!r}; {nearest(field, record.fields)}")
-        if record.fields[field][0].shape:
+        if field not in (record.names or ()):
+            raise ValueError(f"{owner}: {what} names the field {field!r}; {nearest(field, record.names or ())}")
+        if record[field].shape:
             raise ValueError(f"{owner}: {what} names {field!r}, which is an array; report single numbers")
     return reported
 
 
-def _counts(
-    owner: str, entities: Mapping[str, Entity], actions: Sequence[ActionPlan], has_global: bool
-) -> np.dtype[Any]:
-    names = [*entities, *(action.attribute for action in actions)]
-    for action in actions:
-        for actees in (listed.count for listed in action.lists[1:]):
-            if actees in names:
-                raise ValueError(
-                    f"{owner}: obs.n.{actees} would be two counts: of the entities {actees!r}, and of the "
-                    f"actees of {action.name!r}; rename one of them"
-                )
-            names.append(actees)
-    names += [GLOBAL_ENTITY] if has_global else []  # always 1
-    return np.dtype([(name, np.int64) for name in names])
-
-
-F32 = np.dtype(np.float32)
-
-
-def _shown_slots(obs_space: ObsSpace, entities: Mapping[str, Entity], actions: Sequence[ActionPlan]) -> Iterator[Slot]:
-    for type_, entity in entities.items():
-        num = len(entity.features)
-        if num:
-            whole = _whole_numbers(entity.features, entity.kinds)
-            yield Slot(Kind.FEATURES, type_, F32, (entity.max, num), type_, (num,), "copy_features", (str(num),), whole)
+def _slots(layout: Layout) -> Iterator[Slot]:
+    for type_, entity in layout.entities.items():
+        if entity.features:
+            yield _features(Kind.FEATURES, type_, type_, entity.max, entity.features, entity.kinds)
         if entity.hideable:
             yield Slot(Kind.VISIBLE, type_, BOOL, (entity.max,), type_, (1,))
         if entity.ids:
             yield Slot(Kind.IDS, type_, I64, (entity.max,), type_, (1,))
-    for action in actions:
+    for action in layout.actions:
         yield from action.slots
-    names = obs_space.global_features
+    names = layout.obs_space.global_features
     if names:
-        whole = _whole_numbers(names, obs_space.global_kinds)
-        shape = (len(names),)
-        yield Slot(
-            Kind.GLOBAL_FEATURES,
-            "features",
-            F32,
-            (1, *shape),
-            GLOBAL_ENTITY,
-            shape,
-            "copy_features",
-            (str(len(names)),),
-            whole,
-        )
-
-
-def _outcome_slots(
-    record: np.dtype[Any],
-    info: Mapping[str, str],
-    metrics: Mapping[str, str],
-    player_rewards: Sequence[str],
-    parameters: Sequence[str],
-) -> Iterator[Slot]:
+        yield _features(Kind.GLOBAL_FEATURES, "features", GLOBAL_ENTITY, 1, names, layout.obs_space.global_kinds)
     yield Slot(Kind.OUTCOME, "reward", F32)
     # kept: the last record of the episode is in `final_record`; pending: the next episode has new parameters
     for flag in ("done", "truncated", "kept", "pending"):
         yield Slot(Kind.OUTCOME, flag, BOOL)
     yield Slot(Kind.OUTCOME, "elapsed", I64)
-    if player_rewards:
-        yield Slot(Kind.OUTCOME, "player_rewards", F32, (len(player_rewards),))
-    for name, field in info.items():
-        yield Slot(Kind.INFO, safe_name(name), record[field])
-    for name in metrics:
+    if layout.player_rewards:
+        yield Slot(Kind.OUTCOME, "player_rewards", F32, (len(layout.player_rewards),))
+    for name, field in layout.info.items():
+        yield Slot(Kind.INFO, safe_name(name), layout.record[field])
+    for name in layout.metrics:
         yield Slot(Kind.METRIC, safe_name(name), F64)  # for any type of the field: NaN means that there is no report
-    for name in ("max_steps", *parameters):
-        yield Slot(Kind.PENDING, name, record[name])
+    for name in ("max_steps", *layout.parameters):
+        yield Slot(Kind.PENDING, name, layout.record[name])
 
 
-def _whole_numbers(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> tuple[tuple[int, int, int], ...]:
-    """(first, end, num) of neighbouring categories and flags with the same number of values."""
+def _features(
+    kind: Kind, owner: str, count: str, most: int, names: Sequence[str], kinds: Mapping[str, FeatureKind]
+) -> Slot:
+    """The array of a type's features; neighbouring categories and flags with as many values are checked together."""
+    whole, num = [], len(names)
     columns = [(num_values(kinds.get(name)), column) for column, name in enumerate(names)]
-    found = []
-    for num, neighbours in itertools.groupby(columns, key=lambda pair: pair[0]):
+    for values, neighbours in itertools.groupby(columns, key=lambda pair: pair[0]):
         places = [column for _, column in neighbours]
-        if num is not None:
-            found.append((places[0], places[-1] + 1, num))
-    return tuple(found)
+        if values is not None:
+            whole.append((places[0], places[-1] + 1, values))
+    return Slot(kind, owner, F32, (most, num), count, (num,), "copy_features", (str(num),), tuple(whole))

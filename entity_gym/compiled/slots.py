@@ -10,7 +10,8 @@ import copy
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -514,7 +515,7 @@ def _new_arrays(layout: Layout, num_slots: int, slots: Sequence[Slot]) -> dict[s
     return arrays | {slot.name: np.zeros((num_slots, *slot.shape), slot.dtype) for slot in slots}
 
 
-class _EpisodeInfo(Mapping[int, Mapping[str, Any]]):
+class _EpisodeInfo(UserDict[int, dict[str, Any]]):
     """The reports of finished episodes, made into dictionaries only when somebody asks.
 
     Args:
@@ -526,7 +527,8 @@ class _EpisodeInfo(Mapping[int, Mapping[str, Any]]):
         self._columns, self._ids = columns, ids
 
     @functools.cached_property
-    def _reports(self) -> dict[int, dict[str, Any]]:
+    def data(self) -> dict[int, dict[str, Any]]:  # type: ignore[override]
+        """Environment -> report."""
         reports: dict[int, dict[str, Any]] = {env_id: {} for env_id in self._ids.tolist()}
         for name, column in self._columns.items():
             for report, value in zip(reports.values(), column.tolist(), strict=True):
@@ -534,17 +536,8 @@ class _EpisodeInfo(Mapping[int, Mapping[str, Any]]):
                     report[name] = value
         return reports
 
-    def __getitem__(self, env_id: int) -> Mapping[str, Any]:
-        return self._reports[env_id]
-
     def get(self, env_id: int, default: Any = None) -> Any:
-        return self._reports.get(env_id, default)  # a third of the time of `Mapping.get`
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._reports)
+        return self.data.get(env_id, default)  # a third of the time of `UserDict.get`
 
     def __len__(self) -> int:
         return len(self._ids)
-
-    def __repr__(self) -> str:
-        return repr(self._reports)

@@ -131,7 +131,7 @@ def _obs_problems(path: list[str], layout: Layout) -> Iterator[str]:
         known = ["n", "visible", "ids", "global_features", *layout.entities, *actions]
         if name not in known:
             yield f"the observation has no {name!r}; {nearest(name, known)}"
-        elif name == "global_features" and not layout.global_features:
+        elif name == "global_features" and not layout.obs_space.global_features:
             yield "there are no global features: declare `global_features`"
         elif name in layout.entities and not layout.entities[name].features:
             yield f"entities of type {layout.entity_names[name]!r} have no features to write"

@@ -403,11 +403,6 @@ def _takes(env: Any, name: str) -> bool:
     return name in parameters or any(each.kind == each.VAR_KEYWORD for each in parameters.values())
 
 
-def _both(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-    """Return where both masks are open; None is open everywhere."""
-    return other if one is None else one if other is None else one & other
-
-
 # ---- many environments
 
 
@@ -422,11 +417,7 @@ class GymSlots(EnvSlots):
 
     one_by_one = True
 
-    def __init__(
-        self,
-        worlds: Sequence[GymWorld],
-        options: SlotOptions = SlotOptions(),
-    ) -> None:
+    def __init__(self, worlds: Sequence[GymWorld], options: SlotOptions = SlotOptions()) -> None:
         self.worlds = list(worlds)
         first = self.worlds[0]
         self._actions, self._entities = first.actions, first.reader
@@ -437,15 +428,13 @@ class GymSlots(EnvSlots):
             world.warns = i == 0  # one warning for all
         self._rows = np.zeros((len(self), self._entities.size), np.float32)  # (N, R) what each has shown last
         self._varying: list[Varying] = [{} for _ in self.worlds]
-        self._masks: dict[str, NDArray[np.bool_]] = {}  # action -> (N, C), once a choice was closed
+        self._masks: list[Masks] = [{} for _ in self.worlds]
         self._reward = np.zeros(len(self), np.float32)
         self._done, self._truncated = np.zeros(len(self), np.bool_), np.zeros(len(self), np.bool_)
         self._elapsed = np.zeros(len(self), np.int64)
         # environment -> report on the episode that ended with the last step
         self._infos: dict[int, Mapping[str, Any]] = {}
-        self._finals: dict[
-            int, VecObs
-        ] = {}  # environment -> last observation of the episode that ended with the last step
+        self._finals: dict[int, VecObs] = {}  # environment -> last observation of that episode
 
     def seed(self, seed: int) -> None:
         check_seed(seed)
@@ -482,12 +471,10 @@ class GymSlots(EnvSlots):
         rewards, terminated, truncated, ended = [], [], [], {}
         for i, action in zip(mine.tolist(), self._actions.decode(chosen, len(mine)), strict=True):
             try:
-                reward, over, cut, info, self._varying[i], masks = self.worlds[i].step(action, self._rows[i])
+                reward, over, cut, info, self._varying[i], self._masks[i] = self.worlds[i].step(action, self._rows[i])
             except Exception as error:
                 error.add_note(f"raised by {self.worlds[i].where} in step()")
                 raise
-            if masks or self._masks:
-                self._close_choices(i, masks)
             rewards.append(reward)
             terminated.append(over)
             truncated.append(cut)
@@ -525,11 +512,10 @@ class GymSlots(EnvSlots):
         """Start episodes."""
         for i in ids.tolist():
             try:
-                self._varying[i], masks = self.worlds[i].reset(self._rows[i])
+                self._varying[i], self._masks[i] = self.worlds[i].reset(self._rows[i])
             except Exception as error:
                 error.add_note(f"raised by {self.worlds[i].where} in reset()")
                 raise
-            self._close_choices(i, masks)
         self._elapsed[ids] = 0
 
     def _start_again(self, ended: EnvIds) -> None:
@@ -582,9 +568,13 @@ class GymSlots(EnvSlots):
             firsts[name], total = total, total + seen[name].counts
         acts = np.full(n, not last) if self.options.autoreset else ~self._done[ids]
         actors = RaggedBuffer(firsts[self._entities.actor][acts][:, None], offsets_of(acts.astype(np.int64)))
-        closed, masks = dict(self._masks), {}  # other workers may add to it meanwhile
+        closed: list[Masks] = [self._masks[i] for i in ids.tolist()]
+        masks = {}
         for name in self._reader.action_space:
-            mask = _both(closed[name][ids] if name in closed else None, opened)
+            mask = opened  # a view's mask is the only one
+            size = next((len(each[name]) for each in closed if name in each), None)
+            if size is not None:
+                mask = np.stack([each.get(name, np.ones(size, np.bool_)) for each in closed])
             selected = self._entities.view.select.get(name)
             if selected is None:
                 self._require_open(name, mask, acts, ids)
@@ -610,14 +600,6 @@ class GymSlots(EnvSlots):
         raise ValueError(
             f"{self.where(int(ids[closed.argmax()]))}: action {action!r}: everything is masked; leave something open"
         )
-
-    def _close_choices(self, i: int, masks: Masks) -> None:
-        """Set the masks of environment `i`; everything else is open to it."""
-        for name in masks.keys() - self._masks.keys():
-            every = np.ones((len(self), len(masks[name])), np.bool_)
-            self._masks.setdefault(name, every)  # atomic: other threads step other environments
-        for name, every in list(self._masks.items()):
-            every[i] = masks.get(name, True)
 
 
 class GymnasiumEnvironment(SlotEnvironment):

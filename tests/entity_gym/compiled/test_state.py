@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.pools.pool import ThreadedVecEnv
 from tests.entity_gym.compiled.comparing import (
     Playing,
     exactly,
@@ -127,12 +126,6 @@ def test_parameters_are_set_for_each_environment() -> None:
     slots.configure(np.array([1]), [{"gravity": 4.0}])  # what is not named stays
     slots.reset(playing.ids)
     assert playing.show(playing.ids).features["Guard Dog"].size1().tolist() == [1, 3, 1, 0]
-
-
-def test_a_pool_takes_env_info_at_reset() -> None:
-    with ThreadedVecEnv(Everything, 3, compile=False) as pool:
-        obs = pool.reset(env_info=[{"num_dogs": k} for k in (0, 3, 1)])
-        assert obs.features["Guard Dog"].size1().tolist() == [0, 3, 1]
 
 
 def test_a_limit_can_be_set_and_lifted() -> None:

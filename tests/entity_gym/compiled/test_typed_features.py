@@ -12,7 +12,7 @@ from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity
 from entity_gym.compiled.generate import generate
 from entity_gym.compiled.layout import layout_of
-from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
+from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
 from tests.entity_gym.compiled.worlds import Everything
 
 
@@ -147,15 +147,6 @@ def check_refusal(parameter: str, value: float, wrong: str, *, compile: bool) ->
         pool.reset(env_info=[Table.parameters] * 5)  # and it goes on
 
 
-@pytest.mark.parametrize(("parameter", "value", "wrong"), [REFUSED[0], REFUSED[6], REFUSED[9]])
-def test_a_list_of_plain_environments_says_the_same(parameter: str, value: float, wrong: str) -> None:
-    pool = ListEnv(Table().as_environment, 5)
-    with pytest.raises(ValueError) as caught:
-        show_wrongly(pool, {parameter: value})
-    said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
-    assert wrong in said and set(re.findall(r"environment (\d+)", said)) == {"3"}
-
-
 def test_the_last_observation_of_an_episode_is_checked_as_well() -> None:
     stay = {"turn": RaggedBuffer.from_array(np.zeros((2, 2, 1), np.int64))}
     with ThreadedVecEnv(Table, 2, compile=False) as pool:
@@ -178,7 +169,4 @@ def test_plain_numbers_and_angles_add_nothing_to_the_code() -> None:
     plain = declared(["x", "held", "seen", "turned", "suit"], global_features=["time", "season", "night"])
     turned = declared(["x", "held", "seen", Angle("turned"), "suit"], global_features=["time", "season", "night"])
     assert checks(plain) == [] and code(turned) == code(plain)
-
-
-def test_another_number_of_sorts_makes_other_code() -> None:
     assert checks(declared(["x", Category("suit", 5)], global_features=[])) == [("1, 2", "5")]

@@ -12,11 +12,10 @@ from entity_gym.pools.pool import ThreadedVecEnv
 from tests.entity_gym.compiled import mistakes, worlds
 from tests.entity_gym.compiled.test_errors import (
     FAULTS,
-    KINDS,
     RAISED,
     check_exception,
     check_fault,
-    check_refusal,
+    check_refusals,
     failed,
     line_of_mistake,
     play_with_fault,
@@ -92,6 +91,5 @@ def test_an_exception_keeps_its_type_and_says_which_environment(fault: int, mess
     check_exception(fault, message, function, compile=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_actions_that_were_not_offered_are_refused_as_a_list_does_and_nothing_is_stepped(kind: str) -> None:
-    check_refusal(kind, compile=True)
+def test_actions_that_were_not_offered_are_refused_as_a_list_does_and_nothing_is_stepped() -> None:
+    check_refusals(compile=True)
