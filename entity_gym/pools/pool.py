@@ -23,9 +23,10 @@ from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment
+from entity_gym.errors import check_whole
 from entity_gym.pools.processes.slots import ProcessSlots
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, EnvSlots, SlotOptions, check_num_envs, check_seed, run_serially
+from entity_gym.pools.slots import EnvIds, EnvSlots, SlotOptions, run_serially
 from entity_gym.pools.source import EnvFactory, as_source
 from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_batch_size, check_env_id, check_env_info
 from entity_gym.pools.workers import PATIENCE, Workers, check_affinity, check_num_threads, usable_cores
@@ -403,9 +404,9 @@ class ThreadedVecEnv(SlotVecEnv):
         num_processes: int = 0,
         **options: Any,
     ) -> None:
-        check_num_envs(num_envs)
+        check_whole(num_envs, "num_envs")
         check_batch_size(batch_size, num_envs)
-        check_seed(seed)
+        check_whole(seed, "seed", 0)
         check_affinity(thread_affinity_offset)
         source, slot_options = as_source(env), SlotOptions(**options)
         if num_processes:
