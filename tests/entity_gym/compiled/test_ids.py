@@ -87,4 +87,8 @@ def test_ids_of_skirmish_reach_its_replays() -> None:
     pool = ListEnv(Skirmish(num_units=2, opponent=0), 1, compile=False)
     obs = pool.reset()
     view = build_view(obs, 0, pool.obs_space(), pool.slots.world_ids(0))
-    assert view["ids"] == {"Unit": [str(number) for number in obs.ids["Unit"].values[:, 0]]} == {"Unit": ["0", "1", "2", "3"]}
+    assert (
+        view["ids"]
+        == {"Unit": [str(number) for number in obs.ids["Unit"].values[:, 0]]}
+        == {"Unit": ["0", "1", "2", "3"]}
+    )
