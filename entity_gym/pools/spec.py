@@ -47,7 +47,7 @@ class PoolConfig:
     name: str
     num_envs: int = 1
     batch_size: int | None = None
-    num_threads: int | Literal["auto"] = 1
+    num_threads: int = 1
     num_processes: int = 0
     thread_affinity_offset: int = -1
     seed: int = 0
@@ -63,8 +63,7 @@ class PoolConfig:
     def __post_init__(self) -> None:
         check_whole(self.num_envs, "num_envs")
         check_batch_size(self.batch_size, self.num_envs)
-        if self.num_threads != "auto":
-            check_num_threads(self.num_threads)
+        check_num_threads(self.num_threads)
         check_affinity(self.thread_affinity_offset)
         check_whole(self.seed, "seed", 0)
         SlotOptions(final_observations=self.final_observations)

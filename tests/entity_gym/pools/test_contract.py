@@ -267,11 +267,6 @@ def test_whole_episodes_are_those_with_autoreset(pool: MakePool) -> None:
             env.act({}, [0])
 
 
-def test_threads_cannot_be_chosen_by_steps_without_autoreset() -> None:
-    with pytest.raises(ValueError, match="num_threads is 'auto', which tries steps with autoreset"):
-        ThreadedVecEnv(Counter, 2, "auto", autoreset=False)
-
-
 # --- Mistakes
 
 
