@@ -339,7 +339,7 @@ def test_the_first_episodes_are_filmed_one_after_the_other(clock: str, tmp_path:
 
 
 def test_an_environment_that_cannot_be_drawn_is_named(ballot: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"render=.*a\.gif was asked for, but Ballot does not implement render\(\)"):
+    with pytest.raises(ValueError, match=r"render=.*a\.gif was asked for, but Ballot implements neither render\(\)"):
         evaluate(EvalConfig(checkpoint=ballot, episodes=1, render=str(tmp_path / "a.gif")))
     assert not (tmp_path / "a.gif").exists()
 
