@@ -396,11 +396,10 @@ class ThreadedVecEnv(SlotVecEnv):
         check_whole(num_envs, "num_envs")
         check_batch_size(batch_size, num_envs)
         check_whole(seed, "seed", 0)
+        check_whole(num_processes, "num_processes", 0)
         check_affinity(thread_affinity_offset)
         source, slot_options = as_source(env), SlotOptions(**options)
         if num_processes:
-            if isinstance(num_processes, bool) or not isinstance(num_processes, int) or num_processes < 1:
-                raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
             self.num_processes = min(num_processes, num_envs)
             processes = ProcessSlots(source, num_envs, slot_options, num_processes=self.num_processes)
             # The calling thread asks all processes for a step together; submitted steps have a thread for each process.
@@ -443,8 +442,8 @@ class ProcessVecEnv(ThreadedVecEnv):
     handled by the main process alone. Linux and macOS only.
 
     Args:
-        env: anything that `ThreadedVecEnv` takes. It is sent to the workers, so it lives in a module, or cloudpickle is
-            installed. Every worker makes its own environments; all must have the same spaces.
+        env: anything that `ThreadedVecEnv` takes. It is sent to the workers, by cloudpickle. Every worker makes its own
+            environments; all must have the same spaces.
         num_envs: at least 1.
         num_processes: at least 1; one for each core is a good choice. At most one for each environment is started.
         batch_size: number of environments that `recv` returns. None: all.
@@ -468,6 +467,5 @@ class ProcessVecEnv(ThreadedVecEnv):
         seed: int = 0,
         **options: Any,
     ) -> None:
-        if not num_processes:
-            raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
+        check_whole(num_processes, "num_processes")
         super().__init__(env, num_envs, 1, batch_size, seed, num_processes=num_processes, **options)
