@@ -32,7 +32,6 @@ from entity_gym.bridges.incoming import (
     check_installed,
     making,
     naming_extras,
-    parameters_of,
     pool_from,
 )
 from entity_gym.bridges.masks import IN_INFO, MaskReader
@@ -53,7 +52,7 @@ from entity_gym.pools.slots import (
     check_num_envs,
     check_seed,
 )
-from entity_gym.pools.source import EnvSource, own_values
+from entity_gym.pools.source import EnvSource, own_values, signature_of
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_module
 from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32
@@ -399,7 +398,7 @@ def name_of(env: Any) -> str:
 
 def _takes(env: Any, name: str) -> bool:
     """Return whether `reset` has this parameter, or passes on all."""
-    parameters = parameters_of(env.reset)
+    parameters = signature_of(env.reset).parameters
     return name in parameters or any(each.kind == each.VAR_KEYWORD for each in parameters.values())
 
 
