@@ -76,9 +76,6 @@ class Sampler(Protocol):
     def tell(self, say: Callable[[str], None]) -> None:
         """Print messages to the user with `say` from now on."""
 
-    def threads_report(self) -> str | None:
-        """A line about the choice of `rollout.num_threads=auto`; None if it is not auto."""
-
     def close(self) -> None:
         """Release everything. May be called twice."""
 
@@ -197,10 +194,6 @@ class LocalSampler:
 
     def tell(self, say: Callable[[str], None]) -> None:
         pass
-
-    def threads_report(self) -> str | None:
-        pool = self.blocks[0].vec_env
-        return pool.threads_report if isinstance(pool, ThreadedVecEnv) else None
 
     def close(self) -> None:
         with ExitStack() as stack:

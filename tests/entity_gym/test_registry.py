@@ -212,7 +212,7 @@ def test_environments_are_stepped_as_is_asked_for(
         ({"num_envs": 0}, "num_envs is 0"),
         ({"batch_size": 3, "num_envs": 2}, "batch_size is 3; it must be a whole number from 1 to num_envs=2"),
         ({"num_threads": 0}, "num_threads is 0"),
-        ({"seed": -1}, "seed is -1; it must not be negative"),
+        ({"seed": -1}, "seed is -1; it must be a whole number of at least 0"),
         ({"max_episode_steps": 0}, "max_episode_steps is 0; it must be a whole number of at least 1"),
         ({"num_processes": 2, "num_threads": 2}, "num_processes is 2, so num_threads=2 .*would not be used"),
         ({"final_observations": "some"}, "final_observations is 'some'"),

@@ -40,18 +40,10 @@ from entity_gym.bridges.views.reading import ViewReader
 from entity_gym.bridges.views.view import View, load_view
 from entity_gym.bridges.wrappers import Wrapper, load_wrappers, wrapped
 from entity_gym.environment import Environment
-from entity_gym.errors import NoPictureError, warn_caller
+from entity_gym.errors import NoPictureError, check_whole, warn_caller
 from entity_gym.pools.one import SlotEnvironment
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import (
-    EnvIds,
-    EnvSlots,
-    Run,
-    SlotOptions,
-    check_distinct,
-    check_num_envs,
-    check_seed,
-)
+from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_distinct
 from entity_gym.pools.source import EnvSource, own_values, signature_of
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_module
@@ -160,7 +152,7 @@ class GymFactory(EnvSource):
         return GymnasiumEnvironment(GymWorld(env, self._view, self._global_features))
 
     def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> EnvSlots:
-        check_num_envs(num_envs)
+        check_whole(num_envs, "num_envs")
         envs = self._made(options.first_env, num_envs)
         try:
             if self._has_agents(envs[0]):
@@ -436,7 +428,7 @@ class GymSlots(EnvSlots):
         self._finals: dict[int, VecObs] = {}  # environment -> last observation of that episode
 
     def seed(self, seed: int) -> None:
-        check_seed(seed)
+        check_whole(seed, "seed", 0)
         for i, world in enumerate(self.worlds):
             world.reseed(seed + self._number(i))
 

@@ -17,9 +17,10 @@ from entity_gym.actions.reading import EntityID
 from entity_gym.batch import columns
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.errors import check_whole
 from entity_gym.pools.processes.handle import WorkerProcess, shut_down
 from entity_gym.pools.processes.pickling import pickled_for_worker
-from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_seed, check_state
+from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_state
 from entity_gym.pools.source import EnvSource
 
 
@@ -102,7 +103,7 @@ class ProcessSlots(EnvSlots):
         return ", ".join(str(worker) for worker in self._workers if worker.is_busy) or super().under_way()
 
     def seed(self, seed: int) -> None:
-        check_seed(seed)
+        check_whole(seed, "seed", 0)
         self._ask_all("seed", seed)
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:

@@ -243,7 +243,7 @@ class NoInfo(Line):
         ((NoActions,), r"NoActions declares no action_space; make it a space of gymnasium.spaces"),
         ((OldReset,), r"OldReset: reset\(\) has no parameter `seed`; expected .* older gym get it from shimmy"),
         ((lambda: Shows(spaces.Text(3), [""]),), r"Shows: the observation space is a Text, which has no form as entities"),
-        ((Line, 0), r"num_envs is 0; it must be at least 1"),
+        ((Line, 0), r"num_envs is 0; it must be a whole number of at least 1"),
     ],
 )  # fmt: skip
 def test_what_is_no_environment_is_refused(arguments: Any, message: str) -> None:
