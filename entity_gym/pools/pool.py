@@ -396,11 +396,10 @@ class ThreadedVecEnv(SlotVecEnv):
         check_whole(num_envs, "num_envs")
         check_batch_size(batch_size, num_envs)
         check_whole(seed, "seed", 0)
+        check_whole(num_processes, "num_processes", 0)
         check_affinity(thread_affinity_offset)
         source, slot_options = as_source(env), SlotOptions(**options)
         if num_processes:
-            if isinstance(num_processes, bool) or not isinstance(num_processes, int) or num_processes < 1:
-                raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
             self.num_processes = min(num_processes, num_envs)
             processes = ProcessSlots(source, num_envs, slot_options, num_processes=self.num_processes)
             # The calling thread asks all processes for a step together; submitted steps have a thread for each process.
@@ -468,6 +467,5 @@ class ProcessVecEnv(ThreadedVecEnv):
         seed: int = 0,
         **options: Any,
     ) -> None:
-        if not num_processes:
-            raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
+        check_whole(num_processes, "num_processes")
         super().__init__(env, num_envs, 1, batch_size, seed, num_processes=num_processes, **options)
