@@ -21,7 +21,7 @@ from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
 from enn_ppo.training.tracking.names import GROUPS
-from entity_gym.registry import list_envs, look_up
+from entity_gym.registry import bind, list_envs
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -196,7 +196,7 @@ def environments_page() -> str:
 
 def world(name: str) -> str:
     """The page's section about one world: its contract, parameters, and the score at which it is solved."""
-    cls = look_up(name).load()
+    cls = type(bind(name))
     paragraphs = (inspect.getdoc(cls) or "").split("\n\n")
     first = next((i for i, text in enumerate(paragraphs) if text.startswith("**")), len(paragraphs))
     summary = [text for text in paragraphs[:first] if not text.startswith(("Args:", "Raises:"))]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.source import EnvSource, own_values
+from entity_gym.pools.source import EnvSource, own_values, signature_of
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_callable
 
@@ -93,26 +92,13 @@ def making(name: str) -> Iterator[None]:
         raise
 
 
-def check_arguments(
-    function: Callable[..., Any], name: str, kwargs: Mapping[str, Any], option: str = "the arguments"
-) -> None:
-    """Raise ValueError if `function` cannot be called with `kwargs`; `name` and `option` are how messages call these."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of some callables
-        return
+def check_arguments(function: Callable[..., Any], name: str, kwargs: Mapping[str, Any]) -> None:
+    """Raise ValueError if `function`, whose name in messages is `name`, cannot be called with `kwargs`."""
+    signature = signature_of(function)
     try:
         signature.bind(**kwargs)
     except TypeError as error:
-        raise ValueError(f"{option} {dict(kwargs)} do not fit {name}{signature}: {error}") from error
-
-
-def parameters_of(function: Any) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a function; none for callables that do not tell them."""
-    try:
-        return inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return {}
+        raise ValueError(f"the arguments {dict(kwargs)} do not fit {name}{signature}: {error}") from error
 
 
 def pool_from(

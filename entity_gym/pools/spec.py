@@ -64,6 +64,7 @@ class PoolConfig:
         check_whole(self.num_envs, "num_envs")
         check_batch_size(self.batch_size, self.num_envs)
         check_num_threads(self.num_threads)
+        check_whole(self.num_processes, "num_processes", 0)
         check_affinity(self.thread_affinity_offset)
         check_whole(self.seed, "seed", 0)
         SlotOptions(final_observations=self.final_observations)

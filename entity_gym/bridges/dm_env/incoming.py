@@ -18,8 +18,9 @@ import numpy as np
 
 from entity_gym.bridges.gymnasium.incoming import GymFactory, gymnasium_worlds
 from entity_gym.bridges.gymnasium.observations import PlainSpace
-from entity_gym.bridges.incoming import Constructor, parameters_of, pool_from
+from entity_gym.bridges.incoming import Constructor, pool_from
 from entity_gym.bridges.views.view import View
+from entity_gym.pools.source import signature_of
 from entity_gym.pools.vec_env import VecEnv
 
 #: Parameters by which a function that makes an environment may take its seed.
@@ -65,7 +66,7 @@ class DmConstructor(Constructor):
         super().__init__(env, kwargs, "the dm_env environment")
 
     def __call__(self, **more: Any) -> DmAsGym:
-        parameters = parameters_of(self.make)
+        parameters = signature_of(self.make).parameters
         seed_name = next((name for name in SEEDS if name in parameters and name not in self.kwargs), None)
         return DmAsGym(functools.partial(super().__call__, **more), seed_name)
 

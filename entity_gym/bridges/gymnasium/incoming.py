@@ -32,7 +32,6 @@ from entity_gym.bridges.incoming import (
     check_installed,
     making,
     naming_extras,
-    parameters_of,
     pool_from,
 )
 from entity_gym.bridges.masks import IN_INFO, MaskReader
@@ -45,7 +44,7 @@ from entity_gym.errors import NoPictureError, check_whole, warn_caller
 from entity_gym.pools.one import SlotEnvironment
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_distinct
-from entity_gym.pools.source import EnvSource, own_values
+from entity_gym.pools.source import EnvSource, own_values, signature_of
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_module
 from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32
@@ -391,7 +390,7 @@ def name_of(env: Any) -> str:
 
 def _takes(env: Any, name: str) -> bool:
     """Return whether `reset` has this parameter, or passes on all."""
-    parameters = parameters_of(env.reset)
+    parameters = signature_of(env.reset).parameters
     return name in parameters or any(each.kind == each.VAR_KEYWORD for each in parameters.values())
 
 
