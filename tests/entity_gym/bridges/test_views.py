@@ -12,7 +12,7 @@ pytest.importorskip("gymnasium")
 
 from gymnasium import spaces  # noqa: E402
 
-from entity_gym.actions import CategoricalActionSpace, SelectEntityActionSpace  # noqa: E402
+from entity_gym.actions import SelectEntityActionSpace  # noqa: E402
 from entity_gym.batch.ragged import RaggedBuffer  # noqa: E402
 from entity_gym.bridges import from_gymnasium, gymnasium_worlds  # noqa: E402
 from entity_gym.bridges.views import included_views, load_view  # noqa: E402
@@ -403,16 +403,3 @@ def test_a_selection_of_another_number_of_rows_than_choices_is_refused() -> None
         from_gymnasium(lambda: Shows(box(4, 2), SHOWN, box(1)), view=TARGETS)
     with pytest.raises(ValueError, match=r"select names the action 'move'; allowed: 'action'"):
         from_gymnasium(lambda: Shows(box(4, 2), SHOWN), view=TARGETS | {"select": {"move": "Target"}})
-
-
-def test_a_pool_and_an_environment_alone_show_the_same() -> None:
-    source = gymnasium_worlds(lambda: Shows(box(4, 2), SHOWN), view=TARGETS | {"select": {}})
-    together, alone = ListEnv(source, 2), ListEnv(source.as_environment, 2)
-    assert together.action_space() == {"action": CategoricalActionSpace(["0", "1"])}
-    left, right = together.reset(), alone.reset()
-    for step in range(4):
-        assert left.features.keys() == right.features.keys()
-        for name in left.features:
-            assert left.features[name] == right.features[name], (step, name)
-        actions = {"action": RaggedBuffer.from_array(np.array([[[0]], [[1]]]))}
-        left, right = together.act(actions), alone.act(actions)
