@@ -598,27 +598,19 @@ class GymnasiumEnvironment(SlotEnvironment):
 
     Attributes:
         unwrapped: the environment without wrappers.
-        world: the environment, and how its spaces are read.
+        left_out: names of the numbers of an observation that a view shows nowhere.
+        sums: (type, feature) of features to which a view adds the actor's of the same name.
     """
 
     def __init__(self, world: GymWorld) -> None:
         super().__init__(GymSlots([world], SlotOptions(autoreset=False)))
-        self.world, self.unwrapped = world, getattr(world.env, "unwrapped", world.env)
+        self.unwrapped, self._masks = getattr(world.env, "unwrapped", world.env), world.masks
+        self.left_out, self.sums = world.reader.left_out, world.reader.sums
 
     @property
     def found_masks(self) -> str:
         """The place of the action masks, such as 'info["action_mask"]'; "" if none was found up to now."""
-        return self.world.masks.found
-
-    @property
-    def left_out(self) -> list[str]:
-        """Names of the numbers of an observation that a view shows nowhere."""
-        return self.world.reader.left_out
-
-    @property
-    def sums(self) -> list[tuple[str, str]]:
-        """(type, feature) of features to which a view adds the actor's of the same name."""
-        return self.world.reader.sums
+        return self._masks.found
 
 
 def _check_same(first: GymWorld, world: GymWorld, i: int) -> None:

@@ -34,6 +34,10 @@ class TupleAgents:
         env: the environment.
         name: of the environment in messages.
 
+    Attributes:
+        observation_space, action_space: functions, agent -> its space.
+        render, close: those of the environment.
+
     Raises:
         ValueError: the spaces are not tuples of equally many members.
     """
@@ -48,23 +52,17 @@ class TupleAgents:
                     f"{name}: agents=True needs Tuple spaces, a member for each agent; {side} is {space!r:.200}"
                 )
             sides.append([each for _, each in members_of(space)])
-        self._observations, self._actions = sides
-        if len(self._observations) != len(self._actions):
+        if len(sides[0]) != len(sides[1]):
             raise ValueError(
-                f"{name}: agents=True needs spaces with a member for each agent; the observation space has "
-                f"{len(self._observations)}, and the action space {len(self._actions)}"
+                f"{name}: agents=True needs spaces with a member for each agent; the observation space has {len(sides[0])}, and "
+                f"the action space {len(sides[1])}"
             )
-        self.possible_agents = [f"agent_{k}" for k in range(len(self._actions))]
+        self.possible_agents = [f"agent_{k}" for k in range(len(sides[0]))]
         self.agents: list[str] = []
+        spaces = [dict(zip(self.possible_agents, side, strict=True)) for side in sides]
+        self.observation_space, self.action_space = spaces[0].__getitem__, spaces[1].__getitem__
+        self.render, self.close = getattr(env, "render", lambda: None), env.close
         self._masks = method_of(env)
-
-    def observation_space(self, agent: str) -> Any:
-        """Return the space of an agent's observations."""
-        return self._observations[self.possible_agents.index(agent)]
-
-    def action_space(self, agent: str) -> Any:
-        """Return the space of an agent's actions."""
-        return self._actions[self.possible_agents.index(agent)]
 
     def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
         """Start an episode; returns agent -> observation, and agent -> info."""
@@ -87,14 +85,6 @@ class TupleAgents:
             ended["truncated"],
             self._infos(info),
         )
-
-    def render(self) -> Any:
-        """Draw the environment."""
-        return self.env.render()
-
-    def close(self) -> None:
-        """Release the environment."""
-        self.env.close()
 
     def _of_each(self, values: Any, what: str) -> dict[str, Any]:
         if not isinstance(values, tuple | list | np.ndarray) or len(values) != len(self.possible_agents):

@@ -27,16 +27,13 @@ def always(env: Any) -> Callable[[], Any]:
     ("make", "name"),
     [
         (lambda: from_gymnasium(always(Line()), 2), "Line"),
-        (
-            lambda: from_gymnasium(always(Line()), 2, wrappers=["gymnasium.wrappers:TimeLimit(max_episode_steps=3)"]),
-            "Line",
-        ),
+        (lambda: from_gymnasium(always(Line()), 2, wrappers=["gymnasium.wrappers:TimeLimit(max_episode_steps=3)"]), "Line"),
         (lambda: from_gymnasium(always(Pair()), 2), "Pair"),
         (lambda: from_pettingzoo(always(Herd()), 2), "Herd"),
         (lambda: from_pettingzoo(always(Nim()), 2), "Nim"),
         (lambda: from_dm_env(always(Walk()), 2), "Walk"),
     ],
-)
+)  # fmt: skip
 def test_a_factory_that_returns_the_same_object_twice_is_refused(make: Callable[[], Any], name: str) -> None:
     with pytest.raises(ValueError, match=f"returned the same {name} object twice; .* make a new one for each"):
         make()

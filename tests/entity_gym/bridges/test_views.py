@@ -12,7 +12,7 @@ pytest.importorskip("gymnasium")
 
 from gymnasium import spaces  # noqa: E402
 
-from entity_gym.actions import CategoricalActionSpace, SelectEntityActionSpace  # noqa: E402
+from entity_gym.actions import SelectEntityActionSpace  # noqa: E402
 from entity_gym.batch.ragged import RaggedBuffer  # noqa: E402
 from entity_gym.bridges import from_gymnasium, gymnasium_worlds  # noqa: E402
 from entity_gym.bridges.views import included_views, load_view  # noqa: E402
@@ -218,10 +218,7 @@ def test_with_several_agents_each_shows_itself_and_types_are_of_one_agent_or_of_
             {"A": {"count": 3, "features": ["x", "y"]}},
             "entities.A: 3 rows of 2 features from column 0 on end at column 5; the ",
         ),
-        (
-            {"A": {"features": ["x", "y"]}},
-            "entities.A: the 5 columns of the observation from 0 on are no whole number of rows",
-        ),
+        ({"A": {"features": ["x", "y"]}}, "entities.A: the 5 columns of the observation from 0 on are no whole number of rows"),
         (
             {"A": {"count": 1, "features": ["x", "y"]}, "B": {"start": 1, "count": 1, "features": ["z"]}},
             "entities.B: column 1 of the observation is in A already; each number can be in one entity",
@@ -236,7 +233,7 @@ def test_with_several_agents_each_shows_itself_and_types_are_of_one_agent_or_of_
             "add_actor names 'x', which is no feature of the actor Agent to be added",
         ),
     ],
-)
+)  # fmt: skip
 def test_a_view_that_does_not_fit_the_space_is_refused_by_column(entities: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as error:
         reader({"entities": entities, "ignore": "rest"}, box(5))
@@ -278,37 +275,22 @@ def test_a_row_with_another_number_of_columns_is_refused_with_the_names() -> Non
         ({"entities": {"A": {"colums": 3}}}, "entities.A has no 'colums'; allowed: 'features'"),
         ({"entities": {"A": 3}}, "entities.A is 3; expected a mapping"),
         ({"entities": {"A": {"features": "x"}}}, "entities.A.features is 'x'; expected a list of names"),
-        (
-            {"entities": {"A": {"features": [{"x": "angel"}]}}},
-            "entities.A.features has {'x': 'angel'}; expected a name",
-        ),
+        ({"entities": {"A": {"features": [{"x": "angel"}]}}}, "entities.A.features has {'x': 'angel'}; expected a name"),
         ({"entities": {"A": {"features": [{"x": 0}]}}}, "expected a name, null (left out), or {name: kind}"),
-        (
-            {"entities": {"A": {"features": ["x"], "start": -1}}},
-            "entities.A.start is -1; expected the number of a column",
-        ),
-        (
-            {"entities": {"A": {"features": ["x"], "count": 0}}},
-            "entities.A.count is 0; expected a whole number from 1, or",
-        ),
+        ({"entities": {"A": {"features": ["x"], "start": -1}}}, "entities.A.start is -1; expected the number of a column"),
+        ({"entities": {"A": {"features": ["x"], "count": 0}}}, "entities.A.count is 0; expected a whole number from 1, or"),
         (
             {"entities": {"A": {"features": ["x"], "presence": "here"}}},
             "presence names 'here', which is no column; allowed: 'x'",
         ),
-        (
-            {"entities": {"A": {"features": ["x"], "absent": {"y": 0}}}},
-            "absent names 'y', which is no column; allowed: 'x'",
-        ),
+        ({"entities": {"A": {"features": ["x"], "absent": {"y": 0}}}}, "absent names 'y', which is no column; allowed: 'x'"),
         ({"entities": {"A": {"features": ["x"], "absent": [0]}}}, "absent is [0]; expected columns with numbers"),
         ({"entities": {"A": {"per_agent": 1}}}, "entities.A.per_agent is 1; expected true or false"),
         ({"entities": {"A": {}}, "select": "B"}, "select has action: 'B'; allowed: 'A'"),
         ({"entities": {"A": {}}, "ignore": "all"}, "ignore is 'all'; expected a list of paths"),
-        (
-            {"entities": {"A": {}}, "global_features": {"count": 2}},
-            "global_features can have `features` and `start` alone",
-        ),
+        ({"entities": {"A": {}}, "global_features": {"count": 2}}, "global_features can have `features` and `start` alone"),
     ],
-)
+)  # fmt: skip
 def test_a_view_that_says_what_no_view_can_is_refused_by_place(view: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as error:
         load_view(view)
@@ -403,16 +385,3 @@ def test_a_selection_of_another_number_of_rows_than_choices_is_refused() -> None
         from_gymnasium(lambda: Shows(box(4, 2), SHOWN, box(1)), view=TARGETS)
     with pytest.raises(ValueError, match=r"select names the action 'move'; allowed: 'action'"):
         from_gymnasium(lambda: Shows(box(4, 2), SHOWN), view=TARGETS | {"select": {"move": "Target"}})
-
-
-def test_a_pool_and_an_environment_alone_show_the_same() -> None:
-    source = gymnasium_worlds(lambda: Shows(box(4, 2), SHOWN), view=TARGETS | {"select": {}})
-    together, alone = ListEnv(source, 2), ListEnv(source.as_environment, 2)
-    assert together.action_space() == {"action": CategoricalActionSpace(["0", "1"])}
-    left, right = together.reset(), alone.reset()
-    for step in range(4):
-        assert left.features.keys() == right.features.keys()
-        for name in left.features:
-            assert left.features[name] == right.features[name], (step, name)
-        actions = {"action": RaggedBuffer.from_array(np.array([[[0]], [[1]]]))}
-        left, right = together.act(actions), alone.act(actions)
