@@ -347,7 +347,7 @@ class PaddedPool:
     """
 
     def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
-        self.pool, self.spec, self._render_mode = pool, spec, render_mode
+        self.pool, self._render_mode = pool, render_mode
         self.form = PaddedForm(spec, len(pool))
         self._everyone = np.arange(len(pool))
 

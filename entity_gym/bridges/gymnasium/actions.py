@@ -86,7 +86,7 @@ class GymActions:
         flags = np.asarray(given).reshape(-1)
         if are_numbers:
             flags = _flags_of(flags, first, size)
-        if len(flags) != size or flags.dtype.kind not in "biuf" or not np.isin(flags, (0, 1)).all() or not size:
+        if len(flags) != size or flags.dtype.kind not in "biuf" or not ((flags == 0) | (flags == 1)).all() or not size:
             expected = f"{size} flags, 1 where the choice is open"
             if are_numbers:
                 expected = f"different whole numbers from {first} to {first + size - 1}"
@@ -95,7 +95,8 @@ class GymActions:
             elif len(names) > 1:
                 expected += f": {' and '.join(f'{count} of {name}' for name, count in zip(names, counts, strict=True))}"
             raise ValueError(f"the action mask of {', '.join(map(repr, names))} is {given!r:.200}; expected {expected}")
-        parts = np.split(flags.astype(np.bool_), np.cumsum(counts)[:-1])
+        flags = flags.astype(np.bool_)
+        parts = [flags] if len(names) == 1 else np.split(flags, np.cumsum(counts)[:-1])
         yield from ((name, part) for name, part in zip(names, parts, strict=True) if len(part))
 
     def _read(self, space: Any, path: str) -> tuple[Any, Decode]:

@@ -245,7 +245,8 @@ class Group:
         features, everywhere, agents = {self.name: rows}, None, list(observations)
         if self.reader is not None:
             features, everywhere = self.reader.read_agents(rows, agents.index(turn) if turn in agents else 0)
-        features[self.name] = np.concatenate([features[self.name], self.sides.of(agents, turn)], axis=1)
+        if self.sides.takes_turns or len(self.sides.players) > 1:
+            features[self.name] = np.concatenate([features[self.name], self.sides.of(agents, turn)], axis=1)
         if not masks:
             return features, everywhere, {}
         offered = {
@@ -274,7 +275,9 @@ def _offer(space: ActionSpace, masks: Mapping[AgentID, NDArray[np.bool_] | None]
     if isinstance(space, ContinuousActionSpace):
         return ContinuousActionMask(actor_ids=list(masks))
     assert isinstance(space, CategoricalActionSpace)
+    able = {agent: mask for agent, mask in masks.items() if mask is None or mask.any()}
+    if all(mask is None or mask.all() for mask in able.values()):
+        return CategoricalActionMask(actor_ids=list(able))
     everything = np.ones(len(space.choices), np.bool_)
-    able = {agent: everything if mask is None else mask for agent, mask in masks.items() if mask is None or mask.any()}
-    some_closed = any(not row.all() for row in able.values())
-    return CategoricalActionMask(actor_ids=list(able), mask=np.stack(list(able.values())) if some_closed else None)
+    rows = [everything if mask is None else mask for mask in able.values()]
+    return CategoricalActionMask(actor_ids=list(able), mask=np.stack(rows))

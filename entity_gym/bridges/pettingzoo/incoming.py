@@ -266,11 +266,8 @@ class PettingZooEnvironment(Environment):
                 raise ValueError(f"step() returned no {what} of {lacking[0]!r}, which has acted")
         ended = {agent for agent in acting if terminated[agent] or truncated[agent]}
         self._agents = [agent for agent in self.env.agents if agent not in ended]
-        earned = {
-            agent: _number(rewards[agent], agent)
-            for agent in {**dict.fromkeys(acting), **dict.fromkeys(self._agents)}
-            if agent in rewards
-        }
+        earning = dict.fromkeys([*acting, *self._agents])  # those that have just appeared, too
+        earned = {agent: _number(rewards[agent], agent) for agent in earning if agent in rewards}
         for agent, reward in earned.items():
             self._scores[agent] = self._scores.get(agent, 0.0) + reward
         if self._agents:
@@ -399,6 +396,8 @@ def _dictionaries(result: Any, method: str, parts: Sequence[str]) -> Any:
 
 
 def _number(reward: Any, agent: AgentID) -> float:
+    if type(reward) is float and -LARGEST_FLOAT32 <= reward <= LARGEST_FLOAT32:
+        return reward
     array = np.asarray(reward)
     if array.size != 1 or array.dtype.kind not in "biuf" or not abs(array.item()) <= LARGEST_FLOAT32:
         raise ValueError(
