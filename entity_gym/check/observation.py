@@ -34,4 +34,6 @@ def describe_observation(env: Environment, obs: Observation) -> Iterator[str]:
     if left_out:
         yield f"left out ({len(left_out)}): {', '.join(left_out[:20])}" + (", ..." if len(left_out) > 20 else "")
     for action, kind in env.action_space().items():
-        yield f"action {action}: {kind}; offered: {' '.join(repr(obs.actions.get(action)).split())[:300]}"
+        offer = vars(obs.actions[action]) if action in obs.actions else {"actors": "nobody"}
+        parts = [f"{name}={' '.join(repr(part).split())[:200]}" for name, part in offer.items() if part is not None]
+        yield f"action {action}: {kind}; {', '.join(parts)}"
