@@ -6,6 +6,7 @@ import difflib
 import sys
 import warnings
 from collections.abc import Iterable
+from numbers import Integral
 
 
 class NoPictureError(NotImplementedError, ValueError):
@@ -48,6 +49,12 @@ def check_parts(given: Iterable[str], known: Iterable[str], what: str) -> None:
     for name in given:
         if name not in known:
             raise ValueError(f"{what} has no part {name!r}; {nearest(name, known)}")
+
+
+def check_whole(given: object, what: str, least: int = 1) -> None:
+    """Raise a ValueError unless `given` is a whole number of at least `least`."""
+    if isinstance(given, bool) or not isinstance(given, Integral) or given < least:
+        raise ValueError(f"{what} is {given!r:.200}; it must be a whole number of at least {least}")
 
 
 def warn_caller(message: str) -> None:

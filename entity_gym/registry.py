@@ -1,4 +1,4 @@
-"""Environments by name, and the one door to them: `bind` finds an environment, `pool_of` makes many, `make` does both.
+"""Environments by name, and the one door to them: `bind` finds one and gives it its parameters.
 
 Nothing is imported before it is made: neither the environments, nor their compiler, nor other libraries.
 """
@@ -9,13 +9,13 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 from entity_gym.environment import Environment
 from entity_gym.errors import nearest
 from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvSlots, SlotOptions
+from entity_gym.pools.slots import EnvSlots
 from entity_gym.pools.source import EnvFactory, EnvSource, as_source
 from entity_gym.pools.spec import OPTIONS, PADDED_OPTIONS, EnvSpec, PoolConfig, describe_spaces
 from entity_gym.pools.vec_env import VecEnv
@@ -162,44 +162,6 @@ def bind(
     return source.with_values(values)
 
 
-def pool_of(
-    env: EnvFactory,
-    num_envs: int,
-    threads: int | Literal["auto"] = 1,
-    processes: int = 0,
-    *,
-    batch_size: int | None = None,
-    seed: int = 0,
-    background: bool = False,
-    thread_affinity_offset: int = -1,
-    options: SlotOptions = SlotOptions(),  # noqa: B008 - frozen
-) -> VecEnv:
-    """Make a pool of environments.
-
-    Args:
-        env: what makes them.
-        num_envs: number of environments.
-        threads: threads that step them; see `ThreadedVecEnv`, also for the other arguments.
-        processes: worker processes that step them; 0: none.
-        batch_size: how many environments `recv` returns; None: all.
-        seed: environment i draws from `SeedSequence((seed, i))`.
-        background: the pool steps while the caller does something else.
-        thread_affinity_offset: the first core that threads are bound to; -1: none.
-        options: see `SlotOptions`.
-
-    Raises:
-        ValueError: for arguments that are not allowed, and environments that cannot be made, or break their contract.
-    """
-    common: dict[str, Any] = {"batch_size": batch_size, "seed": seed, **vars(options)}
-    if processes:
-        from entity_gym.pools.processes.env import ProcessVecEnv
-
-        return ProcessVecEnv(env, num_envs, processes, **common)
-    return ThreadedVecEnv(
-        env, num_envs, threads, background=background, thread_affinity_offset=thread_affinity_offset, **common
-    )
-
-
 def make(env: EnvFactory | str, num_envs: int = 1, **options: Any) -> VecEnv:
     """Make a pool of environments.
 
@@ -213,11 +175,11 @@ def make(env: EnvFactory | str, num_envs: int = 1, **options: Any) -> VecEnv:
     Raises:
         ValueError: for names, options and values that are not allowed, with the nearest allowed ones.
     """
-    prepared = prepare(env, {"num_envs": num_envs, **options})
+    config = _config_of(num_envs, options)
     for option in PADDED_OPTIONS:
-        if (given := getattr(prepared.config, option)) is not None:
+        if (given := getattr(config, option)) is not None:
             raise ValueError(f"{option} is {given!r}, which is for make_gym and make_dm: make does not pad entities")
-    return make_pool(prepared)
+    return ThreadedVecEnv(bind(env, options, config.max_episode_steps, options=OPTIONS), **config.of_pool())
 
 
 def make_spec(env: EnvFactory | str, num_envs: int = 1, **options: Any) -> EnvSpec:
@@ -239,15 +201,14 @@ class Prepared:
     source: EnvSource
 
 
-def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
-    """Find an environment, give it its parameters, and check the options; `given` are those of `make`.
+def prepare(env: Any, options: Mapping[str, Any]) -> Prepared:
+    """Find an environment, give it its parameters, and check the options; `options` are those of `make`.
 
     Raises:
         ValueError: naming the option or parameter that cannot be.
     """
-    options = {name: value for name, value in given.items() if name in OPTIONS}
-    config = PoolConfig(name=env if isinstance(env, str) else "", **options)
-    parameters = {name: value for name, value in given.items() if name not in OPTIONS}
+    parameters = dict(options)
+    config = _config_of(parameters.pop("num_envs", 1), parameters)
     source = bind(env, parameters, config.max_episode_steps, options=OPTIONS)
     values = dict(source.values)
     steps = values.pop(limit_of(source), None) or None
@@ -256,7 +217,7 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
     return Prepared(
         replace(
             config,
-            name=config.name or source.name,
+            name=env if isinstance(env, str) else source.name,
             max_episode_steps=steps,
             reward_threshold=next((each for each in thresholds if each is not None), None),
             parameters=values,
@@ -265,19 +226,21 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
     )
 
 
-def make_pool(prepared: Prepared) -> VecEnv:
+def _config_of(num_envs: int, options: dict[str, Any]) -> PoolConfig:
+    """Take the options of a pool out of `options`, and check them; the environment's parameters stay there."""
+    given = {name: options.pop(name) for name in OPTIONS if name in options}
+    return PoolConfig("", num_envs, **given)
+
+
+def make_pool(prepared: Prepared) -> ThreadedVecEnv:
     """Make a pool of the environments."""
-    config, source = prepared.config, prepared.source
-    return pool_of(
-        source,
-        config.num_envs,
-        config.num_threads,
-        config.num_processes,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        thread_affinity_offset=config.thread_affinity_offset,
-        options=SlotOptions(final_observations=config.final_observations, compile=config.compile),
-    )
+    return ThreadedVecEnv(prepared.source, **prepared.config.of_pool())
+
+
+def make_single_pool(prepared: Prepared) -> ThreadedVecEnv:
+    """Make a pool of one environment without autoreset: after the last observation of an episode comes `reset`."""
+    config = prepared.config
+    return ThreadedVecEnv(prepared.source, 1, seed=config.seed, autoreset=False, compile=config.compile)
 
 
 def spec_of(prepared: Prepared, pool: VecEnv | None = None) -> EnvSpec:
@@ -285,15 +248,6 @@ def spec_of(prepared: Prepared, pool: VecEnv | None = None) -> EnvSpec:
     config, source = prepared.config, prepared.source
     spaces = source.spaces() if pool is None else (pool.obs_space(), pool.action_space())
     return describe_spaces(config, *spaces, source.entities, source.actions)
-
-
-def make_single_pool(prepared: Prepared) -> SlotVecEnv:
-    """Make a pool of one environment without autoreset: after the last observation of an episode comes `reset`."""
-    config = prepared.config
-    options = SlotOptions(autoreset=False, final_observations="none", compile=config.compile)
-    made = pool_of(prepared.source, 1, seed=config.seed, options=options)
-    assert isinstance(made, SlotVecEnv)
-    return made
 
 
 def draws(prepared: Prepared, pool: SlotVecEnv) -> bool:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.errors import nearest
+from entity_gym.errors import check_whole, nearest
 
 #: The pseudo-entity that carries global features and takes global actions. It stands last in every frame.
 GLOBAL_ENTITY = "__global__"
@@ -143,9 +143,8 @@ class ObsSpace:
         object.__setattr__(self, "global_features", names)
         object.__setattr__(self, "global_kinds", kinds)
         for name, size in targets.items():
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"ObsSpace.targets[{name!r}] is {size!r}; it must be a whole number, at least 1")
-        object.__setattr__(self, "targets", dict(targets))
+            check_whole(size, f"ObsSpace.targets[{name!r}]")
+        object.__setattr__(self, "targets", {name: int(size) for name, size in targets.items()})
 
     def __repr__(self) -> str:
         global_features = with_kinds(self.global_features, self.global_kinds)

@@ -105,8 +105,6 @@ def _check(field: str, value: object, hint: object) -> None:
     kinds = alternatives(hint)
     optional = NoneType in kinds
     kinds = [kind for kind in kinds if kind is not NoneType]
-    if len(kinds) > 1:  # a number or a word: `PositiveInt | Literal["auto"]`
-        kinds = [kind for kind in kinds if (get_origin(kind) is Literal) == isinstance(value, str)]
     if len(kinds) != 1 or (optional and value is None):
         return
     kind, range_ = split_range(kinds[0])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import pickle
 import signal
+import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
-from entity_gym.pools.processes.heap import return_memory
 from entity_gym.pools.processes.interpreter import describe_end, exit_when_orphaned, start_interpreter
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent, pickled_for_worker
 
@@ -76,6 +77,7 @@ def main(descriptor: int) -> None:
         signal.SIGTERM, signal.SIG_IGN
     )  # schedulers send it to the whole group; the trainer ends this process
     connection = Connection(descriptor)
+    libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
     exit_when_orphaned(descriptor)
     with contextlib.suppress(EOFError, OSError):  # the trainer has ended
         while True:
@@ -86,4 +88,5 @@ def main(descriptor: int) -> None:
                 answer = pickle.dumps(ErrorReport.of(error))
             connection.send_bytes(answer)
             gc.collect()  # what an evaluation has made refers to itself: the next one can use its memory
-            return_memory()
+            if hasattr(libc, "malloc_trim"):  # of glibc, which keeps what is freed; see malloc_trim(3)
+                libc.malloc_trim(0)

@@ -28,8 +28,7 @@ from entity_gym.agents.agent import Agent, Obs, check_obs
 from entity_gym.batch.batching import batch_frames, batch_observations
 from entity_gym.batch.frame import FrameReader
 from entity_gym.environment import Observation
-from entity_gym.errors import nearest
-from entity_gym.pools.slots import check_seed
+from entity_gym.errors import check_whole, nearest
 from entity_gym.spaces import Entity, ObsSpace
 
 A = TypeVar("A")
@@ -179,7 +178,7 @@ def load_policy(path: str | Path, *, greedy: bool = False, seed: int = 0) -> Tra
     Raises:
         ValueError: there is no policy at `path`.
     """
-    check_seed(seed)
+    check_whole(seed, "seed", 0)
     return TrainedPolicy(load_checkpoint(Path(path)), greedy=greedy, seed=seed)
 
 
@@ -200,5 +199,5 @@ def load_agent(path: str | Path, *, greedy: bool = False, seed: int = 0) -> Trai
         )
     if not isinstance(greedy, bool):
         raise ValueError(f"load_agent: greedy is {greedy!r:.200}; it must be True or False")
-    check_seed(seed)
+    check_whole(seed, "seed", 0)
     return TrainedAgent(load_checkpoint(Path(path)), greedy=greedy, seed=seed)

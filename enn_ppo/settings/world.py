@@ -76,9 +76,9 @@ class RolloutConfig:
     """Seconds that the environments may take for a rollout. A new run measures them first: if `steps` would take longer, it has
     fewer steps from its first rollout on, but at least a minibatch, and says so; the run's settings have the lower number. Not
     for `distributed=ray`. null: `steps` stay as they are."""
-    num_threads: NumWorkers | Literal["auto"] = 1
+    num_threads: NumWorkers = 1
     """Threads that step environments, including the main thread; more than one helps if a step of all environments takes longer
-    than about 150 microseconds, and for Python environments only if they release the GIL. `auto` measures and chooses."""
+    than about 150 microseconds, and for Python environments only if they release the GIL."""
     num_processes: Annotated[int, Range(0, 1024)] = 0
     """Worker processes that step environments, for slow Python environments; at most `num_envs`. 0: none."""
     block: PositiveInt | None = None

@@ -27,9 +27,7 @@ from enn_ppo.training.watchdog import Watchdog
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
-from entity_gym.registry import pool_of
 from entity_gym.spaces import ObsSpace
 
 #: Environment parameters: name -> one value per environment.
@@ -77,9 +75,6 @@ class Sampler(Protocol):
 
     def tell(self, say: Callable[[str], None]) -> None:
         """Print messages to the user with `say` from now on."""
-
-    def threads_report(self) -> str | None:
-        """A line about the choice of `rollout.num_threads=auto`; None if it is not auto."""
 
     def close(self) -> None:
         """Release everything. May be called twice."""
@@ -200,10 +195,6 @@ class LocalSampler:
     def tell(self, say: Callable[[str], None]) -> None:
         pass
 
-    def threads_report(self) -> str | None:
-        pool = self.blocks[0].vec_env
-        return pool.threads_report if isinstance(pool, ThreadedVecEnv) else None
-
     def close(self) -> None:
         with ExitStack() as stack:
             if self._watchdog is not None:
@@ -273,7 +264,7 @@ def blocks_problem(
     return None
 
 
-def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_env: int = 0) -> list[VecEnv]:
+def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_env: int = 0) -> list[ThreadedVecEnv]:
     """Make the environments of a run: one pool, or one for each block.
 
     Args:
@@ -287,12 +278,18 @@ def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_e
     """
     size, in_turns = rollout.block_size, rollout.pipeline > 1
     with ExitStack() as stack:
-        pools: list[VecEnv] = []
+        pools: list[ThreadedVecEnv] = []
         for first in range(0, rollout.num_envs, size):
-            numbered = SlotOptions(first_env=first_env + first)
-            threads, processes = rollout.num_threads, rollout.num_processes
             pools.append(
-                pool_of(env.source, size, threads, processes, seed=seed, background=in_turns, options=numbered)
+                ThreadedVecEnv(
+                    env.source,
+                    size,
+                    rollout.num_threads,
+                    seed=seed,
+                    num_processes=rollout.num_processes,
+                    background=in_turns,
+                    first_env=first_env + first,
+                )
             )
             stack.callback(pools[-1].close)
         stack.pop_all()  # the caller closes the pools

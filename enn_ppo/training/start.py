@@ -183,13 +183,10 @@ def _open(
 
 def _tell_beginning(state: TrainState, output: RunOutput, name: str, run_dir: Path, restored: Restored | None) -> None:
     """Print what is trained, and what a resumed run has found."""
-    config, ranks = state.config, state.ranks
+    ranks = state.ranks
     on_ranks = f" with {ranks.size} ranks" if ranks.size > 1 else ""
     resumed = f", resumed from step {state.step:,}" if restored else ""
     output.say(f"training {state.env_name} on {state.learners[name].device}{on_ranks} into {run_dir}{resumed}")
-    is_first = name == next(iter(state.learners))
-    if is_first and config.rollout.num_threads == "auto" and (report := state.sampler.threads_report()):
-        output.say(f"rollout.{report}")
     for line in restored.news[name] if restored else ():
         output.say(line)
     if restored and restored.problem:

@@ -45,6 +45,7 @@ from enn_ppo.training.tracking.run_dir import CHECKPOINTS
 from enn_ppo.training.tracking.status import clock_text
 from enn_ppo.training.watchdog import Watchdog
 from entity_gym.batch.saving import spaces_to_dict
+from entity_gym.pools.vec_env import VecEnv
 from rogue_net import RogueNet
 from rogue_net.finite import NotFinite
 
@@ -102,17 +103,18 @@ class TrainState:
         share = config.rollout.num_envs // ranks.size
         first_env = ranks.rank * share
         with compiling_networks(config, env.source, device):  # while the world compiles, if it does
-            pools = make_pools(env, replace(config.rollout, num_envs=share), config.seed, first_env)
-            spaces = pools[0].obs_space(), pools[0].action_space()
+            made = make_pools(env, replace(config.rollout, num_envs=share), config.seed, first_env)
+            spaces = made[0].obs_space(), made[0].action_space()
             cast = cast_of(config.policies, env.source, self.env_name) if config.policies else None
             players = cast.policies if cast else {"": [0]}
             learners = {
                 name: Learner(config, *spaces, device, ranks, num_players=len(own)) for name, own in players.items()
             }
         self.learners = learners
+        pools: Sequence[VecEnv] = made
         if config.self_play.enabled:
             self.self_play = SelfPlay(config.self_play, self.net, device, config.seed)
-            pools = [self.self_play.seat(pools[0], env.source, self.env_name)]
+            pools = [self.self_play.seat(made[0], env.source, self.env_name)]
         self.sampler = LocalSampler(
             pools,
             {name: learner.model for name, learner in learners.items()},

@@ -27,7 +27,7 @@ from entity_gym.actions import CategoricalActionMask
 from entity_gym.actions.reading import EntityID
 from entity_gym.agents.schema import Choices, EntityType, choices_of, entity_type
 from entity_gym.environment import Observation
-from entity_gym.pools.slots import check_seed
+from entity_gym.errors import check_whole
 from entity_gym.spaces import LARGEST_FLOAT32
 
 A = TypeVar("A")
@@ -177,7 +177,7 @@ class Agent(ABC):
 
 class _RandomAgent(Agent):
     def __init__(self, seed: int) -> None:
-        check_seed(seed)
+        check_whole(seed, "seed", 0)
         self._rng = np.random.default_rng(seed)
 
     def act_each(self, obs: Obs[A]) -> list[A]:

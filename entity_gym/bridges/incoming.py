@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Any
 
-from entity_gym.errors import nearest
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.slots import FinalObservations, check_num_envs
-from entity_gym.pools.source import EnvFactory, own_values
+from entity_gym.pools.source import EnvSource, own_values
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_callable
 
-Executor = Literal["list", "thread", "process"]
+#: Options of `ThreadedVecEnv` that pools of other libraries' environments take.
+POOL_OPTIONS = ("num_threads", "num_processes", "batch_size", "autoreset", "final_observations")
 
 #: Library -> the extra of this package that installs it.
 EXTRAS = {
@@ -118,26 +115,13 @@ def parameters_of(function: Any) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-def make_pool(
-    env: EnvFactory,
-    num_envs: int,
-    seed: int = 0,
-    executor: Executor = "list",
-    autoreset: bool = True,
-    num_workers: int | None = None,
-    final_observations: FinalObservations = "truncated",
+def pool_from(
+    worlds: Callable[..., EnvSource], env: Any, num_envs: int, seed: int, options: Mapping[str, Any]
 ) -> VecEnv:
-    """Make a pool of environments; arguments and errors as in `from_gymnasium`."""
-    if executor not in get_args(Executor):
-        raise ValueError(f"executor is {executor!r}; {nearest(executor, get_args(Executor))}")
-    if executor == "list" and num_workers not in (None, 1):
-        raise ValueError(f"num_workers is {num_workers}, which is for executor='thread' or 'process'; it is 'list'")
-    check_num_envs(num_envs)
-    if num_workers is not None and num_workers < 1:
-        raise ValueError(f"num_workers is {num_workers}; it must be at least 1, or None for one for each core")
-    workers = 1 if executor == "list" else min(num_envs, num_workers or os.cpu_count() or 1)
-    pool = ProcessVecEnv if executor == "process" else ThreadedVecEnv
-    return pool(env, num_envs, workers, seed=seed, final_observations=final_observations, autoreset=autoreset)
+    """Make a pool of the environments `worlds(env, **options)`; the `POOL_OPTIONS` among the options are the pool's."""
+    others = {name: value for name, value in options.items() if name not in POOL_OPTIONS}
+    of_pool = {name: value for name, value in options.items() if name in POOL_OPTIONS}
+    return ThreadedVecEnv(worlds(env, **others), num_envs, seed=seed, **of_pool)
 
 
 def _callables(module: ModuleType) -> list[str]:

@@ -25,23 +25,21 @@ class JumanjiEnv:
     def __init__(self, id: str, **kwargs: Any) -> None:
         key = f"{id} {sorted(kwargs.items())!r}"
         if key not in _compiled:
-            import jumanji  # type: ignore[import-not-found, unused-ignore]
-            from jumanji.wrappers import JumanjiToGymWrapper  # type: ignore[import-not-found, unused-ignore]
+            import jumanji
+            from jumanji.wrappers import JumanjiToGymWrapper
 
             _compiled[key] = JumanjiToGymWrapper(jumanji.make(id, **kwargs))
         self._env = copy.copy(_compiled[key])  # with a state and random numbers of its own
         self.observation_space, self.action_space = self._env.observation_space, self._env.action_space
         self.spec = SimpleNamespace(id=id)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Start an episode; return observation and info."""
-        observation, info = self._env.reset(seed=seed, options=options)
-        return observation, info
+        return self._env.reset(seed=seed, options=options)
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Any:
         """Take a step; return observation, reward, terminated, truncated and info."""
-        observation, reward, terminated, truncated, info = self._env.step(action)
-        return observation, reward, terminated, truncated, info
+        return self._env.step(action)
 
     def render(self) -> Any:
         """Draw the environment."""

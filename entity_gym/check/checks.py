@@ -338,9 +338,9 @@ def check_alone(subject: Subject) -> str:
 
 def check_saving(subject: Subject) -> str:
     """An environment continues exactly from a loaded state."""
-    kind, played = type(subject.make()), subject.trajectory
-    own = [name for name in ("state", "load_state") if getattr(kind, name) is not getattr(Environment, name)]
-    if not own:
+    env, played = subject.make(), subject.trajectory
+    own = [name for name in ("state", "load_state") if getattr(type(env), name) is not getattr(Environment, name)]
+    if len(own) != 1 and not env.can_save():
         text = "state() and load_state() are not there: a resumed run begins new episodes"
         raise Finding(text, Status.SKIPPED)
     if len(own) == 1:
@@ -396,11 +396,7 @@ def _render(pool: VecEnv, obs: VecObs, actions: Mapping[str, VecAction]) -> Iter
 
 def _draw(pool: VecEnv, obs: VecObs, actions: Mapping[str, VecAction]) -> Iterator[str]:
     """Ask for hints for replays, which must have known keys and values; yield how many types have one."""
-    try:
-        hints = check_hints(pool.draw([0])[0], pool.obs_space(), "this environment")
-    except Exception as error:
-        text = f"{describe_error(error)}. Replays ask draw() for hints; a method for anything else needs another name"
-        raise Finding(text) from error
+    hints = check_hints(pool.draw([0])[0], pool.obs_space(), "this environment")
     yield "no hints" if hints is None else f"hints for {len(hints.get('types', ()))} types"
 
 

@@ -37,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     accept_all_characters()
     options = _parser().parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="entity_gym_check_") as folder:
+        running, traceback = Path(folder) / RUNNING, Path(folder) / TRACEBACK
+        running.write_text("import", "utf-8")
+        traceback.touch()
         context = multiprocessing.get_context("spawn")
         process = context.Process(target=_run, args=(Path(folder), options), name="entity_gym.check")
         try:
@@ -51,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = process.exitcode or 0
         if code >= FINISHED:
             return code - FINISHED
-        running, traceback = ((Path(folder) / name).read_text("utf-8", "replace") for name in (RUNNING, TRACEBACK))
-    print(Result(running, Status.FAILED, _describe_death(code, traceback, options.time_limit)))
+        death = _describe_death(code, traceback.read_text("utf-8", "replace"), options.time_limit)
+        print(Result(running.read_text("utf-8"), Status.FAILED, death))
     return 1
 
 

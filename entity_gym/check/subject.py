@@ -14,11 +14,9 @@ import numpy as np
 from entity_gym.check.report import Finding, Status
 from entity_gym.check.trajectory import Trajectory
 from entity_gym.environment import Environment
-from entity_gym.pools.pool import ListEnv
-from entity_gym.pools.slots import SlotOptions
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.source import EnvSource
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.registry import pool_of
 
 NUM_ENVS = 3
 SEED = 0
@@ -59,8 +57,10 @@ class Subject:
 
     def pool(self, threads: int = 1, processes: int = 0) -> VecEnv:
         """Make a pool as a training does, in which compiled environments run compiled."""
-        options = SlotOptions(final_observations="all")
-        self._to_close.append(pool := pool_of(self.source, NUM_ENVS, threads, processes, seed=SEED, options=options))
+        pool = ThreadedVecEnv(
+            self.source, NUM_ENVS, threads, seed=SEED, num_processes=processes, final_observations="all"
+        )
+        self._to_close.append(pool)
         return pool
 
     def compiled_pool(self) -> VecEnv:

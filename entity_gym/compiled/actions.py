@@ -18,8 +18,8 @@ from entity_gym.actions import (
     GlobalCategoricalActionSpace,
     SelectEntityActionSpace,
 )
-from entity_gym.compiled.declare import Entity, Kind, Slot, at_least_one, safe_name
-from entity_gym.errors import nearest
+from entity_gym.compiled.declare import Entity, Kind, Slot, safe_name
+from entity_gym.errors import check_whole, nearest
 
 Types = str | Sequence[str] | None
 
@@ -55,7 +55,7 @@ class Action:
                     f"or the most {role} that `observe` will write"
                 )
             if types is None:
-                at_least_one(owner, f"max_{role}", most)
+                check_whole(most, f"{owner}: max_{role}")
             else:
                 object.__setattr__(self, role, (types,) if isinstance(types, str) else tuple(types))
 

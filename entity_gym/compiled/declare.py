@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym import spaces
+from entity_gym.errors import check_whole
 
 
 def safe_name(name: str) -> str:
@@ -24,12 +25,6 @@ def safe_name(name: str) -> str:
 def is_compilable(dtype: np.dtype[Any]) -> bool:
     """Whether compiled code can read and write it: whole numbers, float32, float64 or bool, in this machine's byte order."""
     return dtype.isnative and (dtype.kind in "biu" or dtype in (np.float32, np.float64))
-
-
-def at_least_one(owner: str, name: str, value: Any) -> None:
-    """Raise a ValueError unless `value` is a whole number of at least 1."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{owner}: {name} is {value!r}; it must be a whole number of at least 1")
 
 
 class Kind(Enum):
@@ -106,7 +101,7 @@ class Entity(spaces.Entity):
         ids: bool = False,
     ) -> None:
         super().__init__(features, kinds)
-        at_least_one("Entity", "max", max)
+        check_whole(max, "Entity: max")
         for name, value in (("max", max), ("hideable", hideable), ("ids", ids)):
             object.__setattr__(self, name, value)
 

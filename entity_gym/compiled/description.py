@@ -41,7 +41,8 @@ class Description:
     draw: ClassVar[Callable[..., Mapping[str, Any]] | None] = None
 
     def __init__(self, **parameters: Any) -> None:
-        self.values: Mapping[str, Value] = self.check_values(parameters)
+        self.values: Mapping[str, Value] = self.defaults()
+        self.values = self.with_values(parameters).values
 
     def __repr__(self) -> str:
         values = {**self.values, "max_steps": self.values["max_steps"] or None}
@@ -53,25 +54,19 @@ class Description:
         limit = _like(0, cls.max_steps, f"{cls.__name__}: max_steps", none_is_zero=True)
         return {"max_steps": limit, **cls.parameters}
 
-    def check_values(self, given: Mapping[str, Any]) -> dict[str, Value]:
-        """The description's parameters (before there are any: the defaults) with `given` in place of some.
+    def with_values(self, given: Mapping[str, Any]) -> Self:
+        """Return the same description with other values of some parameters.
 
         Raises:
             ValueError: for a value that is unknown, of the wrong type, or refused by `check_parameters`.
         """
-        name = type(self).__name__
-        values = dict(vars(self).get("values", self.defaults()))
+        name, values, twin = type(self).__name__, dict(self.values), copy.copy(self)
         for key, value in given.items():
             if key not in values:
                 raise ValueError(f"{name} has no parameter {key!r}; {nearest(key, values)}")
             values[key] = _like(values[key], value, f"{name}: {key}", none_is_zero=key == "max_steps")
         type(self).check_parameters(SimpleNamespace(**values))
-        return values
-
-    def with_values(self, given: Mapping[str, Any]) -> Self:
-        """Return the same description with other values of some parameters; errors as in `check_values`."""
-        twin = copy.copy(self)
-        twin.values = self.check_values(given)
+        twin.values = values
         return twin
 
     @staticmethod

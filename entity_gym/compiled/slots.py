@@ -30,14 +30,8 @@ from entity_gym.compiled.memory import Block, Recycler
 from entity_gym.compiled.random import first_random_states
 from entity_gym.compiled.record import Guarded, Record, Records
 from entity_gym.compiled.runtime import CHECK, COPY, OBSERVE, PLAN, RESET, STEP
-from entity_gym.pools.slots import (
-    EnvIds,
-    EnvSlots,
-    Run,
-    SlotOptions,
-    check_seed,
-    check_state,
-)
+from entity_gym.errors import check_whole
+from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_state
 from entity_gym.spaces import GLOBAL_ENTITY
 
 _WORTH_SPLITTING = 4096  # slots; copying fewer takes less time than waking a thread
@@ -185,7 +179,7 @@ class CompiledSlots(EnvSlots):
         self._make_room(0, [0] * len(columns))
 
     def seed(self, seed: int) -> None:
-        check_seed(seed)
+        check_whole(seed, "seed", 0)
         self.slots["record"]["rng"] = first_random_states(seed, len(self), self._reader.first_env)
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
@@ -199,7 +193,7 @@ class CompiledSlots(EnvSlots):
             }
             current["max_steps"] = current["max_steps"] or None
             try:
-                checked.append(self.env.check_values({**current, **info}))
+                checked.append(self.env.with_values({**current, **info}).values)
                 self._play_first(checked[-1])
             except Exception as error:
                 error.add_note(f"in env_info of {self.where(i)}")

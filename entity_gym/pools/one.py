@@ -105,6 +105,9 @@ class SlotEnvironment(Environment):
     def configure(self, info: Mapping[str, Any]) -> None:
         self.slots.configure(ONLY, [info])
 
+    def can_save(self) -> bool:  # type: ignore[override]  # depends on the slots, and not on the class
+        return self.slots.can_save
+
     def state(self) -> dict[str, Any]:
         return self.slots.state()
 

@@ -6,35 +6,28 @@
 from __future__ import annotations
 
 import copy
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import IntEnum
 from functools import partial
-from statistics import median
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
-from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment
+from entity_gym.errors import check_whole
+from entity_gym.pools.processes.slots import ProcessSlots
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, EnvSlots, SlotOptions, check_num_envs, run_serially
+from entity_gym.pools.slots import EnvIds, EnvSlots, SlotOptions, run_serially
 from entity_gym.pools.source import EnvFactory, as_source
 from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_batch_size, check_env_id, check_env_info
-from entity_gym.pools.workers import PATIENCE, Workers, check_affinity, check_num_threads, usable_cores
+from entity_gym.pools.workers import PATIENCE, Workers, check_affinity, check_num_threads
 from entity_gym.spaces import ObsSpace
-
-#: num_threads="auto" uses several threads where they step the environments at least so many times as fast as one.
-WORTHWHILE = 1.2
-_ROUNDS = 5
-_SECONDS_PER_ROUND = 0.02
-_SECONDS = 2.0  # after which no other round is begun
 
 
 class Status(IntEnum):
@@ -279,6 +272,8 @@ class SlotVecEnv(VecEnv):
 
     def close(self) -> None:
         self._closed = True
+        if self.slots.closes_at_once:
+            self.slots.close()  # threads that wait for it come back
         if self._workers.close():
             self.slots.close()
         else:
@@ -365,53 +360,57 @@ class ThreadedVecEnv(SlotVecEnv):
     Args:
         env: what the environments are made from, of any kind; see `EnvFactory`.
         num_envs: at least 1.
-        num_threads: at least 1, the calling thread included. "auto": one, or one for each core if that turns out to be
-            clearly faster: some random steps are timed, and undone.
+        num_threads: at least 1, the calling thread included. At most one for each environment is used.
         batch_size: how many environments `recv` returns. None: all.
         seed: see `VecEnv.reset`.
         thread_affinity_offset: bind the thread of slice t to core (offset + t) % cores. -1: leave it to the system. The
             calling thread, which has slice 0 of steps together, is never bound. Linux only.
         background: with one thread, steps that are sent are taken by a thread of their own, so that the caller can do
             something else until `recv`.
+        num_processes: worker processes that step the environments in place of threads, see `ProcessVecEnv`; 0: none.
         options: fields of `SlotOptions`, by name.
 
     Attributes:
         num_threads: the number of threads in use.
-        threads_report: one line that gives the reason for that number.
+        num_processes: the number of worker processes.
 
     Raises:
         ValueError: for an argument that is not allowed.
     """
 
+    num_threads, num_processes = 1, 0
+
     def __init__(
         self,
         env: EnvFactory,
         num_envs: int,
-        num_threads: int | Literal["auto"] = 1,
+        num_threads: int = 1,
         batch_size: int | None = None,
         seed: int = 0,
         *,
         thread_affinity_offset: int = -1,
         background: bool = False,
+        num_processes: int = 0,
         **options: Any,
     ) -> None:
-        check_num_envs(num_envs)
+        check_whole(num_envs, "num_envs")
+        check_batch_size(batch_size, num_envs)
+        check_whole(seed, "seed", 0)
         check_affinity(thread_affinity_offset)
-        slot_options = SlotOptions(**options)
-        if num_threads == "auto" and not slot_options.autoreset:
-            raise ValueError(
-                "num_threads is 'auto', which tries steps with autoreset; give a number where there is none"
-            )
-        asked = len(usable_cores()) if num_threads == "auto" else check_num_threads(num_threads)
-        most = min(asked, num_envs)
+        source, slot_options = as_source(env), SlotOptions(**options)
+        if num_processes:
+            if isinstance(num_processes, bool) or not isinstance(num_processes, int) or num_processes < 1:
+                raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
+            self.num_processes = min(num_processes, num_envs)
+            processes = ProcessSlots(source, num_envs, slot_options, num_processes=self.num_processes)
+            # The calling thread asks all processes for a step together; submitted steps have a thread for each process.
+            workers = Workers(num_shares=self.num_processes)
+            super().__init__(processes, workers, batch_size=batch_size, seed=seed)
+            return
+        most = min(check_num_threads(num_threads), num_envs)
         num_workers = most + 1 if most > 1 or background else 1
-        slots = as_source(env).make_slots(num_envs, replace(slot_options, num_workers=num_workers))
-        self.num_threads, self.threads_report = most, f"num_threads={num_threads}"
-        if num_threads == "auto":
-            self.num_threads, reason = choose_num_threads(slots, most, seed)
-            self.threads_report += f": {reason}"
-        elif num_threads > most:
-            self.threads_report += f": {most} are used, one for each environment"
+        slots = source.make_slots(num_envs, replace(slot_options, num_workers=num_workers))
+        self.num_threads = most
         num_shares = self.num_threads if self.num_threads > 1 or background else 0
         workers = Workers(self.num_threads, num_shares, thread_affinity_offset)
         super().__init__(slots, workers, batch_size=batch_size, seed=seed)
@@ -429,65 +428,46 @@ class ListEnv(ThreadedVecEnv):
         super().__init__(env, num_envs, seed=seed, **options)
 
 
-def choose_num_threads(slots: EnvSlots, most: int, seed: int) -> tuple[int, str]:
-    """Choose one thread or `most`, whichever steps these environments faster.
+class ProcessVecEnv(ThreadedVecEnv):
+    """Steps environments in worker processes, which read actions and write observations in shared memory.
 
-    Where the environments can be saved, some random steps are played in them, and undone.
+    Worth it where the steps of all environments together take several milliseconds: sharing them out costs about one.
+    Each worker owns a slice of the environments and steps them one after the other; observations depend on seeds and actions
+    alone, not on the number of processes. With `batch_size < num_envs` every environment is reported as soon as it is done.
+
+    An exception of an environment is raised here with its own type, message and notes, and with the worker's traceback as a
+    note; the environments concerned have to be reset, and the others may go on. When a worker dies, calls raise
+    `WorkerDied`, and the pool has to be made anew.
+
+    A pool belongs to the thread and process that made it. In workers, numeric libraries use one thread, and Ctrl-C is
+    handled by the main process alone. Linux and macOS only.
 
     Args:
-        slots: the environments, not yet reset.
-        most: the other number of threads.
-        seed: of the episodes to play.
+        env: anything that `ThreadedVecEnv` takes. It is sent to the workers, so it lives in a module, or cloudpickle is
+            installed. Every worker makes its own environments; all must have the same spaces.
+        num_envs: at least 1.
+        num_processes: at least 1; one for each core is a good choice. At most one for each environment is started.
+        batch_size: number of environments that `recv` returns. None: all.
+        seed: see `VecEnv.reset`.
+        options: fields of `SlotOptions`, by name.
 
-    Returns:
-        The number of threads, and a sentence with the reason.
+    Attributes:
+        num_processes: the number of workers.
+
+    Raises:
+        ValueError: for an invalid argument, or an `env` that cannot be sent. Exceptions of environments are raised here too.
+        WorkerDied: if a worker ends while it makes its environments.
     """
-    if most == 1:
-        return 1, "1 thread, since there is only one core or environment"
-    if not slots.can_save:
-        return 1, "1 thread, since environments that cannot be saved cannot be tried out"
-    try:
-        before = slots.state()
-    except Exception as error:  # before its first reset an environment may have no state yet
-        return 1, f"1 thread, since the environments have no state before they are reset: {error!r}"
-    threads = Workers(most, most)
-    try:
-        one, many = _seconds_per_step(slots, threads, seed)
-    finally:
-        threads.close()
-        slots.load_state(before)
-    faster = one / many
-    figures = (
-        f"a step of {len(slots)} environments takes {one * 1e6:,.0f} µs with 1 and {many * 1e6:,.0f} µs with {most}"
-    )
-    if faster >= WORTHWHILE:
-        return most, f"{most} threads, {faster:.2f} times as fast as one: {figures}"
-    return 1, f"1 thread, since {most} are {faster:.2f} times as fast, less than {WORTHWHILE}: {figures}"
 
-
-def _seconds_per_step(slots: EnvSlots, threads: Workers, seed: int) -> tuple[float, float]:
-    """Measure a step of all environments with one thread, and with `threads`; choosing the actions is left out."""
-    rng = np.random.default_rng(seed)
-
-    def play(pool: SlotVecEnv, steps: int) -> float:
-        obs = pool.reset(seed)  # the other pool has played with the same slots
-        seconds = 0.0
-        for _ in range(steps):
-            actions = random_actions(obs, rng, pool.action_space())
-            started = time.perf_counter()
-            obs = pool.act(actions)
-            seconds += time.perf_counter() - started
-        return seconds / steps
-
-    pools = [SlotVecEnv(slots, workers, seed=seed) for workers in (Workers(), threads)]
-    steps = []
-    for pool in pools:
-        play(pool, 1)  # compiles, and warms up
-        steps.append(max(1, min(200, round(_SECONDS_PER_ROUND / max(play(pool, 1), 1e-6)))))
-    rounds: list[list[float]] = [[], []]
-    deadline = time.perf_counter() + _SECONDS
-    # In turn, so that other programs disturb both alike.
-    while len(rounds[0]) < _ROUNDS and (not rounds[0] or time.perf_counter() < deadline):
-        for pool, count, seconds in zip(pools, steps, rounds, strict=True):
-            seconds.append(play(pool, count))
-    return median(rounds[0]), median(rounds[1])
+    def __init__(
+        self,
+        env: EnvFactory,
+        num_envs: int,
+        num_processes: int,
+        batch_size: int | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        if not num_processes:
+            raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
+        super().__init__(env, num_envs, 1, batch_size, seed, num_processes=num_processes, **options)

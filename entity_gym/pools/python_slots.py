@@ -18,16 +18,8 @@ from entity_gym.batch.frame import EntityNumbers, Frame
 from entity_gym.batch.saving import observation_from_state, observation_to_state, plain_copy
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import DRAW_IS_A_HOOK, Environment, Observation
-from entity_gym.pools.slots import (
-    EnvIds,
-    EnvSlots,
-    Run,
-    SlotOptions,
-    check_distinct,
-    check_num_envs,
-    check_seed,
-    check_state,
-)
+from entity_gym.errors import check_whole
+from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_distinct, check_state
 
 #: Fields of the observation after an episode's last step that the next episode's first observation takes over.
 _OF_A_STEP = ("reward", "truncated", "end_of_episode_info", "metrics", "player_rewards")
@@ -53,7 +45,7 @@ class PythonSlots(EnvSlots):
         num_envs: int,
         options: SlotOptions = SlotOptions(),
     ) -> None:
-        check_num_envs(num_envs)
+        check_whole(num_envs, "num_envs")
         self.envs = [checked(create_env()) for _ in range(num_envs)]
         check_distinct(self.envs, "create_env returned")
         first = self.envs[0]
@@ -89,7 +81,7 @@ class PythonSlots(EnvSlots):
                     )
 
     def seed(self, seed: int) -> None:
-        check_seed(seed)
+        check_whole(seed, "seed", 0)
         for i, env in enumerate(self.envs):
             self._call(i, env.reseed, seed, self.options.first_env + i)
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
-from entity_gym.batch.obs_rows import Shown
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
 from entity_gym.pools.players import Opponents, Part, PlayerMapping, Seating
+from entity_gym.pools.pool import SlotVecEnv
 from entity_gym.pools.slots import EnvIds, check_state
 from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info
 from entity_gym.spaces import ObsSpace
@@ -47,12 +47,11 @@ class SeatedVecEnv(VecEnv):
     #: Called with the frames of the opponents, their players and their actions, before a step is taken; None: nobody watches.
     on_opponents: Callable[[VecObs, EnvIds, Mapping[str, VecAction]], None] | None = None
 
-    def __init__(self, pool: VecEnv, mapping: PlayerMapping, opponents: Opponents, zero_sum: bool = False) -> None:
+    def __init__(self, pool: SlotVecEnv, mapping: PlayerMapping, opponents: Opponents, zero_sum: bool = False) -> None:
         self.pool, self.mapping, self.opponents, self._zero_sum = pool, mapping, opponents, zero_sum
         self._everyone: EnvIds = np.arange(len(pool), dtype=np.int64)
         self.seats: NDArray[np.int64] = self._everyone % mapping.num_players
         self._scores = np.zeros((len(pool), mapping.num_players))  # of the running episodes
-        self._shown = Shown(len(pool))
         self._latest: tuple[Seating, Part] | None = None  # of what was shown last, so that acting on it costs less
 
     def obs_space(self) -> ObsSpace:
@@ -116,12 +115,11 @@ class SeatedVecEnv(VecEnv):
     def clone(self) -> Self:
         twin = copy.copy(self)
         twin.pool, twin.opponents = self.pool.clone(), self.opponents.clone()
-        twin.seats, twin._scores, twin._shown = self.seats.copy(), self._scores.copy(), self._shown.copy()
+        twin.seats, twin._scores = self.seats.copy(), self._scores.copy()
         return twin
 
     def _show(self, obs: VecObs) -> VecObs:
         """Return the learner's view of frames that all players see."""
-        self._shown.record(obs)
         seating = Seating(obs, self.mapping)
         part = seating.part(self.seats[obs.env_id])
         self._latest = seating, part
@@ -152,7 +150,7 @@ class SeatedVecEnv(VecEnv):
             raise ValueError("act was called before reset")
         seating, part = self._latest
         if not np.array_equal(seating.obs.env_id, ids):
-            seating = Seating(self._shown.frames(ids), self.mapping)
+            seating = Seating(self.pool.show(ids), self.mapping)
             part = seating.part(self.seats[ids])
         num_players = self.mapping.num_players
         others = [seating.part((part.seats + k) % num_players) for k in range(1, num_players)]

@@ -20,6 +20,7 @@ from entity_gym.actions.choices import check_actions
 from entity_gym.actions.reading import EntityID
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.errors import check_whole
 from entity_gym.spaces import ObsSpace
 
 #: Which last observations are kept in `VecObs.final`: those needed to bootstrap from, all, or none.
@@ -103,6 +104,9 @@ class EnvSlots(ABC):
     #: Whether `act` is there: it checks, steps and packs in one go.
     acts_at_once: ClassVar[bool] = False
 
+    #: Whether `close` may be called while steps are under way, which then end.
+    closes_at_once: ClassVar[bool] = False
+
     def __init__(
         self,
         num_envs: int,
@@ -111,7 +115,7 @@ class EnvSlots(ABC):
         action_space: Mapping[str, ActionSpace],
         environment: str,
     ) -> None:
-        check_num_envs(num_envs)
+        check_whole(num_envs, "num_envs")
         self.options = options
         self._num_envs = num_envs
         self._reader = FrameReader(obs_space, action_space, environment, options.first_env)
@@ -262,14 +266,6 @@ class EnvSlots(ABC):
         """Release the environments. May be called twice."""
 
 
-def check_num_envs(given: int) -> None:
-    """Raise a ValueError unless `given` is a number of environments that a pool can have."""
-    if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise ValueError(f"num_envs is {given!r}; it must be a whole number, at least 1")
-    if given < 1:
-        raise ValueError(f"num_envs is {given}; it must be at least 1")
-
-
 def check_distinct(envs: Sequence[Any], told: str) -> None:
     """Raise a ValueError if two environments are the same object, or wrappers of the same; it begins with `told`."""
     inner = [getattr(env, "unwrapped", env) for env in envs]
@@ -278,14 +274,6 @@ def check_distinct(envs: Sequence[Any], told: str) -> None:
             f"{told} the same {type(inner[0]).__name__} object twice; each environment is stepped by itself, so make a new one "
             "for each"
         )
-
-
-def check_seed(given: int) -> None:
-    """Raise a ValueError unless `given` is a seed that a pool can have."""
-    if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise ValueError(f"seed is {given!r}; it must be a whole number that is not negative")
-    if given < 0:
-        raise ValueError(f"seed is {given}; it must not be negative")
 
 
 def check_state(state: Mapping[str, Any], *parts: str) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 
 from entity_gym.actions import ActionSpace
 from entity_gym.environment import Environment
+from entity_gym.errors import check_whole
 from entity_gym.pools.python_slots import PythonSlots, checked
-from entity_gym.pools.slots import EnvSlots, SlotOptions, check_num_envs
+from entity_gym.pools.slots import EnvSlots, SlotOptions
 from entity_gym.spaces import ObsSpace
 
 if TYPE_CHECKING:  # it imports the compiler
@@ -157,7 +158,7 @@ class SlotsSource(PythonSource):
         )
 
     def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> EnvSlots:
-        check_num_envs(num_envs)
+        check_whole(num_envs, "num_envs")
         slots: EnvSlots = self._function(num_envs, options, **own_values(self._given))
         return slots
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from entity_gym.actions import ActionSpace
-from entity_gym.errors import nearest
-from entity_gym.pools.slots import FinalObservations, SlotOptions, check_num_envs, check_seed
+from entity_gym.errors import check_whole, nearest
+from entity_gym.pools.slots import FinalObservations, SlotOptions
 from entity_gym.pools.vec_env import check_batch_size
 from entity_gym.pools.workers import check_affinity, check_num_threads
 from entity_gym.spaces import FeatureKind, ObsSpace, describe
@@ -47,7 +47,7 @@ class PoolConfig:
     name: str
     num_envs: int = 1
     batch_size: int | None = None
-    num_threads: int | Literal["auto"] = 1
+    num_threads: int = 1
     num_processes: int = 0
     thread_affinity_offset: int = -1
     seed: int = 0
@@ -61,22 +61,26 @@ class PoolConfig:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_num_envs(self.num_envs)
+        check_whole(self.num_envs, "num_envs")
         check_batch_size(self.batch_size, self.num_envs)
-        if self.num_threads != "auto":
-            check_num_threads(self.num_threads)
+        check_num_threads(self.num_threads)
         check_affinity(self.thread_affinity_offset)
-        check_seed(self.seed)
+        check_whole(self.seed, "seed", 0)
         SlotOptions(final_observations=self.final_observations)
         if self.invalid_actions not in (None, *get_args(InvalidActions)):
             raise ValueError(f"invalid_actions is {self.invalid_actions!r}; allowed: None, 'replace', 'raise'")
         if self.max_episode_steps is not None:
-            _check_positive("max_episode_steps", self.max_episode_steps)
+            check_whole(self.max_episode_steps, "max_episode_steps")
         if self.num_processes and (self.num_threads != 1 or self.thread_affinity_offset != -1):
             raise ValueError(
                 f"num_processes is {self.num_processes}, so num_threads={self.num_threads} and thread_affinity_offset="
                 f"{self.thread_affinity_offset} would not be used: leave them out"
             )
+
+    def of_pool(self) -> dict[str, Any]:
+        """Return the arguments of `ThreadedVecEnv`, by name."""
+        names = ("num_envs", "num_threads", "batch_size", "seed", "num_processes", "thread_affinity_offset")
+        return {name: getattr(self, name) for name in (*names, "final_observations", "compile")}
 
     def __str__(self) -> str:
         return ", ".join(f"{option}={getattr(self, option)!r}" for option in OPTIONS)
@@ -236,7 +240,7 @@ def _check_room(option: str, given: Any, allowed: Mapping[str, object]) -> None:
     for name, most in (given or {}).items():
         if name not in allowed:
             raise ValueError(f"{option} names {name!r}; {nearest(name, allowed)}")
-        _check_positive(f"{option}[{name!r}]", most)
+        check_whole(most, f"{option}[{name!r}]")
 
 
 def _most(entities: Mapping[str, EntitySpec], types: tuple[str, ...] | None = None) -> int | None:
@@ -244,8 +248,3 @@ def _most(entities: Mapping[str, EntitySpec], types: tuple[str, ...] | None = No
     most = [entity.max for name, entity in entities.items() if types is None or name in types]
     known = [each for each in most if each is not None]
     return sum(known) if len(known) == len(most) else None
-
-
-def _check_positive(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1")

@@ -214,5 +214,5 @@ def check_num_threads(num_threads: object) -> int:
         ValueError: if it is no number of threads.
     """
     if isinstance(num_threads, bool) or not isinstance(num_threads, int) or not 1 <= num_threads <= MAX_THREADS:
-        raise ValueError(f"num_threads is {num_threads!r}; it must be a whole number, 1 to {MAX_THREADS}, or 'auto'")
+        raise ValueError(f"num_threads is {num_threads!r}; it must be a whole number, 1 to {MAX_THREADS}")
     return num_threads

@@ -600,7 +600,6 @@ class CommandLine(Kind):
         "env.info={mines: [1, 2], size: {low: 0.5, high: 1}}",
         "rollout.num_envs=16",
         "rollout.steps=64",
-        "rollout.num_threads=auto",
         "optim.lr=0.01@0 -> 0.001@1",
         "optim.batch_size=64",
         "net.d_model=16",

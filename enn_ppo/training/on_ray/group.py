@@ -95,9 +95,6 @@ class RunnerGroup:
     def action_space(self) -> Mapping[str, ActionSpace]:
         return self.spaces.actions
 
-    def threads_report(self) -> str | None:
-        return self.spaces.threads_report
-
     def tell(self, say: Callable[[str], None]) -> None:
         self._say = say
         for line in self._unsaid:

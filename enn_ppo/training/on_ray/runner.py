@@ -73,7 +73,6 @@ class Spaces(NamedTuple):
 
     obs: ObsSpace
     actions: Mapping[str, ActionSpace]
-    threads_report: str | None
 
 
 class NewEpisodes(NamedTuple):
@@ -140,7 +139,7 @@ class EnvRunner:
         )
         if begin:
             self.reset(*begin)
-        return Spaces(*spaces, self._sampler.threads_report())
+        return Spaces(*spaces)
 
     def reset(self, seed: int, parameters: Parameters) -> None:
         """Reset all environments."""

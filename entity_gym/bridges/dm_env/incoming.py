@@ -18,44 +18,29 @@ import numpy as np
 
 from entity_gym.bridges.gymnasium.incoming import GymFactory, gymnasium_worlds
 from entity_gym.bridges.gymnasium.observations import PlainSpace
-from entity_gym.bridges.incoming import Constructor, Executor, make_pool, parameters_of
+from entity_gym.bridges.incoming import Constructor, parameters_of, pool_from
 from entity_gym.bridges.views.view import View
-from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.vec_env import VecEnv
 
 #: Parameters by which a function that makes an environment may take its seed.
 SEEDS = ("seed", "random", "random_seed", "random_state")
 
 
-def from_dm_env(
-    env: Callable[..., Any],
-    num_envs: int = 1,
-    seed: int = 0,
-    executor: Executor = "list",
-    autoreset: bool = True,
-    *,
-    num_workers: int | None = None,
-    final_observations: FinalObservations = "truncated",
-    **options: Any,
-) -> VecEnv:
+def from_dm_env(env: Callable[..., Any], num_envs: int = 1, seed: int = 0, **options: Any) -> VecEnv:
     """Make a pool of dm_env environments.
 
     Args:
         env: a class or function that makes an environment.
-        num_envs: as in `from_gymnasium`.
+        num_envs: number of environments.
         seed: dm_env has no seeds after an environment is made, so `env` is called again for environment i with `seed + i`
             whenever the pool is seeded, if it has a parameter called seed, random, random_seed or random_state.
-        executor: as in `from_gymnasium`.
-        autoreset: as in `from_gymnasium`.
-        num_workers: as in `from_gymnasium`.
-        final_observations: as in `from_gymnasium`.
-        options: `global_features` and `view` as in `from_gymnasium`, and further arguments of `env`.
+        options: those of the pool as in `from_gymnasium`; `global_features` and `view` as in `gymnasium_worlds`; and arguments
+            of `env`.
 
     Raises:
         ValueError: for anything that is no such environment, or specs that have no form as entities.
     """
-    factory = dm_worlds(env, **options)
-    return make_pool(factory, num_envs, seed, executor, autoreset, num_workers, final_observations)
+    return pool_from(dm_worlds, env, num_envs, seed, options)
 
 
 def dm_worlds(

@@ -5,8 +5,7 @@ Shapes: n actors, C choices.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace, CategoricalActionSpace, ContinuousActionSpace
 from entity_gym.bridges.gymnasium.observations import GROUPS, join, kind_of, members_of, numbered, shape_of
-from entity_gym.errors import warn_caller
 
 #: Name of an action without a name of its own.
 ACTION = "action"
@@ -29,34 +27,6 @@ Chosen = Mapping[str, NDArray[Any]]
 Masks = dict[str, NDArray[np.bool_]]
 #: Returns n values of a space, one for each actor, in arrays of their own.
 Decode = Callable[[Chosen, int], list[Any]]
-
-#: Names under which environments show which actions are open.
-_MASK = re.compile(
-    r"((in|il)?(valid|legal)_|allowed_|avail\w*_)?(action|move)s?_masks?|((in|il)?(valid|legal)|allowed|avail\w*)_(action|move)s?"
-)
-
-
-def warn_of_masks(name: str, env: Any, space: Any, info: Iterable[Any], used: str) -> bool:
-    """Warn if something that no bridge reads looks like an action mask; return whether it does.
-
-    Args:
-        name: the environment's name in messages.
-        env: the environment, which may have a method `action_masks`.
-        space: of its observations.
-        info: the keys of an info.
-        used: how choices are closed, for the message.
-    """
-    keys = [key for key, _ in members_of(space)] if kind_of(space) == "Dict" else []
-    found = [f"observation[{key!r}]" for key in keys if _MASK.fullmatch(str(key))]
-    found += [f"info[{key!r}]" for key in info if _MASK.fullmatch(str(key))]
-    if getattr(env, "has_wrapper_attr", lambda method: hasattr(env, method))("action_masks"):
-        found.append("action_masks()")
-    if found:
-        warn_caller(
-            f"{name}: {' and '.join(found)} looks like an action mask, and closes nothing: actions that it forbids are taken, "
-            f"too. Choices are closed by {used}; show the mask there, in a wrapper"
-        )
-    return bool(found)
 
 
 class GymActions:

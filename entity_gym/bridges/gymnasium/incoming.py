@@ -29,12 +29,11 @@ from entity_gym.bridges.gymnasium.observations import Row, Varying
 from entity_gym.bridges.gymnasium.tuple_agents import TupleAgents, has_agents
 from entity_gym.bridges.incoming import (
     Constructor,
-    Executor,
     check_installed,
-    make_pool,
     making,
     naming_extras,
     parameters_of,
+    pool_from,
 )
 from entity_gym.bridges.masks import IN_INFO, MaskReader
 from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment
@@ -42,19 +41,10 @@ from entity_gym.bridges.views.reading import ViewReader
 from entity_gym.bridges.views.view import View, load_view
 from entity_gym.bridges.wrappers import Wrapper, load_wrappers, wrapped
 from entity_gym.environment import Environment
-from entity_gym.errors import NoPictureError, warn_caller
+from entity_gym.errors import NoPictureError, check_whole, warn_caller
 from entity_gym.pools.one import SlotEnvironment
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import (
-    EnvIds,
-    EnvSlots,
-    FinalObservations,
-    Run,
-    SlotOptions,
-    check_distinct,
-    check_num_envs,
-    check_seed,
-)
+from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_distinct
 from entity_gym.pools.source import EnvSource, own_values
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_module
@@ -78,50 +68,24 @@ _INTERFACE = (
 # ---- for users
 
 
-def from_gymnasium(
-    env: str | Callable[..., Any],
-    num_envs: int = 1,
-    seed: int = 0,
-    executor: Executor = "list",
-    autoreset: bool = True,
-    *,
-    num_workers: int | None = None,
-    final_observations: FinalObservations = "truncated",
-    global_features: bool = False,
-    view: str | Path | Mapping[str, Any] | View | None = None,
-    agents: bool | None = None,
-    wrappers: Sequence[str | Wrapper] = (),
-    **kwargs: Any,
-) -> VecEnv:
+def from_gymnasium(env: str | Callable[..., Any], num_envs: int = 1, seed: int = 0, **options: Any) -> VecEnv:
     """Make a pool of Gymnasium environments.
 
     Args:
-        env: an id such as "CartPole-v1" or "my_module:MyEnv-v0", a class, or a function that makes an environment.
+        env: as in `gymnasium_worlds`.
         num_envs: number of environments.
         seed: environment i is seeded with `seed + i`.
-        executor: "list" steps the environments in the calling thread, "thread" in several threads (`ThreadedVecEnv`), "process"
-            in worker processes (`ProcessVecEnv`).
-        autoreset: whether a new episode follows each that ends. Otherwise each environment plays one episode, and the batch
-            shrinks as they end (see `VecEnv`).
-        num_workers: number of threads or processes. None: one for each core, at most one for each environment.
-        final_observations: which last observations to keep in `VecObs.final`.
-        global_features: show the outermost numbers as global features instead of features of the entity `Agent`.
-        view: what of the observation is an entity: a name of `included_views()`, a YAML file, or a mapping with its content.
-        agents: each member of the Tuple spaces is an agent with a reward of its own, as in PettingZoo. None: if the environment
-            has `n_agents` of them.
-        wrappers: put around each environment, the innermost first: classes or functions, or "package.module:Name(size=3)".
-        kwargs: arguments of the environment.
+        options: `num_threads`, `num_processes`, `batch_size`, `autoreset` and `final_observations` as in `ThreadedVecEnv`; all
+            others as in `gymnasium_worlds`.
 
     Returns:
         A pool; `reset(env_info=...)` gives each environment its `options`.
 
     Raises:
-        ValueError: for an environment that is not found or cannot be made, spaces that have no form as entities, or arguments
-            that do not go together.
+        ValueError: as in `gymnasium_worlds`, and for options of the pool that are not allowed.
         ImportError: if an id needs Gymnasium, which is not installed.
     """
-    factory = gymnasium_worlds(env, wrappers, global_features=global_features, view=view, agents=agents, **kwargs)
-    return make_pool(factory, num_envs, seed, executor, autoreset, num_workers, final_observations)
+    return pool_from(gymnasium_worlds, env, num_envs, seed, options)
 
 
 def gymnasium_worlds(
@@ -133,7 +97,21 @@ def gymnasium_worlds(
     agents: bool | None = None,
     **kwargs: Any,
 ) -> GymFactory:
-    """Return a factory of Gymnasium environments that every pool takes; arguments and errors as in `from_gymnasium`."""
+    """Return a source of Gymnasium environments, which every pool takes.
+
+    Args:
+        env: an id such as "CartPole-v1" or "my_module:MyEnv-v0", a class, or a function that makes an environment.
+        wrappers: put around each environment, the innermost first: classes or functions, or "package.module:Name(size=3)".
+        global_features: show the outermost numbers as global features instead of features of the entity `Agent`.
+        view: what of the observation is an entity: a name of `included_views()`, a YAML file, or a mapping with its content.
+        agents: each member of the Tuple spaces is an agent with a reward of its own, as in PettingZoo. None: if the environment
+            has `n_agents` of them.
+        kwargs: arguments of the environment.
+
+    Raises:
+        ValueError: for an environment that is not found, or arguments that do not go together.
+        ImportError: if an id needs Gymnasium, which is not installed.
+    """
     if isinstance(env, str):
         make = _by_id(env, kwargs)
     elif isinstance(env, Constructor):
@@ -175,7 +153,7 @@ class GymFactory(EnvSource):
         return GymnasiumEnvironment(GymWorld(env, self._view, self._global_features))
 
     def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> EnvSlots:
-        check_num_envs(num_envs)
+        check_whole(num_envs, "num_envs")
         envs = self._made(options.first_env, num_envs)
         try:
             if self._has_agents(envs[0]):
@@ -417,11 +395,6 @@ def _takes(env: Any, name: str) -> bool:
     return name in parameters or any(each.kind == each.VAR_KEYWORD for each in parameters.values())
 
 
-def _both(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-    """Return where both masks are open; None is open everywhere."""
-    return other if one is None else one if other is None else one & other
-
-
 # ---- many environments
 
 
@@ -436,11 +409,7 @@ class GymSlots(EnvSlots):
 
     one_by_one = True
 
-    def __init__(
-        self,
-        worlds: Sequence[GymWorld],
-        options: SlotOptions = SlotOptions(),
-    ) -> None:
+    def __init__(self, worlds: Sequence[GymWorld], options: SlotOptions = SlotOptions()) -> None:
         self.worlds = list(worlds)
         first = self.worlds[0]
         self._actions, self._entities = first.actions, first.reader
@@ -451,18 +420,16 @@ class GymSlots(EnvSlots):
             world.warns = i == 0  # one warning for all
         self._rows = np.zeros((len(self), self._entities.size), np.float32)  # (N, R) what each has shown last
         self._varying: list[Varying] = [{} for _ in self.worlds]
-        self._masks: dict[str, NDArray[np.bool_]] = {}  # action -> (N, C), once a choice was closed
+        self._masks: list[Masks] = [{} for _ in self.worlds]
         self._reward = np.zeros(len(self), np.float32)
         self._done, self._truncated = np.zeros(len(self), np.bool_), np.zeros(len(self), np.bool_)
         self._elapsed = np.zeros(len(self), np.int64)
         # environment -> report on the episode that ended with the last step
         self._infos: dict[int, Mapping[str, Any]] = {}
-        self._finals: dict[
-            int, VecObs
-        ] = {}  # environment -> last observation of the episode that ended with the last step
+        self._finals: dict[int, VecObs] = {}  # environment -> last observation of that episode
 
     def seed(self, seed: int) -> None:
-        check_seed(seed)
+        check_whole(seed, "seed", 0)
         for i, world in enumerate(self.worlds):
             world.reseed(seed + self._number(i))
 
@@ -496,12 +463,10 @@ class GymSlots(EnvSlots):
         rewards, terminated, truncated, ended = [], [], [], {}
         for i, action in zip(mine.tolist(), self._actions.decode(chosen, len(mine)), strict=True):
             try:
-                reward, over, cut, info, self._varying[i], masks = self.worlds[i].step(action, self._rows[i])
+                reward, over, cut, info, self._varying[i], self._masks[i] = self.worlds[i].step(action, self._rows[i])
             except Exception as error:
                 error.add_note(f"raised by {self.worlds[i].where} in step()")
                 raise
-            if masks or self._masks:
-                self._close_choices(i, masks)
             rewards.append(reward)
             terminated.append(over)
             truncated.append(cut)
@@ -539,11 +504,10 @@ class GymSlots(EnvSlots):
         """Start episodes."""
         for i in ids.tolist():
             try:
-                self._varying[i], masks = self.worlds[i].reset(self._rows[i])
+                self._varying[i], self._masks[i] = self.worlds[i].reset(self._rows[i])
             except Exception as error:
                 error.add_note(f"raised by {self.worlds[i].where} in reset()")
                 raise
-            self._close_choices(i, masks)
         self._elapsed[ids] = 0
 
     def _start_again(self, ended: EnvIds) -> None:
@@ -596,9 +560,13 @@ class GymSlots(EnvSlots):
             firsts[name], total = total, total + seen[name].counts
         acts = np.full(n, not last) if self.options.autoreset else ~self._done[ids]
         actors = RaggedBuffer(firsts[self._entities.actor][acts][:, None], offsets_of(acts.astype(np.int64)))
-        closed, masks = dict(self._masks), {}  # other workers may add to it meanwhile
+        closed: list[Masks] = [self._masks[i] for i in ids.tolist()]
+        masks = {}
         for name in self._reader.action_space:
-            mask = _both(closed[name][ids] if name in closed else None, opened)
+            mask = opened  # a view's mask is the only one
+            size = next((len(each[name]) for each in closed if name in each), None)
+            if size is not None:
+                mask = np.stack([each.get(name, np.ones(size, np.bool_)) for each in closed])
             selected = self._entities.view.select.get(name)
             if selected is None:
                 self._require_open(name, mask, acts, ids)
@@ -624,14 +592,6 @@ class GymSlots(EnvSlots):
         raise ValueError(
             f"{self.where(int(ids[closed.argmax()]))}: action {action!r}: everything is masked; leave something open"
         )
-
-    def _close_choices(self, i: int, masks: Masks) -> None:
-        """Set the masks of environment `i`; everything else is open to it."""
-        for name in masks.keys() - self._masks.keys():
-            every = np.ones((len(self), len(masks[name])), np.bool_)
-            self._masks.setdefault(name, every)  # atomic: other threads step other environments
-        for name, every in list(self._masks.items()):
-            every[i] = masks.get(name, True)
 
 
 class GymnasiumEnvironment(SlotEnvironment):

@@ -39,14 +39,13 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionMask, ActionSpace
 from entity_gym.bridges.gymnasium.observations import AGENT
-from entity_gym.bridges.incoming import Constructor, Executor, make_pool, naming_extras
+from entity_gym.bridges.incoming import Constructor, naming_extras, pool_from
 from entity_gym.bridges.pettingzoo.groups import AgentID, Group, Groups, Sides, name_of, place_of, read_groups
 from entity_gym.bridges.pettingzoo.turns import TakingTurns, as_parallel
 from entity_gym.bridges.views.view import View, load_view
 from entity_gym.bridges.wrappers import Wrapper, load_wrappers, wrapped
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
-from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.source import EnvSource
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import LARGEST_FLOAT32, ObsSpace
@@ -54,28 +53,14 @@ from entity_gym.spaces import LARGEST_FLOAT32, ObsSpace
 # ---- for users
 
 
-def from_pettingzoo(
-    env: str | Callable[..., Any],
-    num_envs: int = 1,
-    seed: int = 0,
-    executor: Executor = "list",
-    autoreset: bool = True,
-    *,
-    num_workers: int | None = None,
-    final_observations: FinalObservations = "truncated",
-    **options: Any,
-) -> VecEnv:
+def from_pettingzoo(env: str | Callable[..., Any], num_envs: int = 1, seed: int = 0, **options: Any) -> VecEnv:
     """Make a pool of parallel or AEC environments.
 
     Args:
         env: as in `pettingzoo_worlds`.
-        num_envs: as in `from_gymnasium`.
+        num_envs: number of environments.
         seed: environment i is reset with `seed=seed + i`.
-        executor: as in `from_gymnasium`.
-        autoreset: as in `from_gymnasium`.
-        num_workers: as in `from_gymnasium`.
-        final_observations: as in `from_gymnasium`.
-        options: the other arguments of `pettingzoo_worlds`.
+        options: those of the pool as in `from_gymnasium`; all others as in `pettingzoo_worlds`.
 
     Returns:
         A pool; `reset(env_info=...)` gives each environment its `options`.
@@ -84,8 +69,7 @@ def from_pettingzoo(
         ValueError: for arguments that are not allowed, or an environment whose spaces have no form as entities.
         ImportError: naming what to install.
     """
-    factory = pettingzoo_worlds(env, **options)
-    return make_pool(factory, num_envs, seed, executor, autoreset, num_workers, final_observations)
+    return pool_from(pettingzoo_worlds, env, num_envs, seed, options)
 
 
 def pettingzoo_worlds(
@@ -103,11 +87,11 @@ def pettingzoo_worlds(
         groups: group -> its agents, names or patterns such as "prey_*", or a list of these for each side of the group; an agent
             is in the first group that fits. None: groups are names without the number at the end; of agents that take turns,
             each is a side of its own.
-        view: what of an agent's observation is an entity, as in `from_gymnasium`. All agents then are of one type, the actor of
+        view: what of an agent's observation is an entity, as in `gymnasium_worlds`. All agents then are of one type, the actor of
             the view, each with the features of its own observation. Entities of other types are read from the observation of the
             first agent, or of the one whose turn it is, and every player sees them: so it suits worlds in which nothing of
             them is hidden. With a view, `groups` can only name the sides of the actor.
-        wrappers: as in `from_gymnasium`.
+        wrappers: as in `gymnasium_worlds`.
         kwargs: arguments of `env`.
 
     Raises:

@@ -174,7 +174,7 @@ def test_greedy_takes_the_likeliest_choice_and_otherwise_choices_are_drawn(ballo
 def test_the_environment_may_have_other_arguments_than_in_training(clock: str) -> None:
     result = evaluate(EvalConfig(checkpoint=clock, episodes=8, env_kwargs={"short": 3, "long": 3}), env=Clock)
     assert {episode.length for episode in result.episodes} == {3}
-    with pytest.raises(ValueError, match=r"env\.kwargs \{'size': 3\} do not fit .*Clock"):
+    with pytest.raises(ValueError, match="Clock has no parameter 'size'; allowed: 'short', 'long'"):
         evaluate(EvalConfig(checkpoint=clock, episodes=8, env_kwargs={"size": 3}), env=Clock)
 
 
@@ -339,7 +339,7 @@ def test_the_first_episodes_are_filmed_one_after_the_other(clock: str, tmp_path:
 
 
 def test_an_environment_that_cannot_be_drawn_is_named(ballot: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"render=.*a\.gif was asked for, but Ballot does not implement render\(\)"):
+    with pytest.raises(ValueError, match=r"render=.*a\.gif was asked for, but Ballot implements neither render\(\)"):
         evaluate(EvalConfig(checkpoint=ballot, episodes=1, render=str(tmp_path / "a.gif")))
     assert not (tmp_path / "a.gif").exists()
 

@@ -166,7 +166,7 @@ def test_mistakes_are_found_before_training_starts(monkeypatch: pytest.MonkeyPat
     config = TrainEvalConfig(interval=100)
     check(config, Clock)
     check(replace(config, video=2), Clock)
-    with pytest.raises(ValueError, match=r"eval\.video=2 was asked for, but Copycat does not implement render\(\)"):
+    with pytest.raises(ValueError, match=r"eval\.video=2 was asked for, but Copycat implements neither render\(\)"):
         check(replace(config, video=2), Copycat)
     with pytest.raises(ValueError, match=r"env\.kwargs \{'size': 3\} do not fit .*Clock") as caught:
         check(replace(config, env_kwargs={"size": 3}), Clock)

@@ -291,7 +291,7 @@ def test_what_is_no_observation_is_refused(run_dir: Path) -> None:
         ({"path": None}, "path is None; it must name a run directory"),
         ({"greedy": "yes"}, "greedy is 'yes'; it must be True or False"),
         ({"seed": "x"}, "seed is 'x'; it must be a whole number"),
-        ({"seed": -1}, "seed is -1; it must not be negative"),
+        ({"seed": -1}, "seed is -1; it must be a whole number of at least 0"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(run_dir: Path, arguments: dict[str, Any], why: str) -> None:

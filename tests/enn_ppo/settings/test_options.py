@@ -166,7 +166,7 @@ def test_a_setting_has_the_type_that_a_reader_knows() -> None:
         for name in ("rollout.num_threads", "value_optim.lr", "net.relpos.extent", "debug", "run_dir")
     }
     assert types == {
-        "rollout.num_threads": "integer or `auto`",
+        "rollout.num_threads": "integer",
         "value_optim.lr": "number or schedule or null",
         "net.relpos.extent": "list of integers",
         "debug": "true or false",

@@ -11,11 +11,10 @@ from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.settings.command_line.composition import config_directory
 from enn_ppo.settings.config import EnvConfig, PPOConfig, TrainConfig
 from enn_ppo.settings.schema import flatten, to_dict
-from enn_ppo.training.environment import BRIDGES
-from entity_gym.registry import list_envs
+from entity_gym.registry import LIBRARIES, list_envs
 
 #: Presets that are for any world of a kind, which `env.id` names.
-KINDS = ("custom", *BRIDGES)
+KINDS = ("custom", *LIBRARIES)
 FILES = sorted(path for path in (config_directory() / "env").glob("*.yaml") if path.stem not in KINDS)
 
 

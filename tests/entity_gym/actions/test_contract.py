@@ -33,8 +33,7 @@ from entity_gym.batch.saving import (
     spaces_to_dict,
 )
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.actions.harbour import Harbour
 from tests.entity_gym.pools.kinds_of_pools import contents

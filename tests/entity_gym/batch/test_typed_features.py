@@ -28,8 +28,7 @@ from entity_gym import (
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
-from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.registry import make_spec
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 

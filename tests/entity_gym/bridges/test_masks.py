@@ -213,7 +213,7 @@ def warned(pool: VecEnv) -> list[str]:
     ],
 )
 def test_what_looks_like_a_mask_and_closes_nothing_draws_one_warning(make: Callable[[], Any], found: str) -> None:
-    for pool in (from_gymnasium(make, 3, executor="thread"), ListEnv(gymnasium_worlds(make).as_environment, 3)):
+    for pool in (from_gymnasium(make, 3, num_threads=2), ListEnv(gymnasium_worlds(make).as_environment, 3)):
         (message,) = warned(pool)
         assert re.match(
             rf"Shows: {re.escape(found)} looks like an action mask, and closes nothing: .*in a wrapper", message

@@ -392,8 +392,7 @@ def test_environments_that_have_no_such_form_say_why(methods: Any, message: str)
     [
         (3, {}, "the PettingZoo environment is 3, which makes none; give a function"),
         ("entity_gym:nobody", {}, "the PettingZoo environment is 'entity_gym:nobody', but entity_gym has no class"),
-        (Herd, {"executor": "threads"}, "executor is 'threads'; allowed: .*did you mean 'thread'"),
-        (Herd, {"num_workers": 2}, "num_workers is 2, which is for executor='thread' or 'process'"),
+        (Herd, {"num_threads": "many"}, "num_threads is 'many'; it must be a whole number"),
         (
             Herd,
             {"size": 3},

@@ -149,7 +149,7 @@ MISTAKES = [
     (
         broken.DrawsForAnotherPurpose,
         "drawing",
-        r"missing .* 'canvas'\. Replays ask draw\(\) for hints; .* another name",
+        r"has a method draw\(canvas.*another name",
     ),
     (broken.CannotBeClosedTwice, "closing", rf"IndexError: pop from empty list \({HERE}, in close: "),
 ]

@@ -37,7 +37,7 @@ def test_a_seed_can_be_given_again_and_another_one_differs() -> None:
 
 
 def test_a_negative_seed_is_refused() -> None:
-    with pytest.raises(ValueError, match="seed is -1; it must not be negative"):
+    with pytest.raises(ValueError, match="seed is -1; it must be a whole number of at least 0"):
         ordinary(Bare, 2).seed(-1)
 
 

@@ -15,8 +15,7 @@ from entity_gym import (
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import Categorical, CompiledEnvironment
 from entity_gym.compiled import Entity as CompiledEntity
-from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.kinds_of_pools import Counter, add, totals
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
@@ -118,22 +117,15 @@ def test_what_waits_is_saved(make: Callable[[int], VecEnv]) -> None:
         run(env)
         env.configure([{"laps": 3}, {}, {"weight": 2.0}])
         state = copy.deepcopy(env.state())
+        twin = env.clone()
         expected = [shown(run(env)) for _ in range(4)]
         assert expected[0] == [[0, 3, 0.5], [0, 2, 0.5], [0, 2, 2]]
         other.load_state(state)
         assert [shown(run(other)) for _ in range(4)] == expected
+        with twin:
+            assert [shown(run(twin)) for _ in range(4)] == expected
         assert shown(env.load_state(state)) == [[1, 2, 0.5]] * 3
         assert [shown(run(env)) for _ in range(4)] == expected
-
-
-def test_a_copy_waits_too(threads: None) -> None:
-    for make in (POOLS["list"], POOLS["ordinary Python"], POOLS["processes"]):
-        with make(2) as env:
-            env.reset()
-            env.configure({"laps": [3, 4]})
-            with env.clone() as twin:
-                run(twin)
-                assert shown(run(twin)) == [[0, 3, 0.5], [0, 4, 0.5]]
 
 
 @pytest.mark.parametrize("kind", ["compiled threads", "processes"])

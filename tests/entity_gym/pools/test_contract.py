@@ -14,8 +14,7 @@ import pytest
 from entity_gym import Action, Environment, Observation
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.kinds_of_pools import Counter, Streams, add, content, contents, play_together, totals
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
@@ -34,9 +33,6 @@ POOLS: dict[str, MakePool] = {
 def pool(request: pytest.FixtureRequest, threads: None) -> MakePool:
     """Makes a pool of each kind. Worker processes are threads here: all of the pool but the interpreters."""
     return POOLS[request.param]
-
-
-in_process = pytest.mark.parametrize("pool", ["list", "threads"], indirect=True)
 
 
 def trajectories(env: VecEnv, steps: int) -> list[list[dict]]:
@@ -269,11 +265,6 @@ def test_whole_episodes_are_those_with_autoreset(pool: MakePool) -> None:
                 obs, going = obs.gather(rest), going.gather(rest)
         with pytest.raises(ValueError, match="act: the episode of Zoo"):
             env.act({}, [0])
-
-
-def test_threads_cannot_be_chosen_by_steps_without_autoreset() -> None:
-    with pytest.raises(ValueError, match="num_threads is 'auto', which tries steps with autoreset"):
-        ThreadedVecEnv(Counter, 2, "auto", autoreset=False)
 
 
 # --- Mistakes
@@ -559,11 +550,11 @@ def test_parameters_that_do_not_fit_are_refused(env_info: object, message: str) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_envs": 0}, "num_envs is 0; it must be at least 1"),
+        ({"num_envs": 0}, "num_envs is 0; it must be a whole number of at least 1"),
         ({"num_envs": 2.5}, "num_envs is 2.5; it must be a whole number"),
         ({"batch_size": 0}, "batch_size is 0; it must be a whole number from 1 to num_envs=4"),
         ({"batch_size": 5}, "batch_size is 5; it must be a whole number from 1 to num_envs=4"),
-        ({"seed": -1}, "seed is -1; it must not be negative"),
+        ({"seed": -1}, "seed is -1; it must be a whole number of at least 0"),
         ({"final_observations": "some"}, "final_observations is 'some'; allowed: ('truncated', 'all', 'none')"),
         ({"env": dict}, "create_env returned dict; it must return an entity_gym.Environment"),
     ],
@@ -632,7 +623,6 @@ def resets_in_time(env: VecEnv) -> VecObs:
     return shown[0]
 
 
-@in_process
 def test_ctrl_c_between_the_end_of_a_step_and_its_receipt_does_not_hang_the_reset(
     pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -653,7 +643,6 @@ def test_ctrl_c_between_the_end_of_a_step_and_its_receipt_does_not_hang_the_rese
         assert totals(env.act(add(1, 2, 1, 2))) == [1, 2, 1, 2]
 
 
-@in_process
 def test_ctrl_c_while_steps_are_submitted_does_not_hang_the_reset(
     pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

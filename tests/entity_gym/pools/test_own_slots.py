@@ -22,8 +22,7 @@ from entity_gym import (
     registry,
 )
 from entity_gym import make as make_env
-from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.source import EnvSource

@@ -15,8 +15,7 @@ from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.multi_snake import MultiSnake
 from entity_gym.pools.players import players_of
-from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.player_worlds import DUEL, Bidder, Dice, Duel, bids

@@ -11,8 +11,7 @@ import pytest
 
 from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, Environment, Observation, ObsSpace
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.pool import ListEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import ListEnv, ProcessVecEnv
 from entity_gym.registry import make
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import choose

@@ -163,7 +163,7 @@ def test_spaces_with_targets_are_saved_and_compared() -> None:
     assert spaces_from_dict(saved)[0].targets == {"twice": 1, "place": 2}
     other = spaces_to_dict(ObsSpace({"Door": Entity(["step"])}), Hidden().action_space())
     assert spaces_difference(saved, other) == "targets were {'twice': 1, 'place': 2} and are {}"
-    with pytest.raises(ValueError, match=r"ObsSpace\.targets\['x'\] is 0; it must be a whole number, at least 1"):
+    with pytest.raises(ValueError, match=r"ObsSpace\.targets\['x'\] is 0; it must be a whole number of at least 1"):
         ObsSpace(targets={"x": 0})
 
 

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import re
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -11,18 +10,15 @@ from typing import Any
 import pytest
 
 from entity_gym import Action, Observation
-from entity_gym.pools import pool as pools
 from entity_gym.pools import workers
-from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from tests.entity_gym.pools.kinds_of_pools import (
     Counter,
     add,
-    contents,
-    play_together,
     pool_threads,
     totals,
 )
-from tests.worlds import Script, Zoo, making
+from tests.worlds import making
 
 
 @pytest.fixture(autouse=True)
@@ -65,11 +61,10 @@ def test_one_thread_starts_none_and_more_than_environments_are_not_started() -> 
     with ThreadedVecEnv(Counter, 3, 1) as env:
         env.async_reset()
         env.recv()
-        assert (pool_threads(), env.num_threads, env.threads_report) == ([], 1, "num_threads=1")
+        assert (pool_threads(), env.num_threads) == ([], 1)
     with ThreadedVecEnv(Counter, 2, 8) as env:
         assert len(pool_threads()) == 1
         assert env.num_threads == 2
-        assert env.threads_report == "num_threads=8: 2 are used, one for each environment"
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
@@ -150,64 +145,6 @@ def test_a_pool_does_not_survive_a_fork_and_says_so(monkeypatch: pytest.MonkeyPa
 # --- How many threads
 
 
-def test_auto_tries_them_out_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "usable_cores", lambda: [0, 1])
-    monkeypatch.setattr(pools, "_SECONDS_PER_ROUND", 0.0005)
-    expected = contents(play_together(ListEnv(Zoo, 4, seed=6), 10))
-    with ThreadedVecEnv(Zoo, 4, "auto", seed=6) as env:
-        assert "a step of 4 environments takes" in env.threads_report
-        assert env.num_threads in (1, 2)
-        assert contents(play_together(env, 10)) == expected
-
-
-@pytest.mark.parametrize(
-    ("one", "many", "chosen", "report"),
-    [
-        (
-            3e-3,
-            2e-3,
-            2,
-            "num_threads=auto: 2 threads, 1.50 times as fast as one: a step of 4 environments takes 3,000 µs",
-        ),
-        (2.2e-3, 2e-3, 1, "num_threads=auto: 1 thread, since 2 are 1.10 times as fast, less than 1.2"),
-        (2e-3, 4e-3, 1, "num_threads=auto: 1 thread, since 2 are 0.50 times as fast"),
-    ],
-)
-def test_auto_takes_more_threads_only_where_they_are_clearly_faster(
-    monkeypatch: pytest.MonkeyPatch, one: float, many: float, chosen: int, report: str
-) -> None:
-    monkeypatch.setattr(pools, "usable_cores", lambda: [0, 1])
-    monkeypatch.setattr(pools, "_seconds_per_step", lambda *_: (one, many))
-    with ThreadedVecEnv(Zoo, 4, "auto") as env:
-        assert env.num_threads == chosen
-        assert env.threads_report.startswith(report)
-        assert len(pool_threads()) == chosen - 1
-
-
-class Unborn(Counter):
-    """Has no state before its first episode."""
-
-    def state(self) -> dict[str, Any]:
-        return {"world": self.world}  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("create_env", "cores", "why"),
-    [
-        (Counter, [0], "since there is only one core or environment"),
-        (lambda: Script([Observation()]), [0, 1], "since environments that cannot be saved cannot be tried out"),
-        (Unborn, [0, 1], "have no state before they are reset: .*'Unborn' object has no attribute 'world'"),
-    ],
-)
-def test_auto_stays_with_one_thread_where_it_cannot_try_and_says_why(
-    monkeypatch: pytest.MonkeyPatch, create_env: Any, cores: list[int], why: str
-) -> None:
-    monkeypatch.setattr(pools, "usable_cores", lambda: cores)
-    with ThreadedVecEnv(create_env, 2, "auto") as env:
-        assert env.num_threads == 1
-        assert re.search(why, env.threads_report)
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux binds threads to cores")
 def test_threads_are_bound_to_cores_and_the_caller_is_not() -> None:
     where: dict[str, set[int]] = {}
@@ -241,9 +178,9 @@ def test_binding_threads_is_refused_where_it_cannot_be(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_threads": 0}, "num_threads is 0; it must be a whole number, 1 to 1024, or 'auto'"),
-        ({"num_threads": "all"}, "num_threads is 'all'; it must be a whole number, 1 to 1024, or 'auto'"),
-        ({"num_threads": 10**9}, "num_threads is 1000000000; it must be a whole number, 1 to 1024, or 'auto'"),
+        ({"num_threads": 0}, "num_threads is 0; it must be a whole number, 1 to 1024"),
+        ({"num_threads": "all"}, "num_threads is 'all'; it must be a whole number, 1 to 1024"),
+        ({"num_threads": 10**9}, "num_threads is 1000000000; it must be a whole number, 1 to 1024"),
         ({"num_threads": True}, "num_threads is True"),
         ({"env": Counter()}, "env is one Counter object; give what makes one, such as the class Counter"),
         ({"env": "Counter"}, "'Counter' is no environment; give a compiled one, or what makes a Python one"),

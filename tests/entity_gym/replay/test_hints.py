@@ -12,8 +12,7 @@ from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, En
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.toys import FloorIsLava
-from entity_gym.pools.pool import ListEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import ListEnv, ProcessVecEnv
 from entity_gym.replay.hints import check_hints
 from tests.entity_gym.envs.test_zoo import WORLDS
 from tests.entity_gym.pools.processes.thread_workers import threads as threads

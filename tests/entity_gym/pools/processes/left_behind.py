@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import ProcessVecEnv
 from tests.entity_gym.pools.fragile import Fragile
 
 

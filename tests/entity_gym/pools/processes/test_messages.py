@@ -6,8 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
-from entity_gym.pools.processes.env import merge_states, split_state
 from entity_gym.pools.processes.pickling import ErrorReport
+from entity_gym.pools.processes.slots import merge_states, split_state
 from tests.entity_gym.pools.kinds_of_pools import content
 
 

@@ -54,11 +54,11 @@ def agents(obs: VecObs) -> list[list[float]]:
 # ---- episodes
 
 
-@pytest.mark.parametrize("executor", ["thread", "process"])
-def test_every_executor_shows_the_same(pools: Any, executor: str) -> None:
+@pytest.mark.parametrize("option", ["num_threads", "num_processes"])
+def test_threads_and_processes_show_the_same(pools: Any, option: str) -> None:
     reference, other = (
         pools("CartPole-v1", 5, seed=3),
-        pools("CartPole-v1", 5, seed=3, executor=executor, num_workers=2),
+        pools("CartPole-v1", 5, seed=3, **{option: 2}),
     )
     one, two = reference.reset(), other.reset()
     rng = np.random.default_rng(0)
@@ -75,7 +75,7 @@ def test_every_executor_shows_the_same(pools: Any, executor: str) -> None:
 def test_an_id_may_have_arguments_and_goes_to_worker_processes_with_what_it_stands_for(pools: Any) -> None:
     register()
     assert agents(pools("Line-v3", 2, seed=1).reset()) == [[1, 0], [2, 0]]
-    pool = pools("Line-v3", 2, seed=1, executor="process", num_workers=2, limit=1)
+    pool = pools("Line-v3", 2, seed=1, num_processes=2, limit=1)
     pool.reset()
     assert pool.act(choose(RIGHT, LEFT)).truncated.tolist() == [True, True]
 

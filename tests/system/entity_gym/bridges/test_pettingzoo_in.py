@@ -13,7 +13,6 @@ pytest.importorskip("gymnasium")
 from entity_gym import CategoricalAction, CategoricalActionSpace  # noqa: E402
 from entity_gym.actions.choices import random_actions  # noqa: E402
 from entity_gym.batch.vec_obs import VecAction, VecObs  # noqa: E402
-from entity_gym.bridges.incoming import Executor  # noqa: E402
 from entity_gym.bridges.pettingzoo.incoming import (  # noqa: E402
     PettingZooEnvironment,
     from_pettingzoo,
@@ -21,7 +20,6 @@ from entity_gym.bridges.pettingzoo.incoming import (  # noqa: E402
 )
 from entity_gym.pools.players import Seating, players_of  # noqa: E402
 from entity_gym.pools.pool import ListEnv  # noqa: E402
-from entity_gym.pools.processes.env import ProcessVecEnv  # noqa: E402
 from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 from tests.entity_gym.bridges.herds import Herd  # noqa: E402
 
@@ -30,10 +28,9 @@ def at_random(pool: VecEnv, obs: VecObs, rng: np.random.Generator) -> dict[str, 
     return random_actions(obs, rng, pool.action_space())
 
 
-def test_every_executor_plays_the_same_game() -> None:
-    def play(executor: Executor) -> list[Any]:
-        pool = from_pettingzoo(Herd, 3, 0, executor, num_workers=1 if executor == "list" else 2, length=3)
-        assert isinstance(pool, VecEnv) and isinstance(pool, ProcessVecEnv) == (executor == "process")
+def test_threads_and_processes_play_the_same_game() -> None:
+    def play(**options: int) -> list[Any]:
+        pool = from_pettingzoo(Herd, 3, length=3, **options)
         rng = np.random.default_rng(0)
         obs = pool.reset()
         shown = []
@@ -43,10 +40,10 @@ def test_every_executor_plays_the_same_game() -> None:
         pool.close()
         return shown
 
-    alone = play("list")
+    alone = play()
     assert [done for _, done, _ in alone] == [[False] * 3] * 2 + [[True] * 3] + [[False] * 3] * 2
     assert [[len(sheep) for sheep in frames] for *_, frames in alone] == [[k] * 3 for k in (1, 2, 2, 1, 2)]
-    assert play("thread") == play("process") == alone
+    assert play(num_threads=2) == play(num_processes=2) == alone
 
 
 @pytest.mark.parametrize(

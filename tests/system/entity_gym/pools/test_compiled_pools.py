@@ -10,8 +10,7 @@ import pytest
 
 from entity_gym.actions.choices import random_actions
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.compiled.comparing import meaning
 from tests.entity_gym.pools.processes.thread_workers import threads as threads

@@ -16,41 +16,17 @@ import numpy as np
 import pytest
 
 from entity_gym import CategoricalAction
-from entity_gym.batch.ragged import RaggedBuffer
-from entity_gym.batch.vec_obs import VecObs
 from entity_gym.bridges.remote import (
     Program,
     ProgramError,
     ProgramSettings,
-    ProgramWorlds,
     RemoteEnvironment,
     program_worlds,
 )
 from entity_gym.bridges.remote.connection import Connection
-from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import ListEnv, ProcessVecEnv, SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
-
-PROGRAM = Path(__file__).parents[4] / "entity_gym" / "bridges" / "remote" / "counting_program.py"
-ADD = "add"
-
-
-def counting(fault: str = "", **settings: Any) -> ProgramWorlds:
-    return program_worlds(command=[sys.executable, "-S", str(PROGRAM), fault or "none"], **settings)
-
-
-def both_add(*amounts: int) -> dict[str, RaggedBuffer[np.int64]]:
-    """Both actors of environment i add amounts[i]."""
-    values = np.repeat(np.array(amounts, dtype=np.int64), 2)[:, None]
-    return {ADD: RaggedBuffer(values, 2 * np.arange(len(amounts) + 1))}
-
-
-def counters(obs: VecObs) -> list[float]:
-    return [float(value) for value in obs.features["Counter"].values[:, 0]]
-
-
-def pool(num_envs: int, fault: str = "", **settings: Any) -> ThreadedVecEnv:
-    return ThreadedVecEnv(counting(fault, **settings), num_envs)
+from tests.entity_gym.bridges.remote.counting import PROGRAM, both_add, counters, counting, pool
 
 
 def fails(fault: str, why: str, **settings: Any) -> str:
@@ -108,7 +84,7 @@ def test_one_environment_alone_has_a_program_of_its_own() -> None:
     env = counting().as_environment()
     assert isinstance(env, RemoteEnvironment)
     start = env.reset().features["Counter"][0][0]
-    obs = env.act({ADD: CategoricalAction(["left", "right"], np.array([2, 1]))})
+    obs = env.act({"add": CategoricalAction(["left", "right"], np.array([2, 1]))})
     assert obs.features["Counter"][0][0] == start + 3
     env.close()
     env.close()

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from entity_gym.pools.pool import ProcessVecEnv
 from entity_gym.pools.processes import handle as process_handle
-from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.processes.handle import WorkerDied
 from tests.entity_gym.pools.fragile import Fragile, do, luck, processes, steps
 from tests.entity_gym.pools.processes.left_behind import little_garbage as little_garbage
@@ -167,7 +167,7 @@ def test_a_worker_has_one_thread_for_numeric_libraries_and_shared_memory_without
 
 SCRIPT = """
     import os, signal, sys
-    from entity_gym.pools.processes.env import ProcessVecEnv
+    from entity_gym.pools.pool import ProcessVecEnv
     from tests.entity_gym.pools.fragile import Fragile, do, processes
 
     class OwnError(Exception):  # known to this script only

@@ -17,13 +17,11 @@ from entity_gym.actions.reading import EntityID
 from entity_gym.batch import columns
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.pools.pool import SlotVecEnv
+from entity_gym.errors import check_whole
 from entity_gym.pools.processes.handle import WorkerProcess, shut_down
 from entity_gym.pools.processes.pickling import pickled_for_worker
-from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_num_envs, check_seed, check_state
-from entity_gym.pools.source import EnvFactory, as_source
-from entity_gym.pools.vec_env import check_batch_size
-from entity_gym.pools.workers import Workers
+from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_state
+from entity_gym.pools.source import EnvSource
 
 
 class ProcessSlots(EnvSlots):
@@ -33,27 +31,27 @@ class ProcessSlots(EnvSlots):
     environments. Each process answers one request after the other; threads that ask the same one wait for each other.
 
     Args:
-        env: see `ProcessVecEnv`.
+        source: see `ProcessVecEnv`.
         num_envs: N.
         options: see `SlotOptions`.
         num_processes: 1 to N.
 
     Raises:
-        ValueError: for an `env` that cannot be sent. Exceptions of environments are raised here too.
+        ValueError: for a source that cannot be sent. Exceptions of environments are raised here too.
         WorkerDied: if a worker ends while it makes its environments.
     """
 
     one_by_one = True
+    closes_at_once = True
 
     def __init__(
         self,
-        env: EnvFactory,
+        source: EnvSource,
         num_envs: int,
         options: SlotOptions = SlotOptions(),
         *,
         num_processes: int = 1,
     ) -> None:
-        source = as_source(env)
         self._pickled_env = pickled_for_worker(source)
         self._compiled = source.is_compiled
         borders = [num_envs * worker // num_processes for worker in range(num_processes + 1)]
@@ -105,7 +103,7 @@ class ProcessSlots(EnvSlots):
         return ", ".join(str(worker) for worker in self._workers if worker.is_busy) or super().under_way()
 
     def seed(self, seed: int) -> None:
-        check_seed(seed)
+        check_whole(seed, "seed", 0)
         self._ask_all("seed", seed)
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
@@ -252,61 +250,6 @@ class ProcessSlots(EnvSlots):
                 part.end_of_episode_info = {i + start: info for i, info in part.end_of_episode_info.items()}
             for row, i in enumerate(obs.env_id.tolist()):
                 self._rows[i] = obs, row
-
-
-class ProcessVecEnv(SlotVecEnv):
-    """Steps environments in worker processes, which read actions and write observations in shared memory.
-
-    Worth it where the steps of all environments together take several milliseconds: sharing them out costs about one.
-    Each worker owns a slice of the environments and steps them one after the other; observations depend on seeds and actions
-    alone, not on the number of processes. With `batch_size < num_envs` every environment is reported as soon as it is done.
-
-    An exception of an environment is raised here with its own type, message and notes, and with the worker's traceback as a
-    note; the environments concerned have to be reset, and the others may go on. When a worker dies, calls raise
-    `WorkerDied`, and the pool has to be made anew.
-
-    A pool belongs to the thread and process that made it. In workers, numeric libraries use one thread, and Ctrl-C is
-    handled by the main process alone. Linux and macOS only.
-
-    Args:
-        env: anything that `ThreadedVecEnv` takes. It is sent to the workers, so it lives in a module, or cloudpickle is
-            installed. Every worker makes its own environments; all must have the same spaces.
-        num_envs: at least 1.
-        num_processes: at least 1; one for each core is a good choice. At most one for each environment is started.
-        batch_size: number of environments that `recv` returns. None: all.
-        seed: see `VecEnv.reset`.
-        options: fields of `SlotOptions`, by name.
-
-    Attributes:
-        num_processes: the number of workers.
-
-    Raises:
-        ValueError: for an invalid argument, or an `env` that cannot be sent. Exceptions of environments are raised here too.
-        WorkerDied: if a worker ends while it makes its environments.
-    """
-
-    def __init__(
-        self,
-        env: EnvFactory,
-        num_envs: int,
-        num_processes: int,
-        batch_size: int | None = None,
-        seed: int = 0,
-        **options: Any,
-    ) -> None:
-        check_num_envs(num_envs)
-        check_batch_size(batch_size, num_envs)
-        check_seed(seed)
-        if isinstance(num_processes, bool) or not isinstance(num_processes, int) or num_processes < 1:
-            raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
-        self.num_processes = min(num_processes, num_envs)
-        slots = ProcessSlots(env, num_envs, SlotOptions(**options), num_processes=self.num_processes)
-        # The calling thread asks all processes for a step together; submitted steps have a thread for each process.
-        super().__init__(slots, Workers(num_shares=self.num_processes), batch_size=batch_size, seed=seed)
-
-    def close(self) -> None:
-        self.slots.close()  # threads that wait for a process come back
-        super().close()
 
 
 def merge_states(parts: Sequence[Any]) -> Any:

@@ -1,12 +1,11 @@
-"""Some of the frames of a batch, and frames in place of lost ones."""
+"""Some of the frames of a batch."""
 
 import numpy as np
 import pytest
 
-from entity_gym.batch.obs_rows import Shown
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.pools.pool import ListEnv
-from tests.entity_gym.pools.kinds_of_pools import Counter, content, play_together
+from tests.entity_gym.pools.kinds_of_pools import Counter, play_together
 from tests.worlds import Zoo, frame
 
 
@@ -43,20 +42,3 @@ def test_fixed_arrays_are_taken_by_frame() -> None:
     assert taken.arrays["obs"].tolist() == [[4, 5], [2, 3], [0, 1]]
     assert isinstance(players, RaggedBuffer)
     assert (players.values.tolist(), players.offsets.tolist()) == ([[2, 3], [4, 5], [6, 7], [0, 1]], [0, 3, 3, 4])
-
-
-def test_what_was_shown_last_is_found_across_batches() -> None:
-    env = ListEnv(Zoo, 4, seed=3)
-    obs = env.reset()
-    shown = Shown(4)
-    shown.record(obs)
-    assert shown.action_masks(np.arange(4)) is obs.action_masks
-    assert content(shown.action_masks(np.array([3, 1]))) == content(obs.gather(np.array([3, 1])).action_masks)
-
-    later = env.reset().gather(np.array([1, 2]))
-    shown.record(later)
-    masks = shown.action_masks(np.array([2, 0, 1]))
-    for name, mask in masks.items():
-        sources = [(later, 1), (obs, 0), (later, 0)]
-        assert mask.actors.to_list() == [batch.action_masks[name].actors[row].to_list()[0] for batch, row in sources]
-    assert frame(shown.frames(np.array([1])), 0) == frame(later, 0)
