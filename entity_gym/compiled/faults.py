@@ -23,7 +23,15 @@ def fault_error(report: list[int], layout: Layout, slots: Slots, where: str) -> 
     """The error for a fault of `reset`, `step` or `observe` in the environment called `where`."""
     fault, i, what, value = (report[place] for place in (FAULT, SLOT, WHAT, VALUE))
     if fault == BAD_COUNT:
-        return ValueError(f"{where}: {_bad_count(layout, (layout.counts.names or ())[what], value)}")
+        count = (layout.counts.names or ())[what]
+        if count in layout.entities:
+            name, most = layout.entity_names[count], layout.entities[count].max
+            return ValueError(f"{where}: observe() shows {value} entities of type {name!r}; allowed: 0 to max={most}")
+        [(action, listed)] = [(each, of) for each in layout.actions for of in each.lists if of.count == count]
+        allowed = f"allowed: 0 to max_{listed.role}={listed.max}"
+        if listed.ranges is not None:
+            allowed = f"the {listed.role} of {action.name!r} are declared, so it can only be set to 0"
+        return ValueError(f"{where}: obs.n.{count} is {value}; {allowed}")
     if fault == BAD_REWARD:
         return ValueError(f"{where}: step() returned the reward {slots['reward'][i]}; it must be a finite number")
     assert fault == BAD_INDEX, f"unknown fault {fault}"
@@ -32,16 +40,6 @@ def fault_error(report: list[int], layout: Layout, slots: Slots, where: str) -> 
         f"{where}: action {layout.actions[what].name!r} names entity {value} as an actor or actee; the frame has "
         f"{total} entities"
     )
-
-
-def _bad_count(layout: Layout, count: str, value: int) -> str:
-    if count in layout.entities:
-        most = layout.entities[count].max
-        return f"observe() shows {value} entities of type {layout.entity_names[count]!r}; allowed: 0 to max={most}"
-    [(action, listed)] = [(each, of) for each in layout.actions for of in each.lists if of.count == count]
-    if listed.ranges is None:
-        return f"obs.n.{count} is {value}; allowed: 0 to max_{listed.role}={listed.max}"
-    return f"obs.n.{count} is {value}; the {listed.role} of {action.name!r} are declared, so it can only be set to 0"
 
 
 def refuse_rows(slot: Slot, layout: Layout, slots: Slots, ids: NDArray[np.int64], reader: FrameReader) -> NoReturn:

@@ -12,7 +12,7 @@ import numpy as np
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled.build import Program
-from entity_gym.compiled.declare import Kind, Slot
+from entity_gym.compiled.declare import Kind
 from entity_gym.compiled.description import Description
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.pools.slots import SlotOptions, run_serially
@@ -91,19 +91,20 @@ def _check_all_is_written(slots: CompiledSlots) -> None:
         count = int(arrays["counts"][0][slot.rows])
         first, second = (each[slot.name][:count] for each in shown)
         if first.tobytes() != second.tobytes():
-            place = np.argwhere(first != second)[0].tolist()
-            raise ValueError(
-                f"{layout.name}: observe() leaves {_part(slots, slot, place)} as it was in an earlier step, or in "
-                "an earlier episode; write everything that it shows"
+            row, column = np.argwhere(first != second)[0].tolist()
+            part = (
+                f"global feature {layout.obs_space.global_features[column]!r}"
+                if slot.kind is Kind.GLOBAL_FEATURES
+                else ""
             )
-
-
-def _part(slots: CompiledSlots, slot: Slot, place: list[int]) -> str:
-    layout = slots.layout
-    if slot.kind is Kind.GLOBAL_FEATURES:
-        return f"global feature {layout.obs_space.global_features[place[1]]!r}"
-    name, feature = layout.entity_names[slot.owner], layout.entities[slot.owner].features[place[1]]
-    return f"feature {feature!r} of entity {place[0]} of type {name!r}"
+            if entity := layout.entities.get(slot.owner):
+                part = (
+                    f"feature {entity.features[column]!r} of entity {row} of type {layout.entity_names[slot.owner]!r}"
+                )
+            raise ValueError(
+                f"{layout.name}: observe() leaves {part} as it was in an earlier step, or in an earlier episode; write "
+                "everything that it shows"
+            )
 
 
 def _check_nothing_is_listed_twice(name: str, obs: VecObs) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.actions import ContinuousActionSpace
-from entity_gym.compiled.declare import Kind, Slot, safe_name
+from entity_gym.compiled.declare import Kind, safe_name
 from entity_gym.compiled.description import Description
 from entity_gym.compiled.layout import Layout, layout_of
 
@@ -62,9 +62,7 @@ def bound_arrays(layout: Layout) -> list[Bound]:
         Bound("kept_ids", "np.int64", "num_slots,"),
     ]
     for slot in layout.slots:
-        arrays.append(
-            Bound(slot.name, _dtype(slot.dtype), ", ".join(["num_slots", *map(str, slot.shape)]) + _one(slot))
-        )
+        arrays.append(Bound(slot.name, _dtype(slot.dtype), f"num_slots, {', '.join(map(str, slot.shape))}"))
     arrays.append(Bound("ids", "np.int64", "len(ids),", argument=True))
     for action in layout.actions:
         width = "" if action.space.discrete else f" {action.space.width}"
@@ -75,13 +73,9 @@ def bound_arrays(layout: Layout) -> list[Bound]:
         arrays.append(Bound(f"starts_{action.attribute}", "np.int64", "len(ids) + 1,", argument=True))
     arrays.append(Bound("offsets", "np.int64", f"{columns}, stride", packed=True))
     for slot in layout.packed:
-        shape = ", ".join([_MANY, *map(str, slot.row)]) + ("" if slot.row else ",")
+        shape = f"{_MANY}, {', '.join(map(str, slot.row))}"
         arrays.append(Bound(f"packed_{slot.name}", _dtype(slot.dtype), shape, packed=True))
     return arrays
-
-
-def _one(slot: Slot) -> str:
-    return "" if slot.shape else ","
 
 
 def _dtype(dtype: np.dtype[Any]) -> str:
@@ -361,7 +355,8 @@ def _work(layout: Layout) -> Iterator[str]:
     yield "        if not check(a, lo, hi):"
     yield "            return"
     yield "    if todo & PLAN:"
-    yield f"        begin_plan(a.offsets, {num_columns})"
+    yield f"        for c in range({num_columns}):"
+    yield "            a.offsets[c, 0] = 0"
     yield "    copying = todo & COPY != 0"
     yield "    for start in range(lo, hi, CHUNK):"
     yield "        end = min(start + CHUNK, hi)"

@@ -77,10 +77,6 @@ class Layout:
         """The slots of some kinds."""
         return [slot for slot in self.slots if slot.kind in kinds]
 
-    def slot(self, kind: Kind, owner: str) -> Slot | None:
-        """The slot of one kind that belongs to `owner`."""
-        return next((slot for slot in self.slots if slot.kind is kind and slot.owner == owner), None)
-
 
 def _layout_of(env: type[Description]) -> Layout:
     """Check the declaration of `env` and lay it out.

@@ -199,13 +199,6 @@ def as_float64(values: Any, first: int, count: int, width: int, room: Any) -> An
 
 
 @inlined
-def begin_plan(offsets: Any, num_columns: int) -> None:
-    """Let the rows of the first environment go to the beginning."""
-    for c in range(num_columns):
-        offsets[c, 0] = 0
-
-
-@inlined
 def has_room(offsets: Any, num_columns: int, rooms: Any, end: int) -> bool:
     """Whether all rows up to offsets[:, end] fit into the packed arrays, which have `rooms` rows."""
     fits = True

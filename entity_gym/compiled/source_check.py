@@ -137,7 +137,7 @@ def _obs_problems(path: list[str], layout: Layout) -> Iterator[str]:
             yield f"entities of type {layout.entity_names[name]!r} have no features to write"
     elif name == "n" and part and part not in layout.count_names:
         yield f"there is nothing called {part!r} to count; {nearest(part, layout.count_names)}"
-    elif name in kinds and part and layout.slot(kinds[name][0], part) is None:
+    elif name in kinds and part and part not in [slot.owner for slot in layout.of_kind(kinds[name][0])]:
         yield f"{part!r} has no {name} to write: declare it with Entity(..., {kinds[name][1]}=True)"
     elif name in actions and part and part not in (written := actions[name].written):
         filled = [listed.role for listed in actions[name].lists]
