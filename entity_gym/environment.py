@@ -67,8 +67,15 @@ class Observation:
 class Environment(ABC):
     """A world with a variable number of things.
 
-    Draw every random number from `self.rng`: a `VecEnv` seeds it, and then the same seed gives the same episodes.
-    `reset` and `act` are called in turn; after an observation with `done` comes `reset`.
+    Implement four methods; all others are optional.
+
+    1. `obs_space` names the entity types with their features, and `action_space` the actions. Both never change.
+    2. `reset` starts an episode and returns its first observation, which is not `done`.
+    3. `act` takes one step. Its argument has every action that the last observation offered, with the ids of the actors as
+       that observation gave them; actions that were not offered are left out.
+    4. After an observation with `done` comes `reset`. Return a new `Observation` each time; its arrays may be reused.
+    5. Give ids to entities that act or may be selected. An entity keeps its id for the whole episode.
+    6. Draw every random number from `self.rng`: pools seed it, and then the same seed gives the same episodes.
     """
 
     #: The name of this environment in messages and titles. Empty: the name of its class.

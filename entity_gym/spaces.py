@@ -157,12 +157,9 @@ def with_kinds(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> tuple[
     return tuple(kinds.get(name, name) for name in names)
 
 
-class _Features(NamedTuple):
-    names: tuple[str, ...]
-    kinds: dict[str, FeatureKind]
-
-
-def _split(given: Iterable[Feature], kinds: Mapping[str, FeatureKind], where: str) -> _Features:
+def _split(
+    given: Iterable[Feature], kinds: Mapping[str, FeatureKind], where: str
+) -> tuple[tuple[str, ...], dict[str, FeatureKind]]:
     """Split declared features into names and kinds; `kinds` has those of features that are given by name only."""
     features = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else None
     if features is None or not all(isinstance(feature, Feature) for feature in features):
@@ -176,7 +173,7 @@ def _split(given: Iterable[Feature], kinds: Mapping[str, FeatureKind], where: st
         if not isinstance(kind, FeatureKind) or kind.name != name:
             raise ValueError(f"{where}: the kind of {name!r} is {kind!r}; it must be its own Category, Angle or Flag")
     all_kinds = {**kinds, **{kind.name: kind for kind in features if not isinstance(kind, str)}}
-    return _Features(names, {name: all_kinds[name] for name in names if name in all_kinds})
+    return names, {name: all_kinds[name] for name in names if name in all_kinds}
 
 
 def _check_name(name: object, where: str) -> None:
@@ -208,13 +205,6 @@ class WholeColumns(NamedTuple):
         values = features[:, self.columns]
         wrong: NDArray[np.bool_] = (values < 0) | (values >= self.limits) | (values != np.floor(values))
         return wrong
-
-
-class Bounds(NamedTuple):
-    """Smallest and largest values."""
-
-    low: NDArray[np.float32]  # (F,)
-    high: NDArray[np.float32]  # (F,)
 
 
 def num_values(kind: FeatureKind | None) -> int | None:
@@ -262,12 +252,12 @@ def refusal(value: np.float32, kind: FeatureKind | None) -> str:
     return f"{number}; {rule} that float32 can hold"
 
 
-def bounds(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> Bounds:
-    """Smallest and largest values of each feature, infinite where there is no bound."""
+def bounds(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(F,) smallest and (F,) largest values of each feature, infinite where there is no bound."""
     nums = [num_values(kinds.get(name)) for name in names]
     low = [-np.inf if num is None else 0 for num in nums]
     high = [np.inf if num is None else num - 1 for num in nums]
-    return Bounds(np.array(low, np.float32), np.array(high, np.float32))
+    return np.array(low, np.float32), np.array(high, np.float32)
 
 
 def describe(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> str:

@@ -103,6 +103,8 @@ class SelectEntityActionSpace(ActionSpace):
 
     def allowed(self, values: NDArray[np.int64], offered: VecActionMask) -> NDArray[np.bool_]:
         """Return (A,) true where the entity is offered and open, or nobody is allowed."""
+        if not len(values):
+            return np.ones(0, np.bool_)
         chosen, (actor, actee) = values[:, 0], _pairs(offered)
         able, found = np.zeros((2, len(chosen)), np.bool_)
         able[actor] = True
@@ -204,9 +206,12 @@ def _pairs(
     assert offered.actees is not None
     actees = offered.actees.values[:, 0] if actees is None else actees
     num_actors = offered.actors.size1()
-    counts = np.repeat(offered.actees.size1(), num_actors)  # (A,) pairs of each actor
-    actor = np.repeat(np.arange(len(counts)), counts)
-    actee = actees[rows_of(np.repeat(offered.actees.offsets[:-1], num_actors), counts)]
+    if len(num_actors) == 1:  # a third of the time
+        actor, actee = np.arange(offered.actors.items()).repeat(len(actees)), np.tile(actees, offered.actors.items())
+    else:
+        counts = np.repeat(offered.actees.size1(), num_actors)  # (A,) pairs of each actor
+        actor = np.repeat(np.arange(len(counts)), counts)
+        actee = actees[rows_of(np.repeat(offered.actees.offsets[:-1], num_actors), counts)]
     if offered.mask is None:
         return actor, actee
     is_open = offered.mask.values[:, 0]

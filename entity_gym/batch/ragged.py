@@ -67,11 +67,6 @@ class RaggedBuffer(Generic[Scalar]):
         return buffer
 
     @classmethod
-    def from_offsets(cls, values: NDArray[Scalar], offsets: NDArray[np.int64]) -> Self:
-        """The constructor; here until its last callers are gone."""
-        return cls(values, offsets)
-
-    @classmethod
     def from_flattened(cls, flattened: ArrayLike, lengths: ArrayLike) -> Self:
         """Copy sequences that lie one after another. Real numbers become float32, integers int64.
 
@@ -221,11 +216,6 @@ class RaggedBuffer(Generic[Scalar]):
         )
 
     __hash__ = None  # type: ignore[assignment]
-
-
-RaggedBufferF32: TypeAlias = RaggedBuffer[np.float32]
-RaggedBufferI64: TypeAlias = RaggedBuffer[np.int64]
-RaggedBufferBool: TypeAlias = RaggedBuffer[np.bool_]
 
 
 def offsets_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
