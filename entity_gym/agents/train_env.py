@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionSpace, CategoricalAction
 from entity_gym.agents.agent import A, Agent, Obs, check_obs
-from entity_gym.agents.schema import choices_of, entity_type
+from entity_gym.agents.schema import Choices, choices_of, entity_type
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
 from entity_gym.pools.python_slots import PythonSlots
@@ -76,7 +76,7 @@ class TrainEnvBuilder:
             ValueError: a class is no Enum and no dataclass of Enums; names the field.
         """
         for cls in classes:
-            choices = choices_of(cls)
+            choices: Choices[Any] = choices_of(cls)
             if choices.name in self._actions:
                 raise ValueError(f"action: another action is called {choices.name!r}; rename one")
             self._actions[choices.name] = choices.space

@@ -58,6 +58,20 @@ def build_replay(
     }
 
 
+def empty_replay(title: str) -> dict[str, Any]:
+    """Return a replay without episodes, for a live page that waits for the first one."""
+    return build_replay(
+        title=title,
+        world="",
+        settings={},
+        obs_space=ObsSpace(),
+        action_space={},
+        players=[""],
+        network=None,
+        episodes=[],
+    )
+
+
 def build_view(
     obs: VecObs, row: int, obs_space: ObsSpace, ids: Sequence[EntityID | None] | None = None
 ) -> dict[str, Any]:

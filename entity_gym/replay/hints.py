@@ -28,7 +28,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= value <= LONGEST_TRAIL
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= int(value) <= LONGEST_TRAIL
 
 
 def _is_bounds(value: Any) -> bool:

@@ -48,24 +48,6 @@ def page_html(replay: Mapping[str, Any], mode: Mode = "file", token: str = "") -
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _part("replay.html"))
 
 
-def empty_replay(title: str) -> dict[str, Any]:
-    """Return a replay without episodes, for a live page that waits for the first one."""
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "title": title,
-        "world": "",
-        "settings": {},
-        "entities": {},
-        "global_features": [],
-        "global_kinds": {},
-        "actions": {},
-        "players": [""],
-        "network": None,
-        "episodes": [],
-    }
-
-
 def to_json(replay: Mapping[str, Any]) -> str:
     """Return a replay as JSON that every browser reads.
 

@@ -97,9 +97,9 @@ class Program:
 
     def fail(self, what: str) -> NoReturn:
         """End the program because of something it did, and raise a ProgramError with that and its last words."""
-        self._failure = f"{self._title} {what}{self._connection.last_words()}"
         self._finalizer.detach()
         self._connection.close(0)
+        self._failure = f"{self._title} {what}{self._connection.last_words()}"
         raise ProgramError(self._failure)
 
     def _greet(self, num_worlds: int) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym.replay.page import LARGEST_PLAIN, empty_replay, page_html, to_json
+from entity_gym.replay.build import empty_replay
+from entity_gym.replay.page import LARGEST_PLAIN, page_html, to_json
 from entity_gym.replay.server import PageServer
 from tests import replays
 from tests.chromium import CHROMIUM, NO_CHROMIUM, Browser, Page
