@@ -168,7 +168,7 @@ def test_mistakes_are_found_before_training_starts(monkeypatch: pytest.MonkeyPat
     check(replace(config, video=2), Clock)
     with pytest.raises(ValueError, match=r"eval\.video=2 was asked for, but Copycat implements neither render\(\)"):
         check(replace(config, video=2), Copycat)
-    with pytest.raises(ValueError, match=r"env\.kwargs \{'size': 3\} do not fit .*Clock") as caught:
+    with pytest.raises(ValueError, match="Clock has no parameter 'size'; allowed: 'short', 'long'") as caught:
         check(replace(config, env_kwargs={"size": 3}), Clock)
     assert caught.value.__notes__ == ["(with eval.env_kwargs={'size': 3})"]
     for opponent in ("random", "past", "some/run"):

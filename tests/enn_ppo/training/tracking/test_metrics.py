@@ -68,7 +68,9 @@ def rollout(**changes: Any) -> Rollout:
         "env_id": torch.tensor([0, 1, 0, 1]),
         "step": torch.tensor([0, 4, 1, 0]),
         "actions": actions,
-        "log_probs": {},
+        "log_probs": {
+            name: RaggedTensor(torch.zeros(len(each.values)), each.offsets) for name, each in actions.items()
+        },
         "values": nothing,
         "rewards": torch.tensor([1.0, -2.0, 0.0, 3.0]),
         "terminated": nothing.bool(),
@@ -181,6 +183,7 @@ def test_choices_that_nobody_made_have_no_shares() -> None:
     for name in ("walk", "chase"):
         played = rollout()
         played.frames.actions[name] = RaggedTensor(nobody, torch.zeros(5, dtype=torch.int64))
+        played.frames.log_probs[name] = RaggedTensor(torch.zeros(0), torch.zeros(5, dtype=torch.int64))
         assert set(part(row(played), f"actions/{name}").values()) == {None}
         assert row(played)[f"actors/{name}"] == 0
 
