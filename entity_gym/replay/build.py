@@ -143,7 +143,9 @@ def offer_of(mask: VecActionMask, row: int) -> Offer:
     """Return who may do what in a frame."""
     actors = mask.actors[row].values[:, 0]
     actees = None if mask.actees is None else mask.actees[row].values[:, 0]
-    is_open = None if mask.mask is None else mask.mask[row].values.reshape(len(actors), -1)
+    is_open = None if mask.mask is None else mask.mask[row].values
+    if is_open is not None and actees is not None:
+        is_open = is_open.reshape(len(actors), len(actees))
     return Offer(actors, actees, is_open)
 
 

@@ -72,6 +72,10 @@ def acted(**choices: list[list[float]]) -> dict[str, VecAction]:
 CHOSEN = acted(move=[[0], [1]], aim=[[1]], push=[[0.1, 3.0]], mode=[[1]])
 
 
+def test_actions_that_nobody_takes_in_a_frame_have_no_decisions_whatever_is_masked_in_others() -> None:
+    assert build_decisions(OBS, 0, ACTIONS, CHOSEN) == {}
+
+
 def test_spaces_are_in_the_order_of_the_frame_with_kinds_and_choices() -> None:
     replay = build_replay(
         title="t",

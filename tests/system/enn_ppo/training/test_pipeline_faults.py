@@ -26,7 +26,7 @@ def test_a_worker_process_that_dies_in_either_half_is_told_of_as_without() -> No
         with closing(OnePolicySampler(pools, model, CPU, 0, pipeline=rollout.pipeline)) as sampler:
             sampler.reset(0, None)
             sampler.collect(3)
-            (worker,) = sampler.blocks[killed].vec_env._workers  # type: ignore[attr-defined]
+            (worker,) = sampler.blocks[killed].vec_env.slots._workers  # type: ignore[attr-defined]
             worker.process.kill()
             worker.process.wait()
             with pytest.raises(WorkerDied) as raised:
