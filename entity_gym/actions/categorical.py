@@ -49,7 +49,7 @@ class CategoricalAction:
 
 @dataclass(frozen=True)
 class ChoiceActionSpace(ActionSpace):
-    """What categorical and global categorical actions have in common: one of `choices`."""
+    """Base of categorical and global categorical actions: one of `choices`."""
 
     choices: Sequence[str]
 

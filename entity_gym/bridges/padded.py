@@ -61,7 +61,7 @@ class Field:
 
 
 class Shown(NamedTuple):
-    """What n environments show after a step or a reset."""
+    """Results of a step or a reset of n environments."""
 
     obs: VecObs
     observation: Frames

@@ -79,7 +79,7 @@ class Description:
 
     @classmethod
     def obs_space(cls) -> spaces.ObsSpace:
-        """What it may show."""
+        """Return what it may show."""
         entities = {name: spaces.Entity(entity.features, entity.kinds) for name, entity in cls.entities.items()}
         return spaces.ObsSpace(entities, cls.global_features, targets=dict.fromkeys(cls.targets, 1))
 

@@ -200,7 +200,7 @@ class MultiSnake(CompiledEnvironment):
 
     @staticmethod
     def players(values: Mapping[str, Any], entity_type: str, rows: ArrayLike) -> NDArray[np.int64]:
-        """Whose each entity is."""
+        """Return the player of each entity."""
         owners: NDArray[np.int64] = _colours(rows) // (values["num_snakes"] // values["num_players"])
         return owners
 

@@ -131,7 +131,7 @@ def place(s: Any, places: Any, i: int, num_traps: int) -> None:
 
 @kernel
 def find(places: Any, num_places: int, x: int, y: int) -> int:
-    """Which of the first `num_places` places is (x, y); -1 if none is."""
+    """Return which of the first `num_places` places is (x, y), or -1."""
     for i in range(num_places):
         if places[i, 0] == x and places[i, 1] == y:
             return i

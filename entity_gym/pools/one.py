@@ -55,6 +55,7 @@ class SlotEnvironment(Environment):
         self.slots = slots
         self.display_name = slots._reader.environment  # how the messages of pools name it
         self._in_episode = False
+        self._shown: VecObs  # from the first reset on
 
     def obs_space(self) -> ObsSpace:
         return self.slots.obs_space
@@ -84,7 +85,7 @@ class SlotEnvironment(Environment):
         for name in actions:
             if name not in spaces:
                 raise ValueError(f"{self.display_name} has no action {name!r}; {nearest(name, spaces)}")
-        obs = self.slots.collect(ONLY, run_serially)
+        obs = self._shown
         ids = [id_ for of_type in _ids_of(obs).values() for id_ in of_type]
         batch = {
             name: _choices(f"{self.display_name}: action {name!r}", spaces[name], offered, ids, actions.get(name))
@@ -113,14 +114,15 @@ class SlotEnvironment(Environment):
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.slots.load_state(state)
-        self._in_episode = not self.slots.collect(ONLY, run_serially).done[0]
+        self._shown = self.slots.collect(ONLY, run_serially)
+        self._in_episode = not self._shown.done[0]
 
     def close(self) -> None:
         self.slots.close()
 
     def show(self) -> Observation:
         """Return the observation that was shown last."""
-        obs = self.slots.collect(ONLY, run_serially)
+        obs = self._shown = self.slots.collect(ONLY, run_serially)
         ids = _ids_of(obs)
         names = [id_ for of_type in ids.values() for id_ in of_type]
         spaces, arrays = self.slots.action_space, cast("Mapping[str, Any]", obs.arrays)

@@ -188,9 +188,8 @@ class SlotVecEnv(VecEnv):
         n, num_shares = len(ids), max(1, self._workers.num_shares)
         self._mark(ids, _UNDER_WAY)
         self._waiting += n
-        if self.slots.one_by_one and self._batch_size < len(
-            self
-        ):  # an environment is always stepped by the same thread
+        if self.slots.one_by_one and self._batch_size < len(self):
+            # An environment is always stepped by the same thread.
             for k, i in enumerate(ids.tolist()):
                 share = ((i + 1) * num_shares - 1) // len(self)
                 self._workers.submit(ids[k : k + 1], partial(do, k, k + 1), share)

@@ -59,7 +59,7 @@ class EnvSource(ABC):
 
     @property
     def world(self) -> Any:
-        """Where the world says how it is played: its `reward_threshold`, and the functions of its players."""
+        """The object in which the world says how it is played: its `reward_threshold`, and the functions of its players."""
         return self
 
     @functools.cached_property

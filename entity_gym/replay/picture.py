@@ -113,7 +113,7 @@ def _marks(
         marks.append(
             Mark(place, size, shape, color, label, heading if y_up else -heading, is_hidden, style.get("layer", 0))
         )
-    return [mark for mark in marks if mark.place is None or all(map(math.isfinite, mark.place))]
+    return marks
 
 
 class _Plane(NamedTuple):
@@ -139,7 +139,7 @@ class _Plane(NamedTuple):
         return width, height
 
     def pixel(self, x: float, y: float) -> tuple[float, float]:
-        """Where (x, y) is, from the left and from above."""
+        """Return the pixel of (x, y), from the left and from above."""
         return (x - self.left) * self.scale, ((self.bottom - y) if self.y_up else (y - self.top)) * self.scale
 
     def draw_grid(self, pen: ImageDraw.ImageDraw) -> None:

@@ -60,9 +60,8 @@ class ProcessSlots(EnvSlots):
         obs_space, action_space, name, can_save = self._start(options)
         self._can_save: bool = can_save
         super().__init__(num_envs, options, obs_space, action_space, name)
-        self._rows: list[tuple[VecObs, int] | None] = [
-            None
-        ] * num_envs  # each slot's last observation, a row of a batch
+        # What each slot has shown last: a row of a batch.
+        self._rows: list[tuple[VecObs, int] | None] = [None] * num_envs
 
     def _start(self, options: SlotOptions) -> tuple[Any, ...]:
         """Start the processes, wait until all have made their environments, and return the answer of the first."""

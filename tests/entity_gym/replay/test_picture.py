@@ -87,14 +87,14 @@ def test_without_bounds_the_picture_is_a_square_around_all_places() -> None:
     assert (image == ImageColor.getrgb(RED)).all(-1).any()
 
 
-def test_what_is_no_number_is_not_drawn() -> None:
+def test_what_lies_outside_of_the_bounds_is_not_drawn() -> None:
     class Lost(Board):
         def reset(self) -> Observation:
             return Observation(features={"Stone": [(1e6, 1e6)], "Ghost": [], "Card": []})
 
     pool = ListEnv(Lost, 1)
     pool.reset()
-    assert not (pool.render([0])[0] == ImageColor.getrgb(RED)).all(-1).any(), "outside of the bounds"
+    assert not (pool.render([0])[0] == ImageColor.getrgb(RED)).all(-1).any()
 
 
 def test_a_hint_that_is_wrong_is_named_with_the_environment() -> None:
