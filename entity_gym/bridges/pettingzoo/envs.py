@@ -18,13 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.outgoing import make_form, prepare_form
-from entity_gym.bridges.padded import PaddedForm, frame_of, in_batch, report_of
+from entity_gym.bridges.padded import PaddedForm, frame_of, in_batch, make_form, prepare_form, report_of
 from entity_gym.errors import nearest
 from entity_gym.pools.players import Part, PlayerMapping, Seating, players_of
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.registry import make_single_pool
 
 try:
     from gymnasium import spaces
@@ -189,11 +187,11 @@ def to_pettingzoo(env: Any, *, render_mode: str | None = None, **options: Any) -
         ValueError: if the world has no players, or does not say how many entities or actors there can be.
         ImportError: naming what to install.
     """
-    prepared = prepare_form(env, options, render_mode, is_one=True)
+    prepared = prepare_form(env, options, render_mode, None)
     mapping = players_of(prepared.source)
     if mapping is None:
         raise ValueError(
             f"{prepared.config.name} has no players, and PettingZoo's agents are players: give its class num_players(), "
             "players() and seen_by() as entity_gym.pools.players says, or use to_gymnasium, where the whole world is one agent"
         )
-    return make_form(prepared, make_single_pool(prepared), PlayersParallelEnv, mapping, render_mode)
+    return make_form(prepared, PlayersParallelEnv, mapping, render_mode, autoreset=False)
