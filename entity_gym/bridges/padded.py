@@ -22,8 +22,7 @@ An action is one array: the numbers of all actors of the first action of the act
 A number is a choice, or the row of the selected entity, or the number of rows to select nobody (if the space has `nobody`);
 continuous actions have F numbers for each actor. The only choice of the only actor is an integer. In a world that has choices
 and continuous actions, an action is a dictionary: action -> (A,) integers, or (A, F) numbers.
-Numbers beyond the last actor are ignored. A choice that is not open becomes the next open one, or raises with
-`invalid_actions="raise"`.
+Numbers beyond the last actor are ignored. A choice that is not open becomes the next open one.
 
 The info has `env_id`, `elapsed_step`, and `replaced_actions` (number of last choices that were not open, if choices can be
 closed).
@@ -35,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,17 +71,6 @@ class Field:
             object.__setattr__(self, side, bound)
 
 
-class Shown(NamedTuple):
-    """Results of a step or a reset of n environments."""
-
-    obs: VecObs
-    observation: Frames
-    info: Frames
-    begun: NDArray[np.intp]  # rows where an episode has ended and the next one has begun
-    last_observation: Frames  # the last ones of the ended episodes, for the rows `begun`
-    last_info: Frames
-
-
 class PaddedForm:
     """Frames of N environments as padded arrays, and padded actions as a pool takes them.
 
@@ -101,7 +89,6 @@ class PaddedForm:
 
     def __init__(self, spec: EnvSpec, num_envs: int = 1, kind: str = "environment") -> None:
         self._world, self._kind, self._entities, self._space = spec.config.name, kind, spec.entities, spec.obs_space
-        self._raises = spec.config.invalid_actions == "raise"
         self._check_names(spec)
         self._room = np.array([entity.max for entity in spec.entities.values()], np.int64)  # (T,)
         self._ends = np.cumsum(self._room)  # (T,) in the list of all rows
@@ -213,8 +200,7 @@ class PaddedForm:
             keep: (n,) false for rows that are not used. None: all are.
 
         Raises:
-            ValueError: for actions that are missing, of another shape or type, or out of bounds; with
-                `invalid_actions="raise"` also for choices that are not open.
+            ValueError: for actions that are missing, of another shape or type, or out of bounds.
         """
         given = self._split(actions, len(ids))
         if keep is not None:
@@ -240,7 +226,7 @@ class PaddedForm:
         for names in (spec.entities, spec.actions):
             if len({_path("", name) for name in names}) < len(names):
                 raise ValueError(
-                    f"{self._world}: of {', '.join(names)} two are one name here, where . is /; rename one"
+                    f"{self._world}: two of {', '.join(names)} are one name here, where . is /; rename one"
                 )
 
     def _check_room(
@@ -298,20 +284,15 @@ class PaddedForm:
         here = np.arange(action.room) < num_actors[:, None]  # (n, A)
         owner, offsets = np.repeat(ids, num_actors), offsets_of(num_actors)  # (K,)
         picked = values[here]  # (K, ...)
-
-        def where(k: int) -> str:
-            """Return how messages name a value."""
-            actor = k - int((owner == owner[k]).argmax())
-            return f"{self._where(owner[k])}: action {action.name!r} of actor {actor}"
-
         low, high = action.bounds
         fits = (picked >= low) & (picked <= high) & np.isfinite(picked)
         if not fits.all():
-            wrong = int(np.argwhere(~fits)[0][0])
-            refusal = f" is {picked[wrong]}; it must be from 0 to {high}"
-            raise ValueError(
-                f"{where(wrong)}{refusal if action.space.discrete else action.space.refusal(picked[wrong])}"
-            )
+            k = int(np.argwhere(~fits)[0][0])
+            actor = k - int((owner == owner[k]).argmax())
+            refusal = f" is {picked[k]}; it must be from 0 to {high}"
+            if not action.space.discrete:
+                refusal = action.space.refusal(picked[k])
+            raise ValueError(f"{self._where(owner[k])}: action {action.name!r} of actor {actor}{refusal}")
         if not action.space.discrete:
             return RaggedBuffer(picked, offsets)
         if action.closable:
@@ -320,10 +301,6 @@ class PaddedForm:
             if closed.any():
                 some_open = open_.any(axis=1)
                 refused = np.flatnonzero(closed & some_open)
-                if len(refused) and self._raises:
-                    k = int(refused[0])
-                    choices = np.flatnonzero(open_[k]).tolist()
-                    raise ValueError(f"{where(k)} is {picked[k]}, which is not open now; open are {choices}")
                 picked = np.where(closed & ~some_open, -1, picked)
                 picked[refused] = _next_open(picked[refused], open_[refused])
                 np.add.at(replaced, owner[refused], 1)
@@ -378,8 +355,18 @@ class PaddedPool:
         self.obs: VecObs | None = None
         self._everyone = np.arange(len(pool))
 
-    def tell(self, shown: Shown) -> Any:
-        """Return a step of the pool as the library has it."""
+    def tell(
+        self, obs: VecObs, observation: Frames, info: Frames, begun: NDArray[np.intp], last: tuple[Frames, Frames]
+    ) -> Any:
+        """Return a step or reset of n environments as the library has it.
+
+        Args:
+            obs: in entities.
+            observation: n frames.
+            info: n frames.
+            begun: rows where an episode has ended and the next one has begun.
+            last: the last observations and infos of the ended episodes, for the rows `begun`.
+        """
         raise NotImplementedError
 
     def begin(self, seed: int | None, env_info: Any = None) -> Any:
@@ -420,8 +407,8 @@ class PaddedPool:
         """Draw every environment as a (height, width, 3) image; None without a render mode."""
         return None if self.render_mode is None else self.pool.render(self._everyone)
 
-    def close(self) -> None:
-        """Release everything. May be called twice."""
+    def close(self, **kwargs: Any) -> None:
+        """Release everything. May be called twice. Gymnasium's wrappers pass arguments, which are not used."""
         self.closed = True
         self.pool.close()
 
@@ -430,10 +417,10 @@ class PaddedPool:
         observation, info = self.form.show(obs)
         begun = np.flatnonzero(obs.done & (obs.elapsed_step == 0))
         if not len(begun):
-            return self.tell(Shown(obs, observation, info, begun, {}, {}))
+            return self.tell(obs, observation, info, begun, ({}, {}))
         if obs.final is None or not np.array_equal(obs.final.env_id, obs.env_id[begun]):
             raise ValueError("this form needs every last observation: make the pool with final_observations='all'")
-        return self.tell(Shown(obs, observation, info, begun, *self.form.show(obs.final, answered=False)))
+        return self.tell(obs, observation, info, begun, self.form.show(obs.final, answered=False))
 
 
 # ---- how environments in the padded form are made

@@ -3,7 +3,7 @@
 The observation is one dictionary of the padded form's observation and info (`entity_gym.bridges.padded`).
 
 Actions are arrays of integers, or of float32 for continuous ones, within `action_spec()`. One that is not open becomes the next
-open one, unless `invalid_actions="raise"`; `replaced_actions` counts these.
+open one; `replaced_actions` counts these.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.columns import cat, gather
-from entity_gym.bridges.padded import Field, PaddedPool, Shown, frame_of, in_batch, make_form, prepare_form
+from entity_gym.batch.vec_obs import VecObs
+from entity_gym.bridges.padded import Field, Frames, PaddedPool, frame_of, in_batch, make_form, prepare_form
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_batch_size
 
@@ -73,14 +74,15 @@ class DmEnvironment(DmSpecs):
         """Take one step, or reset if no episode is running; raises ValueError for an action out of bounds."""
         return self.reset() if self.obs is None or self.obs.done[0] else super().step(in_batch(action))
 
-    def tell(self, shown: Shown) -> dm_env.TimeStep:  # noqa: D102
-        frame = frame_of({**shown.observation, **shown.info}, 0)
-        observation = {name: np.asarray(value) for name, value in frame.items()}
-        done, truncated = bool(shown.obs.done[0]), bool(shown.obs.truncated[0])
-        if not done and shown.obs.elapsed_step[0] == 0:
-            return dm_env.restart(observation)
+    def tell(  # noqa: D102
+        self, obs: VecObs, observation: Frames, info: Frames, begun: NDArray[np.intp], last: tuple[Frames, Frames]
+    ) -> dm_env.TimeStep:
+        shown = {name: np.asarray(value) for name, value in frame_of({**observation, **info}, 0).items()}
+        done, truncated = bool(obs.done[0]), bool(obs.truncated[0])
+        if not done and obs.elapsed_step[0] == 0:
+            return dm_env.restart(shown)
         step_type = dm_env.StepType.LAST if done else dm_env.StepType.MID
-        return dm_env.TimeStep(step_type, float(shown.obs.reward[0]), float(truncated or not done), observation)
+        return dm_env.TimeStep(step_type, float(obs.reward[0]), float(truncated or not done), shown)
 
 
 class DmVecEnv(DmSpecs):
@@ -156,21 +158,22 @@ class DmVecEnv(DmSpecs):
         parts = [self._ready.popleft() for _ in range(self.batch_size)]
         return _in_order(parts, np.sort([part.observation["env_id"][0] for part in parts]))
 
-    def tell(self, shown: Shown) -> dm_env.TimeStep:
+    def tell(
+        self, obs: VecObs, observation: Frames, info: Frames, begun: NDArray[np.intp], last: tuple[Frames, Frames]
+    ) -> dm_env.TimeStep:
         """Return time steps, with last observations where episodes ended; keep the first ones of the next episodes."""
-        obs, frames = shown.obs, {**shown.observation, **shown.info}
+        frames = {**observation, **info}
         step_type = np.where(obs.done, LAST, np.where(obs.elapsed_step == 0, FIRST, MID)).astype(np.int32)
         discount = np.where(obs.done & ~obs.truncated, np.float32(0), np.float32(1))
-        if len(shown.begun):
-            ended = obs.env_id[shown.begun]
+        if len(begun):
+            ended, finals = obs.env_id[begun], {**last[0], **last[1]}
             self._over[ended] = True
-            last = {**shown.last_observation, **shown.last_info}
             for name, array in frames.items():
                 if name not in self._next:
                     self._next[name] = np.zeros((self.num_envs, *array.shape[1:]), array.dtype)
-                self._next[name][ended] = array[shown.begun]
+                self._next[name][ended] = array[begun]
                 frames[name] = array.copy()  # `obs` has some of these arrays
-                frames[name][shown.begun] = last[name]
+                frames[name][begun] = finals[name]
         return dm_env.TimeStep(step_type, obs.reward, discount, frames)
 
     def _forget(self) -> None:

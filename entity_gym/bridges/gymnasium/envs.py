@@ -4,8 +4,8 @@ Spaces (`entity_gym.bridges.padded` says what they hold): an observation is a `D
 `Discrete` if it is one integer, `MultiDiscrete` for other choices, `Box` if all actions are continuous, and a `Dict` of these
 in worlds that have choices and continuous actions.
 
-Every action of a space can be taken, as Gymnasium promises: one that is not open becomes the next open one, unless
-`invalid_actions="raise"`. info["replaced_actions"] counts these.
+Every action of a space can be taken, as Gymnasium promises: one that is not open becomes the next open one.
+info["replaced_actions"] counts these.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.batch.vec_obs import VecObs
 from entity_gym.bridges.padded import (
     Field,
+    Frames,
     PaddedForm,
     PaddedPool,
-    Shown,
     frame_of,
     in_batch,
     make_form,
@@ -93,18 +94,19 @@ class GymnasiumVectorEnv(PaddedPool, VectorEnv[Any, Any, NDArray[Any]]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def tell(self, shown: Shown) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:  # noqa: D102
-        obs = shown.obs
+    def tell(  # noqa: D102
+        self, obs: VecObs, observation: Frames, info: Frames, begun: NDArray[np.intp], last: tuple[Frames, Frames]
+    ) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         valid = np.ones(len(obs), np.bool_)
-        info: dict[str, Any] = {**shown.info, **{f"_{name}": valid.copy() for name in shown.info}}
         final: dict[str, Any] = {}
-        for place, row in enumerate(shown.begun.tolist()):
-            last = frame_of(shown.last_info, place)
-            last |= report_of(obs, row, last)
-            told = {"final_obs": frame_of(shown.last_observation, place), "final_info": last}
-            final = self._add_info(final, told, row)
-        info |= _first_rows(final, len(obs))  # `_add_info` makes rows for all environments
-        return shown.observation, obs.reward.astype(np.float64), obs.done & ~obs.truncated, obs.truncated.copy(), info
+        for place, row in enumerate(begun.tolist()):
+            shown, told = (frame_of(each, place) for each in last)
+            final = self._add_info(
+                final, {"final_obs": shown, "final_info": {**told, **report_of(obs, row, told)}}, row
+            )
+        final = _first_rows(final, len(obs))  # `_add_info` makes rows for all environments
+        told = {**info, **{f"_{name}": valid.copy() for name in info}, **final}
+        return observation, obs.reward.astype(np.float64), obs.done & ~obs.truncated, obs.truncated.copy(), told
 
 
 class GymnasiumEnv(PaddedPool, gymnasium.Env[Any, Any]):
@@ -153,11 +155,13 @@ class GymnasiumEnv(PaddedPool, gymnasium.Env[Any, Any]):
         images = self.images()
         return None if images is None else images[0]
 
-    def tell(self, shown: Shown) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # noqa: D102
-        obs, self._observation = shown.obs, frame_of(shown.observation, 0)
-        done, truncated, info = bool(obs.done[0]), bool(obs.truncated[0]), frame_of(shown.info, 0)
-        info |= report_of(obs, 0, info)
-        return self._observation, float(obs.reward[0]), done and not truncated, truncated, info
+    def tell(  # noqa: D102
+        self, obs: VecObs, observation: Frames, info: Frames, begun: NDArray[np.intp], last: tuple[Frames, Frames]
+    ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._observation = frame_of(observation, 0)
+        done, truncated, told = bool(obs.done[0]), bool(obs.truncated[0]), frame_of(info, 0)
+        told |= report_of(obs, 0, told)
+        return self._observation, float(obs.reward[0]), done and not truncated, truncated, told
 
 
 def observation_space(form: PaddedForm) -> spaces.Dict:

@@ -243,14 +243,6 @@ def test_a_choice_that_is_not_open_becomes_the_next_open_one_and_is_counted(face
     frame = env.step(np.array([5, 5, 0, 2, 0, 0, 0]))
     assert (frame.truncated, frame.reward, frame.replaced) == (True, 0, 1)
     assert env.reset().replaced == 0
-    strict = face(Yard, **CHOICES, invalid_actions="raise")
-    strict.reset()
-    with pytest.raises(
-        ValueError,
-        match=r"Yard \(environment 0\): action 'bark' of actor 0 is 2, which is not open now; open are \[0, 1\]",
-    ):
-        strict.step(np.array([5, 0, 0, 2, 0, 0, 0]))
-    assert strict.step(np.array([5, 0, 0, 1, 0, 0, 0])).reward == 10
 
 
 @settings(max_examples=25, deadline=None)
