@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any
 
 from entity_gym.actions import ActionSpace
 from entity_gym.errors import check_whole, nearest
@@ -13,8 +13,6 @@ from entity_gym.pools.slots import FinalObservations, SlotOptions
 from entity_gym.pools.vec_env import check_batch_size
 from entity_gym.pools.workers import check_affinity, check_num_threads
 from entity_gym.spaces import FeatureKind, ObsSpace, describe
-
-InvalidActions = Literal["replace", "raise"]
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,6 @@ class PoolConfig:
         max_entities: for `make_gym` and `make_dm`, entity type -> room in padded arrays. Types that are left out have as much
             as they declare; those of Python environments declare nothing.
         max_actors: in the same way, action -> room for those who act.
-        invalid_actions: for `make_gym` and `make_dm`, what happens to an action that is not open: "replace" by the next open
-            one (also if None), or "raise". Entity pools always raise.
         parameters: the environment's own. `make` takes them by keyword, like options.
 
     Raises:
@@ -57,7 +53,6 @@ class PoolConfig:
     compile: bool = True
     max_entities: Mapping[str, int] | None = None
     max_actors: Mapping[str, int] | None = None
-    invalid_actions: InvalidActions | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -68,8 +63,6 @@ class PoolConfig:
         check_affinity(self.thread_affinity_offset)
         check_whole(self.seed, "seed", 0)
         SlotOptions(final_observations=self.final_observations)
-        if self.invalid_actions not in (None, *get_args(InvalidActions)):
-            raise ValueError(f"invalid_actions is {self.invalid_actions!r}; allowed: None, 'replace', 'raise'")
         if self.max_episode_steps is not None:
             check_whole(self.max_episode_steps, "max_episode_steps")
         if self.num_processes and (self.num_threads != 1 or self.thread_affinity_offset != -1):
@@ -91,7 +84,7 @@ class PoolConfig:
 OPTIONS = tuple(each.name for each in fields(PoolConfig) if each.name not in ("name", "parameters"))
 
 #: Those that concern padded arrays alone.
-PADDED_OPTIONS = ("max_entities", "max_actors", "invalid_actions")
+PADDED_OPTIONS = ("max_entities", "max_actors")
 
 
 @dataclass(frozen=True)
