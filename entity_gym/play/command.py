@@ -17,12 +17,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 
-from entity_gym.check.loading import describe_error, load_environment, parse_settings
+from entity_gym.check.loading import describe_error, parse_settings
 from entity_gym.errors import shortened
 from entity_gym.output import accept_all_characters
 from entity_gym.play.browser import INTERRUPTED, browse
 from entity_gym.play.game import Game, Policy
 from entity_gym.pools.source import EnvSource
+from entity_gym.registry import bind
 from entity_gym.replay.server import PageServer
 
 LARGEST_SEED = 1_000_000  # of random seeds: short enough to be typed again
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     accept_all_characters()
     options = _parser().parse_args(argv)
     try:
-        source = load_environment(options.env, parse_settings(options.set))
+        source = bind(options.env, parse_settings(options.set))
     except ValueError as error:
         return usage_error(error)
     except Exception as error:
