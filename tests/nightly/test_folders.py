@@ -20,7 +20,7 @@ from enn_ppo import EnvConfig, SelfPlayConfig, TrainEvalConfig, train
 from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.play import main as play
 from enn_ppo.plot.plot import main as plot
-from enn_ppo.serve.serve import serve
+from enn_ppo.serve.server import serve
 from enn_ppo.settings.command_line.cli import run_eval, run_serve, run_train, run_watch
 from enn_ppo.watch.watch import watch
 from tests.enn_ppo.test_links import digest
