@@ -57,7 +57,6 @@ def decide(
                 tile.actor_tokens[actor] = tile.offsets[position - low] + indices[source]
                 tile.actor_frames[actor] = position - low
                 tile.actor_sources[actor] = source
-                tile.divergences[actor] = np.float32(0)
                 if choice.mode == GIVEN:
                     tile.old_log_probs[actor] = old[source]
                 actor += 1

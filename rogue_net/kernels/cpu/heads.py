@@ -78,19 +78,6 @@ def slope_of(log_prob, chosen, dlog_prob, dentropy, entropy):  # type: ignore[no
     return gradient + dlog_prob if chosen else gradient
 
 
-@inline
-def divergence_of(target, log_prob):  # type: ignore[no-untyped-def]
-    """The part of a choice in KL(t || p): t_c (log t_c - log p_c), 0 where t_c is 0."""
-    t = _exp(max(target, np.float32(-100)))
-    return t * (target - log_prob) if t > 0 else np.float32(0)
-
-
-@inline
-def slope_to(target, log_prob):  # type: ignore[no-untyped-def]
-    """The gradient of a logit in KL(t || p): p_c - t_c."""
-    return _exp(log_prob) - _exp(max(target, np.float32(-100)))
-
-
 # --- Noise
 
 

@@ -440,7 +440,6 @@ class Program:
         obs: ObsBatch,
         actions: Mapping[str, RaggedTensor],
         log_probs: Mapping[str, Tensor],
-        targets: Mapping[str, RaggedTensor] | None = None,
         plans: Mapping[str, ActionPlan] | None = None,
     ) -> Columns:
         """Frames as the kernels read them; see `columns_of`. `plans`: the actions; None: all of the network.
@@ -451,7 +450,7 @@ class Program:
         batch, embedding = self.net.seen(obs), self.net.embedding
         embedding.check(batch)
         plans = self._actions if plans is None else plans
-        columns = columns_of(batch, embedding.num_globals, self._types, plans, actions, log_probs, targets)
+        columns = columns_of(batch, embedding.num_globals, self._types, plans, actions, log_probs)
         return (
             columns
             if self._net_fields["mixing"] != RELATIVE
@@ -566,8 +565,6 @@ class Program:
         settings: NDArray[np.float32],
         loss_columns: NDArray[np.float32],
         num_stats: int,
-        *,
-        learning: bool = True,
     ) -> Tensor:
         """Compute the gradient of the loss of a minibatch, into `gradient_flat`. The same number of threads gives the same bits.
 
@@ -578,7 +575,6 @@ class Program:
             settings: of the loss.
             loss_columns: (columns, M) that the loss reads.
             num_stats: numbers that the loss logs.
-            learning: whether there is a gradient; else only what the loss logs.
 
         Returns:
             (num_stats,) what the loss logs.
@@ -595,14 +591,13 @@ class Program:
         def work_on(number: int) -> None:
             own = self._gradients[number]
             run(
-                self._kernels, loss, address(settings), net, batch, tiles[number], *parts[number], learning, address(own),
+                self._kernels, loss, address(settings), net, batch, tiles[number], *parts[number], address(own),
                 address(stats[number]),
             )  # fmt: skip
 
         run_parts(work_on, len(parts))
-        if learning:
-            bind(flat.add_up)(len(parts) - 1, self._gradient_size, address(self._gradients))
-            self._to_flat()
+        bind(flat.add_up)(len(parts) - 1, self._gradient_size, address(self._gradients))
+        self._to_flat()
         return stats.sum(dim=0)
 
     def _to_flat(self) -> None:
