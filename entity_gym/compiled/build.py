@@ -19,17 +19,12 @@ from typing import Any
 import numba
 from numba.core import event
 
-from entity_gym.compiled.compiler import (
-    Progress,
-    interrupts_between_kernels,
-    without_collections,
-)
-from entity_gym.compiled.description import Description
-from entity_gym.compiled.explain import explain
+from entity_gym.compiled.compiler import Progress, interrupts_between_kernels, without_collections
+from entity_gym.compiled.declare import Description
+from entity_gym.compiled.explain import check_source, explain
 from entity_gym.compiled.generate import Bound, bound_arrays, generate
 from entity_gym.compiled.layout import Layout, layout_of
-from entity_gym.compiled.reach import reached_by, source_key
-from entity_gym.compiled.source_check import check_source
+from entity_gym.compiled.reach import Reached
 
 CACHE_VARIABLE = "ENTITY_GYM_CACHE_DIR"
 
@@ -52,18 +47,17 @@ class Program:
     folder: Path | None
 
 
-def build(env: type[Description], *, compile: bool = True, boundscheck: bool = False) -> Program:
+def build(env: type[Description], *, compile: bool = True) -> Program:
     """Compile `env`, or load it from the cache; or make it ready to run as ordinary Python.
 
     Args:
         env: the class.
         compile: false, like Numba's NUMBA_DISABLE_JIT=1, runs the same source as ordinary Python.
-        boundscheck: compile a check into every use of an index.
 
     Raises:
         CompileError: one paragraph with the file, the line and the likely cause.
     """
-    return _built(env, compile and not vars(numba.config)["DISABLE_JIT"], boundscheck)
+    return _built(env, compile and not vars(numba.config)["DISABLE_JIT"])
 
 
 def cache_dir() -> Path:
@@ -76,12 +70,11 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "entity_gym" / "compiled"
 
 
-def _build(env: type[Description], jit: bool, boundscheck: bool) -> Program:
-    layout = layout_of(env)
-    reached = reached_by(env)
-    check_source(env, layout, reached.functions)
+def _build(env: type[Description], jit: bool) -> Program:
+    layout, reached = layout_of(env), Reached(env)
+    check_source(layout, reached.functions)
     source = generate(layout)
-    key = source_key(reached, source, str(layout.record), str(jit), str(boundscheck))
+    key = reached.key(source, str(layout.record), str(jit))
     path = cache_dir() / f"{layout.name}_{key}" / "loops.py"
     folder: Path | None = path.parent
     try:
@@ -90,7 +83,7 @@ def _build(env: type[Description], jit: bool, boundscheck: bool) -> Program:
         _warn_not_kept(layout.name, error)
         folder = None
     linecache.cache[str(path)] = len(source), None, source.splitlines(keepends=True), str(path)  # for tracebacks
-    load = functools.partial(_load, source, path, env, layout, jit, boundscheck)
+    load = functools.partial(_load, source, path, layout, jit)
     try:
         with without_collections(), _told(layout.name, path, source, reached.functions):
             try:
@@ -106,7 +99,7 @@ def _build(env: type[Description], jit: bool, boundscheck: bool) -> Program:
 
 
 #: Once for each class and each way to run it.
-_built: Callable[[type[Description], bool, bool], Program] = functools.cache(_build)  # type: ignore[assignment]
+_built: Callable[[type[Description], bool], Program] = functools.cache(_build)
 
 
 @contextmanager
@@ -172,12 +165,10 @@ def _warn_not_kept(name: str, error: OSError) -> None:
     )
 
 
-def _load(
-    source: str, path: Path, env: type[Description], layout: Layout, jit: bool, boundscheck: bool, *, cache: bool
-) -> ModuleType:
+def _load(source: str, path: Path, layout: Layout, jit: bool, *, cache: bool) -> ModuleType:
     module = ModuleType(f"entity_gym_{path.parent.name}")
-    given = {"ENV": env, "RECORD": layout.record, "COUNTS": layout.counts, "JIT": jit}
-    options = {"error_model": "numpy", "boundscheck": boundscheck}
+    given = {"ENV": layout.env, "RECORD": layout.record, "COUNTS": layout.counts, "JIT": jit}
+    options = {"error_model": "numpy", "boundscheck": False}
     # Only `run` is called from Python: the others need no wrappers. They do need machine code of their own: an exception that a
     # world raises with values computed in it is put together by a function of their library.
     inner = {**options, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
