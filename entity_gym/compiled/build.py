@@ -9,17 +9,17 @@ import stat
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import numba
 from numba.core import event
 
-from entity_gym.compiled.compiler import Progress, interrupts_between_kernels, without_collections
+from entity_gym.compiled.compiler import announce, interrupts_between_kernels, without_collections
 from entity_gym.compiled.declare import Description
 from entity_gym.compiled.explain import check_source, explain
 from entity_gym.compiled.generate import Bound, bound_arrays, generate
@@ -84,8 +84,9 @@ def _build(env: type[Description], jit: bool) -> Program:
         folder = None
     linecache.cache[str(path)] = len(source), None, source.splitlines(keepends=True), str(path)  # for tracebacks
     load = functools.partial(_load, source, path, layout, jit)
+    functions = source.count("\ndef ") + 1 + len(reached.functions)
     try:
-        with without_collections(), _told(layout.name, path, source, reached.functions):
+        with without_collections(), _told(f"{layout.name}: {functions} functions"):
             try:
                 module = load(cache=folder is not None)
             except OSError as error:  # such as a full disk
@@ -103,35 +104,22 @@ _built: Callable[[type[Description], bool], Program] = functools.cache(_build)
 
 
 @contextmanager
-def _told(name: str, path: Path, source: str, functions: Collection[FunctionType]) -> Iterator[None]:
-    """Say how many of the world's functions are compiled: those of `source`, which is at `path`, and those that it reaches."""
-    done: set[FunctionType] = set()
-    progress: list[Progress] = []
+def _told(what: str) -> Iterator[None]:
+    """Say that `what` is compiled, unless it is loaded; Ctrl-C ends it between two functions."""
+    tell_end: list[Callable[[], None]] = []
 
     class Listener(event.Listener):
         def on_start(self, compiling: Any) -> None:
             check()
-            if not progress and own(compiling):
-                progress.append(Progress(name, "functions", source.count("\ndef ") + 1 + len(functions)))
+            if not tell_end:
+                tell_end.append(announce(what))
 
-        def on_end(self, compiling: Any) -> None:
-            if (function := own(compiling)) and progress:
-                done.add(function)
-                progress[0].show(len(done))
-
-    def own(compiling: Any) -> FunctionType | None:
-        function: FunctionType = compiling.data["dispatcher"].py_func
-        return function if function in functions or function.__code__.co_filename == str(path) else None
+        def on_end(self, compiling: Any) -> None: ...
 
     with interrupts_between_kernels() as check, event.install_listener("numba:compile", Listener()):
-        try:
-            yield
-        except BaseException:
-            for each in progress:
-                each.give_up()
-            raise
-    for each in progress:
-        each.end()
+        yield
+    for tell in tell_end:
+        tell()
 
 
 def _write(path: Path, source: str) -> None:

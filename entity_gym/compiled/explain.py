@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
-import os
 import random
 import re
 import textwrap
@@ -19,8 +18,6 @@ from numba.core.ir import Loc
 
 from entity_gym.compiled.layout import ENGINE_FIELDS, Layout
 from entity_gym.errors import nearest
-
-FULL_VARIABLE = "ENTITY_GYM_FULL_ERRORS"
 
 _OWN = "entity_gym.compiled."
 _ARGUMENTS = {"reset": ("s",), "step": ("s", "act"), "observe": ("s", "obs")}
@@ -165,8 +162,6 @@ def explain(error: Exception, layout: Layout, functions: Iterable[FunctionType])
         functions: all that are compiled.
     """
     text = re.sub(r"\x1b\[\d*m", "", f"KeyError: {error}" if isinstance(error, KeyError) else str(error))
-    if os.environ.get(FULL_VARIABLE):
-        return CompileError(text, text)
     found = ((re.search(pattern, text), cause) for pattern, cause in _CAUSES)
     match, cause = next((match, cause) for match, cause in found if match)
     cause = cause.format(*map(str.strip, match.groups()))
@@ -187,7 +182,7 @@ def explain(error: Exception, layout: Layout, functions: Iterable[FunctionType])
         where = f"{path}, line {number}: `{linecache.getline(path, number).strip()}`"
     message = (
         f"{layout.name} does not compile: {cause} ({where}). "
-        f"Set {FULL_VARIABLE}=1 for the compiler's own text, or run it as ordinary Python with compile=False."
+        "The `full_text` of this error is the compiler's own; compile=False runs the world as ordinary Python."
     )
     return CompileError(message, text)
 

@@ -14,8 +14,6 @@ from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment, CompileError
 from entity_gym.compiled.build import _built, build
-from entity_gym.compiled.explain import explain
-from entity_gym.compiled.layout import layout_of
 from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
 from tests.entity_gym.compiled import mistakes, worlds
@@ -84,12 +82,6 @@ def test_no_mistake_is_seen_where_there_is_none(world: type[CompiledEnvironment]
 
 
 # --- Mistakes that the compiler finds
-
-
-def test_the_compilers_own_text_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ENTITY_GYM_FULL_ERRORS", "1")
-    error = explain(ValueError("it says this\nand that"), layout_of(mistakes.Sound), [])
-    assert str(error) == error.full_text == "it says this\nand that"
 
 
 def test_ordinary_python_says_the_same_in_its_own_words() -> None:

@@ -43,7 +43,7 @@ def test_a_compile_error_is_one_paragraph_with_file_line_and_likely_cause(world:
     assert re.match(rf"{world.__name__} does not compile: {expected}", message), message
     assert "\n" not in message and len(message) < 1000
     assert (
-        "Set ENTITY_GYM_FULL_ERRORS=1 for the compiler's own text, or run it as ordinary Python with compile=False"
+        "The `full_text` of this error is the compiler's own; compile=False runs the world as ordinary Python"
         in message
     )
     named = re.search(rf"\({re.escape(str(FILE))}, line (\d+): `(.*?)`\)", message)
