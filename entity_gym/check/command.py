@@ -2,7 +2,6 @@
 
     python -m entity_gym.check my_pkg.my_env:MyEnv --set size=8
     python -m entity_gym.check MineSweeper --steps 200
-    python -m entity_gym.check MineSweeper --source
     python -m entity_gym.check gymnasium:highway_env:highway-v0 --view highway.yaml
 
 A check that hangs, or crashes the process, ends it with a traceback.
@@ -63,11 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--time-limit", type=_at_least_one, default=120, metavar="SECONDS", help="a check that takes longer hangs (120)"
     )
-    modes = parser.add_mutually_exclusive_group()
-    modes.add_argument(
-        "--source", action="store_true", help="print the code generated for a compiled environment, and check nothing"
-    )
-    modes.add_argument(
+    parser.add_argument(
         "--view",
         help="the view with this name, or in this YAML file, of gymnasium:..., pettingzoo:... or dm_env:...; prints what it "
         "makes of an observation, and checks the environment with it",
@@ -100,13 +95,6 @@ def _check(options: argparse.Namespace) -> int:
             )
         parameters["view"] = options.view
     source = bind(options.env, parameters)
-    if options.source:
-        if not source.is_compiled:
-            raise ValueError(f"{options.env} is no compiled environment: there is no generated code to show")
-        from entity_gym.compiled.generate import source_of
-
-        print(source_of(source))  # type: ignore[arg-type]
-        return 0
     if options.view:
         env = source.as_environment()
         env.reseed(SEED, 0)

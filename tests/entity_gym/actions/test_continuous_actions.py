@@ -27,7 +27,7 @@ from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
 from entity_gym.compiled import Continuous
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.registry import make_spec
-from tests.entity_gym.actions.harbour import A_TENTH, Harbour, Tug
+from tests.entity_gym.actions.harbour import A_TENTH, Harbour
 from tests.worlds import Script, making
 
 STEER = ContinuousActionSpace([-1, 0], [1, np.inf], ["turn", "thrust"])
@@ -233,16 +233,6 @@ def test_the_plain_form_of_a_compiled_environment_takes_numbers_by_id() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             env.act({"flag": flag, "steer": wrong})
-
-
-def test_a_compiled_continuous_action_has_no_mask_to_write() -> None:
-    class Masked(Tug):
-        def observe(s: Any, obs: Any) -> None:
-            obs.n.Ship = 1
-            obs.steer.mask[0, 0] = False
-
-    with pytest.raises(ValueError, match="an action's observation has no 'mask'"):
-        ThreadedVecEnv(Masked, 1)
 
 
 # --- Forms without entities

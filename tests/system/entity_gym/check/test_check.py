@@ -84,13 +84,6 @@ def test_a_mistake_is_reported_without_a_traceback(capfd) -> None:
     assert summary.endswith("1 ok, 1 FAILED: reset, 13 not tried, because 'reset' failed")
 
 
-def test_the_generated_source_of_a_compiled_world_is_printed(capfd) -> None:
-    assert main(["tests.entity_gym.check.broken_compiled:Climb", "--source"]) == 0
-    source = capfd.readouterr().out
-    compile(source, "loops.py", "exec")
-    assert "Climb" in source
-
-
 def test_a_world_that_hangs_is_ended_with_a_traceback() -> None:
     done = run("tests.entity_gym.check.broken:HangsStubbornly", "--time-limit", "1")
     assert done.returncode == 1
