@@ -19,7 +19,7 @@ from entity_gym.compiled.actions import BOOL, F64, I64, Action, ActionPlan
 from entity_gym.compiled.declare import Entity, Kind, Slot, is_compilable, safe_name
 from entity_gym.compiled.description import Description
 from entity_gym.errors import nearest
-from entity_gym.spaces import GLOBAL_ENTITY, FeatureKind, ObsSpace, num_values
+from entity_gym.spaces import GLOBAL_ENTITY, FeatureKind, ObsSpace
 
 ENGINE_FIELDS = ("rng", "steps", "max_steps", "next_id")
 F32 = np.dtype(np.float32)
@@ -248,7 +248,7 @@ def _features(
 ) -> Slot:
     """The array of a type's features; neighbouring categories and flags with as many values are checked together."""
     whole, num = [], len(names)
-    columns = [(num_values(kinds.get(name)), column) for column, name in enumerate(names)]
+    columns = [(getattr(kinds.get(name), "num", None), column) for column, name in enumerate(names)]
     for values, neighbours in itertools.groupby(columns, key=lambda pair: pair[0]):
         places = [column for _, column in neighbours]
         if values is not None:
