@@ -93,7 +93,7 @@ class ServedPolicy:
         )
         for k, request in enumerate(requests):
             actions = acted.actions(k, request.frame)
-            answer: Message = {"type": "actions", "actions": actions_to_json(actions, self._reader.action_space)}
+            answer: Message = {"type": "actions", "actions": actions_to_json(actions)}
             if request.id is not None:
                 answer["id"] = request.id
             if request.value:

@@ -39,6 +39,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions.select_entity import SelectEntityActionSpace, open_pairs
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment
@@ -46,7 +47,7 @@ from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.spec import ActionSpec, EnvSpec
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
 from entity_gym.registry import Prepared, prepare, spec_of
-from entity_gym.spaces import GLOBAL_ENTITY, bounds
+from entity_gym.spaces import GLOBAL_ENTITY
 
 _MOST = np.iinfo(np.int64).max
 
@@ -98,14 +99,13 @@ class PaddedForm:
         self.num_replaced = np.zeros(num_envs, np.int64)
         self.observation: dict[str, Field] = {}
         for name, entity in spec.entities.items():
-            limits = bounds(entity.features, entity.kinds)
             if entity.features:
-                shape = (entity.max or 0, len(entity.features))
-                self.observation[_path("entities", name)] = Field(shape, np.float32, *limits)
+                shape, space = (entity.max or 0, len(entity.features)), spec.obs_space.entity(name)
+                self.observation[_path("entities", name)] = Field(shape, np.float32, space.low, space.high)
             self.observation[_path("mask", name)] = Field((entity.max or 0,), np.int8, 0, 1)
         if names := spec.obs_space.global_features:
-            limits = bounds(names, spec.obs_space.global_kinds)
-            self.observation["global"] = Field((len(names),), np.float32, *limits)
+            space = spec.obs_space.entity(GLOBAL_ENTITY)
+            self.observation["global"] = Field((len(names),), np.float32, space.low, space.high)
         for name, padded in self._actions.items():
             if not padded.space.is_global:
                 self.observation[_path("actors", name)] = Field((padded.room,), np.int64, -1, num_rows - 1)
@@ -169,7 +169,13 @@ class PaddedForm:
                 observation[_path("actors", name)] = _padded(rows_of(actors), actors.offsets, action.room, fill=-1)
             if space.discrete:
                 actees = None if offered.actees is None else rows_of(offered.actees)
-                mask = _padded(space.padded_mask(offered, action.num_choices, actees), actors.offsets, action.room)
+                if isinstance(space, SelectEntityActionSpace):
+                    is_open = np.zeros((actors.items(), action.num_choices), np.int8)
+                    is_open[open_pairs(offered, actees)] = 1
+                    is_open[:, -1] |= space.nobody  # the number of rows is nobody
+                else:
+                    is_open = offered.spelled_out(action.num_choices).values.view(np.int8)
+                mask = _padded(is_open, actors.offsets, action.room)
                 observation[_path("action_mask", name)] = mask
                 if answered and action.closable:
                     action.open[obs.env_id] = mask
@@ -326,8 +332,9 @@ class _PaddedAction:
 
     def __init__(self, name: str, action: ActionSpec, num_rows: int, num_envs: int) -> None:
         self.name, self.space, self.room = name, action.space, action.max_actors or 0
-        self.closable, self.num_choices = action.closable, action.space.padded_choices(num_rows)
-        self.bounds = self.space.padded_bounds(self.num_choices)
+        low, high = action.bounds
+        self.closable, self.num_choices = action.closable, high + 1 if self.space.discrete else 1
+        self.bounds = (0, high) if self.space.discrete else (np.float32(low), np.float32(high))
         shape = (self.room,) if self.space.discrete else (self.room, self.space.width)
         self.field = Field(shape, np.int64 if self.space.discrete else np.float32, *self.bounds)
         self.num_actors = np.zeros(num_envs, np.int64)

@@ -20,7 +20,7 @@ from entity_gym.actions import ActionSpace, SelectEntityActionSpace
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.compiled.declare import Action, Description, Entity
 from entity_gym.errors import nearest
-from entity_gym.spaces import GLOBAL_ENTITY, FeatureKind, ObsSpace, num_values
+from entity_gym.spaces import GLOBAL_ENTITY, FeatureKind, ObsSpace
 
 ENGINE_FIELDS = ("rng", "steps", "max_steps", "next_id")
 I64, F32, F64, BOOL = np.dtype(np.int64), np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.bool_)
@@ -424,7 +424,7 @@ def _features(
 ) -> Slot:
     """The array of a type's features; neighbouring categories and flags with as many values are checked together."""
     whole, num = [], len(names)
-    columns = [(num_values(kinds.get(name)), column) for column, name in enumerate(names)]
+    columns = [(getattr(kinds.get(name), "num", None), column) for column, name in enumerate(names)]
     for values, neighbours in itertools.groupby(columns, key=lambda pair: pair[0]):
         places = [column for _, column in neighbours]
         if values is not None:

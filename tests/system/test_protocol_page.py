@@ -57,8 +57,7 @@ def test_the_actions_are_those_that_are_sent() -> None:
             "move": CategoricalAction(["g"], np.array([1])),
             "speed": ContinuousAction(["g"], speed),  # type: ignore[arg-type]
             "rest": GlobalCategoricalAction(0, "no"),
-        },
-        spaces_from_json(message("worlds")["spaces"])[1],
+        }
     )
     assert sent == message("act", env=3)["actions"]
 

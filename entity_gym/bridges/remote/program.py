@@ -419,7 +419,7 @@ class RemoteEnvironment(Environment):
             info = {"info": self._parameters} if self._parameters else {}
             request = {"type": "reset", "seed": int(self.rng.integers(SEEDS)), **info}
         else:
-            request = {"type": "act", "actions": actions_to_json(actions, self._program.action_space)}
+            request = {"type": "act", "actions": actions_to_json(actions)}
         self._program.ask(self._world, request)
         self._is_asked = True
 

@@ -176,7 +176,10 @@ def test_a_greeting_that_cannot_be_is_answered_with_the_reason(server: Running, 
         ({"type": "act", "observation": garden(), "gredy": True}, "'act' has no part 'gredy'; "),
         ({"type": "act", "observation": garden(), "greedy": 1}, "greedy is 1; it must be true or false"),
         ({"type": "act", "observation": garden(), "id": [1]}, "id is [1]"),
-        ({"type": "act", "observation": garden(global_features=[])}, "the observation: 0 global_features"),
+        (
+            {"type": "act", "observation": garden(global_features=[])},
+            "the observation: global_features have shape (1, 0)",
+        ),
         ({"type": "act", "observation": garden(global_features=[1e300])}, "they must be numbers that float32 can hold"),
         ({"type": "act", "observation": garden(global_features=[10**400])}, "they must be numbers"),
         (
