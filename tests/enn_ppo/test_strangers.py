@@ -198,7 +198,7 @@ def test_a_stranger_s_folder_does_what_the_table_says(
 ) -> None:
     monkeypatch.setenv(SECRET, "hunter2")
     monkeypatch.delenv("RAN", raising=False)
-    monkeypatch.setattr("entity_gym.play.browser.open_in_browser", closed)
+    monkeypatch.setattr("entity_gym.play.command.open_in_browser", closed)
     monkeypatch.syspath_prepend(str(tmp_path))
     cell = ROWS[row][COLUMNS.index(column)]
     for name, command in COMMANDS[column].items():
