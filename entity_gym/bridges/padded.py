@@ -39,6 +39,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions.select_entity import SelectEntityActionSpace, open_pairs
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment
@@ -46,7 +47,7 @@ from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
 from entity_gym.registry import Prepared, prepare, spec_of
-from entity_gym.spaces import GLOBAL_ENTITY, bounds
+from entity_gym.spaces import GLOBAL_ENTITY
 
 _MOST = np.iinfo(np.int64).max
 
@@ -106,12 +107,13 @@ class PaddedForm:
         for name, entity in spec.entities.items():
             most = entity.max or 0
             if entity.features:
-                limits = bounds(entity.features, entity.kinds)
-                self.observation[_path("entities", name)] = Field((most, len(entity.features)), np.float32, *limits)
+                space = spec.obs_space.entity(name)
+                shape = most, len(entity.features)
+                self.observation[_path("entities", name)] = Field(shape, np.float32, space.low, space.high)
             self.observation[_path("mask", name)] = Field((most,), np.int8, 0, 1)
         if names := spec.obs_space.global_features:
-            limits = bounds(names, spec.obs_space.global_kinds)
-            self.observation["global"] = Field((len(names),), np.float32, *limits)
+            space = spec.obs_space.entity(GLOBAL_ENTITY)
+            self.observation["global"] = Field((len(names),), np.float32, space.low, space.high)
         self._fields: dict[str, Field] = {}  # action -> its values of one environment
         self._num_actors: dict[str, NDArray[np.int64]] = {}  # action -> (N,) of the offer that the next action answers
         self._open: dict[str, NDArray[np.int8]] = {}  # action that can be closed -> (N, A, C) its mask in that offer
@@ -178,8 +180,14 @@ class PaddedForm:
                 observation[_path("actors", name)] = self._padded(name, rows_of(actors), actors.offsets, most, fill=-1)
             if space.discrete:
                 actees = None if offered.actees is None else rows_of(offered.actees)
-                mask = space.padded_mask(offered, self.observation[_path("action_mask", name)].shape[1], actees)
-                observation[_path("action_mask", name)] = mask = self._padded(name, mask, actors.offsets, most)
+                num_choices = self.observation[_path("action_mask", name)].shape[1]
+                if isinstance(space, SelectEntityActionSpace):
+                    is_open = np.zeros((actors.items(), num_choices), np.int8)
+                    is_open[open_pairs(offered, actees)] = 1
+                    is_open[:, -1] |= space.nobody  # the number of rows is nobody
+                else:
+                    is_open = offered.spelled_out(num_choices).values.view(np.int8)
+                observation[_path("action_mask", name)] = mask = self._padded(name, is_open, actors.offsets, most)
                 if answered and name in self._open:
                     self._open[name][obs.env_id] = mask
             if answered:
@@ -270,20 +278,19 @@ class PaddedForm:
 
     def _read(self, name: str, values: NDArray[Any], ids: NDArray[np.int64], replaced: NDArray[np.int64]) -> VecAction:
         """Return the (n, A) or (n, A, F) values of an action as a pool takes them; adds to the (N,) numbers `replaced`."""
-        action, num_actors = self._spec.actions[name], self._num_actors[name][ids]
-        here = np.arange(self._fields[name].shape[0]) < num_actors[:, None]  # (n, A)
+        space, field, num_actors = self._spec.actions[name].space, self._fields[name], self._num_actors[name][ids]
+        here = np.arange(field.shape[0]) < num_actors[:, None]  # (n, A)
         owner, offsets = np.repeat(ids, num_actors), offsets_of(num_actors)  # (K,)
         picked = values[here]  # (K, ...)
-        low, high = action.bounds
-        fits = (picked >= low) & (picked <= high) & np.isfinite(picked)
+        fits = (picked >= field.low[:1]) & (picked <= field.high[:1]) & np.isfinite(picked)
         if not fits.all():
             k = int(np.argwhere(~fits)[0][0])
             actor = k - int((owner == owner[k]).argmax())
-            refusal = f" is {picked[k]}; it must be from 0 to {high}"
-            if not action.space.discrete:
-                refusal = action.space.refusal(picked[k])
+            refusal = f" is {picked[k]}; it must be from 0 to {field.high[0]}"
+            if not space.discrete:
+                refusal = space.refusal(picked[k])
             raise ValueError(f"{self._world} ({self._kind} {owner[k]}): action {name!r} of actor {actor}{refusal}")
-        if not action.space.discrete:
+        if not space.discrete:
             return RaggedBuffer(picked, offsets)
         if name in self._open:
             open_ = self._open[name][ids][here]  # (K, C)
@@ -294,7 +301,7 @@ class PaddedForm:
                 picked = np.where(closed & ~some_open, -1, picked)
                 picked[refused] = _next_open(picked[refused], open_[refused])
                 np.add.at(replaced, owner[refused], 1)
-        if action.space.selects:
+        if space.selects:
             rows, picked = picked, np.full(len(picked), -1, np.int64)
             some = (rows >= 0) & (rows < self._ends[-1])  # the number of rows selects nobody
             column = np.searchsorted(self._ends, rows[some], side="right")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from entity_gym.actions import ActionSpace
+from entity_gym.actions import ActionSpace, ContinuousActionSpace, SelectEntityActionSpace
 from entity_gym.errors import check_whole, nearest
 from entity_gym.pools.slots import FinalObservations, SlotOptions
 from entity_gym.pools.vec_env import check_batch_size
@@ -128,17 +128,16 @@ class ActionSpec:
         Where actors select entities, a value is a row of the padded list of entities, and the one after the last row is
         nobody, if the space has `nobody`. The largest value is None where the number of rows is not known.
         """
-        if self.space.numbers:
-            low, high = zip(*self.space.numbers.values(), strict=True)
-            return low, high
-        if self.space.selects and self.num_rows is None:
-            return 0, None
-        return self.space.padded_bounds(self.space.padded_choices(self.num_rows or 0))
+        if isinstance(self.space, ContinuousActionSpace):
+            return self.space.low, self.space.high
+        if isinstance(self.space, SelectEntityActionSpace):
+            return 0, None if self.num_rows is None else self.num_rows - 1 + self.space.nobody
+        return 0, len(self.space.labels) - 1
 
     def __str__(self) -> str:
         low, high = self.bounds
         shown = f"{self.space.kind}, {low} to {'?' if high is None else high}"
-        if self.space.selects and self.space.padded_choices(0):
+        if isinstance(self.space, SelectEntityActionSpace) and self.space.nobody:
             shown += ", the last for nobody"
         if self.space.labels:
             shown += f" ({', '.join(self.space.labels)})"

@@ -243,7 +243,7 @@ class Group:
         number = {agent: k for k, agent in enumerate(agents)}
         chosen: dict[str, NDArray[Any]] = {}
         for key, space in self._actions.action_space.items():
-            size = (space.size,) if isinstance(space, ContinuousActionSpace) else ()
+            size = (space.width,) if isinstance(space, ContinuousActionSpace) else ()
             chosen[key] = np.zeros((len(agents), *size), np.float32 if size else np.int64)
             told = actions.get(f"{self.name}.{key}")
             if told is not None:

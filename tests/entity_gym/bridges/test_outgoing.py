@@ -176,9 +176,9 @@ def test_continuous_actions_are_one_array_of_numbers_within_bounds(face: Made) -
     assert "action_mask/run" not in env.reset().observation
     assert env.step(np.array([0, 1, 2, 5, np.nan, -7])).reward == 8  # the third runner is not there
     for wrong, message in (
-        ([0, 0, 2, 5, 0, 1], "'run' of actor 0: value 1 is 0.0; it must be a finite number from 1.0 to 5.0"),
-        ([0, 1, np.nan, 5, 0, 1], "'run' of actor 1: value 0 is nan"),
-        ([0, 1, 1e300, 5, 0, 1], "'run' of actor 1: value 0 is inf"),
+        ([0, 0, 2, 5, 0, 1], "'run' of actor 0: number '1' is 0.0; it must be a finite number from 1.0 to 5.0"),
+        ([0, 1, np.nan, 5, 0, 1], "'run' of actor 1: number '0' is nan"),
+        ([0, 1, 1e300, 5, 0, 1], "'run' of actor 1: number '0' is inf"),
     ):
         with pytest.raises(ValueError, match=message):
             env.step(np.array(wrong))
