@@ -177,12 +177,13 @@ class Group:
             if self._is_wrapped:
                 space = members[OBSERVATION]
             self.reader = None if view is None else ViewReader(view, space, num_agents)
-            reader = FixedFeatures(space) if self.reader is None else self.reader
-            self._write: Callable[[Any, NDArray[np.float32]], Any] = reader.write
-            if isinstance(reader, ViewReader):
-                self._size, features = reader.size, reader.obs_space.entities[reader.actor].features
+            if self.reader is None:
+                fixed = FixedFeatures(space)
+                self._write: Callable[[Any, NDArray[np.float32]], Any] = fixed.write
+                self._size, features = len(fixed.features), fixed.features
             else:
-                self._size, features = len(reader.features), reader.features
+                self._write, self._size = self.reader.write, self.reader.size
+                features = self.reader.obs_space.entities[self.reader.actor].features
             self.entity = Entity([*features, *sides.features()])
         except ValueError as error:
             raise ValueError(f"agent {agent!r}: {error}") from None
@@ -228,7 +229,7 @@ class Group:
         features, everywhere, agents = {self.name: rows}, None, list(observations)
         if self.reader is not None:
             features, everywhere = self.reader.read_agents(rows, agents.index(turn) if turn in agents else 0)
-        more = [[agent == turn for agent in agents]] if self.sides.takes_turns else []
+        more = [[int(agent == turn) for agent in agents]] if self.sides.takes_turns else []
         more += [[self.side[agent] for agent in agents]] if len(self.sides.players) > 1 else []
         if more:
             features[self.name] = np.concatenate([features[self.name], np.array(more, np.float32).T], axis=1)

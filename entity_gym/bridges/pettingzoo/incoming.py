@@ -236,7 +236,7 @@ class PettingZooEnvironment(Environment):
         return self._observe(self._agents, observations, infos, {})
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
-        acting, told = self._agents, {}
+        acting, told = self._agents, dict[AgentID, Any]()
         for group in self.groups.values():
             told |= group.decode(actions, [agent for agent in acting if self._group[agent] is group])
         result = self.env.step({agent: told[agent] for agent in acting})  # in the order of the environment
