@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym import CategoricalActionMask, Environment, Observation, SelectEntityActionMask, SelectEntityActionSpace
+from entity_gym import CategoricalActionMask, Observation, SelectEntityActionMask, SelectEntityActionSpace
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.play.game import Advice, Game, NotAllowedError
 from entity_gym.pools.pool import ListEnv
@@ -18,14 +18,8 @@ from tests.entity_gym.play.workshop import NOBODY, Workshop
 STAY = {"actions": {"step": [2], "look at": [0]}}
 
 
-class Unsaved(broken.Walk):
-    """The same, and cannot be saved."""
-
-    state, load_state = Environment.state, Environment.load_state
-
-
-def walk(*, saved: bool = True, seed: int = 0, **options: int) -> Game:
-    return Game(as_source(broken.Walk if saved else Unsaved).with_values(options), seed)
+def walk(*, seed: int = 0, **options: int) -> Game:
+    return Game(as_source(broken.Walk).with_values(options), seed)
 
 
 def now(game: Game) -> tuple[int, int, float, float]:
@@ -42,12 +36,9 @@ def has_ended(game: Game) -> bool:
 
 # --- The way back
 
-either_way = pytest.mark.parametrize("saved", [True, False], ids=["with state()", "by playing it again"])
 
-
-@either_way
-def test_undo_goes_back_step_by_step_over_the_ends_of_episodes(saved: bool) -> None:
-    game = walk(saved=saved, max_steps=2)
+def test_undo_goes_back_step_by_step_over_the_ends_of_episodes() -> None:
+    game = walk(max_steps=2)
     seen = []
     for _ in range(3):
         while not has_ended(game):
@@ -63,9 +54,8 @@ def test_undo_goes_back_step_by_step_over_the_ends_of_episodes(saved: bool) -> N
     assert now(game) == seen[0], "nothing was before the first observation"
 
 
-@either_way
-def test_what_comes_after_undo_is_what_would_have_come(saved: bool) -> None:
-    game = walk(saved=saved, max_steps=1)
+def test_what_comes_after_undo_is_what_would_have_come() -> None:
+    game = walk(max_steps=1)
     game.act(STAY)
     game.begin_episode()
     expected = now(game)
@@ -76,9 +66,8 @@ def test_what_comes_after_undo_is_what_would_have_come(saved: bool) -> None:
     assert now(game) == expected
 
 
-@either_way
-def test_restart_goes_back_to_the_beginning_of_this_episode(saved: bool) -> None:
-    game = walk(saved=saved, max_steps=3)
+def test_restart_goes_back_to_the_beginning_of_this_episode() -> None:
+    game = walk(max_steps=3)
     for _ in range(3):
         game.act(STAY)
     game.begin_episode()
@@ -91,8 +80,8 @@ def test_restart_goes_back_to_the_beginning_of_this_episode(saved: bool) -> None
         assert now(game) == first
 
 
-def test_an_environment_that_neither_saves_nor_repeats_itself_has_no_way_back() -> None:
-    class Moody(Unsaved):
+def test_an_environment_that_does_not_repeat_itself_has_no_way_back() -> None:
+    class Moody(broken.Walk):
         moods = iter(range(10))
 
         def reset(self) -> Observation:
@@ -102,7 +91,7 @@ def test_an_environment_that_neither_saves_nor_repeats_itself_has_no_way_back() 
 
     game = Game(as_source(Moody), 0)
     game.act(STAY)
-    with pytest.raises(NotAllowedError, match="Moody cannot be saved, and does not repeat itself"):
+    with pytest.raises(NotAllowedError, match="Moody does not repeat itself"):
         game.undo()
     assert now(game)[:2] == (1, 1)
     game.act(STAY)

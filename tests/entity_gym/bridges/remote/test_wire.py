@@ -23,8 +23,13 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.batch.saving import spaces_to_dict
-from entity_gym.bridges.remote.messages import ProtocolError, encode
-from entity_gym.bridges.remote.wire import actions_to_json, observation_from_json, spaces_from_json
+from entity_gym.bridges.remote.messages import (
+    ProtocolError,
+    actions_to_json,
+    encode,
+    observation_from_json,
+    spaces_from_json,
+)
 
 ACTIONS = {
     "move": CategoricalActionSpace(["left", "right"]),
