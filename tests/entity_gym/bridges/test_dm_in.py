@@ -162,7 +162,10 @@ class Odd(Walk):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (Names, r"spec of observation\.name is StringArray.*expected numbers of a known shape.*: leave others out in a wrapper"),
+        (
+            Names,
+            r"spec of observation\.name is StringArray.*expected numbers of a known shape.*: leave others out in a wrapper",
+        ),
         (Unbounded, r"spec of action is Array.*whole numbers need bounds"),
         (Odd, r"spec of action is 5; expected numbers"),
         (dict, r"dict is no dm_env environment: it has no reset\(\)"),

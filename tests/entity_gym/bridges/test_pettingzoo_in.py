@@ -427,7 +427,8 @@ def test_ids_and_modules_are_found_with_any_dashes_and_others_have_neighbours(
 def test_a_view_needs_agents_with_the_same_spaces_and_no_groups() -> None:
     view = {"entities": {"Me": {"count": 1, "features": ["number", "time"]}}, "actor": "Me"}
     with pytest.raises(
-        ValueError, match="agent 'wolf_0' is .*, and its group 'Me' has .* of agent 'sheep_0': .* with a view all are in one"
+        ValueError,
+        match="agent 'wolf_0' is .*, and its group 'Me' has .* of agent 'sheep_0': .* with a view all are in one",
     ):
         from_pettingzoo(Herd, view=view)
     with pytest.raises(
