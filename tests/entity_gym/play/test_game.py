@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym import CategoricalActionMask, Observation, SelectEntityActionMask, SelectEntityActionSpace
+from entity_gym import Observation, SelectEntityActionMask, SelectEntityActionSpace
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.play.game import Advice, Game, NotAllowedError
 from entity_gym.pools.pool import ListEnv
@@ -115,34 +115,6 @@ def test_rewards_add_up_over_an_episode() -> None:
     assert now(game)[:3] == (2, 0, 0.0)
 
 
-def test_an_observation_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"ShowsNaN \(environment 0\): feature 'x' of entity 0 of type 'Walker' is nan"
-    ):
-        Game(as_source(broken.ShowsNaN), 0).act(STAY)
-
-
-def test_a_last_observation_is_read_without_its_actions_as_pools_read_it() -> None:
-    class Leaves(broken.Walk):
-        """The walker is gone at the end, and its actions are still offered."""
-
-        def observe(self) -> Observation:
-            obs = super().observe()
-            if obs.done:
-                obs.features, obs.ids = {}, {}
-                obs.actions = {
-                    "step": CategoricalActionMask(actor_ids=["walker"]),
-                    "look at": SelectEntityActionMask(actor_ids=["walker"], actee_types=["Wall"]),
-                }
-            return obs
-
-    game = Game(as_source(Leaves).with_values({"max_steps": 1}), 0)
-    game.act(STAY)
-    last = game.moments[-1].obs
-    assert has_ended(game) and len(last.features["Walker"].values) == 0
-    assert [len(mask.actors.values) for mask in last.action_masks.values()] == [0, 0]
-
-
 def test_a_compiled_world_is_played_as_ordinary_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("entity_gym.compiled.compiler.entry", lambda *_, **__: pytest.fail("it was compiled"))
     game = Game(as_source(broken_compiled.Climb), 3)
@@ -167,24 +139,16 @@ GOOD = {"move": [0, 1], "aim": [0, 3], "push": [[0, 1]], "ring": [0]}
     ("given", "refusal"),
     [
         (None, "actions must be an object with 'move', 'aim', 'push', 'ring'"),
-        ({"actions": []}, "actions must be an object"),
         ({"actions": {**GOOD, "other": []}}, "actions must be an object"),
         ({"actions": {**GOOD, "move": [0]}}, "move must be a list with a choice of each of 2 actors"),
-        ({"actions": {**GOOD, "move": {"0": 0}}}, "move must be a list"),
         ({"actions": {**GOOD, "move": [1, 0]}}, "move of entity 3 is 1, which is no open choice"),
-        ({"actions": {**GOOD, "move": [3, 0]}}, "move of entity 3 is 3, which is no open choice"),
         ({"actions": {**GOOD, "move": [-1, 0]}}, "move of entity 3 is -1, which is no open choice"),
         ({"actions": {**GOOD, "move": [True, 0]}}, "move of entity 3 is True"),
-        ({"actions": {**GOOD, "move": ["0", 0]}}, "move of entity 3 is '0'"),
-        ({"actions": {**GOOD, "move": [None, 0]}}, "move of entity 3 is None"),
         ({"actions": {**GOOD, "aim": [2, 0]}}, "aim of entity 3 is 2, which is no open choice"),
-        ({"actions": {**GOOD, "aim": [4, 0]}}, "aim of entity 3 is 4, which is no open choice"),
         ({"actions": {**GOOD, "push": [[0]]}}, "push of entity 3 must be a list of 2 numbers"),
         ({"actions": {**GOOD, "push": [[0, 1.5]]}}, "push of entity 3 is 1.5; it must be a number from 0 to 1"),
         ({"actions": {**GOOD, "push": [[float("nan"), 1]]}}, "push of entity 3 is nan"),
-        ({"actions": {**GOOD, "push": [[float("inf"), 1]]}}, "push of entity 3 is inf"),
         ({"actions": {**GOOD, "push": [[10**400, 1]]}}, "push of entity 3 is 1000"),
-        ({"actions": {**GOOD, "push": [["1", 1]]}}, "push of entity 3 is '1'"),
     ],
 )
 def test_a_wrong_request_changes_nothing(given: Any, refusal: str) -> None:
