@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -446,7 +447,7 @@ def _lay_out(parts: Sequence[_Part]) -> None:
     """Fill in where the parts of one leaf are, and how many rows of one fit; raises ValueError if they do not fit."""
     end = 0
     for k, part in enumerate(parts):
-        size, later = len(part.leaf.firsts), parts[k + 1 :]
+        size, later = len(part.leaf.firsts), list(takewhile(lambda each: each.at is None, parts[k + 1 :]))
         part.at = end if part.at is None else part.at
         room = size - part.at
         if part.count is None:
@@ -454,7 +455,8 @@ def _lay_out(parts: Sequence[_Part]) -> None:
                 raise ValueError(
                     f"{part.where} and {several[0]} have no count; at most one type may have as many as fit"
                 )
-            room -= sum(int(each.count or 0) * each.width for each in later)
+            bound = next((each.at for each in parts[k + 1 :] if each.at is not None and each.at >= part.at), size)
+            room = bound - part.at - sum(int(each.count or 0) * each.width for each in later)
             part.count = max(room, 0) // part.width if room % part.width == 0 else 0
         end = part.at + part.count * part.width
         if not part.count or end > size:

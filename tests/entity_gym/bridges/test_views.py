@@ -94,6 +94,11 @@ def test_a_count_that_is_not_given_is_as_many_as_fit_before_the_types_that_follo
         "entities": {"A": {"start": 1, "features": ["x", "y"]}, "B": {"features": ["z"], "count": 2}},
         "ignore": "rest",
     }
+    bounded = {
+        "entities": {"A": {"features": ["x"]}, "B": {"start": 2, "count": 1, "features": ["y"]}},
+        "ignore": "rest",
+    }
+    assert seen(bounded, box(5), np.arange(5)) == {"Agent": [[[]]], "A": [[[0], [1]]], "B": [[[2]]]}
     assert seen(later, box(7), np.arange(7)) == {"Agent": [[[]]], "A": [[[1, 2], [3, 4]]], "B": [[[5], [6]]]}
 
 
