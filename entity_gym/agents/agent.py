@@ -97,7 +97,8 @@ def row_of(each: object) -> list[Any]:
         ValueError: a field is missing, or holds no member of its Enum; names the field.
     """
     row: list[Any] = []
-    for name, kind in _fields_of(type(each)).items():
+    cls: Any = type(each)
+    for name, kind in _fields_of(cls).items():
         value = getattr(each, name, None)
         if not issubclass(kind, enum.Enum):
             row.append(value)
@@ -105,7 +106,7 @@ def row_of(each: object) -> list[Any]:
             row += [float(value is member) for member in kind]
         else:
             allowed = ", ".join(map(str, kind))
-            raise ValueError(f"{type(each).__name__}.{name} is {value!r:.200}; it must be one of {allowed}")
+            raise ValueError(f"{cls.__name__}.{name} is {value!r:.200}; it must be one of {allowed}")
     return row
 
 

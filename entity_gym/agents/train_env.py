@@ -34,7 +34,7 @@ from entity_gym.agents.agent import A, Agent, Obs, action_space_of, check_obs, e
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import nearest
 from entity_gym.pools.source import EnvSource
-from entity_gym.spaces import Entity, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 #: Seconds that a program may take between two observations.
 TIME_LIMIT = 60.0
@@ -71,7 +71,7 @@ class TrainEnv(EnvSource):
     takes_others = True  # `with_values` says which there are
 
     def __post_init__(self) -> None:
-        types, actions = dict[str, Entity](), dict[str, ActionSpace]()
+        types, actions = dict[str, Any](), dict[str, Any]()
         for option, made, space_of in (("entity_types", types, entity_of), ("action_types", actions, action_space_of)):
             for cls in getattr(self, option):
                 if not isinstance(cls, type) or cls.__name__ in made:
