@@ -11,6 +11,7 @@ Shapes: N environments of the pool, n of one call, F features, C choices.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +32,6 @@ from entity_gym.bridges.incoming import (
     Constructor,
     Wrapper,
     load_wrappers,
-    making,
     naming_extras,
     pool_from,
     wrapped,
@@ -45,7 +45,7 @@ from entity_gym.errors import NoPictureError, check_whole, warn_caller
 from entity_gym.pools.one import SlotEnvironment
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_distinct
-from entity_gym.pools.source import EnvSource, own_values, signature_of
+from entity_gym.pools.source import EnvSource, signature_of
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_module
 from entity_gym.spaces import LARGEST_FLOAT32
@@ -522,31 +522,25 @@ def _by_id(name: str, kwargs: Mapping[str, Any]) -> Constructor:
         known = getattr(sys.modules.get("gymnasium"), "registry", {})
         if callable(getattr(module, rest, None)) or (rest.isidentifier() and rest not in known):
             return Constructor(name, kwargs, _OPTION)
-    try:
+    with naming_extras(f"gymnasium:{name}"):
         import gymnasium
-    except ImportError as error:
-        raise ImportError(f'environments by id need Gymnasium ({error}): pip install "enn-ppo[gymnasium]"') from error
     try:
-        return _FromSpec(name, gymnasium.spec(rest), kwargs)
+        # Worker processes get the spec itself: its id may not be registered there.
+        constructor = Constructor(functools.partial(_make_registered, gymnasium.spec(rest)), kwargs, _OPTION)
     except gymnasium.error.Error as error:
         hint = "" if colon else "; ids of another package are written package:id, which imports it first"
         reason = str(error).removesuffix(".")
         raise ValueError(f"{name!r} is no environment that Gymnasium knows: {reason}{hint}") from None
+    constructor.name = name
+    return constructor
 
 
-class _FromSpec(Constructor):
-    """Makes environments of a Gymnasium spec. Worker processes get the spec itself: its id may not be registered there."""
+def _make_registered(spec: Any, **kwargs: Any) -> Any:
+    """Make an environment of a Gymnasium spec; all that it returns is checked by `GymWorld`."""
+    import gymnasium
 
-    def __init__(self, name: str, spec: Any, kwargs: Mapping[str, Any]) -> None:
-        self.name, self._spec, self.kwargs = name, spec, dict(kwargs)
-
-    def __call__(self, **more: Any) -> Any:
-        import gymnasium
-
-        try:
-            with making(self.name):
-                # GymWorld checks all that is returned.
-                return gymnasium.make(self._spec, disable_env_checker=True, **own_values(self.kwargs), **more)
-        except (gymnasium.error.Error, TypeError, ImportError) as error:
-            arguments = f" with {self.kwargs}" if self.kwargs else ""
-            raise ValueError(f"Gymnasium cannot make {self.name!r}{arguments}: {error}") from error
+    try:
+        return gymnasium.make(spec, disable_env_checker=True, **kwargs)
+    except (gymnasium.error.Error, TypeError) as error:
+        arguments = f" with {kwargs}" if kwargs else ""
+        raise ValueError(f"Gymnasium cannot make {spec.id!r}{arguments}: {error}") from error
