@@ -53,20 +53,13 @@ from entity_gym.spaces import ObsSpace
 
 
 def from_pettingzoo(env: str | Callable[..., Any], num_envs: int = 1, seed: int = 0, **options: Any) -> VecEnv:
-    """Make a pool of parallel or AEC environments.
+    """Make a pool of parallel or AEC environments, whose `reset(env_info=...)` gives each environment its `options`.
 
     Args:
         env: as in `pettingzoo_worlds`.
         num_envs: number of environments.
         seed: environment i is reset with `seed=seed + i`.
-        options: those of the pool as in `from_gymnasium`; all others as in `pettingzoo_worlds`.
-
-    Returns:
-        A pool; `reset(env_info=...)` gives each environment its `options`.
-
-    Raises:
-        ValueError: for arguments that are not allowed, or an environment whose spaces have no form as entities.
-        ImportError: naming what to install.
+        options: those of the pool as in `from_gymnasium`; all others as in `pettingzoo_worlds`, with its errors.
     """
     return pool_from(pettingzoo_worlds, env, num_envs, seed, options)
 
@@ -172,11 +165,11 @@ class PettingZooEnvironment(Environment):
             first = self.env.agents
         if not first:
             raise ValueError(f"{self.display_name} has no agents: possible_agents is empty")
-        self._asked = read_groups(groups) or self._default_groups(first, view)
-        if view is not None and list(self._asked or ()) != [actor_of(view)]:
+        actor = None if view is None else view.actor or AGENT
+        self._asked = read_groups(groups) or self._default_groups(first, actor)
+        if actor is not None and list(self._asked or ()) != [actor]:
             raise ValueError(
-                f"groups has {', '.join(map(repr, self._asked or ()))}, and {view.name} has all agents in one group: name its "
-                f"sides, such as {{{actor_of(view)}: [[{name_of(first[0])}], [{name_of(first[-1])}]]}}, or give no groups"
+                f"groups is {groups}; with this view all agents are in the group {actor!r}: name its sides"
             )
         self.groups: dict[str, Group] = {}
         self._group: dict[AgentID, Group] = {}  # of every agent seen so far
@@ -272,20 +265,21 @@ class PettingZooEnvironment(Environment):
         if hasattr(self._outer, "close"):
             self._outer.close()
 
-    def _default_groups(self, first: Sequence[AgentID], view: View | None) -> Groups | None:
+    def _default_groups(self, first: Sequence[AgentID], actor: str | None) -> Groups | None:
         """Return the groups of a world that was given none; None: one for each name, of one side.
 
-        With a view all agents are in one. Agents that take turns are a side each, of one group if all have the same spaces.
+        With a view all agents are in the group `actor`. Agents that take turns are a side each, of one group if all have the
+        same spaces.
         """
         if self._turns is None:
-            return None if view is None else {actor_of(view): [["*"]]}
+            return None if actor is None else {actor: [["*"]]}
         of_name: Groups = {}
         for agent in first:
             of_name.setdefault(place_of(agent, None)[0], []).append([escape(name_of(agent))])
         spaces = self._spaces(first[0])
-        if view is None and (len(of_name) == 1 or any(self._spaces(agent) != spaces for agent in first)):
+        if actor is None and (len(of_name) == 1 or any(self._spaces(agent) != spaces for agent in first)):
             return of_name
-        return {"agent" if view is None else actor_of(view): [side for sides in of_name.values() for side in sides]}
+        return {actor or "agent": [side for sides in of_name.values() for side in sides]}
 
     def _group_of(self, agent: AgentID) -> Group:
         """Return the group of an agent; one that was not seen before joins it, if its spaces are those of the others."""
@@ -302,10 +296,7 @@ class PettingZooEnvironment(Environment):
         return self._group[agent]
 
     def _spaces(self, agent: AgentID) -> tuple[Any, Any]:
-        try:
-            return self.env.observation_space(agent), self.env.action_space(agent)
-        except (AttributeError, KeyError, NotImplementedError) as error:
-            raise ValueError(f"{self.display_name} has no spaces of agent {agent!r}: {error!r}") from error
+        return self.env.observation_space(agent), self.env.action_space(agent)
 
     def _observe(
         self,
@@ -348,11 +339,6 @@ class PettingZooEnvironment(Environment):
         return shown
 
 
-def actor_of(view: View) -> str:
-    """Return the entity type of the agents."""
-    return view.actor or AGENT
-
-
 def _dictionaries(result: Any, method: str, parts: Sequence[str]) -> Any:
     """Return what a method of the environment returned; raises ValueError unless it is a dictionary of agents for each part."""
     if isinstance(result, tuple) and len(result) == len(parts) and all(isinstance(each, Mapping) for each in result):
@@ -371,12 +357,11 @@ def _constructor(env: Any, kwargs: Mapping[str, Any]) -> Constructor:
             raise ValueError(f"{option} is {env!r:.200}, which makes none; give a function, such as its `parallel_env`")
         return Constructor(env, kwargs, option)
     package, _, name = env.rpartition(":")
-    if package and package != "pettingzoo":
-        make = _function_of(f"{package}.{name}".replace("-", "_"))
-        constructor = Constructor(env if make is None else make, kwargs, option)
-    else:
+    if package in ("", "pettingzoo"):
         check_installed(f"pettingzoo:{name}")
         constructor = Constructor(_make_registered, {"env_id": name, **kwargs}, option)
+    else:
+        constructor = Constructor(_function_of(f"{package}.{name}".replace("-", "_")) or env, kwargs, option)
     constructor.name = env
     return constructor
 
@@ -407,8 +392,7 @@ def _make_registered(env_id: str, **kwargs: Any) -> Any:
                     return pettingzoo.make(api, registered, **kwargs)
                 except (ImportError, TypeError, pettingzoo.env_registry.exceptions.FailedToImport) as error:
                     raise ValueError(f"PettingZoo cannot make {registered!r} with {kwargs}: {error}") from error
-    near = difflib.get_close_matches(env_id, known, n=1, cutoff=0.4)
     raise ValueError(
-        f"PettingZoo has no environment {env_id!r}; near is {near[0] if near else 'nothing'!r}; those of other packages are "
-        "written package:module, such as mpe2:simple_spread_v3, and your own my_package.my_module:make_env"
+        f"PettingZoo has no environment {env_id!r}; near are {difflib.get_close_matches(env_id, known, cutoff=0.4)}; those of "
+        "other packages are written package:module, such as mpe2:simple_spread_v3"
     )

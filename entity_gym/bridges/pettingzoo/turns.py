@@ -16,13 +16,10 @@ def as_parallel(env: Any) -> Any:
     Raises:
         ValueError: `env` is neither.
     """
-    name, expected = type(env).__name__, ["reset", "step", "observation_space", "action_space"]
-    takes_turns = callable(getattr(env, "agent_iter", None))
-    if takes_turns:
-        expected.append("observe")
-    if lacking := [each for each in expected if not hasattr(env, each)]:
-        kind = "AEC" if takes_turns else "parallel"
-        raise ValueError(f"{name} has no {', '.join(lacking)}; expected a PettingZoo {kind} environment")
+    name, takes_turns = type(env).__name__, callable(getattr(env, "agent_iter", None))
+    for expected in ("reset", "step", "observation_space", "action_space", *(["observe"] if takes_turns else [])):
+        if not hasattr(env, expected):
+            raise ValueError(f"{name} has no {expected}; expected a PettingZoo parallel or AEC environment")
     check_arguments(env.reset, f"{name}.reset", {"seed": None, "options": None})
     if takes_turns and getattr(env, "metadata", {}).get("is_parallelizable"):
         from pettingzoo.utils.conversions import aec_to_parallel  # PettingZoo is optional
@@ -56,15 +53,7 @@ class TakingTurns:
         return self._next()
 
     def step(self, actions: Mapping[Any, Any]) -> tuple[dict[Any, Any], ...]:
-        """Take the action of the agent `turn`.
-
-        Returns:
-            Observations, rewards, terminations, truncations and infos by agent; truncated agents have their last observation.
-
-        Raises:
-            ValueError: the next turn is of an agent that is not in the environment's `agents`, or an agent that has ended stays
-                in them after its turn.
-        """
+        """Take the action of the agent `turn`; truncated agents have their last observation."""
         acting, env = self.agents, self.env
         env.step(actions[self.turn])
         rewards = {agent: env.rewards.get(agent, 0.0) for agent in acting}

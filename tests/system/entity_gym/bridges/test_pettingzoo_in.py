@@ -100,18 +100,6 @@ def test_connect_four_is_played_by_its_id() -> None:
     pool.close()
 
 
-def test_the_first_column_wins_connect_four_from_four_in_a_row() -> None:
-    """Both agents drop into a column of their own, so the first has four in a row after seven turns."""
-    pytest.importorskip("pygame")
-    connect_four = pytest.importorskip("pettingzoo.classic.connect_four_v3")
-    env = PettingZooEnvironment(connect_four.env())
-    obs = env.reset()
-    for turn in range(7):
-        assert not obs.done and obs.actions["player.action"].actor_ids == [f"player_{turn % 2}"]
-        obs = env.act({"player.action": CategoricalAction([f"player_{turn % 2}"], np.array([turn % 2]))})
-    assert obs.done and list(obs.player_rewards) == [1, -1]
-
-
 @pytest.mark.parametrize(
     ("env_id", "packages"),
     [("tictactoe_v3", []), ("leduc_holdem_v4", ["rlcard"]), ("texas_holdem_v4", ["rlcard"])],
