@@ -327,7 +327,7 @@ class PaddedPool:
     """
 
     def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
-        self.pool, self.env_spec, self.render_mode, self.closed = pool, spec, render_mode, False
+        self.pool, self.env_spec, self.render_mode = pool, spec, render_mode
         self.form = PaddedForm(spec, len(pool))
         self.obs: VecObs | None = None
         self.begun = np.zeros(0, np.intp)
@@ -372,13 +372,12 @@ class PaddedPool:
         """Return the numbers of environments; raises ValueError for those that are not there, or named twice."""
         return self._everyone if env_id is None else check_env_id(env_id, len(self.pool))
 
-    def images(self) -> list[NDArray[np.uint8]] | None:
+    def render(self) -> Any:
         """Draw every environment as a (height, width, 3) image; None without a render mode."""
-        return None if self.render_mode is None else self.pool.render(self._everyone)
+        return None if self.render_mode is None else tuple(self.pool.render(self._everyone))
 
     def close(self, **kwargs: Any) -> None:
         """Release everything. May be called twice. Gymnasium's wrappers pass arguments, which are not used."""
-        self.closed = True
         self.pool.close()
 
     def _told(self, obs: VecObs) -> Any:

@@ -134,8 +134,11 @@ class DmVecEnv(DmSpecs):
         self._beginning += ids[~running].tolist()
 
     def recv(self) -> dm_env.TimeStep:  # noqa: D102
-        ids, self._beginning = np.array(sorted(self._beginning), np.int64), []
-        return self._first(ids) if len(ids) else super().recv()
+        if not self._beginning:
+            return super().recv()
+        ids = np.array(sorted(self._beginning), np.int64)
+        self._beginning.clear()
+        return self._first(ids)
 
     def tell(self, obs: VecObs, observation: Frames, info: Frames) -> dm_env.TimeStep:
         """Return time steps, with last observations where episodes ended; keep the first ones of the next episodes."""

@@ -37,9 +37,6 @@ def from_dm_env(env: Callable[..., Any], num_envs: int = 1, seed: int = 0, **opt
             whenever the pool is seeded, if it has a parameter called seed, random, random_seed or random_state.
         options: those of the pool as in `from_gymnasium`; `global_features` and `view` as in `gymnasium_worlds`; and arguments
             of `env`.
-
-    Raises:
-        ValueError: for anything that is no such environment, or specs that have no form as entities.
     """
     return pool_from(dm_worlds, env, num_envs, seed, options)
 

@@ -40,15 +40,6 @@ class PlayersParallelEnv(ParallelEnv):  # type: ignore[misc, unused-ignore]
         pool: one environment without autoreset; closed with this object.
         mapping: says what belongs to which player.
         render_mode: "rgb_array", or None.
-
-    Attributes:
-        possible_agents: the players.
-        agents: the same while an episode is running, and empty otherwise.
-        observation_spaces, action_spaces: agent -> space.
-        env_spec: the spec of the environment.
-
-    Raises:
-        ValueError: if the spec does not say how many entities or actors there can be.
     """
 
     def __init__(self, pool: VecEnv, spec: EnvSpec, mapping: PlayerMapping, render_mode: str | None = None) -> None:

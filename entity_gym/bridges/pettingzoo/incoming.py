@@ -256,8 +256,7 @@ class PettingZooEnvironment(Environment):
         if not isinstance(image, np.ndarray) or image.ndim != 3:
             raise NoPictureError(
                 f"render() returned {type(image).__name__}, which is no image: make the environment with "
-                "render_mode='rgb_array', if it knows that, in training env.kwargs.render_mode=rgb_array, in evaluation "
-                "env_kwargs.render_mode=..."
+                "render_mode='rgb_array', in training env.kwargs.render_mode=rgb_array, in evaluation env_kwargs.render_mode=..."
             )
         return image
 

@@ -61,8 +61,8 @@ def test_spaces_are_boxes_flags_and_choices(out: Made) -> None:
 
 def test_make_gym_has_the_options_of_envpool(out: Made) -> None:
     env = out("CartPole-v0", 3, reward_threshold=666, seed=42)
-    assert (env.spec.reward_threshold, env.spec.max_episode_steps, env.num_envs) == (666, 200, 3)
-    assert out("CartPole-v0", 1, max_episode_steps=9).spec.max_episode_steps == 9
+    assert (env.spec.reward_threshold, env.spec.config.max_episode_steps, env.num_envs) == (666, 200, 3)
+    assert out("CartPole-v0", 1, max_episode_steps=9).spec.config.max_episode_steps == 9
     assert env.single_action_space == spaces.Discrete(2)
     assert env.action_space == spaces.MultiDiscrete([2, 2, 2])
     spec = make_spec("CartPole-v0", reward_threshold=666)
