@@ -201,10 +201,10 @@ class PaddedForm:
                 info["replaced_actions"][obs.elapsed_step == 0] = 0  # no action has led to a first frame
         return observation, info
 
-    def masks(self, observation: Mapping[str, NDArray[Any]]) -> dict[str, list[NDArray[np.int8]]]:
-        """Return action -> one (C,) mask for each number of the action; continuous actions have none."""
-        names = {name: _path("action_mask", name) for name in self._fields}
-        return {name: list(observation[path]) for name, path in names.items() if path in self.observation}
+    def masks(self, observation: Mapping[str, NDArray[Any]]) -> dict[str, tuple[NDArray[np.int8], ...] | None]:
+        """Return action -> one (C,) mask for each number of the action; None for continuous actions."""
+        paths = {name: _path("action_mask", name) for name in self._fields}
+        return {name: tuple(observation[path]) if path in observation else None for name, path in paths.items()}
 
     def to_pool(
         self, actions: Any, ids: NDArray[np.int64], keep: NDArray[np.bool_] | None = None

@@ -67,18 +67,11 @@ class DmConstructor(Constructor):
 
 
 class DmAsGym:
-    """One dm_env environment with Gymnasium's interface, as far as the bridge needs it.
+    """One dm_env environment (`unwrapped`) with Gymnasium's interface, as far as the bridge needs it.
 
     Args:
         make: makes the environment.
         seed_name: the parameter of `make` that takes a seed; None if it has none.
-
-    Attributes:
-        unwrapped: the dm_env environment itself.
-        why_unseedable: why the environment cannot be seeded; "" if it can.
-
-    Raises:
-        ValueError: if `make` returns no dm_env environment, or a spec cannot be converted.
     """
 
     def __init__(self, make: Callable[..., Any], seed_name: str | None) -> None:

@@ -126,7 +126,7 @@ class GymnasiumEnv(PaddedPool, gymnasium.Env[Any, Any]):
             raise ValueError("action_masks: nothing has been shown yet; call reset first")
         masks = [np.zeros(0, np.bool_)]
         for of_action in self.form.masks(self._observation).values():
-            masks += [mask.astype(np.bool_) for mask in of_action]
+            masks += [mask.astype(np.bool_) for mask in of_action or ()]
         for mask in masks[1:]:
             mask[0] |= not mask.any()
         return np.concatenate(masks)

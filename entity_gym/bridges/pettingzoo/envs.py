@@ -8,7 +8,6 @@ The info has `action_mask`, if there are choices, as `env.action_space(agent).sa
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -143,12 +142,10 @@ class PlayersParallelEnv(ParallelEnv):  # type: ignore[misc, unused-ignore]
             observations[agent] = frame_of(frames, player)
             info: dict[str, Any] = {name: int(values[player]) for name, values in numbers.items()}
             masks = self._form.masks(observations[agent])
+            every = tuple(mask for of_action in masks.values() for mask in of_action or ())
             if isinstance(self._form.action, dict):
-                info["action_mask"] = {
-                    name: tuple(masks[name]) if name in masks else None for name in self._form.action
-                }
-            elif masks:
-                every = tuple(itertools.chain.from_iterable(masks.values()))
+                info["action_mask"] = masks
+            elif every:
                 info["action_mask"] = every if self._form.action.shape else every[0]
             infos[agent] = {**info, **report_of(obs, 0, info)}
         return observations, infos

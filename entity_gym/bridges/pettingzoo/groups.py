@@ -79,7 +79,7 @@ def place_of(agent: AgentID, groups: Groups | None) -> tuple[str, int]:
     Raises:
         ValueError: if no group names it.
     """
-    name = name_of(agent)
+    name = str(agent)
     if groups is None:
         return re.sub(r"[\s_-]*\d+$", "", name) or "agent", 0
     for group, sides in groups.items():
@@ -87,11 +87,6 @@ def place_of(agent: AgentID, groups: Groups | None) -> tuple[str, int]:
             if any(fnmatchcase(name, pattern) for pattern in patterns):
                 return group, side
     raise ValueError(f"the agent {name!r} is in none of the groups {groups}: name it, or a pattern that fits it")
-
-
-def name_of(agent: AgentID) -> str:
-    """Return the text of an agent's name."""
-    return "_".join(map(str, agent)) if isinstance(agent, tuple) else str(agent)
 
 
 @dataclass(frozen=True)
@@ -204,17 +199,12 @@ class Group:
     def show(
         self, observations: Mapping[AgentID, Any], infos: Mapping[AgentID, Any], turn: AgentID
     ) -> tuple[dict[str, NDArray[np.float32]], NDArray[np.float32] | None, dict[str, ActionMask]]:
-        """Return features by entity type, global features, and the masks of the actions.
-
-        An agent without an open choice is left out of the masks.
+        """Return features by entity type, global features, and the masks of the actions, without agents that have no choice.
 
         Args:
             observations: agent -> observation.
             infos: agent -> info, which may have a mask.
             turn: the agent that acts next, where they take turns.
-
-        Raises:
-            ValueError: for an observation outside the space, or a mask that does not fit, naming the agent and where.
         """
         rows = np.zeros((len(observations), self._size), np.float32)
         masks: dict[AgentID, Masks] = {}

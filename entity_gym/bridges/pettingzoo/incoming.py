@@ -4,20 +4,18 @@
     pool = from_pettingzoo(make_my_env, groups={"hunter": ["adversary_*"], "prey": ["agent_*"]})
     pool = from_pettingzoo(make_my_game, groups={"player": [["red_*"], ["blue_*"]]})  # two sides of one group
 
-The agents of a group are entities of one type, with the same features and actions, so they share what the network learns.
-An agent's observation, fixed numbers however nested, is the features of its entity, which exists from the agent's first
-observation to the last one before the agent ends, and acts in each of them.
+The agents of a group are entities of one type, so they share what the network learns. An agent's observation, fixed numbers
+however nested, is the features of its entity, which exists from the agent's first observation to the last one before it ends.
 
 The reward is the sum over all agents, and an episode ends when the last agent does. It is truncated if some agents did not
 terminate but were truncated; then the last observation shows these.
 
 All agents are in one frame, so each acts on the observations of all: that suits a team. Groups, and the sides of a group, are
-players (`entity_gym.pools.players`): where these play against each other, each sees the features of its own agents, of the
-others only that they exist, and gets the rewards of its own agents.
+players (`entity_gym.pools.players`): each sees the features of its own agents, of the others only that they exist, and gets the
+rewards of its own agents.
 
 In AEC environments agents take turns: one step of the pool is the turn of one agent, which alone acts, and the flag `turn` says
-which. Rewards arrive with the step that earns them, for all agents. Without `groups`, every agent is a side of its own, of one
-group if their spaces are the same. AEC environments whose agents can act at the same time are converted to parallel ones.
+which. Rewards arrive with the step that earns them, for all agents.
 
 Masks (`entity_gym.bridges.masks`) close choices. An agent without an open choice does not act: the environment gets its first.
 
@@ -39,7 +37,7 @@ from numpy.typing import NDArray
 from entity_gym.actions import Action, ActionMask, ActionSpace
 from entity_gym.bridges.gymnasium.observations import AGENT
 from entity_gym.bridges.incoming import Constructor, check_installed, naming_extras, pool_from
-from entity_gym.bridges.pettingzoo.groups import AgentID, Group, Groups, Sides, name_of, place_of, read_groups
+from entity_gym.bridges.pettingzoo.groups import AgentID, Group, Groups, Sides, place_of, read_groups
 from entity_gym.bridges.pettingzoo.turns import TakingTurns, as_parallel
 from entity_gym.bridges.views.view import View, load_view
 from entity_gym.bridges.wrappers import Wrapper, load_wrappers, wrapped
@@ -274,7 +272,7 @@ class PettingZooEnvironment(Environment):
             return None if actor is None else {actor: [["*"]]}
         of_name: Groups = {}
         for agent in first:
-            of_name.setdefault(place_of(agent, None)[0], []).append([escape(name_of(agent))])
+            of_name.setdefault(place_of(agent, None)[0], []).append([escape(str(agent))])
         spaces = self._spaces(first[0])
         if actor is None and (len(of_name) == 1 or any(self._spaces(agent) != spaces for agent in first)):
             return of_name
