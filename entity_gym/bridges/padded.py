@@ -338,9 +338,13 @@ class PaddedPool:
         """Return a step or reset of n environments as the library has it."""
         raise NotImplementedError
 
+    def forget(self) -> None:
+        """Forget the episodes that are under way."""
+        self.form.num_replaced[:] = 0
+
     def begin(self, seed: int | None, env_info: Any = None) -> Any:
         """Start an episode in every environment; arguments as in `VecEnv.reset`."""
-        self.form.num_replaced[:] = 0
+        self.forget()
         return self._told(self.pool.reset(seed, env_info))
 
     def step(self, actions: Any, env_id: EnvIdLike | None = None) -> Any:
@@ -357,7 +361,7 @@ class PaddedPool:
 
     def async_reset(self) -> None:
         """Start an episode in every environment without waiting; `recv` returns the first observations."""
-        self.form.num_replaced[:] = 0
+        self.forget()
         self.pool.async_reset()
 
     def send(self, actions: Any, env_id: EnvIdLike | None = None) -> None:

@@ -80,7 +80,7 @@ def pettingzoo_worlds(
         view: what of an agent's observation is an entity, as in `gymnasium_worlds`. All agents then are of one type, the actor of
             the view, each with the features of its own observation. Entities of other types are read from the observation of the
             first agent, or of the one whose turn it is, and every player sees them: so it suits worlds in which nothing of
-            them is hidden. With a view, `groups` can only name the sides of the actor.
+            them is hidden. With a view, the `groups` are sides of the actor.
         wrappers: as in `gymnasium_worlds`.
         kwargs: arguments of `env`.
 
@@ -163,12 +163,10 @@ class PettingZooEnvironment(Environment):
             first = self.env.agents
         if not first:
             raise ValueError(f"{self.display_name} has no agents: possible_agents is empty")
-        actor = None if view is None else view.actor or AGENT
-        self._asked = read_groups(groups) or self._default_groups(first, actor)
-        if actor is not None and list(self._asked or ()) != [actor]:
-            raise ValueError(
-                f"groups is {groups}; with this view all agents are in the group {actor!r}: name its sides"
-            )
+        self._asked = read_groups(groups) or self._default_groups(first)
+        if view is not None:  # its agents are of one type, of which the groups are sides
+            asked = self._asked or {"all": [["*"]]}
+            self._asked = {view.actor or AGENT: [side for sides in asked.values() for side in sides]}
         self.groups: dict[str, Group] = {}
         self._group: dict[AgentID, Group] = {}  # of every agent seen so far
         self.player_names: list[str] = []
@@ -262,21 +260,17 @@ class PettingZooEnvironment(Environment):
         if hasattr(self._outer, "close"):
             self._outer.close()
 
-    def _default_groups(self, first: Sequence[AgentID], actor: str | None) -> Groups | None:
-        """Return the groups of a world that was given none; None: one for each name, of one side.
-
-        With a view all agents are in the group `actor`. Agents that take turns are a side each, of one group if all have the
-        same spaces.
-        """
+    def _default_groups(self, first: Sequence[AgentID]) -> Groups | None:
+        """Return the groups of a world that was given none: each agent that takes turns is a side; None: one for each name."""
         if self._turns is None:
-            return None if actor is None else {actor: [["*"]]}
+            return None
         of_name: Groups = {}
         for agent in first:
             of_name.setdefault(place_of(agent, None)[0], []).append([escape(str(agent))])
         spaces = self._spaces(first[0])
-        if actor is None and (len(of_name) == 1 or any(self._spaces(agent) != spaces for agent in first)):
+        if len(of_name) == 1 or any(self._spaces(agent) != spaces for agent in first):
             return of_name
-        return {actor or "agent": [side for sides in of_name.values() for side in sides]}
+        return {"agent": [side for sides in of_name.values() for side in sides]}
 
     def _group_of(self, agent: AgentID) -> Group:
         """Return the group of an agent; one that was not seen before joins it, if its spaces are those of the others."""

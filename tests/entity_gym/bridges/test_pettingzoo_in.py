@@ -408,18 +408,13 @@ def test_ids_and_modules_are_found_with_any_dashes_and_others_have_neighbours(
 # ---- views
 
 
-def test_a_view_needs_agents_with_the_same_spaces_and_no_groups() -> None:
+def test_a_view_needs_agents_with_the_same_spaces() -> None:
     view = {"entities": {"Me": {"count": 1, "features": ["number", "time"]}}, "actor": "Me"}
     with pytest.raises(
         ValueError,
         match="agent 'wolf_0' is .*, and its group 'Me' has .* of agent 'sheep_0': .* with a view all are in one",
     ):
         from_pettingzoo(Herd, view=view)
-    with pytest.raises(
-        ValueError,
-        match=r"groups is \{'all': .*\}; with this view all agents are in the group 'Me': name its sides",
-    ):
-        from_pettingzoo(Herd, view=view, groups={"all": "*"})
 
 
 def test_agents_of_a_view_come_and_go() -> None:

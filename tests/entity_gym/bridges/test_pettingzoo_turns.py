@@ -234,7 +234,7 @@ def test_sides_of_a_team_game_are_lists_in_the_list_of_the_group() -> None:
     obs = env.act(take("player_3", 1))
     assert list(obs.player_rewards) == [-2, 2]
     assert obs.metrics["reward.player.1"] == 2
-    viewed = players_of(pettingzoo_worlds(Facing, players=4, view=VIEW, groups={"Me": sides["player"]}))
+    viewed = players_of(pettingzoo_worlds(Facing, players=4, view=VIEW, groups=sides))
     assert viewed is not None and viewed.num_players == 2
     seen = viewed.seen_by(np.full(2, 1), "Me", np.array([[0, 1, 0], [3, 0, 1]], np.float32))
     assert seen.tolist() == [[0, 1, 1], [3, 0, 0]]
