@@ -85,21 +85,6 @@ def test_what_pettingzoo_cannot_make_is_said_with_its_reason() -> None:
         from_pettingzoo("classic/rps-v2", size=3)
 
 
-def test_connect_four_is_played_by_its_id() -> None:
-    pytest.importorskip("pettingzoo")
-    pytest.importorskip("pygame")
-    pool = from_pettingzoo("connect_four_v3", 2)
-    rng, obs, ends = np.random.default_rng(0), pool.reset(), 0
-    for _ in range(100):
-        assert obs.action_masks["player.action"].actors.items() == 2  # type: ignore[union-attr]
-        obs = pool.act(random_actions(obs, rng, pool.action_space()))  # type: ignore[union-attr]
-        rewards = obs.arrays["player_reward"].values.reshape(2, 2)  # type: ignore[union-attr]
-        assert not rewards.sum(axis=1).any() and set(rewards.reshape(-1).tolist()) <= {-1.0, 0.0, 1.0}
-        ends += int(obs.done.sum())
-    assert ends >= 4
-    pool.close()
-
-
 @pytest.mark.parametrize(
     ("env_id", "packages"),
     [("tictactoe_v3", []), ("leduc_holdem_v4", ["rlcard"]), ("texas_holdem_v4", ["rlcard"])],
