@@ -46,7 +46,7 @@ from entity_gym.environment import Environment
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
-from entity_gym.registry import Prepared, prepare, spec_of
+from entity_gym.registry import prepare, spec_of
 from entity_gym.spaces import GLOBAL_ENTITY
 
 _MOST = np.iinfo(np.int64).max
@@ -320,7 +320,6 @@ class PaddedPool:
         render_mode: "rgb_array", or None.
 
     Attributes:
-        env_spec: the spec of the environments.
         obs: the `VecObs` of the last step, with `end_of_episode_info` and metrics.
         begun: its rows where an episode has ended and the next one has begun.
         last: the last observations and infos of the ended episodes, for these rows.
@@ -397,8 +396,13 @@ class PaddedPool:
 # ---- how environments in the padded form are made
 
 
-def prepare_form(env: Any, options: dict[str, Any], render_mode: str | None, num_envs: int | None) -> Prepared:
-    """Find an environment and check all options; with `num_envs` None it is one, and may be the `Environment` itself."""
+def make_form(
+    form: Callable[..., Made], env: Any, options: dict[str, Any], render_mode: str | None, num_envs: int | None = None
+) -> Made:
+    """Make a pool, and form(pool, spec, render_mode), which closes it.
+
+    Without `num_envs` it is one environment without autoreset, and `env` may be the `Environment` itself.
+    """
     if render_mode not in (None, "rgb_array"):
         raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
     if taken := sorted(options.keys() & {"final_observations", "num_envs"}):
@@ -412,14 +416,10 @@ def prepare_form(env: Any, options: dict[str, Any], render_mode: str | None, num
             return env
 
         source.__name__ = type(env).__name__  # for messages
-    return prepare(source, {**options, "num_envs": num_envs or 1, "final_observations": "all"})
-
-
-def make_form(prepared: Prepared, form: Callable[..., Made], *arguments: Any, **of_pool: Any) -> Made:
-    """Make a pool, with arguments `of_pool` that replace options, and form(pool, spec, *arguments), which closes it."""
-    pool = ThreadedVecEnv(prepared.source, **{**prepared.config.of_pool(), **of_pool})
+    prepared = prepare(source, {**options, "num_envs": num_envs or 1, "final_observations": "all"})
+    pool = ThreadedVecEnv(prepared.source, **prepared.config.of_pool(), autoreset=num_envs is not None)
     try:
-        return form(pool, spec_of(prepared, pool), *arguments)
+        return form(pool, spec_of(prepared, pool), render_mode)
     except BaseException:
         pool.close()
         raise

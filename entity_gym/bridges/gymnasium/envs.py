@@ -25,7 +25,6 @@ from entity_gym.bridges.padded import (
     frame_of,
     in_batch,
     make_form,
-    prepare_form,
     report_of,
 )
 from entity_gym.pools.spec import EnvSpec
@@ -193,7 +192,7 @@ def make_gym(env: Any, num_envs: int = 1, *, render_mode: str | None = None, **o
         ValueError: as `make` does, and if it is not known how many entities or actors there can be.
         ImportError: naming what to install.
     """
-    return make_form(prepare_form(env, options, render_mode, num_envs), GymnasiumVectorEnv, render_mode)
+    return make_form(GymnasiumVectorEnv, env, options, render_mode, num_envs)
 
 
 def to_gymnasium(env: Any, render_mode: str | None = None, **options: Any) -> GymnasiumEnv:
@@ -210,4 +209,4 @@ def to_gymnasium(env: Any, render_mode: str | None = None, **options: Any) -> Gy
         ValueError: for options that are not allowed, or if it is not known how many entities or actors there can be.
         ImportError: naming what to install.
     """
-    return make_form(prepare_form(env, options, render_mode, None), GymnasiumEnv, render_mode, autoreset=False)
+    return make_form(GymnasiumEnv, env, options, render_mode)

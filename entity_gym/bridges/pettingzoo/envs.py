@@ -11,16 +11,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.padded import PaddedForm, frame_of, in_batch, make_form, prepare_form, report_of
+from entity_gym.bridges.padded import PaddedForm, frame_of, in_batch, make_form, report_of
 from entity_gym.pools.players import Part, PlayerMapping, Seating, players_of
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import VecEnv
+from entity_gym.registry import prepare
 
 try:
     from gymnasium import spaces
@@ -36,12 +38,12 @@ class PlayersParallelEnv(ParallelEnv):  # type: ignore[misc, unused-ignore]
     """The only environment of a pool as a PettingZoo `ParallelEnv`; `to_pettingzoo` makes it.
 
     Args:
-        pool: one environment without autoreset; closed with this object.
         mapping: says what belongs to which player.
+        pool: one environment without autoreset; closed with this object.
         render_mode: "rgb_array", or None.
     """
 
-    def __init__(self, pool: VecEnv, spec: EnvSpec, mapping: PlayerMapping, render_mode: str | None = None) -> None:
+    def __init__(self, mapping: PlayerMapping, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
         self._pool, self._mapping, self.env_spec, self.render_mode = pool, mapping, spec, render_mode
         self.metadata = {"name": spec.config.name, "render_modes": ["rgb_array"], "render_fps": 10}
         self.metadata["is_parallelizable"] = True
@@ -163,11 +165,11 @@ def to_pettingzoo(env: Any, *, render_mode: str | None = None, **options: Any) -
         ValueError: if the world has no players, or does not say how many entities or actors there can be.
         ImportError: naming what to install.
     """
-    prepared = prepare_form(env, options, render_mode, None)
-    mapping = players_of(prepared.source)
+    source = prepare(env, options).source
+    mapping = players_of(source)
     if mapping is None:
         raise ValueError(
-            f"{prepared.config.name} has no players, and PettingZoo's agents are players: give its class num_players(), "
-            "players() and seen_by() as entity_gym.pools.players says, or use to_gymnasium, where the whole world is one agent"
+            f"{source.name} has no players, and PettingZoo's agents are players: give its class num_players(), players() and "
+            "seen_by() as entity_gym.pools.players says, or use to_gymnasium, where the whole world is one agent"
         )
-    return make_form(prepared, PlayersParallelEnv, mapping, render_mode, autoreset=False)
+    return make_form(partial(PlayersParallelEnv, mapping), env, options, render_mode)
