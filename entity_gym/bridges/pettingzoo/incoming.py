@@ -36,9 +36,8 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionMask, ActionSpace
 from entity_gym.bridges.gymnasium.observations import AGENT
-from entity_gym.bridges.incoming import Constructor, check_installed, naming_extras, pool_from
+from entity_gym.bridges.incoming import Constructor, check_arguments, check_installed, naming_extras, pool_from
 from entity_gym.bridges.pettingzoo.groups import AgentID, Group, Groups, Sides, place_of, read_groups
-from entity_gym.bridges.pettingzoo.turns import TakingTurns, as_parallel
 from entity_gym.bridges.views.view import View, load_view
 from entity_gym.bridges.wrappers import Wrapper, load_wrappers, wrapped
 from entity_gym.environment import Environment, Observation
@@ -117,15 +116,29 @@ class PettingZooFactory(EnvSource):
 
     def players(self, values: Mapping[str, Any], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return (E,) the player that each of these entities belongs to; those that belong to nobody are the first's."""
-        sides = self._sides.get(entity_type)
-        return np.zeros(len(rows), np.int64) if sides is None else sides.players_of(rows)
+        players = self._sides[entity_type].players if entity_type in self._sides else range(1)
+        return players.start + (rows[:, -1].astype(np.int64) if len(players) > 1 else np.zeros(len(rows), np.int64))
 
     def seen_by(
         self, values: Mapping[str, Any], player: NDArray[np.int64], entity_type: str, rows: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return (E, F) the features as `Sides.seen_by` has them; entities that are no agents look alike to all players."""
+        """Return (E, F) features of agents as a player sees each; zeros where the agent is another player's.
+
+        Players see whose turn it is, and count sides from their own, which is 0; players of other groups count from side 0.
+        Entities that are no agents look alike to all players.
+        """
         sides = self._sides.get(entity_type)
-        return rows if sides is None else sides.seen_by(player, rows)
+        if sides is None:
+            return rows
+        seen = np.where((self.players(values, entity_type, rows) == player)[:, None], rows, np.float32(0))
+        num_sides = len(sides.players)
+        if num_sides > 1:
+            own = np.where(np.isin(player, sides.players), player - sides.players.start, 0)
+            seen[:, -1] = (rows[:, -1] - own) % num_sides
+        if sides.takes_turns:
+            turn = -2 if num_sides > 1 else -1
+            seen[:, turn] = rows[:, turn]
+        return seen
 
 
 # ---- one environment
@@ -335,6 +348,86 @@ def _dictionaries(result: Any, method: str, parts: Sequence[str]) -> Any:
     if isinstance(result, tuple) and len(result) == len(parts) and all(isinstance(each, Mapping) for each in result):
         return result
     raise ValueError(f"{method}() returned {result!r:.200}; expected {', '.join(parts)}: a dictionary of agents each")
+
+
+# ---- agents that take turns
+
+
+def as_parallel(env: Any) -> Any:
+    """Return a parallel environment as it is, and an AEC environment as `TakingTurns`.
+
+    AEC environments whose agents can act at the same time (`metadata["is_parallelizable"]`) are converted by PettingZoo.
+
+    Raises:
+        ValueError: `env` is neither.
+    """
+    name, takes_turns = type(env).__name__, callable(getattr(env, "agent_iter", None))
+    for expected in ("reset", "step", "observation_space", "action_space", *(["observe"] if takes_turns else [])):
+        if not hasattr(env, expected):
+            raise ValueError(f"{name} has no {expected}; expected a PettingZoo parallel or AEC environment")
+    check_arguments(env.reset, f"{name}.reset", {"seed": None, "options": None})
+    if takes_turns and getattr(env, "metadata", {}).get("is_parallelizable"):
+        from pettingzoo.utils.conversions import aec_to_parallel  # PettingZoo is optional
+
+        return aec_to_parallel(env)
+    return TakingTurns(env) if takes_turns else env
+
+
+class TakingTurns:
+    """An AEC environment as a parallel one: in each step the agent `turn` acts, and actions of other agents are not used.
+
+    Each step shows every agent that has not ended, and returns the rewards that the action gave to each.
+
+    Attributes:
+        turn: the agent that acts next.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env, self.turn = env, None
+        self.possible_agents = getattr(env, "possible_agents", None)
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+
+    @property
+    def agents(self) -> list[Any]:
+        """The agents that have not ended."""
+        return [agent for agent in self.env.agents if not self._has_ended(agent)]
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Start an episode; return observations and infos by agent."""
+        self.env.reset(seed=seed, options=options)
+        return self._next()
+
+    def step(self, actions: Mapping[Any, Any]) -> tuple[dict[Any, Any], ...]:
+        """Take the action of the agent `turn`; truncated agents have their last observation."""
+        acting, env = self.agents, self.env
+        env.step(actions[self.turn])
+        rewards = {agent: env.rewards.get(agent, 0.0) for agent in acting}
+        terminated = {agent: bool(env.terminations.get(agent, True)) for agent in acting}
+        truncated = {agent: bool(env.truncations.get(agent, False)) for agent in acting}
+        cut = {agent: env.observe(agent) for agent in acting if truncated[agent]}
+        observations, infos = self._next()
+        return cut | observations, rewards, terminated, truncated, infos
+
+    def _has_ended(self, agent: Any) -> bool:
+        return bool(self.env.terminations.get(agent) or self.env.truncations.get(agent))
+
+    def _next(self) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Find the agent that acts next, and return observations and infos of all agents that have not ended."""
+        env = self.env
+        self.turn = env.agent_selection  # stays if the episode has ended: the agent that would have been next
+        for _ in list(env.agents):
+            if not self._has_ended(env.agent_selection):
+                break
+            env.step(None)  # agents that have ended still get a turn before, in which they take no action
+        agents = self.agents
+        if env.agents:
+            self.turn = env.agent_selection
+            if self.turn not in agents:
+                raise ValueError(
+                    f"it is the turn of {self.turn!r}, and the agents that have not ended are {agents}: an agent that has ended "
+                    "must leave env.agents after its next step(None)"
+                )
+        return {agent: env.observe(agent) for agent in agents}, {agent: env.infos.get(agent, {}) for agent in agents}
 
 
 # ---- how environments are found
