@@ -81,9 +81,6 @@ class Game:
             settings=source.given(),
             obs_space=self._pool.obs_space(),
             action_space=self._pool.action_space(),
-            players=[""],
-            network=None,
-            episodes=[],
         )
         self._begin()
 

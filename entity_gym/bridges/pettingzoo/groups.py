@@ -185,11 +185,12 @@ class Group:
         rows = np.zeros((len(observations), self._size), np.float32)
         masks: dict[AgentID, Masks] = {}
         for row, (agent, observation) in zip(rows, observations.items(), strict=True):
+            acts, info = agent == turn or not self.sides.takes_turns, infos.get(agent)
             try:
-                rest = self.masks.rest(observation)
+                rest, closed = self.masks.read(observation, (info or {}) if acts else None)
                 self._write(rest[OBSERVATION] if self._is_wrapped else rest, row)
-                if agent == turn or not self.sides.takes_turns:
-                    masks[agent] = self.masks.read(observation, infos.get(agent) or {})
+                if acts:
+                    masks[agent] = closed
             except ValueError as error:
                 raise ValueError(f"agent {agent!r}: {error}") from None
         features, everywhere, agents = {self.name: rows}, None, list(observations)

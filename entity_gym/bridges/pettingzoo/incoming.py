@@ -36,10 +36,17 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionMask, ActionSpace
 from entity_gym.bridges.gymnasium.observations import AGENT
-from entity_gym.bridges.incoming import Constructor, check_arguments, check_installed, naming_extras, pool_from
+from entity_gym.bridges.incoming import (
+    Constructor,
+    Wrapper,
+    check_arguments,
+    load_wrappers,
+    naming_extras,
+    pool_from,
+    wrapped,
+)
 from entity_gym.bridges.pettingzoo.groups import AgentID, Group, Groups, Sides, place_of, read_groups
 from entity_gym.bridges.views.view import View, load_view
-from entity_gym.bridges.wrappers import Wrapper, load_wrappers, wrapped
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
 from entity_gym.pools.source import EnvSource
@@ -390,7 +397,8 @@ class TakingTurns:
     @property
     def agents(self) -> list[Any]:
         """The agents that have not ended."""
-        return [agent for agent in self.env.agents if not self._has_ended(agent)]
+        ended = self.env.terminations, self.env.truncations
+        return [agent for agent in self.env.agents if not any(each.get(agent) for each in ended)]
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Start an episode; return observations and infos by agent."""
@@ -408,15 +416,12 @@ class TakingTurns:
         observations, infos = self._next()
         return cut | observations, rewards, terminated, truncated, infos
 
-    def _has_ended(self, agent: Any) -> bool:
-        return bool(self.env.terminations.get(agent) or self.env.truncations.get(agent))
-
     def _next(self) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Find the agent that acts next, and return observations and infos of all agents that have not ended."""
         env = self.env
         self.turn = env.agent_selection  # stays if the episode has ended: the agent that would have been next
         for _ in list(env.agents):
-            if not self._has_ended(env.agent_selection):
+            if env.agent_selection in self.agents:
                 break
             env.step(None)  # agents that have ended still get a turn before, in which they take no action
         agents = self.agents
@@ -442,8 +447,8 @@ def _constructor(env: Any, kwargs: Mapping[str, Any]) -> Constructor:
         return Constructor(env, kwargs, option)
     package, _, name = env.rpartition(":")
     if package in ("", "pettingzoo"):
-        check_installed(f"pettingzoo:{name}")
-        constructor = Constructor(_make_registered, {"env_id": name, **kwargs}, option)
+        with naming_extras(f"pettingzoo:{name}"):
+            constructor = Constructor(_make_registered, {"env_id": name, **kwargs}, option)
     else:
         constructor = Constructor(_function_of(f"{package}.{name}".replace("-", "_")) or env, kwargs, option)
     constructor.name = env

@@ -208,12 +208,13 @@ def spaces_from_json(given: Any) -> tuple[ObsSpace, dict[str, ActionSpace]]:
     for each in given["entities"]:
         where = _named(each, "entity")
         check(each, _ENTITY, where, ("features",))
-        _check_types(each.get("kinds", []), _FEATURE_KINDS, f"{where}: kind")
+        for kind in each.get("kinds", []):
+            _named(kind, f"{where}: kind", _FEATURE_KINDS)
         _made({"entities": [each]}, f"{where}: ")
-    _check_types(given.get("global_kinds", []), _FEATURE_KINDS, "'global_kinds': kind")
-    _check_types(given["actions"], KINDS, "action")
+    for kind in given.get("global_kinds", []):
+        _named(kind, "'global_kinds': kind", _FEATURE_KINDS)
     for each in given["actions"]:
-        _made({"actions": [each]}, f"{_named(each, 'action')}: ")
+        _made({"actions": [each]}, f"{_named(each, 'action', KINDS)}: ")
     for part in ("entities", "actions"):
         if repeated := [name for name, n in Counter(each["name"] for each in given[part]).items() if n > 1]:
             raise ProtocolError(f"{part} of 'spaces' names {repeated} more than once")
@@ -222,24 +223,18 @@ def spaces_from_json(given: Any) -> tuple[ObsSpace, dict[str, ActionSpace]]:
     return _made(given, "")
 
 
-def _named(given: Any, what: str) -> str:
-    """Return the name of an entity, an action or a kind for messages."""
+def _named(given: Any, what: str, types: Mapping[str, type[Any]] = {}) -> str:  # noqa: B006 - is not changed
+    """Return the name of an entity, action or kind for messages; of `types`, it must have one, and only its attributes."""
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
         raise ProtocolError(f"{what} {given!r:.200}: it must be an object with a 'name', a text")
-    return f"{what} {given['name']!r}"
-
-
-def _check_types(given: Sequence[Any], types: Mapping[str, type[Any]], what: str) -> None:
-    """Raise a ProtocolError unless each has a known type, and only attributes of this type."""
-    for each in given:
-        where = _named(each, what)
-        kind = each.get("type")
-        if not isinstance(kind, str) or kind not in types:
-            raise ProtocolError(f"{where}: the type is {kind!r:.200}; {nearest(kind, types)}")
-        try:
-            check_parts(each, dict.fromkeys(("type", "name", *types[kind].__dataclass_fields__)), where)
-        except ValueError as error:
-            raise ProtocolError(str(error)) from None
+    where, kind = f"{what} {given['name']!r}", given.get("type")
+    if types and (not isinstance(kind, str) or kind not in types):
+        raise ProtocolError(f"{where}: the type is {kind!r:.200}; {nearest(kind, types)}")
+    known = ("type", "name", *types[kind].__dataclass_fields__) if types else given
+    for part in given:
+        if part not in known:
+            raise ProtocolError(f"{where} has no part {part!r}; {nearest(part, known)}")
+    return where
 
 
 def _made(spaces: Mapping[str, Any], where: str) -> tuple[ObsSpace, dict[str, ActionSpace]]:
