@@ -13,7 +13,7 @@ from typing import Any
 
 from entity_gym.environment import Environment
 from entity_gym.errors import nearest
-from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import EnvSlots
 from entity_gym.pools.source import EnvFactory, EnvSource, as_source
@@ -250,7 +250,7 @@ def spec_of(prepared: Prepared, pool: VecEnv | None = None) -> EnvSpec:
     return describe_spaces(config, *spaces, source.entities, source.actions)
 
 
-def draws(prepared: Prepared, pool: SlotVecEnv) -> bool:
+def draws(prepared: Prepared, pool: VecEnv) -> bool:
     """Return True if the environments of `pool` implement `render` or `draw`, as far as that can be seen without a call."""
     if isinstance(pool.slots, PythonSlots):
         made = type(pool.slots.envs[0])
