@@ -87,8 +87,8 @@ class EpisodeTracker:
             scores = final_scores(sums, info, PLAYER_REWARD in obs.arrays)
             for name, players in self._policies.items():
                 others = [other for other in self._policies if other != name]
-                told = outcome(scores, players, [player for other in others for player in self._policies[other]])
-                told = {**info, "policy": name, **({"opponent": ", ".join(others)} if others else {}), **told}
+                results = outcome(scores, players, [player for other in others for player in self._policies[other]])
+                told = {**info, "policy": name, **({"opponent": ", ".join(others)} if others else {}), **results}
                 finished[name].append(Episode(env, fmean(sums[player] for player in players), length, truncated, told))
         return finished
 

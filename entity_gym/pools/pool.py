@@ -7,7 +7,7 @@ from typing import Any
 
 from entity_gym.errors import check_whole
 from entity_gym.pools.processes.slots import ProcessSlots
-from entity_gym.pools.slots import SlotOptions
+from entity_gym.pools.slots import EnvSlots, SlotOptions
 from entity_gym.pools.source import EnvFactory, as_source
 from entity_gym.pools.vec_env import VecEnv, check_batch_size
 from entity_gym.pools.workers import Workers
@@ -60,6 +60,7 @@ class ThreadedVecEnv(VecEnv):
         check_pool(num_envs, num_threads, batch_size, seed, num_processes)
         source, slot_options = as_source(env), SlotOptions(**options)
         self.num_threads, self.num_processes = min(num_threads, num_envs), min(num_processes, num_envs)
+        slots: EnvSlots
         if num_processes:
             # The calling thread asks all processes for a step together; submitted steps have a thread for each process.
             workers = Workers(num_shares=self.num_processes)

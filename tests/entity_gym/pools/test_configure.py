@@ -182,4 +182,3 @@ def test_a_python_environment_refuses_when_the_episode_begins() -> None:
         with pytest.raises(ValueError, match="has no parameter 'lap'") as error:
             run(env)
         assert error.value.__notes__[-1] == "raised by Laps (environment 1) in configure()"
-
