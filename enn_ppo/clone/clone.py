@@ -6,10 +6,10 @@ python -m enn_ppo.clone data=expert.rec env=MineSweeper
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +17,7 @@ import yaml
 
 from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threads
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.clone.examples import hold_out, load_examples
-from enn_ppo.clone.learning import learn, match_scales
+from enn_ppo.clone.learning import hold_out, learn, load_frames, make_samples
 from enn_ppo.settings.config import default_run_dir
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.callbacks import Callbacks
@@ -26,6 +25,7 @@ from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.files import append_to_file, replace_file
 from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
+from enn_ppo.training.learning.learner import Learner
 from enn_ppo.training.memory import check_memory
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
@@ -72,31 +72,23 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
         state = TrainState(config.training, bound, device, Callbacks(()))
         stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()
-        examples = load_examples(config, *spaces, bound.config.id)
-        learned, held_out = match_scales(state, *hold_out(examples, config.clone.holdout, config.seed))
+        frames, apart = hold_out(load_frames(config, *spaces, bound.config.id), config.clone.holdout, config.seed)
+        assert isinstance(state.learner, Learner)
+        learned, held_out = make_samples(state.learner, frames, apart)
         state.reset()
         _prepare(config, Path(run_dir))
         _say(
-            f"cloning {len(learned):,} frames of {learned.num_episodes:,} episodes into {run_dir}; "
-            f"{held_out.num_episodes:,} episodes are held out"
+            f"cloning {len(frames):,} frames of {len(frames.episode.unique()):,} episodes into {run_dir}; "
+            f"{len(apart.episode.unique()):,} episodes are held out"
         )
-        rows: list[Row] = []
-
-        def log(row: Row) -> None:
-            _log(row, config, Path(run_dir) / ROWS)
-            rows.append(row)
-
         with finish_on_interrupt(_say) as interrupted:
-            row = learn(state.model, learned, held_out, config, log, lambda: bool(interrupted()))
+            row = learn(
+                state.model, learned, held_out, config, partial(_log, Path(run_dir) / ROWS), lambda: bool(interrupted())
+            )
             saved = state.save(Path(run_dir))
             if how := interrupted():
                 passes = f"{how} after pass {row['epoch']} of {config.clone.epochs}"
                 raise Interrupted(f"{passes}; saved {saved}", EXIT_CODES[how])
-        if _still_falls(rows):
-            _say(
-                "the held-out loss was still falling at the last pass: more passes (clone.epochs) or more recorded episodes may "
-                "make a better clone"
-            )
         _say(
             f"done: {run_dir}; to go on from it without forgetting: python -m enn_ppo.train resume={run_dir} "
             f"ppo.teacher={run_dir}"
@@ -120,7 +112,7 @@ def _prepare(config: CloneConfig, run_dir: Path) -> None:
         raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error
 
 
-def _log(row: Row, config: CloneConfig, path: Path) -> None:
+def _log(path: Path, row: Row) -> None:
     """Print the metrics of a pass, and append them to `path`.
 
     Raises:
@@ -130,18 +122,10 @@ def _log(row: Row, config: CloneConfig, path: Path) -> None:
         append_to_file(path, json.dumps(row).encode() + b"\n")
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error}; nothing was saved") from error
-    shown = ["loss", "log_prob", "value_loss", "holdout_loss", "holdout_log_prob", "holdout_value_loss"]
-    if config.clone.loss == "cross_entropy":  # the loss is -log_prob, which need not be shown twice
-        shown = [name for name in shown if "log_prob" not in name]
+    shown = ("loss", "value_loss", "holdout_loss", "holdout_value_loss")
     numbers = "  ".join(f"{name} {row[name]:.4g}" for name in shown if row.get(name) is not None)
     _say(f"pass {row['epoch']}: {numbers}")
 
 
 def _say(text: str) -> None:
     print(text, flush=True)
-
-
-def _still_falls(rows: Sequence[Row]) -> bool:
-    """Whether the last pass lowered the best held-out loss by more than a thousandth."""
-    losses = [float(loss) for row in rows if (loss := row.get("holdout_loss")) is not None]
-    return len(losses) > 1 and losses[-1] < min(losses[:-1]) - 1e-3 * abs(losses[-2])

@@ -10,7 +10,7 @@ from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schedule import Scheduled, ScheduleRange
 from rogue_net.checks import HalfOpenUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt, check_fields
 
-Loss = Literal["cross_entropy", "kl", "log_prob"]
+Loss = Literal["cross_entropy", "kl"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class CloningConfig:
 
     loss: Loss = "cross_entropy"
     """Loss of the policy: `cross_entropy` of the recorded actions; `kl`, the divergence from the recorded probabilities, which
-    needs recorded logits; `log_prob`, the squared error of the actions' log-probabilities."""
+    needs recorded logits."""
     epochs: PositiveInt = 20
     """Passes over the recorded frames."""
     batch_size: PositiveInt = 512

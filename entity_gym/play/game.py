@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,14 +9,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions import ContinuousActionSpace
 from entity_gym.actions.select_entity import NOBODY
-from entity_gym.batch.decimals import to_decimals
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.check.trajectory import difference
 from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.source import EnvSource
-from entity_gym.replay.build import build_decisions, build_replay, build_view, number, offer_of, plain
+from entity_gym.replay.build import (
+    build_decisions,
+    build_replay,
+    build_view,
+    columns_of,
+    number,
+    offer_of,
+    plain,
+    to_decimals,
+)
 from entity_gym.replay.hints import check_hints
 
 
@@ -44,7 +52,6 @@ class Moment(NamedTuple):
     total: float  # reward of the episode so far
     episode: int  # from 1
     actions: Mapping[str, VecAction] | None  # that led here; None for a reset
-    state: Mapping[str, Any] | None  # of the environment, where it can be saved
 
 
 class Game:
@@ -74,9 +81,6 @@ class Game:
             settings=source.given(),
             obs_space=self._pool.obs_space(),
             action_space=self._pool.action_space(),
-            players=[""],
-            network=None,
-            episodes=[],
         )
         self._begin()
 
@@ -128,36 +132,26 @@ class Game:
     def _remember(self, obs: VecObs, actions: Mapping[str, VecAction] | None) -> None:
         total = 0.0 if actions is None else self.moments[-1].total + float(obs.reward[0])
         episode = len(self.replay["episodes"]) + (actions is None)
-        state = copy.deepcopy(self._pool.state()) if self._pool.can_save else None
-        self.moments.append(Moment(obs, total, episode, actions, state))
+        self.moments.append(Moment(obs, total, episode, actions))
 
     def _go_back(self, index: int) -> dict[str, Any]:
+        """Play a new environment up to the moment `index`."""
         target = self.moments[index]
         if target is self.moments[-1]:
             return self._answer(1)
-        if target.state is not None:
-            self._pool.load_state(copy.deepcopy(target.state))
-        else:
-            pool = self._play_again(index)
-            self._pool.close()
-            self._pool = pool
-        del self.moments[index + 1 :]
-        del self.replay["episodes"][target.episode :]
-        del self._steps[int(target.obs.elapsed_step[0]) :]
-        self._steps.append(self._step())
-        return self._answer(1)
-
-    def _play_again(self, index: int) -> ListEnv:
-        """Make a new environment, and play it up to that moment."""
         pool = self._make_pool()
         for moment in self.moments[: index + 1]:
             obs = pool.reset() if moment.actions is None else pool.act(moment.actions)
             if difference(moment.obs, obs, pool.obs_space()):
                 pool.close()
-                raise NotAllowedError(
-                    f"{self._source.name} cannot be saved, and does not repeat itself from its seed: there is no way back"
-                )
-        return pool
+                raise NotAllowedError(f"{self._source.name} does not repeat itself from its seed: there is no way back")
+        self._pool.close()
+        self._pool = pool
+        del self.moments[index + 1 :]
+        del self.replay["episodes"][target.episode :]
+        del self._steps[int(target.obs.elapsed_step[0]) :]
+        self._steps.append(self._step())
+        return self._answer(1)
 
     def _answer(self, num_steps: int) -> dict[str, Any]:
         now, episode = self.moments[-1], self.replay["episodes"][-1]
@@ -198,7 +192,7 @@ class Game:
             if advice is not None and space.discrete:
                 probs = np.array(each["probs"])
                 each["entropy"] = to_decimals(-(probs * np.log(np.where(probs > 0, probs, 1))).sum(axis=1))
-            each["chosen"] = [[None] * space.width if space.numbers else NOBODY] * counts[name]
+            each["chosen"] = [[None] * space.width if not space.discrete else NOBODY] * counts[name]
         return decisions
 
     def _read(self, given: Any) -> dict[str, VecAction]:
@@ -218,14 +212,14 @@ class Game:
                 raise NotAllowedError(f"{name} must be a list with a choice of each of {len(offer.actors)} actors")
             for row, column in enumerate(chosen):
                 where = f"{name} of entity {offer.actors[row]}"
-                if space.numbers:
-                    values += _read_numbers(column, list(space.numbers.values()), where)
+                if isinstance(space, ContinuousActionSpace):
+                    values += _read_numbers(column, list(zip(space.low, space.high, strict=True)), where)
                     continue
-                choices = space.list_choices(offer, row)
-                is_valid = type(column) is int and 0 <= column < len(choices) and choices[column].is_open
-                if not is_valid and (column != NOBODY or any(choice.is_open for choice in choices)):
+                choices, is_open = columns_of(space, offer)
+                is_valid = type(column) is int and 0 <= column < len(choices) and is_open[row, column]
+                if not is_valid and (column != NOBODY or is_open[row].any()):
                     raise NotAllowedError(f"{where} is {column!r:.100}, which is no open choice")
-                values.append(choices[column].value if is_valid else NOBODY)
+                values.append(choices[column] if is_valid else NOBODY)
             array = np.array(values, space.dtype).reshape(-1, space.width)
             actions[name] = RaggedBuffer.from_flattened(array, [len(array)])
         return actions

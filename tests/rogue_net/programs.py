@@ -28,39 +28,33 @@ def weighted(
     log_probs: Floats,
     old_log_probs: Floats,
     entropies: Floats,
-    divergences: Floats,
     values: Floats,
     dlog_probs: Floats,
     dentropies: Floats,
-    ddivergences: Floats,
     dvalues: Floats,
     stats: Floats,
 ) -> None:
-    """The sum of everything that a policy gives for a frame, with weights of the frame: (4, M) columns."""
+    """The sum of everything that a policy gives for a frame, with weights of the frame: (3, M) columns."""
     for actor in range(num_actors):
         frame = low + actor_frames[actor]
         dlog_probs[actor], dentropies[actor] = columns[frame], columns[size + frame]
-        ddivergences[actor] = columns[2 * size + frame]
         stats[0] += columns[frame] * log_probs[actor]
         stats[1] += columns[size + frame] * entropies[actor]
-        stats[2] += columns[2 * size + frame] * divergences[actor]
     for frame in range(high - low):
-        dvalues[frame] = columns[3 * size + low + frame]
-        stats[3] += columns[3 * size + low + frame] * values[frame]
+        dvalues[frame] = columns[2 * size + low + frame]
+        stats[2] += columns[2 * size + low + frame] * values[frame]
 
 
 class Given(NamedTuple):
     batch: ObsBatch
     actions: dict[str, RaggedTensor]
-    targets: dict[str, RaggedTensor]  # what another network would draw from
-    weights: Tensor  # (4, B) positive, so that no gradient is what chance leaves of a difference
+    weights: Tensor  # (3, B) positive, so that no gradient is what chance leaves of a difference
 
 
 def given_for(net: RogueNet, batch: ObsBatch, seed: int) -> Given:
     generator = torch.Generator().manual_seed(seed)
-    drawn = net.act(batch, generator=generator, logits=True, temperature=1.5)
-    assert drawn.logits is not None
-    return Given(batch, drawn.actions, drawn.logits, torch.rand(4, len(batch), generator=generator) + 0.5)
+    drawn = net.act(batch, generator=generator, temperature=1.5)
+    return Given(batch, drawn.actions, torch.rand(3, len(batch), generator=generator) + 0.5)
 
 
 def by_modules(net: RogueNet, given: Given) -> Results:
@@ -68,20 +62,18 @@ def by_modules(net: RogueNet, given: Given) -> Results:
     net.zero_grad()
     with summands(net) as least:
         found = net.evaluate(as_double(given.batch), as_actions(given.actions, torch.float64))
-        of_log_prob, of_entropy, of_divergence, of_value = given.weights.double()
-        parts = torch.zeros(4, dtype=torch.float64)
+        of_log_prob, of_entropy, of_value = given.weights.double()
+        parts = torch.zeros(3, dtype=torch.float64)
         for name, ragged in given.actions.items():
             frames = ragged.sequences
-            divergence = divergences(net, name, found.logits[name], given.targets[name], given.batch)
             parts = parts + torch.stack(
                 [
                     (of_log_prob[frames] * found.log_probs[name].values).sum(),
                     (of_entropy[frames] * found.entropies[name].values).sum(),
-                    (of_divergence[frames] * divergence).sum(),
                     torch.zeros((), dtype=torch.float64),
                 ]
             )
-        parts = parts + torch.stack([*torch.zeros(3, dtype=torch.float64), (of_value * found.values).sum()])
+        parts = parts + torch.stack([*torch.zeros(2, dtype=torch.float64), (of_value * found.values).sum()])
         parts.sum().backward()
     outputs = {f"log-prob of {name}": each.values.detach() for name, each in found.log_probs.items()}
     outputs |= {"value": found.values.detach(), **sums_of(parts.detach())}
@@ -90,8 +82,8 @@ def by_modules(net: RogueNet, given: Given) -> Results:
 
 
 def sums_of(parts: Tensor) -> dict[str, Tensor]:
-    """Sums that are not among the outputs yet; 100 is added, as those that nearly cancel are no measure of errors."""
-    return {"entropies": parts[1] + 100, "divergences": parts[2] + 100}
+    """The sum that is not among the outputs yet; 100 is added, as one that nearly cancels is no measure of errors."""
+    return {"entropies": parts[1] + 100}
 
 
 def as_actions(actions: Mapping[str, RaggedTensor], dtype: torch.dtype) -> dict[str, RaggedTensor]:
@@ -99,24 +91,6 @@ def as_actions(actions: Mapping[str, RaggedTensor], dtype: torch.dtype) -> dict[
         name: each._replace(values=each.values.to(dtype)) if each.values.is_floating_point() else each
         for name, each in actions.items()
     }
-
-
-def divergences(net: RogueNet, name: str, logits: Tensor, target: RaggedTensor, batch: ObsBatch) -> Tensor:
-    """(A,) KL(target || policy), from the definitions."""
-    taught = target.values.double()
-    if not net.action_space[name].discrete:
-        size = logits.shape[1] // 2
-        q = torch.distributions.Normal(logits[:, :size], logits[:, size:].exp())
-        p = torch.distributions.Normal(taught[:, :size], taught[:, size:].exp())
-        return torch.distributions.kl_divergence(p, q).sum(1)
-    rows = logits.view_as(taught)
-    terms = torch.where(taught.exp() > 0, taught.exp() * (taught - rows), 0.0)
-    mask = batch.action_masks[name]
-    if mask.actees is None:
-        return terms.sum(1)
-    choices = torch.repeat_interleave(mask.actees.lengths, mask.actors.lengths)
-    actors = torch.repeat_interleave(torch.arange(len(choices)), choices)
-    return torch.zeros(len(choices), dtype=torch.float64).index_add(0, actors, terms[:, 0])
 
 
 def by_program(net: RogueNet, given: Given) -> Results:
@@ -133,8 +107,8 @@ def by_program(net: RogueNet, given: Given) -> Results:
 
 
 def run_program(program: Program, given: Given) -> Tensor:
-    """Make the gradient of the loss, with the parameters that the program has; returns the loss's (4,) sums."""
+    """Make the gradient of the loss, with the parameters that the program has; returns the loss's (3,) sums."""
     memory = {name: torch.zeros(len(each.values)) for name, each in given.actions.items()}
-    columns = program.columns(given.batch, given.actions, memory, given.targets)
+    columns = program.columns(given.batch, given.actions, memory)
     frames, nothing = np.arange(len(given.batch)), np.zeros(1, np.float32)
-    return program.gradient(columns, frames, entry(weighted), nothing, given.weights.numpy(), 4)
+    return program.gradient(columns, frames, entry(weighted), nothing, given.weights.numpy(), 3)

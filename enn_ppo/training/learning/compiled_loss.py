@@ -1,7 +1,6 @@
-"""The losses of PPO and of cloning as kernels, for the compiled step on CPUs.
+"""PPO's loss as a kernel, for the compiled step on CPUs: computes what `enn_ppo.ppo.ppo_loss` does, and the gradient.
 
-They compute what `enn_ppo.ppo.ppo_loss` and `enn_ppo.clone.losses` do, and the gradient.
-A loss reads what the policy gives for the frames of a tile, and writes the gradient of the loss by each of these numbers.
+It reads what the policy gives for the frames of a tile, and writes the gradient of the loss by each of these numbers.
 """
 
 from __future__ import annotations
@@ -12,16 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enn_ppo.settings.learning import PPOSettings
-from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, Number, inline, kernel, piece
-
-# --- PPO
+from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, Number, inline, inner_kernel, kernel
 
 #: Rows of the columns of a minibatch.
 ADVANTAGE, WEIGHT, VALUE, RETURN, FRAME_WEIGHT = range(5)
 #: Settings.
-CLIP, CLIP_VALUE, ENT_COEF, VF_COEF, JOINT, DEVIATION, HAS_VALUE, TEACHER_KL = range(8)
+CLIP, CLIP_VALUE, ENT_COEF, VF_COEF, JOINT, DEVIATION, HAS_VALUE = range(7)
 #: Numbers to log.
-STATS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "teacher_kl")
+STATS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
 
 def settings_of(settings: PPOSettings, deviation: float, *, has_value: bool) -> NDArray[np.float32]:
@@ -32,11 +29,10 @@ def settings_of(settings: PPOSettings, deviation: float, *, has_value: bool) -> 
         deviation: of the value head.
         has_value: whether the network's value is learned; its actions are if the minibatch has any.
     """
-    given = np.zeros(8, np.float32)
+    given = np.zeros(7, np.float32)
     given[CLIP], given[CLIP_VALUE] = float(settings.clip), settings.clip_value
     given[ENT_COEF], given[VF_COEF] = float(settings.ent_coef), float(settings.vf_coef)
     given[JOINT], given[DEVIATION], given[HAS_VALUE] = settings.ratio == "joint", deviation, has_value
-    given[TEACHER_KL] = float(settings.teacher_kl)
     return given
 
 
@@ -119,7 +115,7 @@ def weigh(
         columns[FRAME_WEIGHT * size + position] = np.float32(1) / np.float32(frames_of_all)
 
 
-@piece
+@inner_kernel
 def ppo(
     settings: Floats,
     low: Count,
@@ -131,11 +127,9 @@ def ppo(
     log_probs: Floats,
     old_log_probs: Floats,
     entropies: Floats,
-    divergences: Floats,
     values: Floats,
     dlog_probs: Floats,
     dentropies: Floats,
-    ddivergences: Floats,
     dvalues: Floats,
     stats: Floats,
 ) -> None:
@@ -152,13 +146,11 @@ def ppo(
         log_probs: (A) of the policy.
         old_log_probs: (A) of the policy that acted.
         entropies: (A) of the policy.
-        divergences: (A) KL(teacher || policy), 0 without a teacher.
         values: (high - low).
         dlog_probs: result, (A).
         dentropies: result, (A).
-        ddivergences: result, (A).
         dvalues: result, (high - low).
-        stats: (6), to which what is logged is added.
+        stats: (5), to which what is logged is added.
     """
     joint, ent_coef = settings[JOINT] > 0, settings[ENT_COEF]
     for frame in range(high - low):
@@ -171,9 +163,8 @@ def ppo(
         else:
             dlog_probs[actor] = _surrogate(settings, columns, size, low + frame, log_ratio, stats)
         weight = columns[WEIGHT * size + low + frame]
-        dentropies[actor], ddivergences[actor] = -ent_coef * weight, settings[TEACHER_KL] * weight
+        dentropies[actor] = -ent_coef * weight
         stats[2] += weight * entropies[actor]
-        stats[5] += weight * divergences[actor]
     if joint and num_actors > 0:  # a value network has no actors
         for frame in range(high - low):
             dvalues[frame] = _surrogate(settings, columns, size, low + frame, dvalues[frame], stats)
@@ -215,69 +206,3 @@ def _value(settings, columns, size, position, value, stats):  # type: ignore[no-
             error = clipped
     stats[1] += weight * np.float32(0.5) * error * error
     return settings[VF_COEF] * weight * slope / deviation
-
-
-# --- Cloning
-
-#: Rows of the columns of a minibatch.
-ACTOR_WEIGHT, VALUE_WEIGHT, VALUE_TARGET = range(3)
-#: Settings: which loss, and the value's coefficient and deviation; and the losses.
-LOSS, CLONE_VF_COEF, CLONE_DEVIATION, CLONES_VALUE = range(4)
-LOSSES = ("cross_entropy", "log_prob", "kl")
-_CROSS_ENTROPY, _LOG_PROB, _KL = range(3)
-CLONE_STATS = ("loss", "value_loss", "log_prob")
-
-
-def clone_settings(loss: str, vf_coef: float, deviation: float, *, has_value: bool) -> NDArray[np.float32]:
-    """The settings as the kernel reads them; `has_value` as in `settings_of`."""
-    return np.array([LOSSES.index(loss), vf_coef, deviation, has_value], np.float32)
-
-
-@piece
-def clone(
-    settings: Floats,
-    low: Count,
-    high: Count,
-    size: Count,
-    columns: Floats,
-    num_actors: Count,
-    actor_frames: Ints,
-    log_probs: Floats,
-    old_log_probs: Floats,
-    entropies: Floats,
-    divergences: Floats,
-    values: Floats,
-    dlog_probs: Floats,
-    dentropies: Floats,
-    ddivergences: Floats,
-    dvalues: Floats,
-    stats: Floats,
-) -> None:
-    """The loss of the frames `low:high`; the equations are those of `enn_ppo.clone.losses`.
-
-    Arguments are those of `ppo`, but for these: `columns` (3, M), see above, where a value target is NaN if it is unknown;
-    `old_log_probs` of the recorded policy; `divergences`, KL(recorded || policy), for the loss `kl`; `stats` (3).
-    """
-    loss = int(settings[LOSS])
-    for actor in range(num_actors):
-        weight = columns[ACTOR_WEIGHT * size + low + actor_frames[actor]]
-        dlog_probs[actor], dentropies[actor], ddivergences[actor] = np.float32(0), np.float32(0), np.float32(0)
-        stats[2] += weight * log_probs[actor]
-        if loss == _CROSS_ENTROPY:
-            stats[0] -= weight * log_probs[actor]
-            dlog_probs[actor] = -weight
-        elif loss == _LOG_PROB:
-            error = log_probs[actor] - old_log_probs[actor]
-            stats[0] += weight * error * error
-            dlog_probs[actor] = np.float32(2) * weight * error
-        else:
-            stats[0] += weight * divergences[actor]
-            ddivergences[actor] = weight
-    deviation = settings[CLONE_DEVIATION]
-    for frame in range(high - low):
-        target, weight = columns[VALUE_TARGET * size + low + frame], columns[VALUE_WEIGHT * size + low + frame]
-        dvalues[frame] = np.float32(0)
-        if settings[CLONES_VALUE] > 0 and target == target:
-            error = (values[frame] - target) / deviation
-            stats[1] += weight * np.float32(0.5) * error * error
-            dvalues[frame] = settings[CLONE_VF_COEF] * weight * error / deviation

@@ -25,7 +25,7 @@ from enn_ppo.training.learning.auxiliary import TargetLoss
 from enn_ppo.training.learning.moments import update_normalization
 from enn_ppo.training.learning.optimizer import make_optimizer, set_learning_rates
 from enn_ppo.training.learning.return_scale import ReturnScale, RewardScale
-from enn_ppo.training.learning.teacher import TeacherLoss, load_teacher
+from enn_ppo.training.learning.teacher import load_teacher
 from enn_ppo.training.learning.vtrace import n_step, recompute_log_probs, vtrace
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
@@ -147,8 +147,7 @@ class Learner:
         if can_be_compiled(self.model, terms):
             from enn_ppo.training.learning.compiled import CompiledPPO  # the compiler is needed by those who use it
 
-            teachers = [term for term in terms if isinstance(term, TeacherLoss)]
-            self._compiled = CompiledPPO(self.model, self.optimizer, *teachers)
+            self._compiled = CompiledPPO(self.model, self.optimizer)
         self._has_advised = False
         self._shuffling = torch.Generator()
         self._transferred: Sequence[Transferred] = ()
@@ -177,7 +176,7 @@ class Learner:
         learning = (self.config.optim, settings.ppo)
         options: dict[str, Any] = {"generator": self._shuffling, "loss": self.loss, "ranks": self.ranks}
         if self._compiled and self.loss is self._ppo_loss:
-            with self._compiled.update(samples, settings.ppo) as frames_of:
+            with self._compiled.update(samples) as frames_of:
                 learn = self._compiled.learn
                 stats = update(self.model, self.optimizer, frames_of, *learning, learn=learn, **options)
         else:
@@ -383,13 +382,13 @@ def can_be_compiled(model: ActorCritic, terms: Sequence[Term] = ()) -> bool:
 
     Args:
         model: policy and value function.
-        terms: of the loss, in addition to PPO's; the teacher's has a kernel.
+        terms: of the loss, in addition to PPO's; they have no kernel.
     """
     nets = [model.policy] if model.value_net is None else [model.policy, model.value_net]
     if any(net.config.backend == "reference" for net in nets):
         return False
     reasons = [why_no_program(net.config, next(net.parameters())) for net in nets]
-    reasons += [f"{type(term).__name__} has no kernel" for term in terms if not isinstance(term, TeacherLoss)]
+    reasons += [f"{type(term).__name__} has no kernel" for term in terms]
     if not all(parameter.requires_grad for parameter in model.parameters()):
         reasons.append("some parameters are frozen")
     found = [reason for reason in reasons if reason is not None]

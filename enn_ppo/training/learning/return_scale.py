@@ -66,6 +66,12 @@ class RewardScale:
         scaled: Tensor = rewards / self.deviation
         return scaled
 
+    def measure(self, rewards: Tensor, ended: Tensor, gamma: float) -> None:
+        """Replace the statistics by those of the (T, N) rewards of other environments; see `__call__`."""
+        other = RewardScale(rewards.shape[1])
+        other(rewards, ended, gamma)
+        self._count, self._mean, self._squares = other._count, other._mean, other._squares
+
     def begin(self) -> None:
         """Start all running sums from 0, for new episodes."""
         self._running = torch.zeros_like(self._running)

@@ -1,4 +1,9 @@
-"""KL divergence from a teacher policy as a term of the loss (`ppo.teacher`, `ppo.teacher_kl`)."""
+"""KL divergence from another policy: as a term of the loss (`ppo.teacher`, `ppo.teacher_kl`), and to learn from recordings.
+
+p is the other policy and q the one that learns.
+
+Shapes: B frames, A actors, R rows of logits, C choices, n numbers.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +15,13 @@ from torch import Tensor
 
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_policy
-from enn_ppo.clone.losses import choices_kl, numbers_kl, spread
 from enn_ppo.ppo import Minibatch, Stats
 from enn_ppo.settings.learning import PPOSettings
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import ObsSpace
-from rogue_net import Evaluation, ObsBatch, RaggedTensor, RogueNet
-from rogue_net.batch.ragged import Cat, Cuts
-
-#: Frames in which the teacher acts at a time, to bound the memory of what it computes.
-FRAMES_AT_ONCE = 4096
+from rogue_net import Evaluation, RaggedTensor, RogueNet
+from rogue_net.heads.distributions import LOWEST
 
 
 class TeacherLoss:
@@ -36,23 +37,11 @@ class TeacherLoss:
     def __call__(self, new: Evaluation, batch: Minibatch, settings: PPOSettings) -> tuple[Tensor, Stats]:
         """Returns the term, and `teacher_kl`, the divergence in nats; both are 0 if c_T is 0."""
         kl = new.values.new_zeros(())
-        if settings.teacher_kl == 0:
-            return kl, {"teacher_kl": kl}
-        for name, logits in self.logits(batch.obs).items():
-            divergence = choices_kl if self._teacher.action_space[name].discrete else numbers_kl
-            rows = spread(batch.weights, logits)
-            kl = kl + divergence(new.logits[name], logits.values, rows)
-        return settings.teacher_kl * kl, {"teacher_kl": kl}
-
-    def logits(self, obs: ObsBatch) -> dict[str, RaggedTensor]:
-        """Compute what the teacher would draw from in these frames, see `ActResult.logits`; some frames at a time."""
-        sizes = [min(FRAMES_AT_ONCE, len(obs) - first) for first in range(0, len(obs), FRAMES_AT_ONCE)]
-        found = []
-        for part in obs.split(Cuts(sizes, obs.offsets)) if len(sizes) > 1 else [obs]:
-            logits = self._teacher.act(part, greedy=True, logits=True).logits  # greedy: nothing is sampled
+        if settings.teacher_kl != 0:
+            logits = self._teacher.act(batch.obs, greedy=True, logits=True).logits  # greedy: nothing is sampled
             assert logits is not None
-            found.append(logits)
-        return {name: Cat()([each[name] for each in found]) for name in found[0]}
+            kl = divergence(self._teacher.action_space, new.logits, logits, batch.weights)
+        return settings.teacher_kl * kl, {"teacher_kl": kl}
 
 
 def load_teacher(
@@ -71,3 +60,58 @@ def load_teacher(
     if difference:
         raise ValueError(f"ppo.teacher={path} was trained in another environment: {difference}")
     return TeacherLoss(load_policy(checkpoint, device))
+
+
+def divergence(
+    action_space: Mapping[str, ActionSpace],
+    logits: Mapping[str, Tensor],
+    others: Mapping[str, RaggedTensor],
+    weights: Tensor,
+) -> Tensor:
+    """() KL(p ‖ q), a weighted sum over the actors of all actions.
+
+    Args:
+        action_space: of both policies.
+        logits: action -> (R, C) log q or (A, 2 n), as `Evaluation.logits`.
+        others: action -> B sequences of the same for p, as `ActResult.logits`.
+        weights: (B,) of each actor in a frame.
+    """
+    total = weights.new_zeros(())
+    for name, other in others.items():
+        kl = choices_kl if action_space[name].discrete else numbers_kl
+        total = total + kl(logits[name], other.values, of_items(weights, other))
+    return total
+
+
+def of_items(weights: Tensor, ragged: RaggedTensor) -> Tensor:
+    """(items,) weight of each item's frame, from (B,) weights."""
+    return weights.repeat_interleave(ragged.lengths, output_size=len(ragged.values))
+
+
+def choices_kl(logits: Tensor, others: Tensor, weights: Tensor) -> Tensor:
+    """KL(p ‖ q) of choices: sum_r w_r sum_c p_rc (log p_rc - log q_rc), where terms with p_rc = 0 are 0.
+
+    Args:
+        logits: (R, C) log q, -inf where masked; a row is an actor, or with C = 1 one choice of an actor.
+        others: (R, C) log p.
+        weights: (R,).
+    """
+    return weights.dot((others.exp() * (others.clamp(min=LOWEST) - logits.clamp(min=LOWEST))).sum(dim=1))
+
+
+def numbers_kl(logits: Tensor, others: Tensor, weights: Tensor) -> Tensor:
+    """KL(p ‖ q) of bounded Gaussians, which equals the divergence of the unbounded Gaussians.
+
+        sum_a w_a sum_n log σ_q - log σ_p + (σ_p² + (μ_p - μ_q)²) / (2 σ_q²) - 1/2
+
+    Source: Kullback & Leibler 1951; the divergence is invariant under the invertible map to the bounds.
+
+    Args:
+        logits: (A, 2 n) means and then log standard deviations of q.
+        others: (A, 2 n) the same of p.
+        weights: (A,).
+    """
+    mean, log_std = logits.chunk(2, dim=1)
+    other_mean, other_log_std = others.chunk(2, dim=1)
+    spread = (2 * other_log_std).exp() + (other_mean - mean).square()
+    return weights.dot((log_std - other_log_std + spread * (-2 * log_std).exp() / 2 - 0.5).sum(dim=1))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from rogue_net.kernels.cpu.calling import flags_at, floats_at, ints_at, invoke, shifted
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, piece
+from rogue_net.kernels.cpu.calling import flags_at, ints_at, invoke, shifted
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inner_kernel
 from rogue_net.kernels.cpu.heads import (
     MASKED,
-    divergence_of,
     linear_backward,
     log_softmax,
     noise_key,
     score,
     slope_of,
-    slope_to,
 )
 from rogue_net.kernels.cpu.rows import gather
 from rogue_net.kernels.cpu.tables import (
@@ -27,7 +25,6 @@ from rogue_net.kernels.cpu.tables import (
     LOGITS,
     MASK,
     OUTPUTS,
-    TARGETS,
     Choice,
     Kernels,
     Minibatch,
@@ -39,7 +36,7 @@ from rogue_net.kernels.cpu.tables import (
 )
 
 
-@piece
+@inner_kernel
 def decide(
     lanes: Const,
     kernels: Kernels,
@@ -58,7 +55,7 @@ def decide(
     padded = linear(net, layer, OUTPUTS)
     logits = shifted(tile.logits, action[LOGITS])
     bias, made = bias_of(net, layer), ints_at(action[ACTIONS])
-    mask, targets = flags_at(action[MASK]), floats_at(action[TARGETS])
+    mask = flags_at(action[MASK])
     gather(lanes, tile.tokens, tile.actor_tokens, start, end, tile.rows, net.width)
     invoke(kernels.product, BOUND, tile.rows, weight_of(net, layer), logits, end - start, net.width, padded, 0)
     for actor in range(start, end):
@@ -80,11 +77,9 @@ def decide(
                     best, highest = c, found
             made[source] = best
         tile.log_probs[actor] = logits[at + made[source]]
-        for c in range(choices if action[TARGETS] != 0 else 0):
-            tile.divergences[actor] += divergence_of(targets[source * choices + c], logits[at + c])
 
 
-@piece
+@inner_kernel
 def decide_backward(
     lanes: Const,
     kernels: Kernels,
@@ -99,17 +94,14 @@ def decide_backward(
     """The gradient of `decide`."""
     action = shifted(net.actions, number * ACTION_COLUMNS)
     start, end = tile.action_actors[number], tile.action_actors[number + 1]
-    layer, choices, made = action[LAYER], action[CHOICES], ints_at(action[ACTIONS])
+    layer, made = action[LAYER], ints_at(action[ACTIONS])
     padded = linear(net, layer, OUTPUTS)
-    logits, targets = shifted(tile.logits, action[LOGITS]), floats_at(action[TARGETS])
+    logits = shifted(tile.logits, action[LOGITS])
     for actor in range(start, end):
         at, source = (actor - start) * padded, tile.actor_sources[actor]
         for c in range(padded):
-            log_prob = logits[at + c]
-            slope = slope_of(
-                log_prob, c == made[source], tile.dlog_probs[actor], tile.dentropies[actor], tile.entropies[actor]
+            is_chosen = c == made[source]
+            logits[at + c] = slope_of(
+                logits[at + c], is_chosen, tile.dlog_probs[actor], tile.dentropies[actor], tile.entropies[actor]
             )
-            if action[TARGETS] != 0 and c < choices:
-                slope += tile.ddivergences[actor] * slope_to(targets[source * choices + c], log_prob)
-            logits[at + c] = slope
     linear_backward(lanes, kernels, net, tile, tile.actor_tokens, start, end, logits, layer, gradient)

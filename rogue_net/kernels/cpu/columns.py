@@ -183,7 +183,6 @@ def columns_of(
     action_plans: Mapping[str, ActionPlan],
     actions: Mapping[str, RaggedTensor],
     log_probs: Mapping[str, Tensor],
-    targets: Mapping[str, RaggedTensor] | None = None,
 ) -> Columns:
     """Frames as the kernels read them, with inputs as the linear layers want them.
 
@@ -194,7 +193,6 @@ def columns_of(
         action_plans: likewise.
         actions: action -> what actors did, or memory for what they will do.
         log_probs: action -> (A,) of what they did, or memory.
-        targets: action -> logits to stay close to, as `ActResult.logits`; None: there are none.
 
     Raises:
         ValueError: numbers, offsets or indices of the batch do not go together.
@@ -230,9 +228,6 @@ def columns_of(
         elif mask.mask is not None:
             _check_type(name, mask.mask.values, torch.bool)
             row[MASK] = at(mask.mask.values.expand(num_actors, plan.choices))
-        if targets is not None:
-            _check_type(name, targets[name].values, torch.float32)
-            row[tables.TARGETS], row[tables.TARGET_OFFSETS] = at(targets[name].values), at(targets[name].offsets)
         counts += [num_actors, num_actees, num_pairs]
         action_rows.append(row)
     action_table = np.array(action_rows, np.int64).reshape(-1, ACTION_COLUMNS)

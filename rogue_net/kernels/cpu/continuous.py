@@ -11,7 +11,7 @@ from rogue_net.heads.gaussian import Bounds
 from rogue_net.heads.heads import LOG_STD_LIMIT
 from rogue_net.heads.noise import BELOW_ONE
 from rogue_net.kernels.cpu.calling import floats_at, invoke, shifted
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel
 from rogue_net.kernels.cpu.heads import linear_backward, noise_key, uniform
 from rogue_net.kernels.cpu.rows import gather
 from rogue_net.kernels.cpu.tables import (
@@ -27,7 +27,6 @@ from rogue_net.kernels.cpu.tables import (
     OUTPUTS,
     OWN,
     SAMPLED,
-    TARGETS,
     Choice,
     Kernels,
     Minibatch,
@@ -57,7 +56,7 @@ def bounds_table(bounds: Bounds) -> NDArray[np.float32]:
     return np.concatenate([column.numpy().reshape(-1).astype(np.float32) for column in columns])
 
 
-@piece
+@inner_kernel
 def decide(
     lanes: Const,
     kernels: Kernels,
@@ -75,13 +74,13 @@ def decide(
     layer, size, bounds = action[LAYER], action[CHOICES], floats_at(action[BOUNDS])
     padded = linear(net, layer, OUTPUTS)
     means, bias, made = shifted(tile.logits, action[LOGITS]), bias_of(net, layer), floats_at(action[ACTIONS])
-    log_stds, targets = shifted(net.parameters, action[OWN]), floats_at(action[TARGETS])
+    log_stds = shifted(net.parameters, action[OWN])
     gather(lanes, tile.tokens, tile.actor_tokens, start, end, tile.rows, net.width)
     invoke(kernels.product, BOUND, tile.rows, weight_of(net, layer), means, end - start, net.width, padded, 0)
     for actor in range(start, end):
         source = tile.actor_sources[actor]
         key = noise_key(action, batch, tile, choice, low, actor)
-        log_prob, entropy, divergence = ZERO, ZERO, ZERO
+        log_prob, entropy = ZERO, ZERO
         for k in range(size):
             at = (actor - start) * padded + k
             means[at] += bias[k]
@@ -95,14 +94,10 @@ def decide(
             log_prob += np.float32(-0.5) * z * z - log_std - LOG_SQRT_2PI - log_slope
             if choice.mode == GIVEN:
                 entropy += log_std + LOG_SQRT_2PI + np.float32(0.5) + _mean_log_slope(bounds, size, k, mean, std)[0]
-                if action[TARGETS] != 0:
-                    of_target = targets[2 * source * size + k], targets[(2 * source + 1) * size + k]
-                    spread = np.float32(math.exp(TWO * of_target[1])) + (of_target[0] - mean) * (of_target[0] - mean)
-                    divergence += log_std - of_target[1] + spread / (TWO * std * std) - np.float32(0.5)
-        tile.log_probs[actor], tile.entropies[actor], tile.divergences[actor] = log_prob, entropy, divergence
+        tile.log_probs[actor], tile.entropies[actor] = log_prob, entropy
 
 
-@piece
+@inner_kernel
 def decide_backward(
     lanes: Const,
     kernels: Kernels,
@@ -120,14 +115,10 @@ def decide_backward(
     layer, size, bounds = action[LAYER], action[CHOICES], floats_at(action[BOUNDS])
     padded = linear(net, layer, OUTPUTS)
     means, made = shifted(tile.logits, action[LOGITS]), floats_at(action[ACTIONS])
-    log_stds, targets = shifted(net.parameters, action[OWN]), floats_at(action[TARGETS])
+    log_stds = shifted(net.parameters, action[OWN])
     for actor in range(start, end):
         source = tile.actor_sources[actor]
-        dlog_prob, dentropy, ddivergence = (
-            tile.dlog_probs[actor],
-            tile.dentropies[actor],
-            tile.ddivergences[actor],
-        )
+        dlog_prob, dentropy = tile.dlog_probs[actor], tile.dentropies[actor]
         for k in range(size):
             at = (actor - start) * padded + k
             mean, log_std = means[at], _clamp(log_stds[k], -LIMIT_OF_LOG_STD, LIMIT_OF_LOG_STD)
@@ -137,11 +128,6 @@ def decide_backward(
             _, by_mean, by_log_std = _mean_log_slope(bounds, size, k, mean, std)
             dmean = dlog_prob * z / std + dentropy * by_mean
             dlog_std = dlog_prob * (z * z - ONE_) + dentropy * (ONE_ + by_log_std)
-            if action[TARGETS] != 0:
-                of_target = targets[2 * source * size + k], targets[(2 * source + 1) * size + k]
-                spread = np.float32(math.exp(TWO * of_target[1])) + (of_target[0] - mean) * (of_target[0] - mean)
-                dmean += ddivergence * (mean - of_target[0]) / (std * std)
-                dlog_std += ddivergence * (ONE_ - spread / (std * std))
             means[at] = dmean
             if log_stds[k] >= -LIMIT_OF_LOG_STD and log_stds[k] <= LIMIT_OF_LOG_STD:
                 gradient[action[DOWN] + k] += dlog_std

@@ -21,7 +21,7 @@ from rogue_net.kernels.cpu.tables import (
     SAMPLED,
     WEIGHT,
     linear,
-    turned,
+    transposed,
 )
 
 TINY = np.float32(np.finfo(np.float32).tiny)
@@ -38,7 +38,7 @@ def linear_backward(lanes, kernels, net, tile, places, start, end, dout, layer, 
     dweight = shifted(gradient, linear(net, layer, WEIGHT))
     invoke(kernels.outer, BOUND, tile.rows, dout, dweight, end - start, linear(net, layer, INPUTS), padded, tile.panel)
     add_rows(shifted(gradient, linear(net, layer, BIAS)), dout, 0, end - start, padded)
-    invoke(kernels.product, BOUND, dout, turned(net, layer), tile.rows, end - start, padded, width, 0)
+    invoke(kernels.product, BOUND, dout, transposed(net, layer), tile.rows, end - start, padded, width, 0)
     for number in range(start, end):
         add_row(lanes, tile.x, places[number] * width, tile.rows, (number - start) * width, width)
 
@@ -76,19 +76,6 @@ def slope_of(log_prob, chosen, dlog_prob, dentropy, entropy):  # type: ignore[no
     p = _exp(log_prob)
     gradient = -p * dlog_prob - p * (max(log_prob, np.float32(-200)) + entropy) * dentropy
     return gradient + dlog_prob if chosen else gradient
-
-
-@inline
-def divergence_of(target, log_prob):  # type: ignore[no-untyped-def]
-    """The part of a choice in KL(t || p): t_c (log t_c - log p_c), 0 where t_c is 0."""
-    t = _exp(max(target, np.float32(-100)))
-    return t * (target - log_prob) if t > 0 else np.float32(0)
-
-
-@inline
-def slope_to(target, log_prob):  # type: ignore[no-untyped-def]
-    """The gradient of a logit in KL(t || p): p_c - t_c."""
-    return _exp(log_prob) - _exp(max(target, np.float32(-100)))
 
 
 # --- Noise

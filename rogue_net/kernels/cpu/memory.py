@@ -59,8 +59,8 @@ class TileMemory:
             "dgate": room * head_width, "saved": saved, "inputs": (room + ROWS * (num_types + 1)) * self._inputs,
             "hidden": (room + ROWS) * width, "normalized": room * width, "inverse_std": room, "log_probs": actors,
             "panel": 2 * room * LANES_OF_A_PANEL,
-            "old_log_probs": actors, "entropies": actors, "divergences": actors, "dlog_probs": actors,
-            "dentropies": actors, "ddivergences": actors, "logits": logits + room * 8, "rows": room * max(width, keys),
+            "old_log_probs": actors, "entropies": actors, "dlog_probs": actors,
+            "dentropies": actors, "logits": logits + room * 8, "rows": room * max(width, keys),
             "queries": room * keys, "keys": (room + ROWS) * keys, "dkeys": (room + ROWS) * keys, "means": room * width,
             "values": room, "dvalues": room,
         }  # fmt: skip

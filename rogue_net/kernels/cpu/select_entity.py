@@ -6,19 +6,17 @@ import math
 
 import numpy as np
 
-from rogue_net.kernels.cpu.calling import flags_at, floats_at, ints_at, invoke, shifted
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece
+from rogue_net.kernels.cpu.calling import flags_at, ints_at, invoke, shifted
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel
 from rogue_net.kernels.cpu.heads import (
     CLOSED,
     EIGHT,
     MASKED,
-    divergence_of,
     linear_backward,
     log_softmax,
     noise_key,
     score,
     slope_of,
-    slope_to,
 )
 from rogue_net.kernels.cpu.rows import add_bias, clear, gather
 from rogue_net.kernels.cpu.simd import fma, load, spread, store, total
@@ -38,8 +36,6 @@ from rogue_net.kernels.cpu.tables import (
     OUTPUTS,
     OWN,
     PAIR_OFFSETS,
-    TARGET_OFFSETS,
-    TARGETS,
     Choice,
     Kernels,
     Minibatch,
@@ -51,7 +47,7 @@ from rogue_net.kernels.cpu.tables import (
 )
 
 
-@piece
+@inner_kernel
 def decide(
     lanes: Const,
     kernels: Kernels,
@@ -73,7 +69,6 @@ def decide(
     made, actees = ints_at(action[ACTIONS]), ints_at(action[ACTEES])
     actor_offsets, actee_offsets = ints_at(action[ACTOR_OFFSETS]), ints_at(action[ACTEE_OFFSETS])
     pair_offsets, mask = ints_at(action[PAIR_OFFSETS]), flags_at(action[MASK])
-    targets = floats_at(action[TARGETS])
     has_nobody = action[OWN] >= 0
     at = 0
     for actor in range(start, end):
@@ -108,10 +103,6 @@ def decide(
             at += choices
             continue
         tile.entropies[actor] = log_softmax(logits, at, choices)
-        if action[TARGETS] != 0:
-            target = _target(action, actor_offsets, frame, source, choices)
-            for c in range(choices):
-                tile.divergences[actor] += divergence_of(targets[target + c], logits[at + c])
         if choice.mode != GIVEN:
             key = noise_key(action, batch, tile, choice, low, actor)
             highest = np.float32(-np.inf)
@@ -154,18 +145,12 @@ def _queries_and_keys(lanes, kernels, net, action, batch, tile, low, high, start
 
 
 @inline
-def _target(action, actor_offsets, frame, source, choices):  # type: ignore[no-untyped-def]
-    """Index of an actor's first logit of the teacher."""
-    return ints_at(action[TARGET_OFFSETS])[frame] + (source - actor_offsets[frame]) * choices
-
-
-@inline
 def _selected(actees, first, c, num_actees):  # type: ignore[no-untyped-def]
     """The action that a choice stands for: the index of an entity, or -1 for nobody."""
     return -1 if c == num_actees else actees[first + c]
 
 
-@piece
+@inner_kernel
 def decide_backward(
     lanes: Const,
     kernels: Kernels,
@@ -187,8 +172,7 @@ def decide_backward(
     scale = np.float32(1) / np.float32(math.sqrt(np.float32(action[CHOICES])))
     logits = shifted(tile.logits, action[LOGITS])
     made, actees = ints_at(action[ACTIONS]), ints_at(action[ACTEES])
-    actor_offsets, actee_offsets = ints_at(action[ACTOR_OFFSETS]), ints_at(action[ACTEE_OFFSETS])
-    targets = floats_at(action[TARGETS])
+    actee_offsets = ints_at(action[ACTEE_OFFSETS])
     has_nobody = action[OWN] >= 0
     clear(tile.dkeys, 0, (count + 1) * padded)
     at = 0
@@ -212,9 +196,6 @@ def decide_backward(
             slope = slope_of(
                 logits[at + c], selected == made[source], dlog_prob, tile.dentropies[actor], tile.entropies[actor]
             )
-            if action[TARGETS] != 0:
-                target = _target(action, actor_offsets, frame, source, choices)
-                slope += tile.ddivergences[actor] * slope_to(targets[target + c], logits[at + c])
             slope *= scale
             key = (count if is_nobody else first + c) * padded
             for k in range(0, padded, 8):

@@ -43,9 +43,9 @@ class Kernels(NamedTuple):
     decide_backward: Count
 
 
-#: A linear layer: its place in `weights` as (in, out), that of its bias, and its place in `turned` as (out, in), both in
+#: A linear layer: its place in `weights` as (in, out), that of its bias, and its place in `transposed` as (out, in), both in
 #: panels (`dense`); padded sizes.
-WEIGHT, BIAS, TURNED, INPUTS, OUTPUTS = range(5)
+WEIGHT, BIAS, TRANSPOSED, INPUTS, OUTPUTS = range(5)
 LINEAR_COLUMNS = 5
 
 #: An entity type: (entities, STRIDE) inputs, (B + 1) offsets, flags of visible entities (0: all are), number of its linear layer
@@ -64,15 +64,14 @@ CATEGORY_COLUMNS = 2
 
 #: An action: addresses of the kernels of its kind; actors (A) as indices in the frame with (B + 1) offsets, what they did, old
 #: log-probs; the mask (0: all is open); number of choices, of features of a query, or of numbers; number of the first linear
-#: layer; place of the logits in the tile; what its name adds to keys of noise, see `heads.noise.name_key`; the logits to stay
-#: close to (0: none). Select-entity: actees with offsets, offsets of
-#: the mask's pairs and of the logits to stay close to. Place of a parameter of its own in `parameters` and in the gradient, or
-#: -1: nobody's key, or log standard deviations. Numbers: their bounds, see `continuous`.
+#: layer; place of the logits in the tile; what its name adds to keys of noise, see `heads.noise.name_key`.
+#: Select-entity: actees with offsets, and offsets of the mask's pairs. Place of a parameter of its own in `parameters` and in
+#: the gradient, or -1: nobody's key, or log standard deviations. Numbers: their bounds, see `continuous`.
 (
-    DECIDE, DECIDE_BACKWARD, ACTORS, ACTOR_OFFSETS, ACTIONS, OLD_LOG_PROBS, MASK, CHOICES, LAYER, LOGITS, NOISE, TARGETS,
-    ACTEES, ACTEE_OFFSETS, PAIR_OFFSETS, TARGET_OFFSETS, OWN, DOWN, BOUNDS,
-) = range(19)  # fmt: skip
-ACTION_COLUMNS = 19
+    DECIDE, DECIDE_BACKWARD, ACTORS, ACTOR_OFFSETS, ACTIONS, OLD_LOG_PROBS, MASK, CHOICES, LAYER, LOGITS, NOISE,
+    ACTEES, ACTEE_OFFSETS, PAIR_OFFSETS, OWN, DOWN, BOUNDS,
+) = range(17)  # fmt: skip
+ACTION_COLUMNS = 17
 
 #: How entities see each other.
 ATTENTION, RELATIVE = range(2)
@@ -105,7 +104,7 @@ class Net(NamedTuple):
     actions: Ints
     parameters: Floats  # as the modules have them
     weights: Floats  # of linear layers, with the LayerNorm before folded in, and tables of relative positions
-    turned: Floats
+    transposed: Floats
     scheme: Scheme  # of relative positions
 
 
@@ -168,10 +167,8 @@ class Tile(NamedTuple):
     log_probs: Floats  # of actors, as those that follow
     old_log_probs: Floats
     entropies: Floats
-    divergences: Floats  # KL(targets || policy)
     dlog_probs: Floats
     dentropies: Floats
-    ddivergences: Floats
     logits: Floats  # log-probabilities of every action's choices, or means of its numbers
     rows: Floats  # (T, D) tokens of actors or actees
     panel: Floats  # (2 T, 16) of `dense.outer`
@@ -251,6 +248,6 @@ def bias_of(net, number):  # type: ignore[no-untyped-def]
 
 
 @inline
-def turned(net, number):  # type: ignore[no-untyped-def]
+def transposed(net, number):  # type: ignore[no-untyped-def]
     """(out, in) weight of a linear layer."""
-    return shifted(net.turned, linear(net, number, TURNED))
+    return shifted(net.transposed, linear(net, number, TRANSPOSED))

@@ -76,7 +76,6 @@ def learn(
     tile: Tile,
     low: Count,
     high: Count,
-    learning: Count,
     gradient: Floats,
     stats: Floats,
 ) -> None:
@@ -90,22 +89,20 @@ def learn(
         batch: see there.
         tile: memory.
         low, high: positions in the minibatch.
-        learning: whether there is a gradient; else only what there is to log.
         gradient: of the weights and, behind them, of other parameters.
         stats: of the loss, to which those of every tile are added.
     """
     while low < high:
         end = _fill(batch, tile, low, high)
         invoke(kernels.embed, BOUND, kernels, net, batch, tile, low, end)
-        invoke(kernels.transform, BOUND, kernels, net, batch, tile, low, end, learning)
+        invoke(kernels.transform, BOUND, kernels, net, batch, tile, low, end, True)
         invoke(kernels.decide, BOUND, kernels, net, batch, tile, low, end, Choice(GIVEN, batch.frames))
         invoke(
             loss, settings, low, end, batch.size, batch.columns, tile.action_actors[net.num_actions],
-            tile.actor_frames, tile.log_probs, tile.old_log_probs, tile.entropies, tile.divergences, tile.values,
-            tile.dlog_probs, tile.dentropies, tile.ddivergences, tile.dvalues, stats,
+            tile.actor_frames, tile.log_probs, tile.old_log_probs, tile.entropies, tile.values,
+            tile.dlog_probs, tile.dentropies, tile.dvalues, stats,
         )  # fmt: skip
-        if learning:
-            invoke(kernels.decide_backward, BOUND, kernels, net, batch, tile, low, end, gradient)
-            invoke(kernels.transform_backward, BOUND, kernels, net, batch, tile, end - low, gradient)
-            invoke(kernels.embed_backward, BOUND, kernels, net, tile, gradient)
+        invoke(kernels.decide_backward, BOUND, kernels, net, batch, tile, low, end, gradient)
+        invoke(kernels.transform_backward, BOUND, kernels, net, batch, tile, end - low, gradient)
+        invoke(kernels.embed_backward, BOUND, kernels, net, tile, gradient)
         low = end

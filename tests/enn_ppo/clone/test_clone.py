@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,13 @@ from enn_ppo import (
     train,
 )
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.clone.examples import Examples, hold_out
-from enn_ppo.clone.learning import frame_weights, learn, match_scales, measure
+from enn_ppo.clone.learning import clone_loss, hold_out, learn, make_samples, measure, samples_of, settings_of
+from enn_ppo.ppo import Samples
 from enn_ppo.settings.command_line.cli import run_clone
 from enn_ppo.training.callbacks import Callbacks
 from enn_ppo.training.environment import bind_environment
-from enn_ppo.training.recording import read_all
+from enn_ppo.training.learning.learner import Learner
+from enn_ppo.training.recording import RecordedFrames, read_all
 from enn_ppo.training.state import TrainState
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor
 from rogue_net.heads.distributions import Categorical
@@ -86,8 +88,19 @@ def rows_of(run_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run_dir / "clone.jsonl").read_text().splitlines()]
 
 
-def state_of(config: CloneConfig, env: Any) -> TrainState:
-    return TrainState(config.training, bind_environment(config.env, env), torch.device("cpu"), Callbacks(()))
+def learner_of(config: CloneConfig, env: Any) -> Learner:
+    """A new learner of the world."""
+    state = TrainState(config.training, bind_environment(config.env, env), torch.device("cpu"), Callbacks(()))
+    assert isinstance(state.learner, Learner)
+    return state.learner
+
+
+def measured(learner: Learner, samples: Samples, config: CloneConfig) -> dict[str, float]:
+    return measure(learner.model, samples, settings_of(config), partial(clone_loss, kind=config.clone.loss))
+
+
+def with_returns(learner: Learner, frames: RecordedFrames) -> Samples:
+    return samples_of(frames, frames.returns(0.99), learner)
 
 
 # --- Learning ---
@@ -108,33 +121,16 @@ def test_the_loss_falls_and_the_clone_does_what_it_saw(lessons: Path, tmp_path: 
     assert probabilities.max(dim=1).values.mean().item() == pytest.approx(CERTAINTY, abs=0.05)
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "kl", "log_prob"])
-def test_programs_and_modules_learn_the_same_clone(loss: str, lessons: Path, tmp_path: Path) -> None:
-    weights = {}
-    for backend in ("fused", "reference"):
-        net = RogueNetConfig(d_model=16, n_layer=1, n_head=2, backend=backend)  # type: ignore[arg-type]
-        config = clone_config(tmp_path / backend, lessons, epochs=2, holdout=0.25, loss=loss, net=net)
-        weights[backend] = clone(config, env=Copycat).policy.state_dict()
-    for given, expected in zip(rows_of(tmp_path / "fused"), rows_of(tmp_path / "reference"), strict=True):
-        del given["seconds"], expected["seconds"]
-        assert given == pytest.approx(expected, abs=1e-4, rel=1e-3)
-    for name, weight in weights["reference"].items():
-        torch.testing.assert_close(weights["fused"][name], weight, atol=1e-3, rtol=1e-3, msg=name)
-
-
 def test_the_losses_of_a_tiny_recording_by_hand(lessons: Path, tmp_path: Path) -> None:
     """A fresh policy that knows nothing gives every colour a third, and every frame the value 0."""
     frames = read_all(lessons).gather(torch.arange(5))
-    examples = Examples.of(frames, 0.99)
-    model = state_of(clone_config(tmp_path, lessons), Copycat).model
+    learner = learner_of(clone_config(tmp_path, lessons), Copycat)
     with torch.no_grad():
-        for parameter in model.policy.heads.parameters():
+        for parameter in learner.model.policy.heads.parameters():
             parameter.zero_()
     third = torch.log(torch.tensor(1 / 3)).item()
-    done = frames.log_probs["Switch"].values
     expected = {
         "cross_entropy": -third,
-        "log_prob": (done - third).square().mean().item(),
         "kl": (
             read_all(lessons).logits["Switch"].values[0].exp() * (read_all(lessons).logits["Switch"].values[0] - third)
         )  # type: ignore[index]
@@ -142,13 +138,13 @@ def test_the_losses_of_a_tiny_recording_by_hand(lessons: Path, tmp_path: Path) -
         .item(),
     }
     for loss, by_hand in expected.items():
-        measured = measure(model, examples, CloningConfig(loss=loss), "actor")  # type: ignore[arg-type]
-        assert measured["loss"] == pytest.approx(by_hand, rel=1e-5)
-        assert measured["log_prob"] == pytest.approx(third, rel=1e-5)
-        assert measured["value_loss"] == pytest.approx(0.5 * frames.rewards.square().mean().item())
+        found = measured(learner, with_returns(learner, frames), clone_config(tmp_path, lessons, loss=loss))
+        assert found["loss"] == pytest.approx(by_hand, rel=1e-5)
+        assert found["log_prob"] == pytest.approx(third, rel=1e-5)
+        assert found["value_loss"] == pytest.approx(0.5 * frames.rewards.square().mean().item())
 
 
-@pytest.mark.parametrize("loss", ["kl", "log_prob"])
+@pytest.mark.parametrize("loss", ["kl", "cross_entropy"])
 def test_actions_of_every_kind_are_learned(loss: str, tmp_path: Path) -> None:
     record(tmp_path / "zoo.rec", Menagerie, rollouts=4, logits=True)
     clone(
@@ -160,16 +156,13 @@ def test_actions_of_every_kind_are_learned(loss: str, tmp_path: Path) -> None:
 
 
 def test_a_policy_has_no_distance_from_itself(tmp_path: Path) -> None:
-    config = clone_config(tmp_path / "run", tmp_path / "zoo.rec")
-    state = state_of(config, Menagerie)
-    collector = collector_of(Menagerie, 3, net=state.model)
+    config = clone_config(tmp_path / "run", tmp_path / "zoo.rec", loss="kl")
+    learner = learner_of(config, Menagerie)
+    collector = collector_of(Menagerie, 3, net=learner.model)
     collector.recorder = recorder_for(tmp_path / "zoo.rec", Menagerie(), logits=True)
     collector.collect(10)
-    frames = read_all(tmp_path / "zoo.rec")
-    examples = Examples.of(frames, 0.99)
-    for loss in ("kl", "log_prob"):
-        measured = measure(state.model, examples, CloningConfig(loss=loss), "actor")  # type: ignore[arg-type]
-        assert measured["loss"] == pytest.approx(0, abs=1e-6)
+    samples = with_returns(learner, read_all(tmp_path / "zoo.rec"))
+    assert measured(learner, samples, config)["loss"] == pytest.approx(0, abs=1e-6)
 
 
 def test_values_learn_the_returns_of_their_own_episodes(tmp_path: Path) -> None:
@@ -184,19 +177,6 @@ def test_values_learn_the_returns_of_their_own_episodes(tmp_path: Path) -> None:
     # 1 + (1 + 2 / 2) / 2, then 1 + 2 / 2, then 2
     assert result.policy.value(frames.obs).tolist() == pytest.approx([2, 2, 2], abs=0.2)
     assert frames.returns(0.5)[2:].isnan().tolist() == [False]
-
-
-def test_crowded_frames_weigh_more_where_actors_count_and_not_where_frames_do(lessons: Path) -> None:
-    frames = read_all(lessons)
-    lamps = frames.actions["Switch"].lengths
-    one, three = (int((lamps == count).nonzero()[0]) for count in (1, 3))
-    pair = frames.gather(torch.tensor([one, three]))
-    examples = replace(Examples.of(pair, 0.99), value_targets=torch.tensor([1.0, torch.nan]))
-    of_frames = (examples.value_targets, examples.num_actors)
-    actors, values = frame_weights(*of_frames, "actor")
-    assert actors.tolist() == pytest.approx([1 / 4, 1 / 4])  # of each of four actors
-    assert values.tolist() == [1, 0]  # only what is known
-    assert frame_weights(*of_frames, "frame")[0].tolist() == pytest.approx([1 / 2, 1 / 6])
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
@@ -220,7 +200,7 @@ def test_whole_episodes_are_held_out(share: float, number: int, tmp_path: Path) 
     collector.recorder = recorder_for(tmp_path / "a.rec", Scripted(moments))
     collector.collect(20)  # 10 episodes of two steps in each environment
     frames = read_all(tmp_path / "a.rec")
-    learned, held_out = hold_out(Examples.of(frames, 1.0), share, seed=1)
+    learned, held_out = hold_out(frames, share, seed=1)
     episodes = [set(part.episode.tolist()) for part in (learned, held_out)]
     assert len(episodes[1]) == number and len(held_out) == 2 * number
     assert not episodes[0] & episodes[1]
@@ -231,13 +211,13 @@ def test_nothing_is_learned_from_what_is_held_out(lessons: Path, tmp_path: Path)
     """Neither by the weights nor by the statistics of the inputs: what is held out may be anything."""
     config = clone_config(tmp_path, lessons, epochs=2)
     frames = read_all(lessons)
-    learned, held_out = hold_out(Examples.of(frames, 0.99), 0.5, seed=1)
-    nonsense = replace(held_out.gather(torch.arange(7)), value_targets=torch.full((7,), 1e6))
+    learned, held_out = hold_out(frames, 0.5, seed=1)
+    nonsense = replace(held_out.gather(torch.arange(7)), rewards=torch.full((7,), 1e6))
     weights = []
-    for measured in (held_out, nonsense):
-        state = state_of(config, Copycat)
-        learn(state.model, *match_scales(state, learned, measured), config, log=lambda row: None)
-        weights.append(state.model.state_dict())
+    for apart in (held_out, nonsense):
+        learner = learner_of(config, Copycat)
+        learn(learner.model, *make_samples(learner, learned, apart), config, log=lambda row: None)
+        weights.append(learner.model.state_dict())
     assert_same(weights[0], weights[1], "weights")
 
 
@@ -264,11 +244,11 @@ def test_cloning_ends_early_and_keeps_the_best_pass(lessons: Path, tmp_path: Pat
     assert len(rows) == best + 3 < 12
     assert result.metrics == rows[best]
 
-    state = state_of(config, Copycat)
-    state.restore({"": load_checkpoint(tmp_path / "run")})
-    frames = read_all(lessons)
-    _, held_out = hold_out(Examples.of(frames, 0.99), 0.1, config.seed)
-    assert measure(state.model, held_out, config.clone, "actor")["loss"] == pytest.approx(rows[best]["holdout_loss"])
+    learner = learner_of(config, Copycat)
+    learner.restore(load_checkpoint(tmp_path / "run"), "Copycat")
+    _, held_out = hold_out(read_all(lessons), 0.1, config.seed)
+    found = measured(learner, with_returns(learner, held_out), config)
+    assert found["loss"] == pytest.approx(rows[best]["holdout_loss"])
 
 
 # --- The checkpoint ---
@@ -315,20 +295,18 @@ def test_values_are_learned_in_the_unit_that_training_goes_on_with(
     normalize: Any, lessons: Path, tmp_path: Path
 ) -> None:
     config = clone_config(tmp_path / "run", lessons, ppo=PPOConfig(normalize=normalize))
-    state = state_of(config, Copycat)
+    learner = learner_of(config, Copycat)
     frames = read_all(lessons)
-    examples = Examples.of(replace(frames, rewards=100 * frames.rewards), 0.99)
-    learned, _ = match_scales(state, examples, examples)
+    larger = replace(frames, rewards=100 * frames.rewards)
+    learned, _ = make_samples(learner, larger, larger)
     deviation = (100 * frames.rewards).std(correction=0).item()  # episodes of one step: their returns are their rewards
     if normalize == "rewards":
-        assert learned.value_targets.std(correction=0).item() == pytest.approx(1)
-        assert state.learner.reward_scale is not None and state.learner.reward_scale.deviation == pytest.approx(
-            deviation
-        )
+        assert learned.returns.std(correction=0).item() == pytest.approx(1)
+        assert learner.value_unit == pytest.approx(deviation)
     else:
-        assert torch.equal(learned.value_targets, examples.value_targets)
-        assert state.model.value_head.deviation.item() == pytest.approx(deviation, rel=1e-4)
-        assert state.model.value_head.mean.item() == pytest.approx(examples.value_targets.mean().item(), rel=1e-4)
+        assert torch.equal(learned.returns, larger.rewards)
+        assert learner.model.value_head.deviation.item() == pytest.approx(deviation, rel=1e-4)
+        assert learner.model.value_head.mean.item() == pytest.approx(larger.rewards.mean().item(), rel=1e-4)
 
 
 def test_ctrl_c_saves_the_clone_after_the_pass_under_way(

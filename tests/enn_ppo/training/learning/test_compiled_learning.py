@@ -18,7 +18,6 @@ from enn_ppo.settings.learning import OptimConfig, PPOConfig, PPOSettings
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.compiled import CompiledPPO
 from enn_ppo.training.learning.optimizer import AdamW
-from enn_ppo.training.learning.teacher import TeacherLoss
 from enn_ppo.training.ranks import ALONE
 from entity_gym import (
     Angle,
@@ -155,7 +154,7 @@ def compiled_step(
     groups = [{"params": list(net.parameters())} for net in (model.policy, model.value_net) if net is not None]
     optimizer = AdamW(groups, lr=lr, weight_decay=0.0)
     learning = CompiledPPO(model, optimizer)
-    with learning.update(given, ppo) as frames:
+    with learning.update(given) as frames:
         stats = learning.learn(model, optimizer, frames, OptimConfig(max_grad_norm=1e9), ppo, ppo_loss, ALONE)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {names[id(each)]: state["exp_avg"] * 10 for each, state in optimizer.state.items()}, stats
@@ -244,7 +243,7 @@ def learned(
     try:
         if compiled:
             learning = CompiledPPO(model, optimizer)
-            with learning.update(given, ppo) as frames:
+            with learning.update(given) as frames:
                 stats = update(model, optimizer, frames, optim, ppo, generator=generator, learn=learning.learn)
         else:
             stats = update(model, optimizer, given, optim, ppo, generator=generator)
@@ -387,24 +386,3 @@ def test_values_that_are_one_expanded_number_are_read_as_such() -> None:
     model, given = typed_case()
     same = replace(given, values=torch.tensor(0.5).expand(len(given)))
     assert_same_gradients(model, same, PPOConfig())
-
-
-def test_the_teachers_term_is_that_of_the_modules_whatever_number_of_frames_it_takes_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model, given = typed_case()
-    teacher = TeacherLoss(RogueNet(model.policy.config, TYPED.obs_space, TYPED.action_space))
-    at = replace(PPOSettings.at(PPOConfig()), teacher_kl=0.3)
-    loss, expected = ppo_loss(model, Minibatch.of_samples(given, at), at, [teacher])
-    loss.backward()
-    for frames in (4096, 10):
-        monkeypatch.setattr("enn_ppo.training.learning.teacher.FRAMES_AT_ONCE", frames)
-        optimizer = AdamW([{"params": list(model.policy.parameters())}], lr=0.0, weight_decay=0.0)
-        learning = CompiledPPO(model, optimizer, teacher)
-        with learning.update(given, at) as minibatch:
-            stats = learning.learn(model, optimizer, minibatch, OptimConfig(max_grad_norm=1e9), at, ppo_loss, ALONE)
-        assert float(stats["teacher_kl"]) == pytest.approx(float(expected["teacher_kl"].detach()), rel=1e-5)
-        for name, parameter in model.policy.named_parameters():
-            if parameter.grad is not None:
-                found = optimizer.state[parameter]["exp_avg"] * 10
-                torch.testing.assert_close(found, parameter.grad, atol=1e-5, rtol=1e-5, msg=name)

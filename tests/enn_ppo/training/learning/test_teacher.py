@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from functools import partial
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from torch import Tensor
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, TrainConfig, train
 from enn_ppo.ppo import Advantages, Minibatch, Samples, learn_minibatch, ppo_loss
 from enn_ppo.settings.learning import PPOSettings
-from enn_ppo.training.learning.teacher import TeacherLoss
+from enn_ppo.training.learning.teacher import TeacherLoss, choices_kl, numbers_kl
 from enn_ppo.training.tracking.logger import read_metrics
 from entity_gym import Environment
 from rogue_net import RogueNet
 from tests.enn_ppo.recordings import Menagerie, collector_of, net_for
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
+NEVER = float("-inf")
 SETTINGS = PPOSettings.at(PPOConfig(teacher="out/a", teacher_kl=2.0, ent_coef=0.0, normalize_advantages=False))
 
 
@@ -40,7 +42,7 @@ def term(
     return value.detach(), stats["teacher_kl"].detach()
 
 
-def test_the_divergence_of_choices_by_hand() -> None:
+def test_the_divergence_from_a_teacher_by_hand() -> None:
     policy, teacher = net_for(Copycat(), seed=1), net_for(Copycat(), seed=2)
     samples = samples_for(Copycat, policy)
     (name,) = samples.actions
@@ -106,3 +108,50 @@ def test_a_teacher_that_cannot_be_is_told(changes: dict[str, Any], message: str,
 def test_a_weight_needs_a_teacher() -> None:
     with pytest.raises(ValueError, match=r"ppo\.teacher_kl=0\.5 needs a teacher: ppo\.teacher=<run directory"):
         TrainConfig(ppo=PPOConfig(teacher_kl=0.5))
+
+
+# --- The divergences
+
+
+def logs(*probabilities: float) -> Tensor:
+    return torch.tensor(probabilities).log()
+
+
+def test_the_divergence_of_choices() -> None:
+    # half of log(1/2 : 1/4) and half of log(1/2 : 3/4), together half of log(4/3); the same policies have none
+    recorded, clone = torch.stack([logs(0.5, 0.5)] * 2), torch.stack([logs(0.25, 0.75), logs(0.5, 0.5)])
+    assert choices_kl(clone, recorded, torch.tensor([1.0, 0.0])).item() == pytest.approx(0.5 * log(4 / 3))
+    assert choices_kl(clone, recorded, torch.tensor([0.0, 1.0])).item() == pytest.approx(0, abs=1e-7)
+
+
+def test_the_divergence_of_one_actor_may_be_spread_over_rows() -> None:
+    recorded, clone = logs(0.5, 0.5), logs(0.25, 0.75)
+    rows = choices_kl(clone.unsqueeze(1), recorded.unsqueeze(1), torch.tensor([2.0, 2.0]))
+    assert rows.item() == pytest.approx(log(4 / 3))
+
+
+def test_what_was_never_done_counts_nothing_and_has_a_finite_gradient() -> None:
+    recorded = torch.tensor([[log(0.5), log(0.5), NEVER]])
+    for last in (NEVER, -200.0, log(0.2)):
+        logits = torch.tensor([[0.3, 0.1, last]], requires_grad=True)
+        clone = logits.log_softmax(dim=1)
+        loss = choices_kl(clone, recorded, torch.ones(1))
+        loss.backward()
+        by_hand = sum(0.5 * (log(0.5) - clone[0, c].item()) for c in range(2))
+        assert loss.item() == pytest.approx(by_hand)
+        assert bool(logits.grad.isfinite().all())  # type: ignore[union-attr]
+
+
+def test_an_actor_with_nothing_open_has_no_divergence() -> None:
+    logits = torch.full((2, 1), NEVER, requires_grad=True)
+    loss = choices_kl(logits, torch.full((2, 1), NEVER), torch.ones(2))
+    loss.backward()
+    assert loss.item() == 0
+    assert bool(logits.grad.isfinite().all())  # type: ignore[union-attr]
+
+
+def test_the_divergence_of_numbers() -> None:
+    # two numbers: N(1, 1) from N(0, 4): log 2 + (1 + 1) / 8 - 1/2, and N(3, 1) from itself: 0
+    recorded = torch.tensor([[1.0, 3.0, 0.0, 0.0]])
+    clone = torch.tensor([[0.0, 3.0, log(2), 0.0]])
+    assert numbers_kl(clone, recorded, torch.tensor([2.0])).item() == pytest.approx(2 * (log(2) + 0.25 - 0.5))
