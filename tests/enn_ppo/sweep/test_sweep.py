@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from entity_gym.pools.processes.handle import WorkerDied
 
 from enn_ppo.settings.command_line.cli import run_sweep
 from enn_ppo.settings.config import TrainEvalConfig
@@ -23,7 +24,6 @@ from enn_ppo.sweep import sweep as sweeping
 from enn_ppo.sweep.config import SweepCommand, SweepConfig
 from enn_ppo.sweep.sweep import best_of, ended, open_study, sweep
 from enn_ppo.training.errors import Interrupted
-from entity_gym.pools.processes.handle import WorkerDied
 
 optuna = pytest.importorskip("optuna", minversion="4")
 

@@ -20,8 +20,8 @@ from entity_gym.envs.toys import (
     RockPaperScissors,
     Xor,
 )
-from entity_gym.pools.pool import SlotVecEnv
 from entity_gym.pools.slots import SlotOptions
+from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.envs.playing import act, episode, episodic_rewards, resets, rows, started
 
 # --- Xor
@@ -164,7 +164,7 @@ def test_the_three_sights_come_with_their_probabilities() -> None:
 
 
 def test_nobody_is_ever_offered_the_unused_action() -> None:
-    env = SlotVecEnv(CompiledSlots(NotHotdog, 8, SlotOptions(compile=False)))
+    env = VecEnv(CompiledSlots(NotHotdog, 8, SlotOptions(compile=False)))
     obs, rng = env.reset(), np.random.default_rng(0)
     for _ in range(5):
         assert obs.action_masks["unused_action"].actors.size1().tolist() == [0] * 8
@@ -277,7 +277,7 @@ def test_tiles_are_different_neighbours_of_a_player_who_is_anywhere() -> None:
 @pytest.mark.parametrize("num_lava", [0, 7])
 def test_the_player_is_the_actor_whatever_stands_before_it(num_lava: int) -> None:
     # An ancestor took the first lava for the player: types without ids did not advance the index.
-    env = SlotVecEnv(CompiledSlots(FloorIsLava, 1, SlotOptions(compile=False)))
+    env = VecEnv(CompiledSlots(FloorIsLava, 1, SlotOptions(compile=False)))
     obs, rng = env.reset(), np.random.default_rng(0)
     while obs.features["Lava"].size1()[0] != num_lava:
         obs = env.act(random_actions(obs, rng, env.action_space()))

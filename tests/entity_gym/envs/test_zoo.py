@@ -30,7 +30,7 @@ from entity_gym.envs.toys import (
     Xor,
 )
 from entity_gym.envs.treasure_hunt import TreasureHunt
-from entity_gym.pools.pool import ListEnv, SlotVecEnv
+from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import VecEnv
 
@@ -71,7 +71,7 @@ NUM_ENVS = 3
 
 
 def pool(env: CompiledEnvironment, seed: int = 0, *, compile: bool = False) -> VecEnv:
-    return SlotVecEnv(CompiledSlots(env, NUM_ENVS, SlotOptions(final_observations="all", compile=compile)), seed=seed)
+    return VecEnv(CompiledSlots(env, NUM_ENVS, SlotOptions(final_observations="all", compile=compile)), seed=seed)
 
 
 def play(env: VecEnv, steps: int, obs: VecObs | None = None, seed: int = 0) -> list[VecObs]:
