@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from entity_gym.actions import Action, SelectEntityAction, SelectEntityActionMask, SelectEntityActionSpace
-from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.cherry_pick import CherryPick
+from tests.entity_gym.compiled.view import CompiledView
 
 
 def seeded(seed: int, **parameters: Any) -> CompiledView:
-    env = CherryPick(**parameters).as_environment()
+    env = CompiledView(CherryPick(**parameters))
     env.rng = np.random.default_rng(seed)
     return env
 
@@ -26,7 +26,7 @@ def pick(cherry: int) -> dict[str, Action]:
 
 
 def test_the_spaces_name_types_and_the_action() -> None:
-    env = CherryPick().as_environment()
+    env = CompiledView(CherryPick())
     assert {name: entity.features for name, entity in env.obs_space().entities.items()} == {
         "Cherry": ("quality",),
         "Player": (),

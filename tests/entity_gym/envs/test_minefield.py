@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from entity_gym.actions import Action, CategoricalAction, CategoricalActionSpace
-from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.minefield import Minefield
+from tests.entity_gym.compiled.view import CompiledView
 
 LEFT, FORWARD, RIGHT = range(3)
 TURN = math.pi / 8
@@ -30,7 +30,7 @@ def field(
 
 
 def seeded(seed: int, **parameters: Any) -> CompiledView:
-    env = Minefield(**parameters).as_environment()
+    env = CompiledView(Minefield(**parameters))
     env.rng = np.random.default_rng(seed)
     env.reset()
     return env
@@ -52,7 +52,7 @@ def vehicle_of(obs: Observation) -> list[float]:
 
 
 def test_the_spaces_name_types_features_and_choices_in_order() -> None:
-    env = Minefield().as_environment()
+    env = CompiledView(Minefield())
     assert {name: entity.features for name, entity in env.obs_space().entities.items()} == {
         "Vehicle": ("x_pos", "y_pos", "direction", "step"),
         "Mine": ("x_pos", "y_pos"),

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from entity_gym.actions import Action, SelectEntityAction, SelectEntityActionMask, SelectEntityActionSpace
-from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.pick_matching_balls import PickMatchingBalls
+from tests.entity_gym.compiled.view import CompiledView
 
 
 def seeded(seed: int, **parameters: Any) -> CompiledView:
-    env = PickMatchingBalls(**parameters).as_environment()
+    env = CompiledView(PickMatchingBalls(**parameters))
     env.rng = np.random.default_rng(seed)
     env.reset()
     return env
@@ -45,7 +45,7 @@ def rows(obs: Observation) -> list[list[float]]:
 
 
 def test_the_spaces_name_types_features_and_the_action() -> None:
-    env = PickMatchingBalls().as_environment()
+    env = CompiledView(PickMatchingBalls())
     assert {name: entity.features for name, entity in env.obs_space().entities.items()} == {
         "Ball": ("color0", "color1", "color2", "color3", "color4", "color5", "selected"),
         "Player": (),

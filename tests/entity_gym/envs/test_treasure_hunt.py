@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from entity_gym.actions import GlobalCategoricalAction
-from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.treasure_hunt import TreasureHunt
 from examples.treasure_hunt import PythonTreasureHunt
+from tests.entity_gym.compiled.view import CompiledView
 from tests.entity_gym.envs.playing import act, resets, started
 
 MOVES = {"up": (0, 1), "down": (0, -1), "left": (-1, 0), "right": (1, 0)}
