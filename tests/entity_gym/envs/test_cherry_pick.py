@@ -97,9 +97,3 @@ def test_picking_at_random_scores_what_the_description_says() -> None:
     env, policy = seeded(3), np.random.default_rng(0)
     scores = [score(env, lambda seen: policy.integers(len(seen))) for _ in range(100)]
     assert abs(np.mean(scores) + 11.5) < 5 * np.std(scores) / np.sqrt(100)
-
-
-@pytest.mark.parametrize("num_cherries", [1, 129])
-def test_an_impossible_number_of_cherries_is_named_with_what_is_allowed(num_cherries: int) -> None:
-    with pytest.raises(ValueError, match=f"CherryPick: num_cherries={num_cherries}; .* from 2 to 128"):
-        CherryPick(num_cherries=num_cherries)

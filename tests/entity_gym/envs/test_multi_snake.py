@@ -73,12 +73,6 @@ def test_heads_bodies_and_food_are_shown_in_the_order_of_colours_and_bodies_from
     assert obs.actions["move"].actor_ids == [("SnakeHead", 0), ("SnakeHead", 1), ("SnakeHead", 2)]
 
 
-def test_the_global_feature_counts_the_steps() -> None:
-    env = world([[(2, 2)]], [(0, 0)])
-    assert [np.asarray(env.act(move(choice)).global_features).tolist() for choice in (UP, DOWN)] == [[1.0], [2.0]]
-    assert np.asarray(env.reset().global_features).tolist() == [0.0]
-
-
 def test_an_episode_starts_with_snakes_of_one_segment_in_cells_of_their_own() -> None:
     env = CompiledView(MultiSnake(board_size=4, num_snakes=4, max_snake_length=3))
     for seed in range(20):
@@ -239,13 +233,6 @@ def test_the_episode_ends_when_all_snakes_are_full_grown() -> None:
     assert not env.act(move(UP, RIGHT)).done
 
 
-def test_after_max_steps_the_episode_is_truncated() -> None:
-    env = world([[(2, 2)]], [(0, 0)], max_steps=3)
-    ends = [(obs.done, obs.truncated) for obs in (env.act(move(choice)) for choice in (UP, DOWN, UP))]
-    assert ends == [(False, False), (False, False), (True, True)]
-    assert MultiSnake.defaults()["max_steps"] == 180
-
-
 # --- Players
 
 
@@ -285,29 +272,6 @@ def test_every_player_sees_the_own_colours_first() -> None:
     assert [rows[:, 2].tolist() for rows in seen] == [[0, 1, 2, 3, 4, 5], [4, 5, 0, 1, 2, 3], [2, 3, 4, 5, 0, 1]]
     assert all((rows[:, :2] == [9, 8]).all() for rows in seen)
     assert heads[:, 2].tolist() == [0, 1, 2, 3, 4, 5]  # what was given is left alone
-
-
-# --- What is accepted
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"board_size": 65}, "board_size=65; it must be a whole number from 2 to 64"),
-        ({"num_snakes": 10}, "num_snakes=10; it must be a whole number from 1 to 9"),
-        ({"num_players": 0}, "num_players=0; it must be a whole number from 1 to 4"),
-        ({"num_snakes": 3, "num_players": 2}, "num_snakes=3 cannot be shared equally by num_players=2"),
-        ({"max_snake_length": 1}, "max_snake_length=1; it must be a whole number >= 2"),
-        (
-            {"num_snakes": 4, "max_snake_length": 66, "board_size": 20},
-            ".* have 260 body segments; there is room for 256, so max_snake_length may be 65",
-        ),
-        ({"board_size": 4}, "num_snakes=2 of max_snake_length=11, .* need 24 cells; the board of board_size=4 has 16"),
-    ],
-)
-def test_impossible_parameters_are_named_with_what_is_allowed(parameters: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=f"MultiSnake: {message}"):
-        MultiSnake(**parameters)
 
 
 # --- Random play

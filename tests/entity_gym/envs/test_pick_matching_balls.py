@@ -92,13 +92,6 @@ def test_balls_that_all_match_score_one_when_all_are_picked() -> None:
     assert picked(balls(2), [0]) == [(1.0, True)]
 
 
-def test_the_end_reports_how_many_balls_there_were_and_how_many_are_picked() -> None:
-    env = balls(5, 0, 5, 5)
-    env.act(pick(0))
-    obs = env.act(pick(1))
-    assert (obs.truncated, obs.end_of_episode_info) == (False, {"num_balls": 4, "picked": 2})
-
-
 @pytest.mark.parametrize("parameters", [{}, {"one_hot": True, "randomize": True}, {"max_balls": 3}])
 def test_picking_the_most_frequent_colour_first_scores_one_in_every_episode(parameters: dict[str, Any]) -> None:
     env = seeded(0, **parameters)
@@ -126,11 +119,6 @@ def test_colours_are_drawn_uniformly() -> None:
         counts += np.bincount(env.record.colour[:32], minlength=6)
     # 4,800 balls, 800 of each colour on average; the standard deviation is sqrt(4800 * 1/6 * 5/6) = 25.8
     assert np.abs(counts - 800).max() < 5 * 25.8
-
-
-def test_without_randomize_there_are_always_as_many_balls_as_may_be() -> None:
-    env = seeded(0, max_balls=7)
-    assert {len(rows(env.reset())) for _ in range(20)} == {7}
 
 
 def test_with_randomize_there_are_three_to_as_many_balls_as_may_be() -> None:

@@ -463,23 +463,6 @@ def test_larger_armies_are_of_all_kinds(num_units: int) -> None:
     assert (len(drawn_kinds) > 5) == (num_units > 3), "the others are drawn"
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"num_units": 0}, "num_units=0; it must be a whole number from 1 to 64"),
-        ({"num_units": 65}, "num_units=65"),
-        ({"opponent": 4}, "opponent=4; it must be a whole number from 0 to 3"),
-        ({"width": 5.0}, "width=5.0; it must be a number from 12.0 to 100.0"),
-        ({"sight": 4.0}, "sight=4.0; it must be a number >= 5.0"),
-        ({"num_obstacles": 3}, "num_obstacles=3; it must be even"),
-        ({"num_obstacles": 18}, "num_obstacles=18"),
-    ],
-)
-def test_arguments_outside_their_range_are_refused(parameters: Mapping[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"Skirmish: {message}"):
-        Skirmish(**parameters)
-
-
 # --- Scripts
 
 
