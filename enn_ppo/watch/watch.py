@@ -23,7 +23,7 @@ from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.files import is_link
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, CONFIG, REPLAYS
 from entity_gym.pools.source import EnvFactory
-from entity_gym.replay.build import empty_replay
+from entity_gym.replay.build import build_replay
 from entity_gym.replay.page import page_html, to_json
 from entity_gym.replay.server import PageServer, open_in_browser
 
@@ -111,7 +111,7 @@ def follow(
         _play(checkpoint, config, env, made)
         show(played, made.replay())
 
-    show(-1, empty_replay(str(run_dir)))
+    show(-1, build_replay(title=str(run_dir)))
     look()
     with PageServer(pages, port=config.port) as server:
         print(f"{server.url} shows {run_dir}: episodes of its newest checkpoint. Ctrl-C ends it", flush=True)
