@@ -15,7 +15,10 @@ Pruner = Literal["median", "halving", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class SweepConfig:
-    """Settings of a sweep: search space, score, and budget. A tree-structured Parzen estimator, seeded by `seed`, draws the values."""
+    """Settings of a sweep: search space, score, and budget.
+
+    A tree-structured Parzen estimator, seeded by `seed`, draws the values.
+    """
 
     space: dict[str, Any] = field(default_factory=dict)
     """Search space: a setting or group -> `{scale: ..., low: ..., high: ...}` or a list of choices; scales: `linear`, `log`,
