@@ -141,8 +141,11 @@ class GymFactory(EnvSource):
         try:
             for _ in range(num_envs):
                 envs.append(self._make())
-                envs[-1] = wrapped(envs[-1], self._wrappers)
-                _check_is_gym(envs[-1])
+                env = envs[-1] = wrapped(envs[-1], self._wrappers)
+                if hasattr(env, "single_observation_space"):
+                    raise ValueError(f"{self.name} is a vector environment; give what makes one single environment")
+                if isinstance(env, type) or not callable(getattr(env, "step", None)) or not _takes(env, "seed"):
+                    raise ValueError(f"{type(env).__name__} is no environment of Gymnasium's interface; {_INTERFACE}")
             check_distinct(envs, f"{self.name} returned")
             if options.first_env == 0:
                 _warn_of_lost_state(envs[0], _name_of(envs[0]))
@@ -284,14 +287,6 @@ def _number(value: Any, name: str, most: float, expected: str) -> float:
     if array.size != 1 or array.dtype.kind not in "biuf" or not abs(array.item()) <= most:
         raise ValueError(f"step() returned {name}={value!r:.200}; expected {expected}")
     return float(array.item())
-
-
-def _check_is_gym(env: Any) -> None:
-    """Raise ValueError unless `env` is one environment of Gymnasium's interface."""
-    if hasattr(env, "single_observation_space"):
-        raise ValueError(f"{type(env).__name__} is a vector environment; give what makes one single environment")
-    if isinstance(env, type) or not callable(getattr(env, "step", None)) or not _takes(env, "seed"):
-        raise ValueError(f"{type(env).__name__} is no environment of Gymnasium's interface; {_INTERFACE}")
 
 
 def _name_of(env: Any) -> str:
