@@ -96,10 +96,11 @@ class GymActions:
             elif not size:
                 expected = "None, since real numbers have no mask"
             raise ValueError(f"{path} is {given!r:.200}; expected {expected}")
-        parts = (
-            np.split(flags.astype(np.bool_), np.cumsum([*counts.values()])[:-1]) if len(counts) > 1 else [flags != 0]
-        )
-        yield from ((name, part) for name, part in zip(counts, parts, strict=True) if len(part))
+        flags, start = flags != 0, 0
+        for name, count in counts.items():
+            if count:
+                yield name, flags[start : start + count]
+            start += count
 
     def _read(self, space: Any, path: str) -> tuple[Any, Decode]:
         """Return the names of a space's actions, in its form, and what decodes them."""
