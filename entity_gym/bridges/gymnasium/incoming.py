@@ -371,15 +371,15 @@ class GymSlots(EnvSlots):
         except Exception as error:  # keeps its type, and says which environment it was
             error.add_note(f"raised by {self.where(i)} in step()")
             raise
-        numbers = np.array([each[:3] for each in told], np.float64).reshape(-1, 3)
-        reward, terminated, truncated = numbers.T
+        reward, terminated, truncated, infos = zip(*told, strict=True) if told else ((), (), (), ())
         self._forget(mine)
         self._elapsed[mine] += 1
         self._reward[mine] = reward
-        self._truncated[mine] = truncated > terminated
-        self._done[mine] = over = (terminated + truncated) > 0
+        ends, cut = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        self._truncated[mine] = cut & ~ends
+        self._done[mine] = over = ends | cut
         for k in np.flatnonzero(over).tolist():
-            self._infos[int(mine[k])] = {name: value for name, value in told[k][3].items() if name not in IN_INFO}
+            self._infos[int(mine[k])] = {name: value for name, value in infos[k].items() if name not in IN_INFO}
         if self.options.autoreset and over.any():
             self._start_again(mine[over])
 
