@@ -20,7 +20,7 @@ from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import setting_names, unknown_setting
 from enn_ppo.training.errors import DeviceMemoryFull, EnvironmentHangs, Interrupted, PartLost, RankDied
 from entity_gym.errors import nearest, shortened
-from entity_gym.pools.processes.handle import WorkerDied
+from entity_gym.pools.processes.worker import WorkerDied
 
 USER_ERROR, INTERRUPTED = 2, 130
 _shown: set[str] = set()  # warnings of the running command, with 0 for every number
