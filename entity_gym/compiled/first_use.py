@@ -93,15 +93,11 @@ def _check_all_is_written(slots: CompiledSlots) -> None:
         first, second = (each[slot.name][:count] for each in shown)
         if first.tobytes() != second.tobytes():
             row, column = np.argwhere(first != second)[0].tolist()
-            part = (
-                f"global feature {layout.obs_space.global_features[column]!r}"
-                if slot.kind is Kind.GLOBAL_FEATURES
-                else ""
-            )
-            if entity := layout.entities.get(slot.owner):
-                part = (
-                    f"feature {entity.features[column]!r} of entity {row} of type {layout.entity_names[slot.owner]!r}"
-                )
+            if slot.kind is Kind.GLOBAL_FEATURES:
+                part = f"global feature {layout.obs_space.global_features[column]!r}"
+            else:
+                feature, type_ = layout.entities[slot.owner].features[column], layout.entity_names[slot.owner]
+                part = f"feature {feature!r} of entity {row} of type {type_!r}"
             raise ValueError(
                 f"{layout.name}: observe() leaves {part} as it was in an earlier step, or in an earlier episode; write "
                 "everything that it shows"
@@ -110,12 +106,10 @@ def _check_all_is_written(slots: CompiledSlots) -> None:
 
 def _check_nothing_is_listed_twice(name: str, obs: VecObs) -> None:
     """Check that no actor and no actee is listed twice, and no id given twice to entities of a type."""
-    lists = {f"obs.{action}.actors": offered.actors for action, offered in obs.action_masks.items()}
-    lists |= {
-        f"obs.{action}.actees": each.actees for action, each in obs.action_masks.items() if each.actees is not None
-    }
-    lists |= {f"obs.ids.{type_}": numbers for type_, numbers in obs.ids.items()}
+    lists = {f"ids.{type_}": numbers for type_, numbers in obs.ids.items()}
+    for action, offered in obs.action_masks.items():
+        lists |= {f"{action}.actors": offered.actors, f"{action}.actees": offered.actees or offered.actors}
     for where, listed in lists.items():
         numbers = listed.values[listed.values >= 0]
         if len(np.unique(numbers)) < len(numbers):
-            raise ValueError(f"{name}: {where} {numbers.tolist()} lists an entity twice")
+            raise ValueError(f"{name}: obs.{where} {numbers.tolist()} lists an entity twice")
