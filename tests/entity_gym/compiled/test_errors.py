@@ -262,7 +262,7 @@ def unjitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
     monkeypatch.setenv("ENTITY_GYM_CACHE_DIR", str(tmp_path))
     _built.cache_clear()
-    monkeypatch.setattr("entity_gym.compiled.first_use.SECONDS", 0.0)  # as few steps as there may be
+    monkeypatch.setattr("entity_gym.compiled.environment.SECONDS", 0.0)  # as few steps as there may be
     return tmp_path
 
 
@@ -302,7 +302,7 @@ def test_sound_worlds_pass(world: type[CompiledEnvironment], unjitted: Path) -> 
 
 def test_a_source_that_passed_is_not_played_again(unjitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played = []
-    monkeypatch.setattr("entity_gym.compiled.first_use._play", lambda env: played.append(env.values))
+    monkeypatch.setattr("entity_gym.compiled.environment._play", lambda env: played.append(env.values))
     mistakes.Sound().make_slots(1)
     mistakes.Sound().make_slots(5)
     assert len(played) == 1
@@ -334,11 +334,11 @@ def test_any_parameter_may_be_a_size(info: dict[str, Any], unjitted: Path) -> No
 
 def test_the_check_of_a_slow_world_ends_when_its_time_is_over(unjitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
-    monkeypatch.setattr("entity_gym.compiled.first_use._check_all_is_written", lambda slots: steps.append(1))
-    monkeypatch.setattr("entity_gym.compiled.first_use.SECONDS", 0.0)
+    monkeypatch.setattr("entity_gym.compiled.environment._check_all_is_written", lambda slots: steps.append(1))
+    monkeypatch.setattr("entity_gym.compiled.environment.SECONDS", 0.0)
     mistakes.Sound().make_slots(1)
     assert len(steps) == 100
-    monkeypatch.setattr("entity_gym.compiled.first_use.SECONDS", 1e9)
+    monkeypatch.setattr("entity_gym.compiled.environment.SECONDS", 1e9)
     mistakes.Sound(width=4).make_slots(1)
     assert len(steps) == 100 + 1000
 
