@@ -114,10 +114,9 @@ class VecObs:
         visible: entity type -> N sequences of (number of entities, 1); types that hide nothing in any frame are left out.
         ids: entity type -> N sequences of (number of entities, 1) int64, numbers that stay with an entity for the whole
             episode; -1 for entities without an id. Types in which no entity has one are left out.
-        arrays: name -> (N, ...) array, or a `RaggedBuffer` with a row for each player: fixed arrays that an environment
-            declares for consumers that know nothing of entities, and under `PLAYER_REWARD` the (players,) float32 rewards of
-            the players for the step that led here, without rows in frames that do not tell them; and under `TARGET` and its
-            name the (N, size) float32 numbers of each target. Empty for most.
+        arrays: under `PLAYER_REWARD` a `RaggedBuffer` with the (players,) float32 rewards of the players for the step that led
+            here, without rows in frames that do not tell them; and under `TARGET` and its name the (N, size) float32 numbers
+            of each target. Empty for most.
         end_of_episode_info: environment -> its report on the episode that just ended.
         metrics: name -> numbers that the environments reported with this step.
         final: last observations of episodes that were truncated with this step, of the environments `final.env_id`; those that

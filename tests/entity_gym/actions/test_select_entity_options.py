@@ -189,13 +189,6 @@ def test_random_selections_are_uniform_over_what_is_open(
         assert all(abs(n - each) < 5 * each**0.5 for n in count.values())  # 5 standard deviations
 
 
-def test_random_selections_without_masks_draw_nobody_too() -> None:
-    obs = batch_observations([yard(2, actees=["wall0"])], YARD, {"groom": FREE})
-    rng = np.random.default_rng(0)
-    drawn = [random_actions(obs, rng, {"groom": FREE})["groom"].values[:, 0].tolist() for _ in range(100)]
-    assert {tuple(values) for values in drawn} == {(0, 0), (0, -1), (-1, 0), (-1, -1)}
-
-
 # --- Compiled environments
 
 

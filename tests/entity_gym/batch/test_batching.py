@@ -76,24 +76,13 @@ def test_the_golden_states_give_the_golden_batch() -> None:
     assert fire.actees.to_list() == expected["action_masks"]["Fire Orbital Cannon"]["actees"]
     assert fire.mask is None
 
+    assert {buffer.values.dtype for buffer in obs.features.values()} == {np.dtype(np.float32)}
+    assert (move.actors.values.dtype, move.mask.values.dtype, obs.reward.dtype) == (np.int64, np.bool_, np.float32)
     assert obs.reward.tolist() == expected["reward"]
     assert obs.done.tolist() == expected["done"]
     assert obs.truncated.tolist() == [False, False, False]
     assert obs.end_of_episode_info == expected["end_of_episode_info"]
     assert (obs.visible, obs.final, obs.env_id.tolist()) == ({}, None, [0, 1, 2])
-
-
-def test_a_batch_has_the_types_that_the_trainer_relies_on() -> None:
-    obs = golden_batch()
-    assert {buffer.values.dtype for buffer in obs.features.values()} == {np.dtype(np.float32)}
-    assert obs.action_masks["Move"].actors.values.dtype == np.int64
-    assert obs.action_masks["Move"].mask.values.dtype == np.bool_
-    assert (obs.reward.dtype, obs.done.dtype, obs.truncated.dtype, obs.env_id.dtype) == (
-        np.float32,
-        np.bool_,
-        np.bool_,
-        np.int64,
-    )
 
 
 # --- Indices
@@ -135,12 +124,6 @@ def test_neither_ids_nor_types_means_everybody_and_an_empty_list_nobody() -> Non
     assert masks["jump"].actors.to_list() == [[[0], [1], [2]]]
     assert (masks["point"].actors.to_list(), masks["point"].actees.to_list()) == ([[[1]]], [[]])
     assert batch(jumps()).action_masks["jump"].actors.to_list() == [[]]
-
-
-def test_everybody_needs_no_ids_of_types_that_are_not_there() -> None:
-    assert batch(players("a", actions={"jump": CategoricalActionMask()})).action_masks["jump"].actors.to_list() == [
-        [[0]]
-    ]
 
 
 def test_with_no_actors_there_are_no_actees() -> None:

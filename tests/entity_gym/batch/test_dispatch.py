@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +30,7 @@ from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
-from tests.worlds import Script, Zoo, actions_of_each, choose, making, open_choices
+from tests.worlds import Script, Zoo, choose, making
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "minesweeper_internals.json").read_text())
 T, F = True, False
@@ -217,19 +216,3 @@ def test_whatever_is_open_in_the_batch_is_open_to_the_environment(seed: int, num
     rng = np.random.default_rng(seed)
     for _ in range(6):
         obs = vec_env.act(random_actions(obs, rng, vec_env.action_space()))
-
-
-@given(seed=st.integers(0, 2**32))
-def test_what_is_not_open_in_the_batch_is_refused(seed: int) -> None:
-    vec_env = ListEnv(Zoo, 2, seed=seed)
-    rng = np.random.default_rng(seed)
-    obs = vec_env.reset()
-    right = actions_of_each(obs, vec_env.action_space(), [rng, rng])
-    for name, space in vec_env.action_space().items():
-        open_ = [values for frame in open_choices(obs, name, space) for values in frame]
-        for item, values in enumerate(open_):
-            for value in sorted(set(range(-1, 15)) - set(values)):
-                wrong = right[name].clone()
-                wrong.values[item, 0] = value
-                with pytest.raises(ValueError, match=f"action '{name}' of entity .* is {value}; expected"):
-                    vec_env.act({**right, name: wrong})

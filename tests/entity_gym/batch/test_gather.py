@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.pools.pool import ListEnv
-from tests.entity_gym.pools.kinds_of_pools import Counter, play_together
+from tests.entity_gym.pools.kinds_of_pools import play_together
 from tests.worlds import Zoo, frame
 
 
@@ -29,16 +28,3 @@ def test_metrics_are_of_all_frames_or_left_out() -> None:
     obs = play_together(ListEnv(Zoo, 3, seed=2), 1)[-1]
     assert obs.gather(np.array([2, 0, 1])).metrics == obs.metrics != {}
     assert obs.gather(np.array([2, 0])).metrics == {}
-
-
-def test_fixed_arrays_are_taken_by_frame() -> None:
-    obs = ListEnv(Counter, 3).reset()
-    obs.arrays = {
-        "obs": np.arange(6).reshape(3, 2),
-        "obs:players": RaggedBuffer(np.arange(8).reshape(4, 2), np.array([0, 1, 1, 4])),
-    }
-    taken = obs.gather(np.array([2, 1, 0]))
-    players = taken.arrays["obs:players"]
-    assert taken.arrays["obs"].tolist() == [[4, 5], [2, 3], [0, 1]]
-    assert isinstance(players, RaggedBuffer)
-    assert (players.values.tolist(), players.offsets.tolist()) == ([[2, 3], [4, 5], [6, 7], [0, 1]], [0, 3, 3, 4])

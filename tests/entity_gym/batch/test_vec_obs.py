@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entity_gym.actions.choices import random_actions
-from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.pool import ListEnv
-from tests.entity_gym.pools.kinds_of_pools import Counter, content
+from tests.entity_gym.pools.kinds_of_pools import content
 from tests.worlds import Zoo, frames
 
 
@@ -49,25 +48,6 @@ def test_pools_one_after_another_are_one_large_pool(seed: int, sizes: list[int])
         if joined.final is not None and obs.final is not None:
             assert frames(joined.final) == frames(obs.final)
             assert joined.final.env_id.tolist() == obs.final.env_id.tolist()
-
-
-def test_fixed_arrays_are_joined_too() -> None:
-    parts = []
-    for i in range(2):
-        obs = ListEnv(Counter, 2).reset()
-        obs.arrays = {
-            "obs": np.full((2, 3, 4), i, np.int16),
-            "obs:players": RaggedBuffer(np.full((3, 2, 2), i), np.array([0, 1 + i, 3])),
-        }
-        parts.append(obs)
-    joined = VecObs.cat(parts)
-    array, players = joined.arrays["obs"], joined.arrays["obs:players"]
-    assert isinstance(array, np.ndarray) and isinstance(players, RaggedBuffer)
-    assert (array.shape, array.dtype, array[:, 0, 0].tolist()) == ((4, 3, 4), np.int16, [0, 0, 1, 1])
-    assert (players.values.shape, players.values[:, 0, 0].tolist()) == ((6, 2, 2), [0, 0, 0, 1, 1, 1])
-    assert players.offsets.tolist() == [0, 1, 3, 5, 6]
-    mask = joined.action_masks["add"]
-    assert mask.actees is None
 
 
 def test_one_part_is_itself_and_no_part_is_a_mistake() -> None:
