@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from entity_gym.replay.build import build_attention
 
 LAYERS, HEADS = 2, 2
 
@@ -60,25 +60,9 @@ def softmax(rng: np.random.Generator, *shape: int, sharpness: float = 1.5) -> ND
     return numbers / numbers.sum(-1, keepdims=True)
 
 
-def text_of(integers: NDArray[Any]) -> str:
-    """Unsigned 16-bit integers in base64."""
-    return base64.b64encode(integers.astype("<u2").tobytes()).decode()
-
-
-def dense(weights: NDArray[np.float64]) -> dict[str, Any]:
-    """Attention weights (layers, heads, E, E)."""
-    return {"dense": text_of(np.round(weights * 65535))}
-
-
-def largest(weights: NDArray[np.float64], k: int) -> dict[str, Any]:
-    """The k largest attention weights of each row."""
-    indices = np.argsort(-weights, axis=-1)[..., :k]
-    kept = np.take_along_axis(weights, indices, axis=-1)
-    return {"top": k, "indices": text_of(indices), "weights": text_of(np.round(kept * 65535))}
-
-
 def attend(rng: np.random.Generator, num_entities: int) -> dict[str, Any]:
-    return dense(softmax(rng, LAYERS, HEADS, num_entities, num_entities))
+    """Attention weights of a frame."""
+    return build_attention(softmax(rng, LAYERS, HEADS, num_entities, num_entities), num_entities)
 
 
 def rounded(rows: NDArray[Any]) -> list[Any]:
@@ -297,34 +281,25 @@ def snakes(length: int = 20, seed: int = 3) -> Any:
     return made
 
 
-def crowd(num_entities: int = 500, length: int = 120, seed: int = 4) -> Any:
-    """Hundreds of birds in the plane that all act; the 16 largest attention weights of each."""
-    rng = np.random.default_rng(seed)
-    place = rng.uniform(0, 100, (num_entities, 2))
-    angle = rng.uniform(0, 2 * math.pi, num_entities)
-    steps = []
-    for t in range(length + 1):
-        move = softmax(rng, num_entities, 3)
-        weights = softmax(rng, LAYERS, HEADS, num_entities, num_entities, sharpness=2.5)
-        angle = angle + rng.normal(size=num_entities) * 0.2
-        place = np.clip(place + np.stack([np.cos(angle), np.sin(angle)], -1), 0, 100)
-        decision = {
-            "actors": list(range(num_entities)),
-            "probs": rounded(move),
-            "chosen": choose(rng, move),
-            "entropy": entropies(move),
-        }
-        view = {
-            "features": {"Bird": np.round(np.concatenate([place, angle[:, None]], -1), 3).tolist()},
-            "value": float(np.cos(t / 20)),
-            "actions": {"Turn": decision},
-            "attention": largest(weights, min(16, num_entities)),
-        }
-        steps.append(step([view], float(t % 7 == 0)))
+def crowd(num_entities: int = 80) -> Any:
+    """Birds in the plane that all act; the 16 largest attention weights of each."""
+    rng = np.random.default_rng(4)
+    move = softmax(rng, num_entities, 3)
+    view = {
+        "features": {"Bird": rounded(rng.uniform(0, 100, (num_entities, 2)))},
+        "value": 1.0,
+        "actions": {
+            "Turn": {
+                "actors": list(range(num_entities)),
+                "probs": rounded(move),
+                "chosen": choose(rng, move),
+                "entropy": entropies(move),
+            }
+        },
+        "attention": attend(rng, num_entities),
+    }
     actions = {"Turn": {"kind": "categorical", "choices": ["left", "straight", "right"]}}
-    made = replay({"Bird": ["x", "y", "heading"]}, actions, [episode(steps)])
-    made["entities"]["Bird"]["kinds"] = {"heading": {"kind": "angle"}}
-    return made
+    return replay({"Bird": ["x", "y"]}, actions, [episode([step([view], 0.0), step([view], 1.0)])])
 
 
 HOSTILE = [

@@ -202,8 +202,7 @@ def check_observations(subject: Subject) -> str:
     """In random play every observation is new and fits the spaces, the last ones of episodes included."""
     played, pool = Trajectory(SEED), subject.python_pool()
     subject.trajectory = played
-    envs = pool.slots.envs if isinstance(pool.slots, PythonSlots) else []
-    for env in envs:
+    for env in pool.slots.envs if isinstance(pool.slots, PythonSlots) else ():
         _require_new_observations(env)
     try:
         with global_random(SEED):
@@ -220,7 +219,7 @@ def check_observations(subject: Subject) -> str:
     # (N,) entities of each observation
     counts = [np.sum([buffer.size1() for buffer in obs.features.values()], axis=0) for obs in played.observations]
     summary = f"{np.mean(counts):.1f} entities each, {np.max(counts):.0f} at most"
-    masks = getattr(envs[0], "found_masks", "") if envs else ""
+    masks = getattr(pool.slots, "found_masks", "")
     summary += f"; action masks are in {masks}" if masks else ""
     return f"{len(played):,} random steps of {NUM_ENVS} environments, {summary}"
 
@@ -281,8 +280,7 @@ def _lags_behind(subject: Subject) -> bool:
 def check_view(subject: Subject) -> str:
     """Features to which a view adds the actor's are places then, in the range of the actor's."""
     slots, observations = subject.python_pool(1).slots, subject.trajectory.observations
-    sums = getattr(slots.envs[0], "sums", ()) if isinstance(slots, PythonSlots) else ()
-    entities = slots.obs_space.entities
+    sums, entities = getattr(slots, "sums", ()), slots.obs_space.entities
 
     def values_of(name: str, feature: str) -> np.ndarray[Any, Any]:
         rows = [obs.features[name].values[:, entities[name].features.index(feature)] for obs in observations]

@@ -310,6 +310,9 @@ class GymSlots(EnvSlots):
 
     In every frame one entity acts. `close` closes the environments; environment i is seeded with `seed + first_env + i`.
 
+    Attributes:
+        sums: (type, feature) of features to which a view adds the actor's of the same name.
+
     Raises:
         ValueError: if the spaces differ.
     """
@@ -319,7 +322,7 @@ class GymSlots(EnvSlots):
     def __init__(self, worlds: Sequence[GymWorld], options: SlotOptions = SlotOptions()) -> None:
         self.worlds, first = list(worlds), worlds[0]
         super().__init__(len(worlds), options, first.reader.obs_space, first.action_space, first.name)
-        self._actions, self._entities = first.actions, first.reader
+        self._actions, self._entities, self.sums = first.actions, first.reader, first.reader.sums
         self._rows = np.zeros((len(self), self._entities.size), np.float32)  # (N, R) what each has shown last
         for i, world in enumerate(worlds):
             own = (world.reader.obs_space, world.action_space, world.actions.firsts)
@@ -336,6 +339,11 @@ class GymSlots(EnvSlots):
         # environment -> report on the episode that ended with the last step
         self._infos: dict[int, Mapping[str, Any]] = {}
         self._finals: dict[int, VecObs] = {}  # environment -> last observation of that episode
+
+    @property
+    def found_masks(self) -> str:
+        """The place of the action masks, such as 'info["action_mask"]'; "" if none was found up to now."""
+        return self.worlds[0].masks.found
 
     def seed(self, seed: int) -> None:
         check_whole(seed, "seed", 0)
@@ -478,19 +486,12 @@ class GymnasiumEnvironment(SlotEnvironment):
     Attributes:
         unwrapped: the environment without wrappers.
         left_out: names of the numbers of an observation that a view shows nowhere.
-        sums: (type, feature) of features to which a view adds the actor's of the same name.
     """
 
     def __init__(self, slots: GymSlots) -> None:
         super().__init__(slots)
         (world,) = slots.worlds
-        self.unwrapped, self._masks = getattr(world.env, "unwrapped", world.env), world.masks
-        self.left_out, self.sums = world.reader.left_out, world.reader.sums
-
-    @property
-    def found_masks(self) -> str:
-        """The place of the action masks, such as 'info["action_mask"]'; "" if none was found up to now."""
-        return self._masks.found
+        self.unwrapped, self.left_out = getattr(world.env, "unwrapped", world.env), world.reader.left_out
 
 
 def _close(envs: Sequence[Any]) -> None:

@@ -227,7 +227,8 @@ def _named(given: Any, what: str, types: Mapping[str, type[Any]] = {}) -> str:  
     """Return the name of an entity, action or kind for messages; of `types`, it must have one, and only its attributes."""
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
         raise ProtocolError(f"{what} {given!r:.200}: it must be an object with a 'name', a text")
-    where, kind = f"{what} {given['name']!r}", given.get("type")
+    where = f"{what} {given['name']!r}"
+    kind: Any = given.get("type")
     if types and (not isinstance(kind, str) or kind not in types):
         raise ProtocolError(f"{where}: the type is {kind!r:.200}; {nearest(kind, types)}")
     known = ("type", "name", *types[kind].__dataclass_fields__) if types else given

@@ -285,8 +285,6 @@ class Program:
 
     def _receive(self, deadline: float) -> Message:
         """Return the next message that comes before the deadline, on the clock of `time.monotonic` in seconds."""
-        under_way = [f"{kind!r} of world {world}" for world, kind in sorted(self._asked.items())]
-        requests = ", ".join(under_way[:5]) + ", ..." * (len(under_way) > 5) or "the greeting"
         try:
             while (message := self._messages.next()) is None:
                 self._send()
@@ -294,23 +292,28 @@ class Program:
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if not ready and time.monotonic() >= deadline:
                     name = "answer_seconds" if self._asked else "start_seconds"
-                    self.fail(f"has not answered {requests} within {name}={getattr(self._settings, name):g}")
+                    self.fail(f"has not answered {self._requests()} within {name}={getattr(self._settings, name):g}")
                 if any(event & _IN for _, event in ready):
                     try:
                         data = self._output.read(_CHUNK)
                     except OSError:  # connection reset
                         data = b""
                     if data == b"":
-                        self.fail(f"is gone while {requests} was not answered: it {self._ending()}")
+                        self.fail(f"is gone while {self._requests()} was not answered: it {self._ending()}")
                     self._messages.feed(data or b"")
         except ProtocolError as error:
             self.fail(f"sent {error}")
         if message["type"] == "close":
-            self.fail(f"is gone while {requests} was not answered: it sent 'close'")
+            self.fail(f"is gone while {self._requests()} was not answered: it sent 'close'")
         if message["type"] == "error":
             of = f" of world {message['env']}" if "env" in message else ""
             self.fail(f"reported an error{of}: {message.get('message')}")
         return message
+
+    def _requests(self) -> str:
+        """Name the first requests that are under way, such as "'act' of world 0, 'act' of world 3"."""
+        under_way = [f"{kind!r} of world {world}" for world, kind in sorted(self._asked.items())]
+        return ", ".join(under_way[:5]) + ", ..." * (len(under_way) > 5) or "the greeting"
 
     def _send(self) -> None:
         """Send as much of all requests as the program takes at once."""

@@ -115,7 +115,7 @@ def test_a_mask_closes_choices_wherever_it_is_and_is_named_once(
         assert list(pool.obs_space().entities["Agent"].features) == (["place.0"] if "observation" in found else ["0"])
         alone: Any = gymnasium_worlds(make).as_environment()
         assert closed_by(pool) == closed_by(ListEnv(lambda: alone, 1)) == closed
-    assert alone.found_masks == found
+    assert alone.slots.found_masks == found
     assert re.fullmatch(rf"\w+: {re.escape(found)} closes actions\n", capsys.readouterr().err)
 
 

@@ -265,23 +265,6 @@ class LateAndFallsOver(ShowsTheStateBefore):
     track = [0.0] * 6
 
 
-class AddsToPlaces(Walk):
-    """A bridge whose view adds the walker's place to places of walls."""
-
-    sums = [("Wall", "x")]
-
-    def observe(self) -> Observation:
-        obs = super().observe()
-        obs.features["Wall"] = [[self.x], [self.x + self.size]]
-        return obs
-
-
-class AddsToOffsets(Walk):
-    """A bridge whose view adds the walker's place to offsets of walls from the walker. Nothing is wrong with it."""
-
-    sums = [("Wall", "x")]
-
-
 class ForgetsToSave(Walk):
     def state(self) -> dict[str, Any]:
         return {"x": self.x, "steps": 0}

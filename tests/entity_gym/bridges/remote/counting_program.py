@@ -88,18 +88,12 @@ def answers(message, worlds):
 def greeting_fault():
     if FAULT == "other version":
         return {"protocol": 2}
-    if FAULT == "true version":
-        return {"protocol": True}
     if FAULT == "closes at once":
         return {"type": "close"}
     if FAULT == "other parts":
         return {"parameter": ["start"]}
-    if FAULT == "no name":
-        return {"name": None}
     if FAULT == "refuses":
         return {"type": "error", "message": "this is the server edition"}
-    if FAULT == "no spaces":
-        return {"spaces": {"entities": [{"features": ["x"]}], "actions": []}}
     return {}
 
 

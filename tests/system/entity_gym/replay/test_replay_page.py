@@ -318,7 +318,7 @@ def test_layer_and_head_are_chosen_in_lists_and_drawn_as_bars(show: Show) -> Non
 
 
 def test_the_largest_weights_of_large_frames(show: Show) -> None:
-    replay = replays.crowd(80, 2)
+    replay = replays.crowd()
     attention = view_of(replay)["attention"]
     page = show(replay)
     indices, kept = (decoded(attention[key]).reshape(2, 2, 80, 16) for key in ("indices", "weights"))
