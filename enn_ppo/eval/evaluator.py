@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import torch
 
-from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints import load_checkpoint, step_file
 from enn_ppo.checkpoints.fit import adapt_spaces
 from enn_ppo.checkpoints.policy import select_device
 from enn_ppo.eval.checkpoint import (
@@ -166,8 +166,8 @@ class Evaluator:
         for step in steps:
             if step in told:
                 continue
-            checkpoint = checkpoints / f"step_{step:012d}"
-            if checkpoint.is_dir():
+            checkpoint = step_file(checkpoints, step)
+            if checkpoint.is_file():
                 self.submit(checkpoint, step)
             else:
                 self._say(f"step {step:,} is not evaluated any more: {checkpoint} is gone")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from enn_ppo.checkpoints import step_folders
+from enn_ppo.checkpoints import step_files
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.training.errors import DeviceMemoryFull
 from rogue_net.size import BYTES_TO_LEARN, check_fits, gigabytes, machine_memory
@@ -62,6 +62,6 @@ def _message(config: TrainConfig, error: torch.OutOfMemoryError) -> str:
     if config.net.precision != "bf16":
         remedies.append("net.precision=bf16")
     first_sentence = str(error).split(". ")[0].strip()
-    has_saved = config.run_dir is not None and step_folders(Path(config.run_dir) / "checkpoints")
+    has_saved = config.run_dir is not None and step_files(Path(config.run_dir) / "checkpoints")
     saved = f"; go on from the last checkpoint with resume={config.run_dir}" if has_saved else ""
     return f"the device's memory is full ({first_sentence}). Lower its use by any of: {'; '.join(remedies)}{saved}"

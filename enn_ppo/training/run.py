@@ -14,7 +14,7 @@ from enn_ppo.checkpoints import (
     load_common,
     record_score,
     resolve_checkpoint,
-    step_folders,
+    step_files,
 )
 from enn_ppo.eval.episodes import summarize
 from enn_ppo.eval.evaluator import EvalRow, Evaluator, as_metrics, is_due
@@ -234,7 +234,7 @@ class Run:
     def _rescued_with_last_update(self) -> str:
         """Advice on resuming after a rollout has broken off: the last update is saved first, if it is not yet."""
         first = next(iter(self.state.learners))
-        saved = [step for step, _ in step_folders(self.run_dir / first / CHECKPOINTS)]
+        saved = [step for step, _ in step_files(self.run_dir / first / CHECKPOINTS)]
         if self.state.step in saved or self.state.ranks.size > 1:  # other ranks wait in the rollout, and cannot save
             return self._rescued()
         return self._saved_now() or self._rescued()
@@ -242,17 +242,15 @@ class Run:
     def _last_finite(self) -> str:
         """Advice on resuming after the network has become NaN: from the newest checkpoint, since only finite ones load."""
         first = next(iter(self.state.learners))
-        for _, folder in step_folders(self.run_dir / first / CHECKPOINTS):
-            folders = [self.run_dir / name / CHECKPOINTS / folder.name for name in self.state.learners]
+        for _, file in step_files(self.run_dir / first / CHECKPOINTS):
+            files = [self.run_dir / name / CHECKPOINTS / file.name for name in self.state.learners]
             try:
-                for path in folders:
+                for path in files:
                     load_checkpoint(path)
             except CheckpointError:
                 continue
-            resume = f"go on from there with a lower optim.lr and resume={folder}"
-            return f"the last checkpoint with finite weights is {_listed(folders)}" + f": {resume}" * (
-                len(folders) == 1
-            )
+            resume = f"go on from there with a lower optim.lr and resume={file}"
+            return f"the last checkpoint with finite weights is {_listed(files)}" + f": {resume}" * (len(files) == 1)
         return f"{self.run_dir} holds no checkpoint with finite weights: begin again with a lower optim.lr"
 
     def _since(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -388,7 +388,6 @@ class TrainState:
         problem = (
             next((each.changed for each in news.values() if each.changed), None)
             or _parameters_changed(saved_config(checkpoint).env, self.config.env)
-            or self._distrusted(checkpoints.values())
             or self.sampler.load_state(saved["collector"])
         )
         if problem:  # a new seed, so that the first episodes of the run are not repeated
@@ -402,13 +401,6 @@ class TrainState:
             for name, learner in self.learners.items():
                 learner.measure_what_is_new(rollouts[name])
         return Restored(problem, {name: each.news for name, each in news.items()})
-
-    def _distrusted(self, checkpoints: Iterable[Checkpoint]) -> str | None:
-        """Reason why saved environments are not restored: compiled ones do not check a state that somebody has made up."""
-        known = self.config.trust or all(each.is_own for each in checkpoints)
-        if self.ranks.lead(lambda: known):  # ranks on other machines may have other keys
-            return None
-        return "the checkpoint is not signed by this installation of enn-ppo; trust=true restores them"
 
     def _restore_self_play(self, saved: Mapping[str, Any] | None, run_dir: Path) -> None:
         assert self.self_play is not None

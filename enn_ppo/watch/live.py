@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from enn_ppo.checkpoints import Checkpoint, CheckpointError, load_checkpoint, step_folders
+from enn_ppo.checkpoints import Checkpoint, CheckpointError, load_checkpoint, step_files
 from enn_ppo.checkpoints.policy import saved_config, select_device
 from enn_ppo.checkpoints.trust import check_trust, code_of_environment
 from enn_ppo.eval.checkpoint import evaluate_checkpoint
@@ -144,7 +144,7 @@ class _Player:
         self._tried = -1  # step of the newest checkpoint that was played
 
     def __call__(self, newest: Newest) -> None:
-        folders = step_folders(self._run_dir / CHECKPOINTS)
+        folders = step_files(self._run_dir / CHECKPOINTS)
         if not folders or folders[0][0] <= self._tried:
             return
         try:

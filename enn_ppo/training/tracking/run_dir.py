@@ -45,8 +45,7 @@ _FOLDERS = (CHECKPOINTS, POOL, VIDEOS, REPLAYS, TENSORBOARD, WANDB)
 _FILES = (LEARNING_CURVE, RATINGS, CLONE_SETTINGS, CLONE_ROWS, METRICS, CONFIG)
 #: Names that a run writes into its subdirectories; trackers' folders may hold anything.
 _LEAVES = {
-    CHECKPOINTS: r"step_\d{12,}|latest|best|\.saving_\w+",
-    POOL: rf"step_\d{{12,}}\.safetensors|{ASIDE}",
+    **dict.fromkeys((CHECKPOINTS, POOL), rf"step_\d{{12,}}\.safetensors|{ASIDE}"),
     VIDEOS: rf"step_\d{{12,}}\.(gif|mp4)|{ASIDE}",
     REPLAYS: rf"(step|watched)_\d{{12,}}\.html|{ASIDE}",
 }
@@ -133,18 +132,17 @@ def _not_a_run_s(entry: Path) -> Iterator[str]:
         yield f"{entry.name} is no folder"
     elif leaves := _LEAVES.get(entry.name):
         for leaf in sorted(entry.iterdir()):
-            if not re.fullmatch(leaves, leaf.name) or (entry.name == CHECKPOINTS and leaf.name in ("latest", "best")):
+            if not re.fullmatch(leaves, leaf.name):
                 continue
-            is_right = leaf.is_dir() if entry.name == CHECKPOINTS else leaf.is_file()
             if is_link(leaf):
                 yield f"{entry.name}/{leaf.name} is a link"
-            elif not is_right and not leaf.name.startswith("."):  # removing a pipe as a folder would wait for ever
-                yield f"{entry.name}/{leaf.name} is no {'folder' if entry.name == CHECKPOINTS else 'file'}"
+            elif not leaf.is_file() and not leaf.name.startswith("."):
+                yield f"{entry.name}/{leaf.name} is no file"
 
 
 def _remove_unfinished(path: Path) -> None:
     """Remove files that a crash has left half written."""
-    for folder in (path, path / POOL, path / VIDEOS, path / REPLAYS):
+    for folder in (path, path / CHECKPOINTS, path / POOL, path / VIDEOS, path / REPLAYS):
         for entry in folder.iterdir() if folder.is_dir() else ():
             if re.fullmatch(ASIDE, entry.name):
                 entry.unlink()
