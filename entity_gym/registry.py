@@ -13,9 +13,7 @@ from typing import Any
 
 from entity_gym.environment import Environment
 from entity_gym.errors import nearest
-from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
-from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvSlots
+from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.source import EnvFactory, EnvSource, as_source
 from entity_gym.pools.spec import OPTIONS, PADDED_OPTIONS, EnvSpec, PoolConfig, describe_spaces
 from entity_gym.pools.vec_env import VecEnv
@@ -232,32 +230,11 @@ def _config_of(num_envs: int, options: dict[str, Any]) -> PoolConfig:
     return PoolConfig("", num_envs, **given)
 
 
-def make_pool(prepared: Prepared) -> ThreadedVecEnv:
-    """Make a pool of the environments."""
-    return ThreadedVecEnv(prepared.source, **prepared.config.of_pool())
-
-
-def make_single_pool(prepared: Prepared) -> ThreadedVecEnv:
-    """Make a pool of one environment without autoreset: after the last observation of an episode comes `reset`."""
-    config = prepared.config
-    return ThreadedVecEnv(prepared.source, 1, seed=config.seed, autoreset=False, compile=config.compile)
-
-
 def spec_of(prepared: Prepared, pool: VecEnv | None = None) -> EnvSpec:
     """Describe the environments; the spaces are those of `pool`, which may be left out."""
     config, source = prepared.config, prepared.source
     spaces = source.spaces() if pool is None else (pool.obs_space(), pool.action_space())
     return describe_spaces(config, *spaces, source.entities, source.actions)
-
-
-def draws(prepared: Prepared, pool: SlotVecEnv) -> bool:
-    """Return True if the environments of `pool` implement `render` or `draw`, as far as that can be seen without a call."""
-    if isinstance(pool.slots, PythonSlots):
-        made = type(pool.slots.envs[0])
-        return made.render is not Environment.render or made.draw is not Environment.draw
-    if prepared.source.is_compiled:
-        return any(getattr(prepared.source, name) is not None for name in ("render", "draw"))
-    return type(pool.slots).render is not EnvSlots.render or type(pool.slots).draw is not EnvSlots.draw
 
 
 # ---- finding environments

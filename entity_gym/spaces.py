@@ -1,6 +1,6 @@
 """Observation spaces: entity types, their features, and the values that features may take.
 
-Shapes: E rows of entities, F features, K features among them that are whole numbers.
+Shapes: E rows of entities, F features.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,7 @@ class Flag:
     """A feature that is either 0 or 1."""
 
     name: str
+    num = 2  # values
 
     def __post_init__(self) -> None:
         _check_name(self.name, "Flag")
@@ -101,6 +102,17 @@ class Entity:
         names, kinds = _split(features, kinds, "Entity.features")
         object.__setattr__(self, "features", names)
         object.__setattr__(self, "kinds", kinds)
+
+    @cached_property
+    def high(self) -> NDArray[np.float32]:
+        """(F,) the largest value of each feature that is a whole number from 0 on; infinite for others."""
+        nums = [getattr(self.kinds.get(name), "num", np.inf) for name in self.features]
+        return np.array(nums, np.float32) - 1
+
+    @property
+    def low(self) -> NDArray[np.float32]:
+        """(F,) the smallest value of each feature: 0 or infinite."""
+        return np.where(np.isfinite(self.high), np.float32(0), -self.high)
 
     def __repr__(self) -> str:
         return f"Entity(features={with_kinds(self.features, self.kinds)})"
@@ -145,6 +157,10 @@ class ObsSpace:
         for name, size in targets.items():
             check_whole(size, f"ObsSpace.targets[{name!r}]")
         object.__setattr__(self, "targets", {name: int(size) for name, size in targets.items()})
+
+    def entity(self, name: str) -> Entity:
+        """Return the features of a type; those of `__global__` are the global features."""
+        return Entity(self.global_features, self.global_kinds) if name == GLOBAL_ENTITY else self.entities[name]
 
     def __repr__(self) -> str:
         global_features = with_kinds(self.global_features, self.global_kinds)
@@ -194,50 +210,13 @@ def check_names(names: Sequence[str], where: str) -> None:
 # ---- the values that features may take: numbers and angles any finite one, categories and flags whole numbers from 0 on
 
 
-class WholeColumns(NamedTuple):
-    """The columns of a type that hold whole numbers."""
-
-    columns: NDArray[np.int64]  # (K,)
-    limits: NDArray[np.float32]  # (K,) each is below this, and not below 0
-
-    def wrong(self, features: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """(E, K) true where one of the `features` (E, F), all finite, is no whole number of its range."""
-        values = features[:, self.columns]
-        wrong: NDArray[np.bool_] = (values < 0) | (values >= self.limits) | (values != np.floor(values))
-        return wrong
-
-
-def num_values(kind: FeatureKind | None) -> int | None:
-    """How many whole numbers, from 0 on, a feature of this kind may be; None where it may be any number."""
-    if isinstance(kind, Category):
-        return kind.num
-    return 2 if isinstance(kind, Flag) else None
-
-
-def whole_columns(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> WholeColumns | None:
-    """The columns that hold whole numbers; None if none does."""
-    nums = {column: num_values(kinds.get(name)) for column, name in enumerate(names)}
-    limits = {column: num for column, num in nums.items() if num is not None}
-    if not limits:
-        return None
-    return WholeColumns(np.array(list(limits), np.int64), np.array(list(limits.values()), np.float32))
-
-
-def whole_columns_of(obs_space: ObsSpace) -> dict[str, WholeColumns]:
-    """Type -> its columns that hold whole numbers, `__global__` included; types without are left out."""
-    found = {name: whole_columns(entity.features, entity.kinds) for name, entity in obs_space.entities.items()}
-    found[GLOBAL_ENTITY] = whole_columns(obs_space.global_features, obs_space.global_kinds)
-    return {name: columns for name, columns in found.items() if columns is not None}
-
-
-def wrong_values(
-    features: NDArray[np.float32], names: Sequence[str], kinds: Mapping[str, FeatureKind]
-) -> NDArray[np.bool_]:
+def wrong_values(features: NDArray[np.float32], entity: Entity) -> NDArray[np.bool_]:
     """(E, F) true where one of the `features` (E, F) is invalid: not finite, or outside the range of its kind."""
     wrong = ~np.isfinite(features)
-    whole = whole_columns(names, kinds)
-    if whole is not None:
-        wrong[:, whole.columns] |= whole.wrong(features)
+    whole = np.isfinite(entity.high)
+    if whole.any():
+        values = features[:, whole]
+        wrong[:, whole] |= (values < 0) | (values > entity.high[whole]) | (values != np.floor(values))
     return wrong
 
 
@@ -250,14 +229,6 @@ def refusal(value: np.float32, kind: FeatureKind | None) -> str:
         return f"{number}; a flag must be 0 or 1"
     rule = "an angle must be a finite number" if kind else "features must be finite numbers"
     return f"{number}; {rule} that float32 can hold"
-
-
-def bounds(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(F,) smallest and (F,) largest values of each feature, infinite where there is no bound."""
-    nums = [num_values(kinds.get(name)) for name in names]
-    low = [-np.inf if num is None else 0 for num in nums]
-    high = [np.inf if num is None else num - 1 for num in nums]
-    return np.array(low, np.float32), np.array(high, np.float32)
 
 
 def describe(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> str:

@@ -59,8 +59,8 @@ export function seededRandom(seed) {
  * Offer worlds to a trainer until it is done.
  *
  * By default through standard input and output, where a trainer that started this program listens; from this call on,
- * `console.log` then goes to standard error, and nothing may have been printed before it. Over TCP where the environment
- * variable ENTITY_GYM_CONNECT, or `connect`, says "host:port".
+ * `console.log` then goes to standard error, and nothing may have been printed before it. Over TCP where
+ * `connect` says "host:port", for a trainer with env.kwargs.listen=host:port.
  *
  * @param {object} offer
  * @param {string} offer.name what messages call the worlds
@@ -71,7 +71,7 @@ export function seededRandom(seed) {
  * @param {string} [offer.connect] "host:port"
  * @returns {Promise<void>} fulfilled when the trainer has hung up
  */
-export async function offerWorlds({ name, spaces, makeWorld, parameters = [], connect = process.env.ENTITY_GYM_CONNECT }) {
+export async function offerWorlds({ name, spaces, makeWorld, parameters = [], connect }) {
   const { input, output } = connect ? await openSocket(connect) : openStandardStreams();
   const worlds = new Map([[0, makeWorld()]]);
   const canSave = ["save", "load"].every((method) => typeof worlds.get(0)[method] === "function");

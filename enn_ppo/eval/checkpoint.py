@@ -236,7 +236,7 @@ def check_players(bound: BoundEnvironment, config: EpisodesConfig) -> None:
     if config.opponent is not None and (mapping is None or mapping.num_players < 2):
         has = "says nothing of players (see entity_gym.pools.players)"
         if mapping is not None:
-            has = "has one player" + getattr(bound.source, "players_hint", "")
+            has = "has one player"
         raise ValueError(
             f"opponent={config.opponent} needs an environment with several players, and {bound.config.id} {has}"
         )

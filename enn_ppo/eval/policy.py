@@ -16,9 +16,9 @@ from torch import Tensor
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
 from entity_gym.actions import Action, ActionSpace
-from entity_gym.actions.choices import ActionsOfEach
+from entity_gym.actions.choices import world_actions
 from entity_gym.batch.frame import Frame
-from entity_gym.batch.vec_obs import VecObs
+from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.spaces import ObsSpace
 from rogue_net import ActResult, ObsBatch
 from rogue_net.finite import check_finite
@@ -93,7 +93,7 @@ class Acted:
 
     def actions(self, k: int, frame: Frame) -> dict[str, Action]:
         """The actions of frame `k`, with the world's own ids; the argument of `Environment.act`."""
-        return dict(self._of_each.of(k, frame.actions, frame.ids))
+        return world_actions(self._buffers, k, [frame], self._action_space)[0]
 
     def probabilities(self, k: int, frame: Frame) -> dict[str, Any]:
         """Probability of each choice in frame `k`, by discrete action, in the form of docs/protocol.md. Needs logits."""
@@ -104,7 +104,11 @@ class Acted:
             if space.discrete:
                 rows, offsets = self.result.logits[name]
                 own = rows[int(offsets[k]) : int(offsets[k + 1])].exp().cpu().numpy()
-                told[name] = space.probabilities_to_json(own, offer, frame.ids)
+                of_actors = own.reshape(len(offer.actors), -1).tolist()
+                if space.selects:
+                    told[name] = {"actees": [frame.ids[actee] for actee in offer.actees.tolist()], "rows": of_actors}
+                else:
+                    told[name] = of_actors[0] if space.is_global else of_actors
         return told
 
     @property
@@ -112,8 +116,8 @@ class Acted:
         return self.policy.fitted.net.action_space
 
     @cached_property
-    def _of_each(self) -> ActionsOfEach:
-        return ActionsOfEach(self.result.to_buffers(), 0, len(self.result.values), dict(self._action_space))
+    def _buffers(self) -> Mapping[str, VecAction]:
+        return self.result.to_buffers()
 
 
 def fit(

@@ -1,6 +1,6 @@
 """The command `python -m enn_ppo.serve`."""
 
-from enn_ppo.serve.serve import serve
+from enn_ppo.serve.server import serve
 from enn_ppo.settings.command_line.cli import run_serve
 
 if __name__ == "__main__":

@@ -26,11 +26,8 @@ from entity_gym.errors import check_parts
 from entity_gym.spaces import Category, Entity, ObsSpace
 
 _REQUEST = ("type", "id", "observation", "greedy", "value", "probabilities")
-_PROBABILITY_BYTES = 22  # of a number in an answer, at most
-_OFFERED_PER_ENTITY, _WRITTEN_PER_ENTITY = (
-    1000,
-    20,
-)  # choices, and probabilities of some, that cost as much as an entity
+_LARGEST_SPACES = 4096  # entity types, features, actions and choices together, if those of training are fewer
+_MOST_SPACES = 8  # spaces of connected clients besides those of training: each takes a copy of the network
 
 
 class Request(NamedTuple):
@@ -42,17 +39,10 @@ class Request(NamedTuple):
     greedy: bool
     value: bool  # whether to return the value
     probabilities: bool
-    cost: float  # of the answer; an entity counts 1
 
 
 class ServedPolicy:
     """The policy for all clients with the same spaces.
-
-    Args:
-        obs_space: of the clients.
-        action_space: of the clients.
-        policy: fitted to these spaces.
-        config: settings of the server.
 
     Attributes:
         spaces: the spaces in the form of a policy file's header.
@@ -60,16 +50,11 @@ class ServedPolicy:
     """
 
     def __init__(
-        self,
-        obs_space: ObsSpace,
-        action_space: Mapping[str, ActionSpace],
-        policy: Policy,
-        config: ServeConfig,
+        self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], policy: Policy, config: ServeConfig
     ) -> None:
         self.spaces, self.news = spaces_to_dict(obs_space, action_space), policy.fitted.news
-        self._policy = policy
+        self._policy, self._config = policy, config
         self._reader = _ObservationReader(replace(obs_space, targets={}), action_space)  # targets are of training alone
-        self._config = config
 
     def read(self, message: Message) -> Request:
         """Check and convert a request.
@@ -86,40 +71,15 @@ class ServedPolicy:
                 raise ProtocolError(f"{name} is {message[name]!r:.200}; it must be true or false")
         obs = replace(observation_from_json(message.get("observation"), self._reader.action_space), targets={})
         try:
-            frame = self._reader.read(obs, 0)
-            cost = self._cost(frame, message.get("probabilities", False))
+            frame, limit = self._reader.read(obs, 0), self._config.max_entities
+            if len(frame.ids) > limit:
+                raise ProtocolError(f"the observation has {len(frame.ids):,} entities; at most {limit:,} are taken")
             # checks the numbers of this request alone, so that an invalid one fails only its client
             batch = batch_frames([frame], [obs], np.zeros(1, np.int64), np.zeros(1, np.int64), self._reader)
         except OverflowError as error:
             raise ProtocolError(f"the observation holds a number that is too large: {error}") from None
         value, probabilities = message.get("value", False), message.get("probabilities", False)
-        return Request(id_, batch, frame, message.get("greedy", self._config.greedy), value, probabilities, cost)
-
-    def _cost(self, frame: Frame, probabilities: bool) -> float:
-        """Return what an answer costs, in entities, by measurement.
-
-        Raises:
-            ProtocolError: it would cost too much.
-        """
-        config, num_entities = self._config, len(frame.ids)
-        if num_entities > config.max_entities:
-            raise ProtocolError(
-                f"the observation has {num_entities:,} entities; at most {config.max_entities:,} are taken"
-            )
-        choices = 0
-        for name, offer in frame.actions.items():
-            of_each = _num_choices(self._reader.action_space[name]) if offer.actees is None else len(offer.actees)
-            choices += len(offer.actors) * of_each
-        if choices > config.max_offered:
-            raise ProtocolError(
-                f"the observation offers {choices:,} choices to all actors together; at most {config.max_offered:,} are taken"
-            )
-        if probabilities and choices * _PROBABILITY_BYTES > config.max_message_bytes:
-            raise ProtocolError(
-                f"the probabilities of {choices:,} choices do not fit into max_message_bytes={config.max_message_bytes:,}; ask "
-                "without them"
-            )
-        return 1 + num_entities + choices / (_WRITTEN_PER_ENTITY if probabilities else _OFFERED_PER_ENTITY)
+        return Request(id_, batch, frame, message.get("greedy", self._config.greedy), value, probabilities)
 
     def decide(self, requests: Sequence[Request]) -> Iterator[Message]:
         """Answer requests with one forward pass. Yields a message for each.
@@ -133,7 +93,7 @@ class ServedPolicy:
         )
         for k, request in enumerate(requests):
             actions = acted.actions(k, request.frame)
-            answer: Message = {"type": "actions", "actions": actions_to_json(actions, self._reader.action_space)}
+            answer: Message = {"type": "actions", "actions": actions_to_json(actions)}
             if request.id is not None:
                 answer["id"] = request.id
             if request.value:
@@ -146,19 +106,13 @@ class ServedPolicy:
 class ServedPolicies:
     """A checkpoint's policy, adapted to the spaces of each client; clients with the same spaces share an instance.
 
-    Args:
-        checkpoint: of the policy.
-        device: of the policy.
-        config: settings of the server.
-
     Attributes:
         path: of the checkpoint.
-        device: of the policy.
         trained: the policy for clients that do not give spaces.
     """
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device, config: ServeConfig) -> None:
-        self.path, self.device, self._config, self._checkpoint = checkpoint.path, device, config, checkpoint
+        self.path, self._config, self._checkpoint = checkpoint.path, config, checkpoint
         self._spaces = spaces_of(checkpoint)
         self._generator = torch.Generator(device=device).manual_seed(config.seed)
         # A policy that no client uses any more is removed.
@@ -172,19 +126,16 @@ class ServedPolicies:
             ValueError: the spaces are invalid or too large, or lack an entity type, feature or action that the policy needs.
         """
         obs_space, action_space = spaces_from_json(given)
-        trained = _sizes(*self._spaces)
-        for setting, size in _sizes(obs_space, action_space).items():
-            limit = max(getattr(self._config, setting), trained[setting])
-            if size > limit:
-                counted = setting.removeprefix("max_").replace("_", " ")
-                raise ValueError(f"the spaces have {size:,} {counted}; at most {setting}={limit:,} are taken")
+        size, limit = _size(obs_space, action_space), max(_LARGEST_SPACES, _size(*self._spaces))
+        if size > limit:
+            raise ValueError(
+                f"the spaces have {size:,} entity types, features, actions and choices together; at most {limit:,} are taken"
+            )
         key = json.dumps(spaces_to_dict(obs_space, action_space))
         policy = self._fitted.get(key)
         if policy is None:
-            if len(self._fitted) >= self._config.max_spaces:
-                raise ValueError(
-                    f"clients with {len(self._fitted)} other spaces are connected: max_spaces={self._config.max_spaces}"
-                )
+            if len(self._fitted) >= _MOST_SPACES:
+                raise ValueError(f"clients with {_MOST_SPACES} other spaces are connected, which is the limit")
             policy = self._fitted[key] = self._fit(obs_space, action_space)
         return policy
 
@@ -203,28 +154,23 @@ class ServedPolicies:
         self._generator.manual_seed(self._config.seed)
 
     def _fit(self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ServedPolicy:
-        temperature = self._config.temperature
         policy = fit(
-            self._checkpoint, obs_space, action_space, "the client's", self._generator, temperature=temperature
+            self._checkpoint,
+            obs_space,
+            action_space,
+            "the client's",
+            self._generator,
+            temperature=self._config.temperature,
         )
         return ServedPolicy(obs_space, action_space, policy, self._config)
 
 
-def _sizes(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> dict[str, int]:
-    """Return the sizes of spaces that `ServeConfig` limits, by the setting's name."""
+def _size(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> int:
+    """Number of entity types, features, values of categories, actions, choices, and numbers of continuous actions."""
     entities = [*obs_space.entities.values(), Entity(obs_space.global_features, obs_space.global_kinds)]
     categories = [kind.num for each in entities for kind in each.kinds.values() if isinstance(kind, Category)]
-    return {
-        "max_entity_types": len(obs_space.entities),
-        "max_features": sum(len(each.features) for each in entities),
-        "max_actions": len(action_space),
-        "max_choices": sum(map(_num_choices, action_space.values())) + sum(categories),
-    }
-
-
-def _num_choices(space: ActionSpace) -> int:
-    """Return the number of choices of an actor, or of the numbers that it gives; 1 if the number of entities decides."""
-    return space.num_choices or space.width
+    choices = [1 + (space.num_choices or space.width) for space in action_space.values()]
+    return sum(1 + len(each.features) for each in entities) + sum(categories) + sum(choices)
 
 
 class _ObservationReader(FrameReader):

@@ -35,28 +35,12 @@ class ServeConfig:
     """Seeds the sampling."""
     device: Device = "auto"
     """`cpu`, `cuda`, or `auto`: cuda where there is one."""
-    max_batch: PositiveInt = 256
-    """Largest batch of observations; a batch takes the waiting requests and does not wait for more."""
     max_clients: PositiveInt = 64
     """Largest number of connected clients."""
     max_message_bytes: Annotated[int, Range(1024)] = 2**20
     """Largest size of a message, of a client and to it."""
     max_entities: PositiveInt = 2048
-    """Largest number of entities in an observation, and about the largest in a batch of several."""
-    max_offered: PositiveInt = 2**18
-    """Largest number of choices that an observation offers to all its actors together."""
-    max_entity_types: PositiveInt = 64
-    """Largest number of entity types of a client. This limit and those on features, actions and choices leave room for as many as
-    the policy was trained with."""
-    max_features: PositiveInt = 1024
-    """Largest number of a client's features, of all its entity types and the global ones together."""
-    max_actions: PositiveInt = 64
-    """Largest number of actions of a client."""
-    max_choices: PositiveInt = 1024
-    """Largest number of choices of all actions of a client, numbers of continuous actions, and values of `Category` features
-    together."""
-    max_spaces: PositiveInt = 8
-    """Largest number of spaces besides those of training that connected clients may have: each takes a copy of the network."""
+    """Largest number of entities in an observation."""
     read_seconds: PositiveFloat = 30.0
     """Timeout in seconds for a client's greeting, for the rest of a message that has begun, and for reading its answers. Also the
     longest time that the server takes to end."""

@@ -31,7 +31,7 @@ class SweepConfig:
     trials: PositiveInt | None = 50
     """Total number of trials, including those before an interruption. null: as many as `minutes` allow."""
     minutes: PositiveFloat | None = None
-    """Time limit of the command in minutes; trials that run then begin anew when the sweep is continued. null: no limit."""
+    """No trial begins after so many minutes of the command; those that run then are completed. null: no limit."""
     jobs: NumWorkers = 1
     """Trials that run in parallel, each in a separate process."""
     sampler_seed: NonNegativeInt = 1

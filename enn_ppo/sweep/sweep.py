@@ -57,7 +57,7 @@ class Sweep(NamedTuple):
         try:
             for seed in range(self.config.seed, self.config.seed + config.seeds):
                 scores.append(self._train(trial, [*drawn, f"seed={seed}"], scores))
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             trial.set_user_attr(REASON, str(error))
             raise
         return sum(scores) / len(scores)
@@ -68,7 +68,7 @@ class Sweep(NamedTuple):
         Raises:
             ValueError: the trainer has failed, or the metric has no value.
             TrialPruned: the learning curve falls behind those of other trials.
-            Interrupted: after Ctrl-C or SIGTERM.
+            Interrupted: after Ctrl-C or SIGTERM, which also ends the sweep.
         """
         import optuna
 
@@ -86,8 +86,8 @@ class Sweep(NamedTuple):
                         trial.set_user_attr(REASON, f"behind the others after {point / POINTS:.0%} of {run_dir.name}")
                         raise optuna.TrialPruned
                 if self.signals:
-                    message = f"interrupted; the same command goes on with {folder}"
-                    raise Interrupted(message, exit_code=128 + self.signals[0])
+                    trial.study.stop()
+                    raise Interrupted("")
                 time.sleep(LOOK)
         finally:
             end(process)
@@ -105,6 +105,8 @@ class Sweep(NamedTuple):
 
     def report(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
         """Print a line about a finished trial, and stop the sweep if everything fails."""
+        if not has_ended(trial):
+            return
         best, failed = best_of(study), [each.state.name for each in ended(study)].count("FAIL")
         if best is None and failed >= HOPELESS:
             study.stop()
@@ -149,13 +151,17 @@ def sweep(command: SweepCommand, arguments: Sequence[str]) -> optuna.Study:
         study = open_study(config, folder, arguments)
         left = None if config.trials is None else max(0, config.trials - len(ended(study)))
         timeout = None if config.minutes is None else 60 * config.minutes
-        study.optimize(made.objective, left, timeout, config.jobs, catch=(ValueError,), callbacks=[made.report])
+        # Optuna looks at the exceptions of parallel trials only before it starts another one, so all are caught.
+        caught = (Interrupted, OSError, ValueError)
+        study.optimize(made.objective, left, timeout, config.jobs, catch=caught, callbacks=[made.report])
     except SQLAlchemyError as error:
         raise ValueError(f"{folder / STUDY} cannot be used: {getattr(error, 'orig', error)}") from error
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
         lock.close()
+    if signals and (config.trials is None or len(ended(study)) < config.trials):
+        raise Interrupted(f"interrupted; the same command goes on with {folder}", exit_code=128 + signals[0])
     best = best_of(study)
     if best is None:
         reasons = "".join(f"; trial {each.number}: {each.user_attrs[REASON]}" for each in ended(study)[:1])
@@ -205,8 +211,12 @@ def open_study(config: SweepConfig, folder: Path, arguments: Sequence[str]) -> o
 
 def ended(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     """The finished trials, without interrupted ones."""
-    trials = study.get_trials(deepcopy=False)
-    return [each for each in trials if each.state.name in ("COMPLETE", "PRUNED") or REASON in each.user_attrs]
+    return [each for each in study.get_trials(deepcopy=False) if has_ended(each)]
+
+
+def has_ended(trial: optuna.trial.FrozenTrial) -> bool:
+    """Whether a trial is complete, pruned or has failed; an interrupted one has not ended, and begins anew."""
+    return trial.state.name in ("COMPLETE", "PRUNED") or REASON in trial.user_attrs
 
 
 def best_of(study: optuna.Study) -> optuna.trial.FrozenTrial | None:

@@ -19,8 +19,7 @@ from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, CONFIG, REPLAYS
 from entity_gym.pools.source import EnvFactory
 from entity_gym.replay.build import empty_replay
-from entity_gym.replay.page import page_html, to_json
-from entity_gym.replay.reading import MAX_BYTES, read_page
+from entity_gym.replay.page import MAX_BYTES, page_html, read_page, to_json
 from entity_gym.replay.server import PageServer
 from entity_gym.untrusted import YAML_BYTES, parse_yaml, read_regular
 

@@ -19,7 +19,7 @@ from enn_ppo.training.files import is_link
 from enn_ppo.training.tracking.run_dir import REPLAYS
 from enn_ppo.watch.live import follow
 from entity_gym.pools.source import EnvFactory
-from entity_gym.replay.opening import open_in_browser
+from entity_gym.replay.server import open_in_browser
 
 
 def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:

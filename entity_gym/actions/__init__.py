@@ -1,12 +1,14 @@
-"""Kinds of actions, one module each; `entity_gym.actions.kind` says what a kind is made of."""
+"""Kinds of actions; `entity_gym.actions.kind` says what a kind is made of."""
 
-from entity_gym.actions.categorical import CategoricalAction, CategoricalActionMask, CategoricalActionSpace
-from entity_gym.actions.continuous import ContinuousAction, ContinuousActionMask, ContinuousActionSpace
-from entity_gym.actions.global_categorical import (
+from entity_gym.actions.categorical import (
+    CategoricalAction,
+    CategoricalActionMask,
+    CategoricalActionSpace,
     GlobalCategoricalAction,
     GlobalCategoricalActionMask,
     GlobalCategoricalActionSpace,
 )
+from entity_gym.actions.continuous import ContinuousAction, ContinuousActionMask, ContinuousActionSpace
 from entity_gym.actions.kind import ActionSpace
 from entity_gym.actions.select_entity import SelectEntityAction, SelectEntityActionMask, SelectEntityActionSpace
 

@@ -1,18 +1,16 @@
-"""Categorical actions: every actor takes one of the same choices."""
+"""Categorical actions: every actor takes one of the same choices, or the environment as a whole takes one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ActionSpace, ActorMask, with_value
+from entity_gym.actions.kind import ActionSpace, ActorMask
 from entity_gym.actions.reading import EntityID, Flags, FrameEntities, Offer
 from entity_gym.batch.vec_obs import VecActionMask
-from entity_gym.errors import nearest
 from entity_gym.spaces import check_names
 
 
@@ -61,26 +59,12 @@ class ChoiceActionSpace(ActionSpace):
         object.__setattr__(self, "choices", tuple(self.choices))
 
     @property
-    def num_choices(self) -> int:
-        return len(self.choices)
-
-    @property
     def labels(self) -> tuple[str, ...]:
         return tuple(self.choices)
 
-    def changes_since(self, before: Self, name: str) -> Iterator[str]:
-        for choice in before.choices:
-            if choice not in self.choices:
-                raise ValueError(
-                    f"the choice {choice!r} of the action {name!r} is gone; {nearest(choice, self.choices)}"
-                )
-        for choice in self.choices:
-            if choice not in before.choices:
-                yield f"choice {choice!r} of action {name!r} is new: at first as likely as the others are on average"
-
     def offer(self, name: str, actors: NDArray[np.int64], mask: Flags | None, entities: FrameEntities) -> Offer:
         """Return an offer to `actors`, (A,) entity indices, after checking the mask that the world gave."""
-        is_open = entities.mask(mask, actors, len(self.choices), "choices", name)
+        is_open = entities.mask(mask, actors, len(self.choices), name)
         entities.require_open(is_open, actors, "choices", name)
         return Offer(actors, mask=is_open)
 
@@ -105,13 +89,6 @@ class ChoiceActionSpace(ActionSpace):
         chosen: NDArray[np.int64] = (ranks > rng.integers(counts)[:, None]).argmax(axis=1)
         return chosen[:, None]
 
-    def mistakes(self, values: NDArray[Any], offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
-        for value in (len(self.choices), -1):
-            yield "a choice out of range", with_value(values, 0, value)
-        if offered.mask is not None and not offered.mask.values.all():
-            row, choice = np.argwhere(~offered.mask.values)[0]
-            yield "a masked choice", with_value(values, int(row), int(choice))
-
 
 @dataclass(frozen=True)
 class CategoricalActionSpace(ChoiceActionSpace):
@@ -126,5 +103,47 @@ class CategoricalActionSpace(ChoiceActionSpace):
     def for_world(self, values: NDArray[np.int64], offer: Offer, ids: Sequence[EntityID | None]) -> CategoricalAction:
         return CategoricalAction([ids[actor] for actor in offer.actors.tolist()], values[:, 0], self.choices)
 
-    def action_to_json(self, action: CategoricalAction) -> dict[str, Any]:
-        return {"actors": list(action.actors), "choices": np.asarray(action.actions).tolist()}
+
+# ---- the same for the environment as a whole
+
+
+@dataclass(kw_only=True)
+class GlobalCategoricalActionMask:
+    """The choices open to a global action.
+
+    Attributes:
+        mask: (C,) bool, or (1, C); true where the choice is open. None: everything is open.
+    """
+
+    mask: Flags | None = None
+
+
+@dataclass
+class GlobalCategoricalAction:
+    """The choice of the environment as a whole.
+
+    Attributes:
+        action: index into the space's `choices`.
+        label: that choice's name.
+    """
+
+    action: int
+    label: str
+
+
+@dataclass(frozen=True)
+class GlobalCategoricalActionSpace(ChoiceActionSpace):
+    """The environment as a whole takes one of `choices`: one decision per frame."""
+
+    kind = "global categorical"
+    mask_type = GlobalCategoricalActionMask
+    is_global = True
+
+    def read(self, name: str, mask: GlobalCategoricalActionMask, entities: FrameEntities) -> Offer:
+        return self.offer(name, np.array([len(entities.ids)]), mask.mask, entities)  # `__global__` stands last
+
+    def for_world(
+        self, values: NDArray[np.int64], offer: Offer, ids: Sequence[EntityID | None]
+    ) -> GlobalCategoricalAction:
+        choice = int(values[0, 0])
+        return GlobalCategoricalAction(choice, self.choices[choice])

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ActionSpace, ActorMask, Choice, with_value
+from entity_gym.actions.kind import ActionSpace, ActorMask
 from entity_gym.actions.reading import EntityID, FrameEntities, Offer
-from entity_gym.batch.decimals import to_decimals
 from entity_gym.batch.vec_obs import VecActionMask
-from entity_gym.errors import nearest
 from entity_gym.spaces import LARGEST_FLOAT32, check_names
 
 
@@ -76,17 +74,8 @@ class ContinuousActionSpace(ActionSpace):
             object.__setattr__(self, "names", tuple(self.names))
 
     @property
-    def size(self) -> int:
-        """n, the numbers that an actor gives."""
-        return len(self.low)
-
-    @property
-    def width(self) -> int:
-        return len(self.low)
-
-    @property
     def labels(self) -> tuple[str, ...]:
-        return tuple(map(str, range(self.size))) if self.names is None else tuple(self.names)
+        return tuple(map(str, range(len(self.low)))) if self.names is None else tuple(self.names)
 
     def changes_since(self, before: Self, name: str) -> Iterator[str]:
         if (before.names is None) != (self.names is None):
@@ -94,29 +83,18 @@ class ContinuousActionSpace(ActionSpace):
                 f"the numbers of the action {name!r} were called {before.names and list(before.names)} and are called "
                 f"{self.names and list(self.names)}: without names they cannot be told apart"
             )
-        bounds_before, bounds_now = before._bounds_by_label(), self._bounds_by_label()
-        for number, bounds in bounds_before.items():
-            if number not in bounds_now:
-                raise ValueError(f"{number} of the action {name!r} is gone; {nearest(number, bounds_now)}")
-            if bounds != bounds_now[number]:
+        yield from super().changes_since(before, name)
+        for k, label in enumerate(before.labels):
+            now = self.labels.index(label)
+            bounds, bounds_now = (before.low[k], before.high[k]), (self.low[now], self.high[now])
+            if bounds != bounds_now:
                 raise ValueError(
-                    f"{number} of the action {name!r} was within {bounds} and is within {bounds_now[number]}"
+                    f"the number {label!r} of the action {name!r} was within {bounds} and is within {bounds_now}"
                 )
-        for number in bounds_now:
-            if number not in bounds_before:
-                yield f"{number} of action {name!r} is new: untrained"
-
-    def _bounds_by_label(self) -> dict[str, tuple[float, float]]:
-        labels = [f"number {label!r}" for label in self.labels]
-        return dict(zip(labels, zip(self.low, self.high, strict=True), strict=True))
 
     def bounds(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return (n,) smallest and (n,) largest values, as new arrays."""
         return np.array(self.low, dtype=np.float32), np.array(self.high, dtype=np.float32)
-
-    def label(self, k: int) -> str:
-        """Return the name of number `k` in messages."""
-        return f"value {k}" if self.names is None else f"value {k} ({self.names[k]!r})"
 
     def read(self, name: str, mask: ContinuousActionMask, entities: FrameEntities) -> Offer:
         return Offer(entities.find(mask.actor_ids, mask.actor_types, "actor", name))
@@ -127,10 +105,7 @@ class ContinuousActionSpace(ActionSpace):
     def refusal(self, value: NDArray[np.float32]) -> str:
         low, high = self.bounds()
         k = int(self._wrong(value).argmax())
-        return f": {self.label(k)} is {value[k]}; it must be a finite number from {low[k]} to {high[k]}"
-
-    def padded_bounds(self, num_choices: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        return self.bounds()
+        return f": number {self.labels[k]!r} is {value[k]}; it must be a finite number from {low[k]} to {high[k]}"
 
     def _wrong(self, values: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Return true for each number that is outside of its bounds, infinite or NaN."""
@@ -150,77 +125,26 @@ class ContinuousActionSpace(ActionSpace):
         """
         low, high = self.bounds()
         below, above = np.isfinite(low), np.isfinite(high)
-        values = rng.standard_normal((offered.actors.items(), self.size))
+        values = rng.standard_normal((offered.actors.items(), self.width))
         values = np.where(below, low + np.abs(values), np.where(above, high - np.abs(values), values))
         both = below & above
         values[:, both] = rng.uniform(low[both], high[both], (len(values), int(both.sum())))
         return values.astype(np.float32)
 
     def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        low, high = self.bounds()
-        least = np.where(np.isfinite(low), low, np.minimum(high, 0))
-        most = np.where(np.isfinite(high), high, np.maximum(low, 0))
-        for side, bound, values in (("smallest", low, least), ("largest", high, most)):
-            if np.isfinite(bound).any():
-                yield f"the {side} numbers", np.tile(values.astype(np.float32), (offered.actors.items(), 1))
-
-    def mistakes(self, values: NDArray[Any], offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
-        low, high = self.bounds()
-        for k in range(self.size):
-            for bound, beyond in ((low[k], -np.float32(np.inf)), (high[k], np.float32(np.inf))):
-                if np.isfinite(bound):
-                    yield "a number out of bounds", with_value(values, 0, float(np.nextafter(bound, beyond)), k)
-                yield "a number that is not finite", with_value(values, 0, float(beyond), k)
-            yield "a number that is not finite", with_value(values, 0, float("nan"), k)
-
-    @property
-    def numbers(self) -> Mapping[str, tuple[float, float]]:
-        return {self.label(k): bounds for k, bounds in enumerate(zip(self.low, self.high, strict=True))}
-
-    def list_choices(self, offer: Offer, row: int) -> list[Choice]:
-        return []
-
-    def action_to_json(self, action: ContinuousAction) -> dict[str, Any]:
-        return {"actors": list(action.actors), "values": np.asarray(action.values).tolist()}
-
-    def space_for_replay(self) -> dict[str, Any]:
-        return {"kind": self.kind, "names": list(self.labels), **self._finite_bounds()}
-
-    def decisions_for_replay(
-        self, offer: Offer, values: NDArray[Any], logits: NDArray[np.float32] | None
-    ) -> dict[str, Any]:
-        """Return the decisions, with means and standard deviations of the unbounded numbers in the place of probabilities."""
-        decisions = {"actors": offer.actors.tolist(), "chosen": to_decimals(values)}
-        if logits is None:
-            return {**decisions, "probs": None}
-        means, log_stds = np.split(logits, 2, axis=1)
-        return {**decisions, "mean": to_decimals(means), "std": to_decimals(np.exp(log_stds))}
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**super().to_dict(), **self._finite_bounds()}
-
-    def _finite_bounds(self) -> dict[str, list[float | None]]:
-        """Return the bounds as JSON, which has no infinity: None where there is no bound."""
-        return {
-            side: [bound if np.isfinite(bound) else None for bound in getattr(self, side)] for side in ("low", "high")
-        }
-
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Self:
-        low, high = ([default if bound is None else bound for bound in saved[side]] for side, default in _UNBOUNDED)
-        return cls(low, high, saved.get("names"))
-
-
-_UNBOUNDED = (("low", -np.inf), ("high", np.inf))
+        for side, bounds in zip(("smallest", "largest"), self.bounds(), strict=True):
+            if np.isfinite(bounds).any():
+                numbers = np.clip(np.where(np.isfinite(bounds), bounds, 0), *self.bounds())
+                yield f"the {side} numbers", np.tile(numbers, (offered.actors.items(), 1))
 
 
 def _bounds(given: Any, where: str) -> tuple[float, ...]:
-    """Return bounds as numbers that float32 can hold, or infinite on their own side."""
+    """Return bounds as numbers that float32 can hold, or infinite on their own side; None, as in JSON, is infinite."""
     if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
         raise ValueError(f"{where} is {given!r}; it must be a list of numbers, one for each number that an actor picks")
     outer = np.inf if where.endswith("high") else -np.inf
     bounds = []
-    for k, value in enumerate(given):
+    for k, value in enumerate(outer if each is None else each for each in given):
         is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
         if not is_number or not (value == outer or abs(value) <= LARGEST_FLOAT32):
             raise ValueError(

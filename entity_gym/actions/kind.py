@@ -5,14 +5,9 @@ observation offers the action, and the action that a world receives. Everything 
 method of the space, in the order of the way:
 
     read                 the offer of an observation, checked, with ids turned into entity indices
+    sample, rare_choices    random choices, and allowed ones that are rare at random
     allowed, refusal     a choice checked against the offer
     for_world            a choice in the world's own ids
-    sample               a random choice
-    rare_choices, mistakes    allowed and refused choices for tests of a world
-    list_choices, numbers     the choices of one actor, for playing by hand
-    padded_...           values and masks of fixed shapes, for libraries without entities
-    ..._json             masks, actions and probabilities in the messages of docs/protocol.md
-    ..._for_replay       the space and the decisions of one frame in the format of docs/replays.md
 """
 
 from __future__ import annotations
@@ -20,18 +15,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions.reading import EntityID, FrameEntities, Offer
 from entity_gym.batch.vec_obs import VecActionMask
-from entity_gym.errors import check_parts
+from entity_gym.errors import nearest
 from entity_gym.spaces import ObsSpace
-
-#: Decimals of probabilities in replays.
-DECIMALS = 7
 
 
 @dataclass(kw_only=True)
@@ -56,13 +48,6 @@ class ActorMask:
                 raise ValueError(f"{type(self).__name__} was given both {told}; give one")
 
 
-class Choice(NamedTuple):
-    """A choice of an actor: its value in a batch, and whether it is open."""
-
-    value: float
-    is_open: bool
-
-
 class ActionSpace(ABC):
     """One action of an environment: the actors take it in turn, once per step.
 
@@ -85,12 +70,12 @@ class ActionSpace(ABC):
     @property
     def num_choices(self) -> int | None:
         """C, how many choices an actor has in every frame; None where that is no fixed number."""
-        return None
+        return len(self.labels) if self.discrete and not self.selects else None
 
     @property
     def width(self) -> int:
         """The numbers that an actor gives, at least 1."""
-        return 1
+        return 1 if self.discrete else len(self.labels)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -107,7 +92,15 @@ class ActionSpace(ABC):
         Raises:
             ValueError: the policy cannot go on: a choice or a number is gone, or means something else.
         """
-        yield from ()
+        what, now = "choice", "at first as likely as the others are on average"
+        if not self.discrete:
+            what, now = "number", "untrained"
+        for label in before.labels:
+            if label not in self.labels:
+                raise ValueError(f"the {what} {label!r} of the action {name!r} is gone; {nearest(label, self.labels)}")
+        for label in self.labels:
+            if label not in before.labels:
+                yield f"{what} {label!r} of action {name!r} is new: {now}"
 
     @abstractmethod
     def read(self, name: str, mask: Any, entities: FrameEntities) -> Offer:
@@ -152,111 +145,13 @@ class ActionSpace(ABC):
         """Yield allowed (A, width) choices that random play rarely takes, each with a description."""
         yield from ()
 
-    @abstractmethod
-    def mistakes(self, values: NDArray[Any], offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield choices that must be refused, each with a description: `values` with a mistake of one actor.
-
-        Args:
-            values: (A, width) allowed choices; A is at least 1.
-            offered: the offer that they are allowed in.
-        """
-
-    def list_choices(self, offer: Offer, row: int) -> list[Choice]:
-        """List the choices of an actor in the order of replays, closed ones included; nothing for `numbers`.
-
-        Args:
-            offer: the action in one frame.
-            row: the actor's place in `offer.actors`.
-        """
-        return [Choice(k, offer.is_open(row, k)) for k in range(len(self.labels))]
-
-    @property
-    def numbers(self) -> Mapping[str, tuple[float, float]]:
-        """The name and the bounds of each number that an actor gives; empty if it takes one of several choices."""
-        return {}
-
-    # ---- the padded form (`entity_gym.bridges.padded`), in which entities are rows of a list of fixed length
-
-    def padded_choices(self, num_rows: int) -> int:
-        """Return C, the choices of an actor where the list of entities has `num_rows` rows; 1 for continuous actions."""
-        return self.num_choices or 1
-
-    def padded_mask(self, offered: VecActionMask, num_choices: int, rows: NDArray[np.int64] | None) -> NDArray[np.int8]:
-        """Return (A, C) int8, 1 where the actor may take the choice; `rows` are those of the actees, if there are any."""
-        return offered.spelled_out(num_choices).values.view(np.int8)
-
-    def padded_bounds(self, num_choices: int) -> tuple[Any, Any]:
-        """Return the smallest and the largest value that an actor gives, inclusive."""
-        return 0, num_choices - 1
-
-    # ---- JSON, by the protocol of docs/protocol.md
-
-    def mask_from_json(self, name: str, given: Any) -> Any:
-        """Make a `mask_type` from a JSON object with any of its attributes.
-
-        Raises:
-            ValueError: an attribute is unknown, or of another type; names the action.
-        """
-        known = [field.name for field in fields(self.mask_type)]
-        where = f"action {name!r}"
-        if not isinstance(given, dict):
-            raise ValueError(f"{where} is {given!r:.200}; it must be an object with any of {known}")
-        check_parts(given, known, where)
-        for part, value in given.items():
-            if value is None:
-                continue
-            if not isinstance(value, list):
-                raise ValueError(f"{part} of {where} is {value!r:.200}; it must be a list")
-            if part.endswith("_ids"):
-                check_json_ids(value, f"{part} of {where}")
-            elif part.endswith("_types") and not all(isinstance(each, str) for each in value):
-                raise ValueError(f"{part} of {where} are {value!r:.200}; they must be names of entity types")
-        try:
-            return self.mask_type(**given)
-        except ValueError as error:  # both ids and types
-            raise ValueError(f"{where}: {error}") from None
-
-    @abstractmethod
-    def action_to_json(self, action: Any) -> dict[str, Any]:
-        """Return the action that a world receives as a JSON object."""
-
-    def probabilities_to_json(self, probabilities: NDArray[Any], offer: Offer, ids: Sequence[EntityID | None]) -> Any:
-        """Return the probabilities of one frame's choices as JSON. Only for discrete actions.
-
-        Args:
-            probabilities: as a policy's logits are laid out, (A, C), or (pairs, 1) where actors select entities.
-            offer: the action in that frame.
-            ids: of its entities, by entity index.
-        """
-        return probabilities.tolist()
-
-    # ---- JSON, by the format of docs/replays.md
-
-    def space_for_replay(self) -> dict[str, Any]:
-        """Return the space as JSON."""
-        return {"kind": self.kind.replace(" ", "_"), "choices": list(self.labels)}
-
-    def decisions_for_replay(
-        self, offer: Offer, values: NDArray[Any], logits: NDArray[np.float32] | None
-    ) -> dict[str, Any]:
-        """Return the decisions of one frame's actors as JSON: all but their entropies.
-
-        Args:
-            offer: the action in that frame.
-            values: (A, width) what the actors chose.
-            logits: of the frame, as a policy's are laid out: (A, C), (pairs, 1) or (A, 2 n). None: they are not known.
-        """
-        probs = None if logits is None else np.exp(logits.astype(np.float64)).round(DECIMALS).tolist()
-        mask = {} if offer.mask is None or offer.mask.all() else {"mask": offer.mask.astype(np.int64).tolist()}
-        return {"actors": offer.actors.tolist(), "probs": probs, **mask, "chosen": values[:, 0].tolist()}
-
     def to_dict(self) -> dict[str, Any]:
         """Return the space as plain values that JSON can hold. Options with their default value are left out."""
         saved: dict[str, Any] = {"type": type(self).__name__}
         for option in fields(self):  # type: ignore[arg-type]
             value = getattr(self, option.name)
             if value != option.default:
-                saved[option.name] = list(value) if isinstance(value, tuple) else value
+                saved[option.name] = [_in_json(each) for each in value] if isinstance(value, tuple) else value
         return saved
 
     @classmethod
@@ -265,17 +160,9 @@ class ActionSpace(ABC):
         return cls(**{name: value for name, value in saved.items() if name != "type"})
 
 
-def with_value(values: NDArray[Any], row: int, value: float, column: int = 0) -> NDArray[Any]:
-    """Return a copy of `values` with one value replaced."""
-    copy = values.copy()
-    copy[row, column] = value
-    return copy
-
-
-def check_json_ids(given: Any, what: str) -> None:
-    """Raise a ValueError unless `given` is a list of ids that JSON can hold."""
-    if not isinstance(given, list) or not all(type(each) in (str, int) for each in given):
-        raise ValueError(f"{what} are {given!r:.200}; they must be a list of texts or whole numbers")
+def _in_json(value: Any) -> Any:
+    """Return a bound or a name as JSON, which has no infinity: None, where there is no bound."""
+    return None if value in (np.inf, -np.inf) else value
 
 
 def has_global_entity(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> bool:

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.ragged import RaggedBuffer, offsets_of
-from entity_gym.batch.vec_obs import VecActionMask
 from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY
 
@@ -26,43 +24,8 @@ class Offer(NamedTuple):
     """One action in one frame: who acts, and what is open to them."""
 
     actors: Indices  # (A,) entity indices
-    actees: Indices | None = None  # (number of actees,) entity indices; None unless the action selects entities
+    actees: Indices = NO_INDICES  # (number of actees,) entity indices; nothing unless the action selects entities
     mask: NDArray[np.bool_] | None = None  # (A, C), or (A, number of actees); None: everything is open
-
-    def is_open(self, row: int, column: int) -> bool:
-        """Return whether the choice or actee in `column` is open to the actor in `row`."""
-        return self.mask is None or bool(self.mask[row, column])
-
-
-def pack_offers(offers: Sequence[Offer], num_columns: int, *, selects: bool) -> VecActionMask:
-    """Pack one action of N frames.
-
-    Args:
-        offers: one for each frame.
-        num_columns: C, of masks; not used where the action selects entities.
-        selects: the action selects entities, and its masks are over pairs.
-    """
-    actors = _indices([offer.actors for offer in offers])
-    actees = _indices([_actees(offer) for offer in offers]) if selects else None
-    if all(offer.mask is None for offer in offers):
-        return VecActionMask(actors, actees)
-    rows = []
-    for offer in offers:
-        columns = len(_actees(offer)) if selects else num_columns
-        mask = np.ones((len(offer.actors), columns), np.bool_) if offer.mask is None else offer.mask
-        rows.append(mask.reshape(-1, 1) if selects else mask)
-    lengths = np.array([len(each) for each in rows], np.int64)
-    return VecActionMask(actors, actees, RaggedBuffer(np.concatenate(rows), offsets_of(lengths)))
-
-
-def _actees(offer: Offer) -> Indices:
-    return NO_INDICES if offer.actees is None else offer.actees
-
-
-def _indices(arrays: Sequence[Indices]) -> RaggedBuffer[np.int64]:
-    values = np.concatenate(arrays) if arrays else NO_INDICES
-    lengths = np.array([len(array) for array in arrays], np.int64)
-    return RaggedBuffer(values[:, None], offsets_of(lengths))
 
 
 class FrameEntities(NamedTuple):
@@ -118,16 +81,13 @@ class FrameEntities(NamedTuple):
             raise ValueError(f"{where}: {role}_ids {list(ids)!r} lists an entity twice")
         return np.array(found, dtype=np.int64)
 
-    def mask(
-        self, given: Any, actors: Indices, num_columns: int, columns: str, action: str
-    ) -> NDArray[np.bool_] | None:
+    def mask(self, given: Any, actors: Indices, num_columns: int, action: str) -> NDArray[np.bool_] | None:
         """Return the mask of one action as an (A, num_columns) array.
 
         Args:
             given: the world's mask; None: everything is open.
-            actors: (A,) entity indices; a global action has one, `__global__`, and its mask may be one row.
+            actors: (A,) entity indices. The mask of one actor, such as `__global__`, may be one row.
             num_columns: C, or the number of actees.
-            columns: the word for them in messages, "choices" or "actees".
             action: its name, for messages.
 
         Raises:
@@ -135,25 +95,7 @@ class FrameEntities(NamedTuple):
         """
         if given is None:
             return None
-        where, shape = f"{self.where}: action {action!r}", (len(actors), num_columns)
-        try:
-            mask = np.asarray(given, order="C")
-        except ValueError as error:
-            raise ValueError(
-                f"{where}: the mask's rows differ in length; expected {shape}, one row an actor"
-            ) from error
-        if mask.size == 0 and shape[0] * shape[1] == 0:
-            mask = np.zeros(shape, dtype=np.bool_)
-        if mask.shape == shape[1:] and actors.tolist() == [len(self.ids)]:
-            mask = mask.reshape(shape)
-        if mask.shape != shape:
-            raise ValueError(
-                f"{where}: mask has shape {mask.shape}; expected {shape}, one row an actor and one column for each of the "
-                f"{columns}"
-            )
-        if mask.dtype != np.bool_:
-            raise ValueError(f"{where}: mask is of type {mask.dtype}; expected bool, true where allowed")
-        return mask
+        return read_flags(given, (len(actors), num_columns), f"{self.where}: action {action!r}: mask")
 
     def require_open(self, mask: NDArray[np.bool_] | None, actors: Indices, columns: str, action: str) -> None:
         """Raise a ValueError if everything is closed to one of the actors, and there is something."""
@@ -165,3 +107,18 @@ class FrameEntities(NamedTuple):
             f"{self.where}: action {action!r}: every one of the {mask.shape[1]} {columns} of actor {actor!r} is masked; "
             "leave one open, or leave the actor out"
         )
+
+
+def read_flags(given: Any, shape: tuple[int, ...], what: str) -> NDArray[np.bool_]:
+    """Return an array of bools; nothing may be written in any way. Raises a ValueError that begins with `what`."""
+    try:
+        flags = np.asarray(given, order="C")
+    except ValueError as error:
+        raise ValueError(f"{what} is {given!r:.200}; expected bools of shape {shape}") from error
+    if flags.size == 0 and 0 in shape:
+        return np.zeros(shape, np.bool_)
+    if shape[0] == 1 and flags.shape == shape[1:] != ():
+        flags = flags.reshape(shape)
+    if flags.shape != shape or flags.dtype != np.bool_:
+        raise ValueError(f"{what} has shape {flags.shape} and type {flags.dtype}; expected bools of shape {shape}")
+    return flags

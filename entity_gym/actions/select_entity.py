@@ -6,19 +6,18 @@ Nobody is -1 in a batch, and None in the action that a Python world receives.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ActionSpace, ActorMask, Choice, with_value
-from entity_gym.actions.reading import NO_INDICES, EntityID, Flags, FrameEntities, Offer
+from entity_gym.actions.kind import ActionSpace, ActorMask
+from entity_gym.actions.reading import EntityID, Flags, FrameEntities, Offer
 from entity_gym.batch.ragged import rows_of
 from entity_gym.batch.vec_obs import VecActionMask
 
 NOBODY = -1
-_NO_ENTITY = 1 << 40  # larger than any entity index
 
 
 @dataclass(kw_only=True)
@@ -90,9 +89,9 @@ class SelectEntityActionSpace(ActionSpace):
     def read(self, name: str, mask: SelectEntityActionMask, entities: FrameEntities) -> Offer:
         actors = entities.find(mask.actor_ids, mask.actor_types, "actor", name)
         if len(actors) == 0:
-            return Offer(actors, NO_INDICES)
+            return Offer(actors)
         actees = entities.find(mask.actee_ids, mask.actee_types, "actee", name)
-        pairs = entities.mask(mask.mask, actors, len(actees), "actees", name)
+        pairs = entities.mask(mask.mask, actors, len(actees), name)
         if not self.can_close:
             entities.require_open(pairs, actors, "actees", name)
         if self.exclude_self:
@@ -105,7 +104,7 @@ class SelectEntityActionSpace(ActionSpace):
         """Return (A,) true where the entity is offered and open, or nobody is allowed."""
         if not len(values):
             return np.ones(0, np.bool_)
-        chosen, (actor, actee) = values[:, 0], _pairs(offered)
+        chosen, (actor, actee) = values[:, 0], open_pairs(offered)
         able, found = np.zeros((2, len(chosen)), np.bool_)
         able[actor] = True
         found[actor[chosen[actor] == actee]] = True
@@ -119,21 +118,9 @@ class SelectEntityActionSpace(ActionSpace):
         actees = [None if actee == NOBODY else ids[actee] for actee in values[:, 0].tolist()]
         return SelectEntityAction([ids[actor] for actor in offer.actors.tolist()], actees)
 
-    def padded_choices(self, num_rows: int) -> int:
-        return num_rows + self.nobody  # the number of rows is nobody
-
-    def padded_mask(self, offered: VecActionMask, num_choices: int, rows: NDArray[np.int64] | None) -> NDArray[np.int8]:
-        assert rows is not None
-        is_open = np.zeros((offered.actors.items(), num_choices), np.int8)
-        actor, row = _pairs(offered, rows)
-        is_open[actor, row] = 1
-        if self.nobody:
-            is_open[:, -1] = 1
-        return is_open
-
     def sample(self, name: str, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw (A, 1) entity indices; -1 where none is open, and with `nobody` as one choice more."""
-        actor, actee = _pairs(offered)  # those of one actor follow those of another
+        actor, actee = open_pairs(offered)  # those of one actor follow those of another
         counts = np.bincount(actor, minlength=offered.actors.items())
         before = np.cumsum(counts) - counts
         chosen = np.full(len(counts), NOBODY, dtype=np.int64)
@@ -148,53 +135,8 @@ class SelectEntityActionSpace(ActionSpace):
         if self.nobody:
             yield "nobody is selected", np.full((offered.actors.items(), 1), NOBODY, np.int64)
 
-    def mistakes(self, values: NDArray[Any], offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
-        for value in (_NO_ENTITY, -2):
-            yield "an entity out of range", with_value(values, 0, value)
-        if offered.mask is not None and not offered.mask.values.all():
-            actor, actee = _pairs(replace(offered, mask=None))
-            closed = int(offered.mask.values[:, 0].argmin())
-            yield "a masked entity", with_value(values, int(actor[closed]), int(actee[closed]))
 
-    def list_choices(self, offer: Offer, row: int) -> list[Choice]:
-        actees = [] if offer.actees is None else offer.actees.tolist()
-        listed = [Choice(index, offer.is_open(row, k)) for k, index in enumerate(actees)]
-        return [*listed, Choice(NOBODY, is_open=True)] if self.nobody else listed
-
-    def action_to_json(self, action: SelectEntityAction) -> dict[str, Any]:
-        """Return the selections as JSON. The protocol does not list actors that select nobody."""
-        pairs = [(actor, actee) for actor, actee in zip(action.actors, action.actees, strict=True) if actee is not None]
-        return {"actors": [actor for actor, _ in pairs], "actees": [actee for _, actee in pairs]}
-
-    def probabilities_to_json(self, probabilities: NDArray[Any], offer: Offer, ids: Sequence[EntityID | None]) -> Any:
-        """Return the offered entities, and for each actor the probability of each; with `nobody` that of nobody is last."""
-        assert offer.actees is not None
-        rows = probabilities.reshape(len(offer.actors), len(offer.actees) + self.nobody)
-        return {"actees": [ids[actee] for actee in offer.actees.tolist()], "rows": rows.tolist()}
-
-    def space_for_replay(self) -> dict[str, Any]:
-        return {"kind": "select_entity", "nobody": self.nobody}
-
-    def decisions_for_replay(
-        self, offer: Offer, values: NDArray[Any], logits: NDArray[np.float32] | None
-    ) -> dict[str, Any]:
-        """Return the decisions, with a column for each actee and one for `nobody`; chosen is -1 where there is no column."""
-        actees = NO_INDICES if offer.actees is None else offer.actees
-        mask = offer.mask
-        if mask is not None and self.nobody:
-            mask = np.pad(mask, ((0, 0), (0, 1)), constant_values=True)
-        shape = len(offer.actors), len(actees) + self.nobody
-        columns = {int(actee): column for column, actee in enumerate(actees)}
-        if self.nobody:
-            columns[NOBODY] = len(actees)
-        decisions = super().decisions_for_replay(
-            Offer(offer.actors, actees, mask), values, None if logits is None else logits.reshape(shape)
-        )
-        chosen = [columns.get(value, NOBODY) for value in decisions["chosen"]]
-        return {**decisions, "actees": actees.tolist(), "chosen": chosen}
-
-
-def _pairs(
+def open_pairs(
     offered: VecActionMask, actees: NDArray[np.int64] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the open pairs, actor by actor: (P,) place of the actor among all, and (P,) the actee.

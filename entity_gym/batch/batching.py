@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import (
-    ActionSpace,
-)
-from entity_gym.actions.reading import NO_INDICES, Offer, pack_offers
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.reading import NO_INDICES, Offer
 from entity_gym.batch.frame import Frame, FrameReader
-from entity_gym.batch.ragged import RaggedBuffer, offsets_of
+from entity_gym.batch.ragged import RaggedBuffer, Scalar, offsets_of
 from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, Metric, VecActionMask, VecObs
 from entity_gym.environment import Observation
 from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace, refusal, wrong_values
 
-NO_OFFER = Offer(NO_INDICES)
+_NO_OFFER, _NO_INDICES = Offer(NO_INDICES), NO_INDICES[:, None]
 
 
 def batch_observations(
@@ -61,90 +60,106 @@ def batch_frames(
     All arrays of the result are new but `env_id` and `elapsed_step`.
     """
     features = {}
-    for name, width in reader.widths.items():
-        features[name] = _features([frame.features[name] for frame in frames], width)
-    if reader.has_global:
-        width = len(reader.obs_space.global_features)
-        features[GLOBAL_ENTITY] = _features([frame.features[GLOBAL_ENTITY] for frame in frames], width)
-    for name, buffer in features.items():
-        check_features(name, buffer, env_id, reader)
-    reward = _scalars(
-        "reward", "a finite number that float32 can hold", np.dtype(np.float32), observations, env_id, reader
-    )
-    done = _scalars("done", "a bool", np.dtype(np.bool_), observations, env_id, reader)
-    truncated = _scalars("truncated", "a bool", np.dtype(np.bool_), observations, env_id, reader)
-
+    for name, entity in reader.types.items():
+        nothing = np.zeros((0, len(entity.features)), np.float32)
+        features[name] = _joined([frame.features[name] for frame in frames], nothing)
+        check_features(name, features[name], env_id, reader)
     return VecObs(
         features=features,
         action_masks=batch_masks(frames, reader),
-        reward=reward,
-        done=done,
-        truncated=truncated,
+        reward=_scalars("reward", np.float32, observations, env_id, reader),
+        done=_scalars("done", np.bool_, observations, env_id, reader),
+        truncated=_scalars("truncated", np.bool_, observations, env_id, reader),
         env_id=env_id,
         elapsed_step=elapsed_step,
         visible=_visible(frames, features),
         ids=_ids(frames, features),
-        end_of_episode_info=_end_of_episode_info(observations, env_id),
+        end_of_episode_info={
+            i: obs.end_of_episode_info
+            for i, obs in zip(env_id.tolist(), observations, strict=True)
+            if obs.done and obs.end_of_episode_info is not None
+        },
         metrics=_metrics(observations, env_id, reader),
-        arrays=_player_rewards(observations, env_id, reader) | _targets(observations, env_id, reader),
+        arrays=_arrays(observations, env_id, reader),
     )
 
 
 def batch_masks(frames: Sequence[Frame], reader: FrameReader) -> dict[str, VecActionMask]:
     """Pack the offers of `frames`, action by action."""
-    return {
-        name: pack_offers(
-            [frame.actions.get(name, NO_OFFER) for frame in frames], space.num_choices or 0, selects=space.selects
-        )
-        for name, space in reader.action_space.items()
-    }
+    masks = {}
+    for name, space in reader.action_space.items():
+        offers = [frame.actions.get(name, _NO_OFFER) for frame in frames]
+        actors = _joined([offer.actors[:, None] for offer in offers], _NO_INDICES)
+        actees = _joined([offer.actees[:, None] for offer in offers], _NO_INDICES) if space.selects else None
+        mask = None
+        if any(offer.mask is not None for offer in offers):
+            rows = []
+            for offer in offers:
+                shape = len(offer.actors), len(offer.actees) if space.selects else len(space.labels)
+                is_open = np.ones(shape, np.bool_) if offer.mask is None else offer.mask
+                rows.append(is_open.reshape(-1, 1) if space.selects else is_open)
+            mask = _joined(rows, rows[0])
+        masks[name] = VecActionMask(actors, actees, mask)
+    return masks
 
 
-def _features(arrays: list[NDArray[np.float32]], width: int) -> RaggedBuffer[np.float32]:
-    values = np.concatenate(arrays) if arrays else np.zeros((0, width), dtype=np.float32)
+def _joined(arrays: list[NDArray[Scalar]], nothing: NDArray[Scalar]) -> RaggedBuffer[Scalar]:
+    """Pack a sequence for each of the `arrays`; `nothing` is what there is without any."""
+    values = np.concatenate(arrays) if arrays else nothing
     return RaggedBuffer(values, offsets_of(np.array([len(array) for array in arrays], np.int64)))
 
 
 def check_features(name: str, buffer: RaggedBuffer[np.float32], env_id: NDArray[np.int64], reader: FrameReader) -> None:
     """Raise a ValueError that names the first invalid feature of type `name`, if there is one."""
-    values, whole, space = buffer.values, reader.whole_columns.get(name), reader.obs_space
-    if np.isfinite(values).all() and (whole is None or not whole.wrong(values).any()):
+    entity = reader.types[name]
+    wrong = wrong_values(buffer.values, entity)
+    if not wrong.any():
         return
-    is_global = name == GLOBAL_ENTITY
-    names = space.global_features if is_global else space.entities[name].features
-    kinds = space.global_kinds if is_global else space.entities[name].kinds
-    item, column = (int(k) for k in np.argwhere(wrong_values(values, names, kinds))[0])
+    item, column = (int(k) for k in np.argwhere(wrong)[0])
     i = int(np.searchsorted(buffer.offsets, item, side="right")) - 1
-    feature, entity = names[column], item - int(buffer.offsets[i])
-    what = f"global feature {feature!r}" if is_global else f"feature {feature!r} of entity {entity} of type {name!r}"
-    wrong = refusal(values[item, column], kinds.get(feature))
-    raise ValueError(f"{reader.where(int(env_id[i]))}: {what} is {wrong}")
+    feature, row = entity.features[column], item - int(buffer.offsets[i])
+    what = (
+        f"global feature {feature!r}"
+        if name == GLOBAL_ENTITY
+        else f"feature {feature!r} of entity {row} of type {name!r}"
+    )
+    raise ValueError(
+        f"{reader.where(int(env_id[i]))}: {what} is {refusal(buffer.values[item, column], entity.kinds.get(feature))}"
+    )
 
 
 def _scalars(
     field: str,
-    expected: str,
-    dtype: np.dtype[Any],
+    dtype: type[np.generic],
     observations: Sequence[Observation],
     env_id: NDArray[np.int64],
     reader: FrameReader,
 ) -> NDArray[Any]:
-    """(N,) the field of every observation."""
+    """(N,) the field of every observation: a bool, or a finite number."""
+    kinds = "b" if dtype is np.bool_ else "biuf"
     given = [getattr(obs, field) for obs in observations]
-    kinds = "b" if dtype == np.bool_ else "biuf"
-    try:
+    with suppress(TypeError, ValueError):
         values = np.array(given)
         if values.shape == (len(given),) and (values.dtype.kind in kinds or not given):
             values = values.astype(dtype, copy=False)
-            if dtype == np.bool_ or np.isfinite(values).all():
+            if np.isfinite(values).all():
                 return values
-    except (TypeError, ValueError):
-        pass
-    for i, value in zip(env_id.tolist(), given, strict=True):
-        alone = np.asarray(value)
-        if alone.ndim or alone.dtype.kind not in kinds or not np.isfinite(alone.astype(dtype)):
-            raise ValueError(f"{reader.where(i)}: {field} is {value!r}; it must be {expected}")
-    return np.array(given).astype(dtype)
+    expected = "a bool" if dtype is np.bool_ else "a finite number that float32 can hold"
+    rows = zip(env_id.tolist(), given, strict=True)
+    checked = [_numbers(value, (), expected, f"{reader.where(i)}: {field}", kinds) for i, value in rows]
+    return np.array(checked).astype(dtype)
+
+
+def _numbers(given: Any, shape: tuple[int, ...] | None, expected: str, what: str, kinds: str = "biuf") -> NDArray[Any]:
+    """Return numbers that float32 can hold, or raise a ValueError that begins with `what`; `shape` None is one dimension."""
+    try:
+        array = np.asarray(given)
+    except ValueError:  # rows of different lengths
+        array = np.asarray(None)
+    fits = array.shape == shape if shape is not None else array.ndim == 1
+    if not fits or (array.size and (array.dtype.kind not in kinds or not (np.abs(array) <= LARGEST_FLOAT32).all())):
+        raise ValueError(f"{what} is {given!r:.200}; it must be {expected}")
+    return array.astype(np.float32)
 
 
 def _visible(
@@ -171,16 +186,6 @@ def _ids(
     return packed
 
 
-def _end_of_episode_info(
-    observations: Sequence[Observation], env_id: NDArray[np.int64]
-) -> dict[int, Mapping[str, Any]]:
-    return {
-        int(i): obs.end_of_episode_info
-        for i, obs in zip(env_id, observations, strict=True)
-        if obs.done and obs.end_of_episode_info is not None
-    }
-
-
 def _metrics(observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
     for i, obs in zip(env_id, observations, strict=True):
@@ -198,49 +203,23 @@ def _metrics(observations: Sequence[Observation], env_id: NDArray[np.int64], rea
     return metrics
 
 
-def _targets(
+def _arrays(
     observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader
 ) -> dict[str, NDArray[Any] | RaggedBuffer[Any]]:
-    """Pack the targets for `VecObs.arrays`."""
-    declared = reader.obs_space.targets
-    if not declared and not any(obs.targets for obs in observations):
-        return {}
-    packed = {name: np.zeros((len(observations), size), np.float32) for name, size in declared.items()}
-    for row, (i, obs) in enumerate(zip(env_id.tolist(), observations, strict=True)):
-        if obs.targets.keys() != declared.keys():
-            raise ValueError(
-                f"{reader.where(i)}: targets has {list(obs.targets)}; it must have all of the space's, {list(declared)}"
+    """Pack the targets, and the rewards of players where an observation has any, for `VecObs.arrays`."""
+    where = [reader.where(i) for i in env_id.tolist()]
+    packed: dict[str, NDArray[Any] | RaggedBuffer[Any]] = {}
+    for name, size in reader.obs_space.targets.items():
+        values = np.zeros((len(observations), size), np.float32)
+        for row, obs in enumerate(observations):
+            values[row] = _numbers(
+                obs.targets[name], (size,), f"{size} finite numbers", f"{where[row]}: targets[{name!r}]"
             )
-        for name, size in declared.items():
-            given = np.asarray(obs.targets[name])
-            if given.shape != (size,) or given.dtype.kind not in "biuf" or not (np.abs(given) <= LARGEST_FLOAT32).all():
-                raise ValueError(
-                    f"{reader.where(i)}: targets[{name!r}] is {obs.targets[name]!r}; it must be {size} finite numbers"
-                )
-            packed[name][row] = given
-    return {f"{TARGET}{name}": values for name, values in packed.items()}
-
-
-def _player_rewards(
-    observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader
-) -> dict[str, NDArray[Any] | RaggedBuffer[Any]]:
-    """Pack the player rewards for `VecObs.arrays`; {} if no observation has any."""
-    num_players = next((len(obs.player_rewards) for obs in observations if len(obs.player_rewards)), None)
-    if num_players is None:
-        return {}
-    rows = []
-    for i, obs in zip(env_id.tolist(), observations, strict=True):
-        given = np.asarray(obs.player_rewards, dtype=np.float64 if len(obs.player_rewards) == 0 else None)
-        if given.ndim != 1 or given.dtype.kind not in "biuf" or not (np.abs(given) <= LARGEST_FLOAT32).all():
-            raise ValueError(
-                f"{reader.where(i)}: player_rewards is {obs.player_rewards!r}; it must be a finite number for each player"
-            )
-        if len(given) not in (0, num_players):
-            raise ValueError(
-                f"{reader.where(i)}: player_rewards has {len(given)} numbers, and that of another environment {num_players}; "
-                "give one for each player, or none where all share the reward"
-            )
-        rows.append(given.astype(np.float32))
-    return {
-        PLAYER_REWARD: RaggedBuffer(np.concatenate(rows), offsets_of(np.array([len(row) for row in rows], np.int64)))
-    }
+        packed[f"{TARGET}{name}"] = values
+    if any(len(obs.player_rewards) for obs in observations):
+        rewards = [
+            _numbers(obs.player_rewards, None, "a finite number for each player", f"{where[row]}: player_rewards")
+            for row, obs in enumerate(observations)
+        ]
+        packed[PLAYER_REWARD] = _joined(rewards, rewards[0])
+    return packed

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.kind import has_global_entity
-from entity_gym.actions.reading import EntityID, FrameEntities, Offer
+from entity_gym.actions.reading import EntityID, FrameEntities, Offer, read_flags
 from entity_gym.environment import Observation
 from entity_gym.errors import nearest
-from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace, whole_columns_of
+from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 
 
 class Frame(NamedTuple):
@@ -80,8 +80,10 @@ class FrameReader:
         self.environment = environment
         self.first_env = first_env
         self.has_global = has_global_entity(obs_space, action_space)
-        self.widths = {name: len(entity.features) for name, entity in obs_space.entities.items()}
-        self.whole_columns = whole_columns_of(obs_space)
+        #: Of all types, `__global__` last if there is one.
+        self.types = {name: obs_space.entity(name) for name in obs_space.entities}
+        if self.has_global:
+            self.types[GLOBAL_ENTITY] = obs_space.entity(GLOBAL_ENTITY)
 
     def where(self, env_id: int) -> str:
         """Return the name of an environment in messages."""
@@ -104,16 +106,27 @@ class FrameReader:
         where = self.where(env_id)
         if not isinstance(obs, Observation):
             raise ValueError(f"{where} returned {type(obs).__name__} where an Observation was expected")
-        for field, given in _mappings_of(obs, where):
+        for field in ("features", "ids", "visible", "actions", "metrics", "targets"):
+            given = getattr(obs, field)
+            if type(given) is not dict and not isinstance(given, Mapping):
+                raise ValueError(
+                    f"{where}: {field} is {given!r:.200}; it must be a mapping, {{}} where there is nothing"
+                )
+        types = self.obs_space.entities
+        for field, given in (("features", obs.features), ("ids", obs.ids), ("visible", obs.visible)):
             for name in given:
-                if name not in self.widths:
-                    raise ValueError(f"{where}: {field} of unknown entity type {name!r}; {nearest(name, self.widths)}")
+                if name not in types:
+                    raise ValueError(f"{where}: {field} of unknown entity type {name!r}; {nearest(name, types)}")
+
+        if obs.targets.keys() != self.obs_space.targets.keys():
+            declared = list(self.obs_space.targets)
+            raise ValueError(f"{where}: targets has {list(obs.targets)}; it must have all of the space's, {declared}")
 
         features: dict[str, NDArray[np.float32]] = {}
         ranges: dict[str, tuple[int, int]] = {}
         ids: list[EntityID | None] = []
-        for name, width in self.widths.items():
-            rows = features[name] = _rows(obs.features.get(name), width, name, where)
+        for name in types:
+            rows = features[name] = self._rows(obs.features.get(name, ()), name, where)
             ranges[name] = len(ids), len(rows)
             given_ids = obs.ids.get(name)
             if given_ids is None:
@@ -128,99 +141,50 @@ class FrameReader:
             raise ValueError(f"{where}: ids are {obs.ids!r:.200}; every id must be hashable: {error}") from error
         index_of.pop(None, None)
         if len(index_of) != len(ids) and len(index_of) != len(ids) - ids.count(None):
-            _raise_duplicate_id(ids, where)
-        visible = {name: _visible(flags, len(features[name]), name, where) for name, flags in obs.visible.items()}
-
+            twice = next(id_ for k, id_ in enumerate(ids) if id_ is not None and index_of[id_] != k)
+            raise ValueError(f"{where}: id {twice!r} is given to two entities; ids must be unique across all types")
+        visible = {
+            name: read_flags(flags, (len(features[name]),), f"{where}: visible[{name!r}]")
+            for name, flags in obs.visible.items()
+        }
         number_of = (EntityNumbers() if numbers is None else numbers).__getitem__
         numbered = {name: list(map(number_of, given)) for name, given in obs.ids.items()}
         actions = {}
         if not is_last:
             entities = FrameEntities(where, ids, index_of, ranges)
             for name, mask in obs.actions.items():
-                actions[name] = self._space_of(name, mask, where).read(name, mask, entities)
+                space = self.action_space.get(name)
+                if space is None:
+                    raise ValueError(f"{where}: unknown action {name!r}; {nearest(name, self.action_space)}")
+                if not isinstance(mask, space.mask_type):
+                    raise ValueError(
+                        f"{where}: action {name!r}: a {type(mask).__name__} was given; {type(space).__name__} takes a "
+                        f"{space.mask_type.__name__}"
+                    )
+                actions[name] = space.read(name, mask, entities)
         if self.has_global:
-            features[GLOBAL_ENTITY] = self._global_row(obs, where)
+            features[GLOBAL_ENTITY] = self._rows([obs.global_features], GLOBAL_ENTITY, where)
             ids.append(None)
         elif len(obs.global_features):
-            raise ValueError(
-                f"{where}: {len(obs.global_features)} global_features; the observation space declares none"
-            )
+            raise ValueError(f"{where}: there are {len(obs.global_features)} global_features, and none in the space")
         return Frame(features, visible, actions, ids, numbered)
 
-    def _global_row(self, obs: Observation, where: str) -> NDArray[np.float32]:
-        names = self.obs_space.global_features
-        if len(obs.global_features) != len(names):
-            raise ValueError(
-                f"{where}: {len(obs.global_features)} global_features; the observation space declares {len(names)}: {list(names)}"
-            )
+    def _rows(self, given: Any, name: str, where: str) -> NDArray[np.float32]:
+        """Return the features of a type, (number of entities, F); text, complex numbers and dates are no numbers."""
+        names = list(self.types[name].features)
+        what = "global_features" if name == GLOBAL_ENTITY else f"features of {name!r}"
         try:
-            return _numbers(obs.global_features).reshape(1, len(names))
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"{where}: global_features are {obs.global_features!r:.200}; expected one number for each of {list(names)}"
-            ) from error
-
-    def _space_of(self, name: str, mask: Any, where: str) -> ActionSpace:
-        space = self.action_space.get(name)
-        if space is None:
-            raise ValueError(f"{where}: unknown action {name!r}; {nearest(name, self.action_space)}")
-        if not isinstance(mask, space.mask_type):
-            raise ValueError(
-                f"{where}: action {name!r}: a {type(mask).__name__} was given; {type(space).__name__} takes a "
-                f"{space.mask_type.__name__}"
-            )
-        return space
-
-
-def _mappings_of(obs: Observation, where: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    """Return the fields with an entry for an entity type, after checking them, `actions` and `metrics`."""
-    by_type = ("features", obs.features), ("ids", obs.ids), ("visible", obs.visible)
-    for field, given in (*by_type, ("actions", obs.actions), ("metrics", obs.metrics)):
-        if type(given) is not dict and not isinstance(given, Mapping):
-            raise ValueError(f"{where}: {field} is {given!r:.200}; it must be a mapping, {{}} where there is nothing")
-    return by_type
-
-
-def _rows(given: Any, width: int, name: str, where: str) -> NDArray[np.float32]:
-    if given is None:
-        return np.zeros((0, width), dtype=np.float32)
-    try:
-        rows = _numbers(given)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{where}: features of {name!r} are not rows of {width} numbers each: {error}") from error
-    if rows.ndim == 2 and rows.shape[1] == width:
-        return rows
-    if rows.ndim and len(rows) == 0:
-        return np.zeros((0, width), dtype=np.float32)
-    raise ValueError(f"{where}: features of {name!r} have shape {rows.shape}; expected (number of entities, {width})")
-
-
-def _numbers(given: Any) -> NDArray[np.float32]:
-    """Return numbers as float32; raises TypeError for text, complex numbers and dates, which NumPy would convert."""
-    array = np.asarray(given)
-    kind = array.dtype.kind
-    if kind not in "biufO" or (kind == "O" and any(isinstance(each, str | bytes) for each in array.flat)):
-        raise TypeError(f"they are {given!r:.200}")
-    return array.astype(np.float32, order="C", copy=False)
-
-
-def _visible(given: Any, count: int, name: str, where: str) -> NDArray[np.bool_]:
-    try:
-        flags = np.asarray(given)
-    except ValueError as error:
+            array = np.asarray(() if given is None else given)
+            kind = array.dtype.kind
+            if kind not in "biufO" or (kind == "O" and any(isinstance(each, str | bytes) for each in array.flat)):
+                raise TypeError(f"they are {given!r:.200}")
+            rows: NDArray[np.float32] = array.astype(np.float32, order="C", copy=False)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"{where}: {what} are not rows of {len(names)} numbers each: {error}") from error
+        if rows.ndim == 2 and rows.shape[1] == len(names):
+            return rows
+        if rows.ndim and len(rows) == 0:
+            return np.zeros((0, len(names)), np.float32)
         raise ValueError(
-            f"{where}: visible[{name!r}] is {given!r:.200}; expected one bool for each of {count}"
-        ) from error
-    if flags.shape != (count,) or (count and flags.dtype != np.bool_):
-        raise ValueError(
-            f"{where}: visible[{name!r}] has shape {flags.shape} and type {flags.dtype}; expected one bool for each of {count}"
+            f"{where}: {what} have shape {rows.shape}; expected (number of entities, {len(names)}): {names}"
         )
-    return flags.astype(np.bool_, copy=False)
-
-
-def _raise_duplicate_id(ids: list[EntityID | None], where: str) -> None:
-    seen: set[EntityID] = set()
-    for id_ in ids:
-        if id_ is not None and id_ in seen:
-            raise ValueError(f"{where}: id {id_!r} is given to two entities; ids must be unique across all types")
-        seen.add(id_)

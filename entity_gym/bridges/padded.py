@@ -1,5 +1,12 @@
 """The padded form: observations and actions as arrays of fixed shapes, for libraries that have no entities.
 
+    env = make_gym("CartPole-v1", num_envs=8)                           # many, as a Gymnasium vector environment
+    env = make_dm("CartPole-v1", num_envs=8)                            # many, as a dm_env environment
+    env = to_gymnasium("MineSweeper")                                   # one
+    env = to_gymnasium(MyWorld, max_entities={"Robot": 4, "Box": 20})   # a Python world does not say how many there can be
+    env = to_pettingzoo("MultiSnake", num_snakes=4, num_players=2, max_actors={"move": 2})
+    env = to_dm_env("MineSweeper", seed=1)
+
 An observation is a dictionary of arrays:
 
     entities/TYPE       (max, F) float32; rows beyond the last entity and rows of hidden ones are 0; types with features only
@@ -15,8 +22,7 @@ An action is one array: the numbers of all actors of the first action of the act
 A number is a choice, or the row of the selected entity, or the number of rows to select nobody (if the space has `nobody`);
 continuous actions have F numbers for each actor. The only choice of the only actor is an integer. In a world that has choices
 and continuous actions, an action is a dictionary: action -> (A,) integers, or (A, F) numbers.
-Numbers beyond the last actor are ignored. A choice that is not open becomes the next open one, or raises with
-`invalid_actions="raise"`.
+Numbers beyond the last actor are ignored. A choice that is not open becomes the next open one.
 
 The info has `env_id`, `elapsed_step`, and `replaced_actions` (number of last choices that were not open, if choices can be
 closed).
@@ -26,20 +32,26 @@ Shapes: N environments, n frames, T entity types, P rows, A actors with room, K 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions.select_entity import SelectEntityActionSpace, open_pairs
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.environment import Environment
+from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.spec import ActionSpec, EnvSpec
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
-from entity_gym.spaces import GLOBAL_ENTITY, bounds
+from entity_gym.registry import Prepared, prepare, spec_of
+from entity_gym.spaces import GLOBAL_ENTITY
 
 _MOST = np.iinfo(np.int64).max
+
+Made = TypeVar("Made")
 
 #: Name -> (n, ...) array of n frames.
 Frames: TypeAlias = dict[str, NDArray[Any]]
@@ -60,17 +72,6 @@ class Field:
             object.__setattr__(self, side, bound)
 
 
-class Shown(NamedTuple):
-    """Results of a step or a reset of n environments."""
-
-    obs: VecObs
-    observation: Frames
-    info: Frames
-    begun: NDArray[np.intp]  # rows where an episode has ended and the next one has begun
-    last_observation: Frames  # the last ones of the ended episodes, for the rows `begun`
-    last_info: Frames
-
-
 class PaddedForm:
     """Frames of N environments as padded arrays, and padded actions as a pool takes them.
 
@@ -89,7 +90,6 @@ class PaddedForm:
 
     def __init__(self, spec: EnvSpec, num_envs: int = 1, kind: str = "environment") -> None:
         self._world, self._kind, self._entities, self._space = spec.config.name, kind, spec.entities, spec.obs_space
-        self._raises = spec.config.invalid_actions == "raise"
         self._check_names(spec)
         self._room = np.array([entity.max for entity in spec.entities.values()], np.int64)  # (T,)
         self._ends = np.cumsum(self._room)  # (T,) in the list of all rows
@@ -99,14 +99,13 @@ class PaddedForm:
         self.num_replaced = np.zeros(num_envs, np.int64)
         self.observation: dict[str, Field] = {}
         for name, entity in spec.entities.items():
-            limits = bounds(entity.features, entity.kinds)
             if entity.features:
-                shape = (entity.max or 0, len(entity.features))
-                self.observation[_path("entities", name)] = Field(shape, np.float32, *limits)
+                shape, space = (entity.max or 0, len(entity.features)), spec.obs_space.entity(name)
+                self.observation[_path("entities", name)] = Field(shape, np.float32, space.low, space.high)
             self.observation[_path("mask", name)] = Field((entity.max or 0,), np.int8, 0, 1)
         if names := spec.obs_space.global_features:
-            limits = bounds(names, spec.obs_space.global_kinds)
-            self.observation["global"] = Field((len(names),), np.float32, *limits)
+            space = spec.obs_space.entity(GLOBAL_ENTITY)
+            self.observation["global"] = Field((len(names),), np.float32, space.low, space.high)
         for name, padded in self._actions.items():
             if not padded.space.is_global:
                 self.observation[_path("actors", name)] = Field((padded.room,), np.int64, -1, num_rows - 1)
@@ -170,7 +169,13 @@ class PaddedForm:
                 observation[_path("actors", name)] = _padded(rows_of(actors), actors.offsets, action.room, fill=-1)
             if space.discrete:
                 actees = None if offered.actees is None else rows_of(offered.actees)
-                mask = _padded(space.padded_mask(offered, action.num_choices, actees), actors.offsets, action.room)
+                if isinstance(space, SelectEntityActionSpace):
+                    is_open = np.zeros((actors.items(), action.num_choices), np.int8)
+                    is_open[open_pairs(offered, actees)] = 1
+                    is_open[:, -1] |= space.nobody  # the number of rows is nobody
+                else:
+                    is_open = offered.spelled_out(action.num_choices).values.view(np.int8)
+                mask = _padded(is_open, actors.offsets, action.room)
                 observation[_path("action_mask", name)] = mask
                 if answered and action.closable:
                     action.open[obs.env_id] = mask
@@ -190,14 +195,22 @@ class PaddedForm:
         discrete = [name for name, action in self._actions.items() if action.space.discrete]
         return {name: list(observation[_path("action_mask", name)]) for name in discrete}
 
-    def to_pool(self, actions: Any, ids: NDArray[np.int64]) -> dict[str, VecAction]:
+    def to_pool(
+        self, actions: Any, ids: NDArray[np.int64], keep: NDArray[np.bool_] | None = None
+    ) -> dict[str, VecAction]:
         """Convert the actions of the environments `ids`, (n, ...), to what their pool takes.
 
+        Args:
+            actions: a row for each environment.
+            ids: (n,) of the environments.
+            keep: (n,) false for rows that are not used. None: all are.
+
         Raises:
-            ValueError: for actions that are missing, of another shape or type, or out of bounds; with
-                `invalid_actions="raise"` also for choices that are not open.
+            ValueError: for actions that are missing, of another shape or type, or out of bounds.
         """
         given = self._split(actions, len(ids))
+        if keep is not None:
+            given, ids = {name: values[keep] for name, values in given.items()}, ids[keep]
         replaced = np.zeros(len(self.num_replaced), np.int64)
         pooled = {name: self._read(action, given[name], ids, replaced) for name, action in self._actions.items()}
         self.num_replaced[ids] = replaced[ids]
@@ -217,11 +230,10 @@ class PaddedForm:
                     f"{option}={dict.fromkeys(unknown, example)}"
                 )
         for names in (spec.entities, spec.actions):
-            known: dict[str, str] = {}
-            for name in names:
-                other = known.setdefault(_path("", name), name)
-                if other != name:
-                    raise ValueError(f"{self._world} has {other!r} and {name!r}, which are one name here; rename one")
+            if len({_path("", name) for name in names}) < len(names):
+                raise ValueError(
+                    f"{self._world}: two of {', '.join(names)} are one name here, where . is /; rename one"
+                )
 
     def _check_room(
         self, obs: VecObs, counts: NDArray[np.int64], room: Any, shows: str, names: Sequence[str], option: str
@@ -258,14 +270,14 @@ class PaddedForm:
     def _checked(self, values: Any, what: str, field: Field, num_envs: int) -> NDArray[Any]:
         """Return `values` as an (n, ...) array with the dtype of `field`."""
         given, whole = np.asarray(values), field.dtype == np.int64
-        if given.shape[:1] != (num_envs,):
+        has_rows = given.shape[:1] == (num_envs,)
+        if not has_rows or given.shape[1:] != field.shape or given.dtype.kind not in ("iu" if whole else "fiu"):
+            found, expected = given.shape[1:], f"{field.shape}"  # users of one environment know no rows
+            if not has_rows:
+                found, expected = given.shape, f"{(num_envs, *field.shape)}, a row for each environment"
             raise ValueError(
-                f"{self._world}: {what} has shape {given.shape}; expected one row for each of {num_envs} environments"
-            )
-        if given.dtype.kind not in ("iu" if whole else "fiu") or given.shape[1:] != field.shape:
-            raise ValueError(
-                f"{self._world}: {what} has shape {given.shape[1:]} and dtype {given.dtype} in each environment; expected "
-                f"{'whole numbers' if whole else 'numbers'} of shape {field.shape}"
+                f"{self._world}: {what} has shape {found} and dtype {given.dtype}; expected "
+                f"{'whole numbers' if whole else 'numbers'} of shape {expected}"
             )
         with np.errstate(over="ignore"):  # a value that float32 cannot hold becomes infinite, and is refused
             return given.astype(field.dtype)
@@ -278,20 +290,15 @@ class PaddedForm:
         here = np.arange(action.room) < num_actors[:, None]  # (n, A)
         owner, offsets = np.repeat(ids, num_actors), offsets_of(num_actors)  # (K,)
         picked = values[here]  # (K, ...)
-
-        def where(k: int) -> str:
-            """Return how messages name a value."""
-            actor = k - int((owner == owner[k]).argmax())
-            return f"{self._where(owner[k])}: action {action.name!r} of actor {actor}"
-
         low, high = action.bounds
         fits = (picked >= low) & (picked <= high) & np.isfinite(picked)
         if not fits.all():
-            wrong = int(np.argwhere(~fits)[0][0])
-            refusal = f" is {picked[wrong]}; it must be from 0 to {high}"
-            raise ValueError(
-                f"{where(wrong)}{refusal if action.space.discrete else action.space.refusal(picked[wrong])}"
-            )
+            k = int(np.argwhere(~fits)[0][0])
+            actor = k - int((owner == owner[k]).argmax())
+            refusal = f" is {picked[k]}; it must be from 0 to {high}"
+            if not action.space.discrete:
+                refusal = action.space.refusal(picked[k])
+            raise ValueError(f"{self._where(owner[k])}: action {action.name!r} of actor {actor}{refusal}")
         if not action.space.discrete:
             return RaggedBuffer(picked, offsets)
         if action.closable:
@@ -300,10 +307,6 @@ class PaddedForm:
             if closed.any():
                 some_open = open_.any(axis=1)
                 refused = np.flatnonzero(closed & some_open)
-                if len(refused) and self._raises:
-                    k = int(refused[0])
-                    choices = np.flatnonzero(open_[k]).tolist()
-                    raise ValueError(f"{where(k)} is {picked[k]}, which is not open now; open are {choices}")
                 picked = np.where(closed & ~some_open, -1, picked)
                 picked[refused] = _next_open(picked[refused], open_[refused])
                 np.add.at(replaced, owner[refused], 1)
@@ -329,8 +332,9 @@ class _PaddedAction:
 
     def __init__(self, name: str, action: ActionSpec, num_rows: int, num_envs: int) -> None:
         self.name, self.space, self.room = name, action.space, action.max_actors or 0
-        self.closable, self.num_choices = action.closable, action.space.padded_choices(num_rows)
-        self.bounds = self.space.padded_bounds(self.num_choices)
+        low, high = action.bounds
+        self.closable, self.num_choices = action.closable, high + 1 if self.space.discrete else 1
+        self.bounds = (0, high) if self.space.discrete else (np.float32(low), np.float32(high))
         shape = (self.room,) if self.space.discrete else (self.room, self.space.width)
         self.field = Field(shape, np.int64 if self.space.discrete else np.float32, *self.bounds)
         self.num_actors = np.zeros(num_envs, np.int64)
@@ -340,28 +344,57 @@ class _PaddedAction:
 class PaddedPool:
     """A pool in the padded form: what the environments of all libraries have in common.
 
+    Subclasses define `tell`, which returns what the library's `reset`, `step` and `recv` return.
+
     Args:
         pool: made with final_observations="all", or without autoreset; closed with this object.
         spec: of its environments.
-        render_mode: None: `render` returns None.
+        render_mode: "rgb_array", or None.
+
+    Attributes:
+        env_spec: the spec of the environments.
+        obs: the `VecObs` of the last step, with `end_of_episode_info` and metrics.
     """
 
     def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
-        self.pool, self._render_mode = pool, render_mode
+        self.pool, self.env_spec, self.render_mode, self.closed = pool, spec, render_mode, False
         self.form = PaddedForm(spec, len(pool))
+        self.obs: VecObs | None = None
         self._everyone = np.arange(len(pool))
 
-    def reset(self, seed: int | None, env_info: Any = None) -> Shown:
+    def tell(
+        self, obs: VecObs, observation: Frames, info: Frames, begun: NDArray[np.intp], last: tuple[Frames, Frames]
+    ) -> Any:
+        """Return a step or reset of n environments as the library has it.
+
+        Args:
+            obs: in entities.
+            observation: n frames.
+            info: n frames.
+            begun: rows where an episode has ended and the next one has begun.
+            last: the last observations and infos of the ended episodes, for the rows `begun`.
+        """
+        raise NotImplementedError
+
+    def begin(self, seed: int | None, env_info: Any = None) -> Any:
         """Start an episode in every environment; arguments as in `VecEnv.reset`."""
         self.form.num_replaced[:] = 0
-        return self._shown(self.pool.reset(seed, env_info))
+        return self._told(self.pool.reset(seed, env_info))
 
-    def step(self, actions: Any, env_id: EnvIdLike | None = None) -> Shown:
-        """Step environments (None: all) and wait for them; raises ValueError for actions outside the space."""
-        return self._shown(self.pool.act(self.form.to_pool(actions, self.ids(env_id)), env_id))
+    def step(self, actions: Any, env_id: EnvIdLike | None = None) -> Any:
+        """Step environments and wait for them.
+
+        Args:
+            actions: of the action space, a row for each environment in `env_id`.
+            env_id: (n,) the environments to step. None: all.
+
+        Raises:
+            ValueError: for actions outside the space.
+        """
+        return self._told(self.pool.act(self.form.to_pool(actions, self.ids(env_id)), env_id))
 
     def async_reset(self) -> None:
-        """Start an episode in every environment without waiting."""
+        """Start an episode in every environment without waiting; `recv` returns the first observations."""
         self.form.num_replaced[:] = 0
         self.pool.async_reset()
 
@@ -369,26 +402,68 @@ class PaddedPool:
         """Step environments without waiting; arguments as in `step`."""
         self.pool.send(self.form.to_pool(actions, self.ids(env_id)), env_id)
 
-    def recv(self) -> Shown:
-        """Wait for `batch_size` of the environments under way."""
-        return self._shown(self.pool.recv())
+    def recv(self) -> Any:
+        """Wait for `batch_size` of the environments under way; returns as `step`, and "env_id" of the info names them."""
+        return self._told(self.pool.recv())
 
     def ids(self, env_id: EnvIdLike | None) -> NDArray[np.int64]:
         """Return the numbers of environments; raises ValueError for those that are not there, or named twice."""
         return self._everyone if env_id is None else check_env_id(env_id, len(self.pool))
 
-    def render(self) -> list[NDArray[np.uint8]] | None:
+    def images(self) -> list[NDArray[np.uint8]] | None:
         """Draw every environment as a (height, width, 3) image; None without a render mode."""
-        return None if self._render_mode is None else self.pool.render(self._everyone)
+        return None if self.render_mode is None else self.pool.render(self._everyone)
 
-    def _shown(self, obs: VecObs) -> Shown:
+    def close(self, **kwargs: Any) -> None:
+        """Release everything. May be called twice. Gymnasium's wrappers pass arguments, which are not used."""
+        self.closed = True
+        self.pool.close()
+
+    def _told(self, obs: VecObs) -> Any:
+        self.obs = obs
         observation, info = self.form.show(obs)
         begun = np.flatnonzero(obs.done & (obs.elapsed_step == 0))
         if not len(begun):
-            return Shown(obs, observation, info, begun, {}, {})
+            return self.tell(obs, observation, info, begun, ({}, {}))
         if obs.final is None or not np.array_equal(obs.final.env_id, obs.env_id[begun]):
             raise ValueError("this form needs every last observation: make the pool with final_observations='all'")
-        return Shown(obs, observation, info, begun, *self.form.show(obs.final, answered=False))
+        return self.tell(obs, observation, info, begun, self.form.show(obs.final, answered=False))
+
+
+# ---- how environments in the padded form are made
+
+
+def prepare_form(env: Any, options: dict[str, Any], render_mode: str | None, num_envs: int | None) -> Prepared:
+    """Find an environment and check all options; with `num_envs` None it is one, and may be the `Environment` itself."""
+    if render_mode not in (None, "rgb_array"):
+        raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
+    if options.get("final_observations", "all") != "all":
+        raise ValueError(f"final_observations is {options['final_observations']!r}; make_gym and make_dm need 'all'")
+    if num_envs is None and options.get("num_envs", 1) != 1:
+        raise ValueError(
+            f"num_envs is {options['num_envs']}; this is one environment: make_gym and make_dm make several"
+        )
+    source = env
+    if num_envs is None and isinstance(env, Environment):
+
+        def source() -> Environment:
+            return env
+
+        source.__name__ = type(env).__name__  # for messages
+    return prepare(source, {"num_envs": num_envs or 1, **options, "final_observations": "all"})
+
+
+def make_form(prepared: Prepared, form: Callable[..., Made], *arguments: Any, **of_pool: Any) -> Made:
+    """Make a pool, with arguments `of_pool` that replace options, and form(pool, spec, *arguments), which closes it."""
+    pool = ThreadedVecEnv(prepared.source, **{**prepared.config.of_pool(), **of_pool})
+    try:
+        return form(pool, spec_of(prepared, pool), *arguments)
+    except BaseException:
+        pool.close()
+        raise
+
+
+# ---- arrays
 
 
 def frame_of(frames: Frames, row: int) -> dict[str, Any]:

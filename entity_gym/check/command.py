@@ -2,77 +2,52 @@
 
     python -m entity_gym.check my_pkg.my_env:MyEnv --set size=8
     python -m entity_gym.check MineSweeper --steps 200
-    python -m entity_gym.check MineSweeper --source
     python -m entity_gym.check gymnasium:highway_env:highway-v0 --view highway.yaml
 
-Exit codes: 0 no check failed, 1 a check failed, 2 there is no such environment or option, 130 interrupted.
+A check that hangs, or crashes the process, ends it with a traceback.
+
+Exit codes: 0 no check failed, 1 a check failed or hung, 2 there is no such environment or option, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import faulthandler
-import multiprocessing
-import os
-import signal
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from entity_gym.check.checks import CHECKS, check_environment
-from entity_gym.check.loading import describe_error, load_environment, parse_settings, traceback_place
-from entity_gym.check.observation import describe_observation
-from entity_gym.check.report import Report, Result, Status
-from entity_gym.check.subject import SEED
+import numpy as np
+
+from entity_gym.check.checks import CHECKS, SEED, Report, Result, Status, check_environment
+from entity_gym.check.loading import describe_error, parse_settings
+from entity_gym.environment import Environment, Observation
 from entity_gym.errors import shortened
 from entity_gym.output import accept_all_characters
+from entity_gym.registry import LIBRARIES, bind
+from entity_gym.spaces import describe
 
-FINISHED = 100  # added to the exit code of the process that checks, unless something else ended it
-RUNNING, TRACEBACK = "running.txt", "traceback.txt"  # files: name of the running check; where the process has crashed
+MOST_ENTITIES = 12  # of a type that are printed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command in a process of its own, so that a check that hangs, or dies, is reported. Return the exit code."""
+    """Print the result of each check, and return the exit code."""
     accept_all_characters()
     options = _parser().parse_args(argv)
-    with tempfile.TemporaryDirectory(prefix="entity_gym_check_") as folder:
-        running, traceback = Path(folder) / RUNNING, Path(folder) / TRACEBACK
-        running.write_text("import", "utf-8")
-        traceback.touch()
-        context = multiprocessing.get_context("spawn")
-        process = context.Process(target=_run, args=(Path(folder), options), name="entity_gym.check")
-        try:
-            process.start()
-            process.join()
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
-            return 130
-        finally:
-            process.kill()
-            process.join()
-        code = process.exitcode or 0
-        if code >= FINISHED:
-            return code - FINISHED
-        death = _describe_death(code, traceback.read_text("utf-8", "replace"), options.time_limit)
-        print(Result(running.read_text("utf-8"), Status.FAILED, death))
-    return 1
-
-
-def _describe_death(code: int, traceback: str, time_limit: float) -> str:
-    """Describe the end of a process that has not finished its checks."""
-    place = traceback_place(traceback, latest_first=True)
-    within = f", in {place}" if place else ""
-    if traceback.startswith("Timeout"):
-        return f"hangs: the check took more than {time_limit:g} s{within}; --time-limit allows more"
-    if code >= 0:
-        return f"the process ended by itself, with exit code {code}: something calls os._exit"
+    faulthandler.enable(sys.__stderr__)  # type: ignore[arg-type]
     try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = ": an index outside of its array in compiled code can be the cause" if name in ("SIGSEGV", "SIGBUS") else ""
-    return f"the process was ended by {name}{within}{hint}"
+        return _check(options)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except ValueError as error:
+        print(f"error: {shortened(str(error))}", file=sys.stderr)
+        return 2
+    except (Exception, SystemExit) as error:
+        print(Report(options.env, (Result("import", Status.FAILED, describe_error(error)),), len(CHECKS)))
+        return 1
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,11 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--time-limit", type=_at_least_one, default=120, metavar="SECONDS", help="a check that takes longer hangs (120)"
     )
-    modes = parser.add_mutually_exclusive_group()
-    modes.add_argument(
-        "--source", action="store_true", help="print the code generated for a compiled environment, and check nothing"
-    )
-    modes.add_argument(
+    parser.add_argument(
         "--view",
         help="the view with this name, or in this YAML file, of gymnasium:..., pettingzoo:... or dm_env:...; prints what it "
         "makes of an observation, and checks the environment with it",
@@ -105,64 +76,57 @@ def _at_least_one(text: str) -> int:
     return int(text)
 
 
-def _run(folder: Path, options: argparse.Namespace) -> None:
-    """Print the result of each check, and exit."""
-    accept_all_characters()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to both processes; the other one ends this one
-    names = iter(["import", *(check.name for check in CHECKS), "exit"])
-    with open(folder / TRACEBACK, "wb") as traceback:
-        faulthandler.enable(traceback)
+def _check(options: argparse.Namespace) -> int:
+    """Do what the options say, and return the exit code."""
 
-        def begin() -> None:
-            (folder / RUNNING).write_text(next(names), "utf-8")
-            faulthandler.dump_traceback_later(options.time_limit, exit=True, file=traceback)
+    def begin(result: Result | None = None) -> None:
+        """Print the last result, and end the process if the next check hangs; a hanging world may hold the GIL."""
+        if result is not None:
+            print(result, flush=True)
+        faulthandler.dump_traceback_later(options.time_limit, exit=True, file=sys.__stderr__)  # type: ignore[arg-type]
 
-        begin()
-        try:
-            code = _check(options, begin)
-        except ValueError as error:
-            print(f"error: {shortened(str(error))}", file=sys.stderr)
-            code = 2
-        except (Exception, SystemExit) as error:
-            print(Report(options.env, (Result("import", Status.FAILED, describe_error(error)),), len(CHECKS)))
-            code = 1
-        faulthandler.cancel_dump_traceback_later()
-        faulthandler.disable()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(FINISHED + code)  # without waiting for threads that the environment has started
-
-
-def _check(options: argparse.Namespace, begin: Callable[[], None]) -> int:
-    """Do what the options say; `begin` is called when a check begins. Returns the exit code."""
-    source = load_environment(options.env, parse_settings(options.set), options.view)
-    if options.source:
-        from entity_gym.compiled import CompiledEnvironment
-        from entity_gym.compiled.generate import source_of
-
-        if not isinstance(source, CompiledEnvironment):
+    begin()
+    parameters = parse_settings(options.set)
+    if options.view is not None:
+        if options.env.partition(":")[0] not in LIBRARIES:
             raise ValueError(
-                f"{options.env} is a Python environment: no code is generated for it that --source could show"
+                f"--view is for environments of {', '.join(LIBRARIES)}, such as gymnasium:CartPole-v1; {options.env} has "
+                "entities already"
             )
-        print(source_of(source))
-        return 0
+        parameters["view"] = options.view
+    source = bind(options.env, parameters)
     if options.view:
         env = source.as_environment()
         env.reseed(SEED, 0)
-        print(
-            *describe_observation(env, env.reset()),
-            "",
-            f"The checks of {options.env} with this view:",
-            sep="\n",
-            flush=True,
-        )
+        print(*describe_observation(env, env.reset()), sep="\n")
+        print(f"\nThe checks of {options.env} with this view:", flush=True)
         env.close()
-    begin()
-
-    def end(result: Result) -> None:
-        print(result, flush=True)
-        begin()
-
-    report = check_environment(source, steps=options.steps, on_result=end)
+    report = check_environment(source, steps=options.steps, on_result=begin)
     print(report.summary())
     return 0 if report.ok else 1
+
+
+def describe_observation(env: Environment, obs: Observation) -> Iterator[str]:
+    """Yield lines with the entities and their features, the global features, and who takes which action."""
+    space = env.obs_space()
+    tables: list[Any] = [
+        (name, each.features, each.kinds, obs.features.get(name, ())) for name, each in space.entities.items()
+    ]
+    if space.global_features:
+        tables.append(("global features", space.global_features, space.global_kinds, [obs.global_features]))
+    for name, features, kinds, rows in tables:
+        yield f"{name} ({len(rows)}): {describe(features, kinds) or 'no features'}"
+        values = np.asarray(rows, np.float32)[:MOST_ENTITIES].tolist()
+        lines = [list(features), *([f"{value:.4g}" for value in row] for row in values)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for line in lines if features and values else ():
+            yield "  " + "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True))
+        if len(rows) > MOST_ENTITIES:
+            yield f"  and {len(rows) - MOST_ENTITIES} more"
+    left_out = getattr(env, "left_out", ())
+    if left_out:
+        yield f"left out ({len(left_out)}): {', '.join(left_out[:20])}" + (", ..." if len(left_out) > 20 else "")
+    for action, kind in env.action_space().items():
+        offer = vars(obs.actions[action]) if action in obs.actions else {"actors": "nobody"}
+        parts = [f"{name}={' '.join(repr(part).split())[:200]}" for name, part in offer.items() if part is not None]
+        yield f"action {action}: {kind}; {', '.join(parts)}"

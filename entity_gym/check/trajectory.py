@@ -18,7 +18,7 @@ from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import Metric, VecAction, VecObs
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 
 @dataclass
@@ -76,7 +76,7 @@ def repeat(
     start: int = 0,
     stop: int | None = None,
     obs: VecObs | None = None,
-    before_step: Callable[..., None] = lambda env, obs, actions: None,
+    before_step: Callable[[VecEnv], object] = lambda env: None,
 ) -> str | None:
     """Play the actions of `trajectory` again in `env`, up to the first difference. Return a description; None if all is equal.
 
@@ -87,43 +87,41 @@ def repeat(
         start: step of the trajectory to begin with.
         stop: last step. None: that of the trajectory.
         obs: observation of `env` at step `start`, after `load_state`.
-        before_step: called before each step with `env`, its observation, and the actions that come next.
+        before_step: called with `env` before each step.
     """
-    restored = obs is not None
     if obs is None:
         obs = env.reset(trajectory.seed if seed is None else seed)
+    else:
+        obs = replace(obs, final=trajectory.observations[start].final)  # a saved state has no last observations
     last = len(trajectory) if stop is None else min(stop, len(trajectory))
     for step in range(start, last + 1):
-        expected = trajectory.observations[step]
-        if restored and step == start:
-            expected = replace(expected, final=None)  # a saved state has no last observations
-        found = difference(expected, obs, env.obs_space())
+        found = difference(trajectory.observations[step], obs, env.obs_space())
         if found is not None:
             when = f"step {step}" if step else "the first observation"
             return f"{when} of environment {obs.env_id[found[0]]}: {found[1]}"
         if step < last:
-            before_step(env, obs, trajectory.actions[step])
+            before_step(env)
             obs = env.act(trajectory.actions[step])
     return None
 
 
 def difference(expected: VecObs, found: VecObs, obs_space: ObsSpace) -> tuple[int, str] | None:
-    """Return the row and the description of the first difference of two batches of N frames; None if they are equal.
-
-    Numbers of ids are not compared: entities that act have one as Python objects, and perhaps none in arrays.
-    """
+    """Return the row and the description of the first difference of two batches of N frames; None if they are equal."""
     num_frames = len(found)
     both = VecObs.cat([expected, found])  # spells masks out that only one batch has
-    columns = {name: column for name, column in both.columns().items() if name not in ("env_id", "ids")}
+    columns = {name: column for name, column in both.columns().items() if name != "env_id"}
     for path, column in _leaves(columns):
         for row in range(num_frames):
-            before, after = _rows(column, row), _rows(column, num_frames + row)
-            if not np.array_equal(before, after, equal_nan=after.dtype.kind == "f"):
-                return row, _describe(path, before, after, obs_space)
+            was, now = (
+                each.values if isinstance(each, RaggedBuffer) else each
+                for each in (column[row], column[num_frames + row])
+            )
+            if not np.array_equal(was, now, equal_nan=column.dtype.kind == "f"):
+                return row, _describe(path, was, now, obs_space)
     for row, (i, j) in enumerate(zip(expected.env_id.tolist(), found.env_id.tolist(), strict=True)):
-        was, now = expected.end_of_episode_info.get(i) or {}, found.end_of_episode_info.get(j) or {}
-        if not equal(was, now):
-            return row, f"end_of_episode_info is {now!r:.200} and was {was!r:.200}"
+        infos = expected.end_of_episode_info.get(i) or {}, found.end_of_episode_info.get(j) or {}
+        if not equal(*infos):
+            return row, f"end_of_episode_info is {infos[1]!r:.200} and was {infos[0]!r:.200}"
     if len(expected) > 1 and not equal(expected.metrics, found.metrics):
         return 0, f"metrics are {found.metrics!r:.200} and were {expected.metrics!r:.200}"
     if expected.final is None or found.final is None:
@@ -153,17 +151,10 @@ def _describe(path: tuple[str, ...], was: NDArray[Any], now: NDArray[Any], obs_s
         entity = obs_space.entities.get(name)
         features = obs_space.global_features if entity is None else entity.features
         k, column = (int(place) for place in np.argwhere(was != now)[0])
-        owner = "global feature" if name == GLOBAL_ENTITY else f"entity {k} of type {name!r}: feature"
+        owner = "global feature" if entity is None else f"entity {k} of type {name!r}: feature"
         return f"{owner} {features[column]!r} is {now[k, column]} and was {was[k, column]}"
     label = f"action {path[1]!r}: {name}" if branch == "action_masks" else " ".join(path)
-    return f"{label} is {now.squeeze().tolist()!r:.200} and was {was.squeeze().tolist()!r:.200}"
-
-
-def _rows(column: Any, row: int) -> NDArray[Any]:
-    """The part of one frame in a column."""
-    if hasattr(column, "offsets"):
-        return np.asarray(column.values[column.offsets[row] : column.offsets[row + 1]])
-    return np.asarray(column[row])
+    return f"{label} is {np.squeeze(now).tolist()!r:.200} and was {np.squeeze(was).tolist()!r:.200}"
 
 
 def equal(a: Any, b: Any) -> bool:

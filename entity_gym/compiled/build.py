@@ -9,27 +9,22 @@ import stat
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import numba
 from numba.core import event
 
-from entity_gym.compiled.compiler import (
-    Progress,
-    interrupts_between_kernels,
-    without_collections,
-)
-from entity_gym.compiled.description import Description
-from entity_gym.compiled.explain import explain
+from entity_gym.compiled.compiler import announce, interrupts_between_kernels, without_collections
+from entity_gym.compiled.declare import Description
+from entity_gym.compiled.explain import check_source, explain
 from entity_gym.compiled.generate import Bound, bound_arrays, generate
 from entity_gym.compiled.layout import Layout, layout_of
-from entity_gym.compiled.reach import reached_by, source_key
-from entity_gym.compiled.source_check import check_source
+from entity_gym.compiled.reach import Reached
 
 CACHE_VARIABLE = "ENTITY_GYM_CACHE_DIR"
 
@@ -52,18 +47,17 @@ class Program:
     folder: Path | None
 
 
-def build(env: type[Description], *, compile: bool = True, boundscheck: bool = False) -> Program:
+def build(env: type[Description], *, compile: bool = True) -> Program:
     """Compile `env`, or load it from the cache; or make it ready to run as ordinary Python.
 
     Args:
         env: the class.
         compile: false, like Numba's NUMBA_DISABLE_JIT=1, runs the same source as ordinary Python.
-        boundscheck: compile a check into every use of an index.
 
     Raises:
         CompileError: one paragraph with the file, the line and the likely cause.
     """
-    return _built(env, compile and not vars(numba.config)["DISABLE_JIT"], boundscheck)
+    return _built(env, compile and not vars(numba.config)["DISABLE_JIT"])
 
 
 def cache_dir() -> Path:
@@ -76,12 +70,11 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "entity_gym" / "compiled"
 
 
-def _build(env: type[Description], jit: bool, boundscheck: bool) -> Program:
-    layout = layout_of(env)
-    reached = reached_by(env)
-    check_source(env, layout, reached.functions)
+def _build(env: type[Description], jit: bool) -> Program:
+    layout, reached = layout_of(env), Reached(env)
+    check_source(layout, reached.functions)
     source = generate(layout)
-    key = source_key(reached, source, str(layout.record), str(jit), str(boundscheck))
+    key = reached.key(source, str(layout.record), str(jit))
     path = cache_dir() / f"{layout.name}_{key}" / "loops.py"
     folder: Path | None = path.parent
     try:
@@ -90,9 +83,10 @@ def _build(env: type[Description], jit: bool, boundscheck: bool) -> Program:
         _warn_not_kept(layout.name, error)
         folder = None
     linecache.cache[str(path)] = len(source), None, source.splitlines(keepends=True), str(path)  # for tracebacks
-    load = functools.partial(_load, source, path, env, layout, jit, boundscheck)
+    load = functools.partial(_load, source, path, layout, jit)
+    functions = source.count("\ndef ") + 1 + len(reached.functions)
     try:
-        with without_collections(), _told(layout.name, path, source, reached.functions):
+        with without_collections(), _told(f"{layout.name}: {functions} functions"):
             try:
                 module = load(cache=folder is not None)
             except OSError as error:  # such as a full disk
@@ -106,39 +100,26 @@ def _build(env: type[Description], jit: bool, boundscheck: bool) -> Program:
 
 
 #: Once for each class and each way to run it.
-_built: Callable[[type[Description], bool, bool], Program] = functools.cache(_build)  # type: ignore[assignment]
+_built: Callable[[type[Description], bool], Program] = functools.cache(_build)
 
 
 @contextmanager
-def _told(name: str, path: Path, source: str, functions: Collection[FunctionType]) -> Iterator[None]:
-    """Say how many of the world's functions are compiled: those of `source`, which is at `path`, and those that it reaches."""
-    done: set[FunctionType] = set()
-    progress: list[Progress] = []
+def _told(what: str) -> Iterator[None]:
+    """Say that `what` is compiled, unless it is loaded; Ctrl-C ends it between two functions."""
+    tell_end: list[Callable[[], None]] = []
 
     class Listener(event.Listener):
         def on_start(self, compiling: Any) -> None:
             check()
-            if not progress and own(compiling):
-                progress.append(Progress(name, "functions", source.count("\ndef ") + 1 + len(functions)))
+            if not tell_end:
+                tell_end.append(announce(what))
 
-        def on_end(self, compiling: Any) -> None:
-            if (function := own(compiling)) and progress:
-                done.add(function)
-                progress[0].show(len(done))
-
-    def own(compiling: Any) -> FunctionType | None:
-        function: FunctionType = compiling.data["dispatcher"].py_func
-        return function if function in functions or function.__code__.co_filename == str(path) else None
+        def on_end(self, compiling: Any) -> None: ...
 
     with interrupts_between_kernels() as check, event.install_listener("numba:compile", Listener()):
-        try:
-            yield
-        except BaseException:
-            for each in progress:
-                each.give_up()
-            raise
-    for each in progress:
-        each.end()
+        yield
+    for tell in tell_end:
+        tell()
 
 
 def _write(path: Path, source: str) -> None:
@@ -172,12 +153,10 @@ def _warn_not_kept(name: str, error: OSError) -> None:
     )
 
 
-def _load(
-    source: str, path: Path, env: type[Description], layout: Layout, jit: bool, boundscheck: bool, *, cache: bool
-) -> ModuleType:
+def _load(source: str, path: Path, layout: Layout, jit: bool, *, cache: bool) -> ModuleType:
     module = ModuleType(f"entity_gym_{path.parent.name}")
-    given = {"ENV": env, "RECORD": layout.record, "COUNTS": layout.counts, "JIT": jit}
-    options = {"error_model": "numpy", "boundscheck": boundscheck}
+    given = {"ENV": layout.env, "RECORD": layout.record, "COUNTS": layout.counts, "JIT": jit}
+    options = {"error_model": "numpy", "boundscheck": False}
     # Only `run` is called from Python: the others need no wrappers. They do need machine code of their own: an exception that a
     # world raises with values computed in it is put together by a function of their library.
     inner = {**options, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}

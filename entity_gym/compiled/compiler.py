@@ -61,42 +61,11 @@ def entry(signature: Any, *, cache: bool, **options: Any) -> Callable[[Any], Any
     return compiled
 
 
-class Progress:
-    """A line on standard error that says what is compiled and how far it is.
-
-    In a terminal it changes; elsewhere there is a line at the beginning and one at the end.
-
-    Args:
-        what: is compiled.
-        unit: of what is counted, such as "functions".
-        total: how many there are.
-    """
-
-    def __init__(self, what: str, unit: str, total: int) -> None:
-        self.what, self.unit, self.total = what, unit, total
-        self._begun = time.monotonic()
-        self._is_live = sys.stderr.isatty()
-        if not self._is_live:
-            self._say(f"compiling {what}: {total} {unit}, once\n")
-
-    def show(self, done: int) -> None:
-        """Say that `done` of them are compiled."""
-        if self._is_live:
-            self._say(f"\rcompiling {self.what}: {done} of {self.total} {self.unit}")
-
-    def end(self) -> None:
-        """Say that all are compiled, and how long it took."""
-        line = f"compiled {self.what}: {self.total} {self.unit} in {time.monotonic() - self._begun:.1f} s"
-        self._say(f"\r{line}\x1b[K\n" if self._is_live else f"{line}\n")
-
-    def give_up(self) -> None:
-        """End the line: what comes next is said below."""
-        if self._is_live:
-            self._say("\n")
-
-    def _say(self, text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
+def announce(what: str) -> Callable[[], None]:
+    """Say on standard error that `what` is being compiled. Returns a function that says how long it took."""
+    begun = time.monotonic()
+    print(f"compiling {what}, once", file=sys.stderr, flush=True)
+    return lambda: print(f"compiled {what} in {time.monotonic() - begun:.1f} s", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -1,79 +1,30 @@
-"""Entities that a compiled environment declares, and the slots that hold what it shows.
-
-Shapes: N slots, one for each environment. Every slot has room for the most that its environment can show.
-"""
+"""What the class of a compiled environment declares: its entities, actions, fields, and the parameters of an instance."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from entity_gym import spaces
-from entity_gym.errors import check_whole
+from entity_gym.actions import (
+    ActionSpace,
+    CategoricalActionSpace,
+    ContinuousActionSpace,
+    GlobalCategoricalActionSpace,
+    SelectEntityActionSpace,
+)
+from entity_gym.errors import check_whole, nearest
+from entity_gym.pools.source import EnvSource
+from entity_gym.spaces import Feature, ObsSpace
 
-
-def safe_name(name: str) -> str:
-    """`name` as an attribute: what cannot stand in an identifier becomes "_"."""
-    return re.sub(r"\W", "_", name)
-
-
-def is_compilable(dtype: np.dtype[Any]) -> bool:
-    """Whether compiled code can read and write it: whole numbers, float32, float64 or bool, in this machine's byte order."""
-    return dtype.isnative and (dtype.kind in "biu" or dtype in (np.float32, np.float64))
-
-
-class Kind(Enum):
-    """The kinds of arrays with a row for each slot; the value is the first part of their names in generated code."""
-
-    FEATURES = "features"  # of an entity type
-    VISIBLE = "visible"
-    IDS = "ids"
-    GLOBAL_FEATURES = "global"
-    ACTORS = "actors"  # of an action: entity indices
-    ACTEES = "actees"
-    MASK = "mask"
-    NUMBERS = "numbers"  # of a continuous action, as `step` sees them
-    OUTCOME = ""  # of the last step; every environment has the same
-    INFO = "info"
-    METRIC = "metric"
-    PENDING = "pending"  # parameters of the next episode
-
-
-@dataclass(frozen=True)
-class Slot:
-    """An array with a row for each slot.
-
-    Attributes:
-        kind: of the array.
-        owner: attribute of the entity type, action, parameter... that it belongs to.
-        dtype, shape: of one slot.
-        rows: for packed arrays the count that tells how many rows leave, or a pair of counts whose product tells it. None: the
-            array is not packed by compiled code.
-        row: shape of a row as it leaves.
-        copy: the function of `runtime` that copies the rows.
-        options: further arguments of that function.
-        whole: (first column, last + 1, number of values) of neighbouring features that must be whole numbers.
-    """
-
-    kind: Kind
-    owner: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...] = ()
-    rows: str | tuple[str, str] | None = None
-    row: tuple[int, ...] = ()
-    copy: str = "copy_numbers"
-    options: tuple[str, ...] = ()
-    whole: tuple[tuple[int, int, int], ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The array's name in generated code."""
-        return self.owner if self.kind is Kind.OUTCOME else f"{self.kind.value}_{self.owner}"
+Types = str | Sequence[str] | None
+Value = int | float | bool
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -109,3 +60,212 @@ class Entity(spaces.Entity):
         features = spaces.with_kinds(self.features, self.kinds)
         ids = ", ids=True" if self.ids else ""
         return f"Entity(features={features}, max={self.max}, hideable={self.hideable}{ids})"
+
+
+@dataclass(frozen=True)
+class Action:
+    """An action of a compiled environment; `Categorical` and the functions below it declare one.
+
+    Attributes:
+        space: the kind of the action, with its choices or bounds.
+        actors: entity types whose every entity acts; None where `observe` lists the actors, and for a global action.
+        max_actors: the most actors that `observe` lists.
+        actees, max_actees: likewise, the entities that may be selected.
+        masked: whether `observe` can close choices.
+    """
+
+    space: ActionSpace
+    actors: Types = None
+    max_actors: int | None = None
+    actees: Types = None
+    max_actees: int | None = None
+    masked: bool = False
+
+    def __post_init__(self) -> None:
+        owner = type(self.space).__name__.removesuffix("ActionSpace")
+        for role in self.roles:
+            types, most = getattr(self, role), getattr(self, f"max_{role}")
+            if (types is None) == (most is None):
+                raise ValueError(
+                    f"{owner}: {role}={types!r} and max_{role}={most!r}; give one of them: the entity types that are the {role}, "
+                    f"or the most {role} that `observe` will write"
+                )
+            if types is None:
+                check_whole(most, f"{owner}: max_{role}")
+            else:
+                object.__setattr__(self, role, (types,) if isinstance(types, str) else tuple(types))
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The lists of entities that the action has."""
+        return () if self.space.is_global else ("actors", "actees") if self.space.selects else ("actors",)
+
+
+def Categorical(
+    choices: Sequence[str], actors: Types = None, max_actors: int | None = None, masked: bool = False
+) -> Action:
+    """Declare an action with which every actor picks one of `choices`.
+
+    Args:
+        choices: their names.
+        actors: entity types whose every entity acts; the engine fills them in.
+        max_actors: instead of `actors`: the most that `observe` writes into `obs.<Action>.actors`.
+        masked: whether `obs.<Action>.mask[j, c]` can close choices.
+    """
+    return Action(CategoricalActionSpace(choices), actors, max_actors, masked=masked)
+
+
+def GlobalCategorical(choices: Sequence[str], masked: bool = False) -> Action:
+    """Declare an action with which the environment as a whole picks one of `choices`.
+
+    Args:
+        choices: their names.
+        masked: whether `obs.<Action>.mask[0, c]` can close choices.
+    """
+    return Action(GlobalCategoricalActionSpace(choices), masked=masked)
+
+
+def SelectEntity(
+    actors: Types = None,
+    max_actors: int | None = None,
+    actees: Types = None,
+    max_actees: int | None = None,
+    masked: bool = False,
+    exclude_self: bool = False,
+    nobody: bool = False,
+) -> Action:
+    """Declare an action with which every actor picks an entity.
+
+    Args:
+        actors: as in `Categorical`.
+        max_actors: as in `Categorical`.
+        actees: entity types whose every entity may be picked; the engine fills them in.
+        max_actees: instead of `actees`: the most that `observe` writes into `obs.<Action>.actees`.
+        masked: whether `obs.<Action>.mask[actor, actee]` (positions in the two lists) can close pairs.
+        exclude_self: an actor may not pick itself, whatever the mask says.
+        nobody: every actor may pick nobody at all times. In `step`, `act.<Action>[j]` is then -1, as it is for an actor to
+            whom no entity is open.
+    """
+    return Action(SelectEntityActionSpace(exclude_self, nobody), actors, max_actors, actees, max_actees, masked)
+
+
+def Continuous(
+    low: Sequence[float],
+    high: Sequence[float],
+    names: Sequence[str] | None = None,
+    actors: Types = None,
+    max_actors: int | None = None,
+) -> Action:
+    """Declare an action with which every actor picks n real numbers: in `step`, number `k` of actor `j` is `act.<Action>[j, k]`.
+
+    They come as float32, and `act.<Action>` is an array of float64, so that rules reckon alike in compiled code and in
+    ordinary Python, which differ in how they mix float32 with other numbers.
+
+    Args:
+        low: as in `entity_gym.ContinuousActionSpace`.
+        high: as in `entity_gym.ContinuousActionSpace`.
+        names: as in `entity_gym.ContinuousActionSpace`.
+        actors: as in `Categorical`.
+        max_actors: as in `Categorical`.
+    """
+    return Action(ContinuousActionSpace(low, high, names), actors, max_actors)
+
+
+class Description(EnvSource):
+    """The base of `CompiledEnvironment`, whose docstring explains the attributes: all but what runs it."""
+
+    entities: ClassVar[Mapping[str, Entity]] = {}
+    actions: ClassVar[Mapping[str, Action]] = {}
+    global_features: ClassVar[Sequence[Feature]] = ()
+    parameters: ClassVar[Mapping[str, Value]] = {}
+    ranges: ClassVar[Mapping[str, tuple[float, float | None]]] = {}
+    max_steps: ClassVar[int | None] = None
+    state: ClassVar[Sequence[tuple[Any, ...]]] = ()
+    info: ClassVar[Sequence[str]] = ()
+    metrics: ClassVar[Sequence[str]] = ()
+    player_rewards: ClassVar[Sequence[str]] = ()
+    targets: ClassVar[Sequence[str]] = ()
+    reward_threshold: ClassVar[float | None] = None
+
+    reset: ClassVar[Callable[..., None]]
+    step: ClassVar[Callable[..., tuple[float, bool, bool]]]
+    observe: ClassVar[Callable[..., None]]
+    render: ClassVar[Callable[..., NDArray[np.uint8]] | None] = None
+    draw: ClassVar[Callable[..., Mapping[str, Any]] | Mapping[str, Any] | None] = None
+
+    is_compiled = True
+
+    def __init__(self, **parameters: Any) -> None:
+        self.values: Mapping[str, Value] = self.defaults()
+        self.values = self.with_values(parameters).values
+
+    def __repr__(self) -> str:
+        values = {**self.values, "max_steps": self.values["max_steps"] or None}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+    def given(self) -> Mapping[str, Any]:
+        return {name: value for name, value in self.values.items() if value != self.defaults()[name]}
+
+    @classmethod
+    def defaults(cls) -> dict[str, Value]:
+        """Every parameter with its default, `max_steps` (0: no limit) included."""
+        return {"max_steps": _like(0, cls.max_steps, f"{cls.__name__}: max_steps", is_limit=True), **cls.parameters}
+
+    def with_values(self, given: Mapping[str, Any]) -> Self:
+        """Return the same description with other values of some parameters.
+
+        Raises:
+            ValueError: for a value that is unknown, of the wrong type, outside `ranges`, or refused by `check_parameters`.
+        """
+        name, values, twin = type(self).__name__, dict(self.values), copy.copy(self)
+        for key, value in given.items():
+            if key not in values:
+                raise ValueError(f"{name} has no parameter {key!r}; {nearest(key, values)}")
+            values[key] = _like(values[key], value, f"{name}: {key}", is_limit=key == "max_steps")
+        for key, (least, most) in self.ranges.items():
+            if values[key] < least or (most is not None and values[key] > most):
+                kind = "a whole number" if isinstance(values[key], int) else "a number"
+                allowed = f">= {least}" if most is None else f"from {least} to {most}"
+                raise ValueError(f"{name}: {key}={values[key]!r}; it must be {kind} {allowed}")
+        type(self).check_parameters(SimpleNamespace(**values))
+        twin.values = values
+        return twin
+
+    @staticmethod
+    def check_parameters(p: Any) -> None:
+        """Refuse parameters that do not go together; `p.<name>` is the value. To be overridden.
+
+        Raises:
+            ValueError: naming the parameter, its value and what is allowed.
+        """
+
+    @classmethod
+    def obs_space(cls) -> ObsSpace:
+        """Return what it may show."""
+        entities = {name: spaces.Entity(entity.features, entity.kinds) for name, entity in cls.entities.items()}
+        return ObsSpace(entities, cls.global_features, targets=dict.fromkeys(cls.targets, 1))
+
+    @classmethod
+    def action_space(cls) -> dict[str, ActionSpace]:
+        """Its actions by name."""
+        return {name: action.space for name, action in cls.actions.items()}
+
+    def spaces(self) -> tuple[ObsSpace, Mapping[str, ActionSpace]]:
+        return self.obs_space(), self.action_space()
+
+
+def _like(default: Value, value: Any, where: str, *, is_limit: bool) -> Value:
+    """`value` in the type of `default`; for a limit of steps None is 0."""
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool) and -(2**63) <= int(value) < 2**63
+    if is_limit:
+        fits, allowed = value is None or (is_whole and value >= 1), "a whole number of at least 1, or None for no limit"
+    elif isinstance(default, bool):
+        fits, allowed = isinstance(value, bool | np.bool_), "True or False"
+    elif isinstance(default, int):
+        fits, allowed = is_whole, "a whole number of 64 bits"
+    else:
+        is_number = isinstance(value, float | np.floating) and np.isfinite(value)
+        fits, allowed = is_whole or is_number, "a finite number"
+    if not fits:
+        raise ValueError(f"{where} is {value!r}; it must be {allowed}")
+    return type(default)(0 if value is None else value)

@@ -1,22 +1,24 @@
-"""Environments written as three plain functions over a record, and compiled."""
+"""Environments written as three plain functions over a record, and compiled; one of them as a plain `Environment`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from entity_gym.actions import ActionSpace
-from entity_gym.compiled.description import Description
+import numpy as np
+
+from entity_gym.compiled.declare import Description
 from entity_gym.compiled.first_use import check_first_use
 from entity_gym.compiled.layout import layout_of
+from entity_gym.compiled.random import random_state
+from entity_gym.compiled.record import Record
 from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.compiled.view import CompiledView
+from entity_gym.environment import Observation
+from entity_gym.pools.one import ONLY, SlotEnvironment
 from entity_gym.pools.slots import SlotOptions
-from entity_gym.pools.source import EnvSource
-from entity_gym.spaces import ObsSpace
 
 
-class CompiledEnvironment(Description, EnvSource):
+class CompiledEnvironment(Description):
     """A world as three plain functions over one record `s`; thousands of them are stepped by compiled code.
 
     A subclass declares the attributes below and writes `reset(s)`, `step(s, act)` and `observe(s, obs)`, without `self`.
@@ -32,15 +34,16 @@ class CompiledEnvironment(Description, EnvSource):
         actions: name -> `Categorical`, `GlobalCategorical`, `SelectEntity` or `Continuous`.
         global_features: names of the numbers in `obs.global_features`, or a `Category`, `Angle` or `Flag`.
         parameters: name -> default; keywords of the constructor, of the default's type (int, float or bool).
+        ranges: parameter -> (least, most) of its values; None for no bound above.
         max_steps: steps after which an episode is truncated, None for no limit; a keyword of the constructor too.
         state: (name, dtype) or (name, dtype, shape) of every field.
-        info: state fields that are reported when an episode ends; or a mapping from the reported name to the field. NaN:
-            nothing to report.
-        metrics: state fields that are reported with every step, in the same forms.
+        info: state fields that are reported when an episode ends. NaN: nothing to report.
+        metrics: state fields that are reported with every step. NaN: nothing to report.
         player_rewards: in worlds with several players (`entity_gym.pools.players`), the state fields that say what each player
             earned with a step, in the order of players. NaN: there is no such player. Empty: all share the reward.
-        targets: state fields that no policy sees, for a network to predict (`ObsSpace.targets`), in the forms of `metrics`.
+        targets: state fields that no policy sees, for a network to predict (`ObsSpace.targets`).
         reward_threshold: mean episodic reward at which the environment counts as solved.
+        draw: hints for pictures, or a function of `s` that returns them.
 
     Names become attributes with "_" for whatever cannot stand in an identifier: `act.Fire_Orbital_Cannon`.
 
@@ -49,20 +52,12 @@ class CompiledEnvironment(Description, EnvSource):
         parameters: replace the defaults.
 
     Raises:
-        ValueError: for unknown parameters, or values of another type or that `check_parameters` refuses.
+        ValueError: for unknown parameters, or values of another type, outside `ranges` or that `check_parameters` refuses.
     """
 
     def __init__(self, **parameters: Any) -> None:
         layout_of(type(self))  # checks the declaration
         super().__init__(**parameters)
-
-    is_compiled = True
-
-    def given(self) -> Mapping[str, Any]:
-        return {name: value for name, value in self.values.items() if value != self.defaults()[name]}
-
-    def spaces(self) -> tuple[ObsSpace, Mapping[str, ActionSpace]]:
-        return self.obs_space(), self.action_space()
 
     def as_environment(self, *, compile: bool = False) -> CompiledView:
         """Make a plain `Environment` with the same rules, for playing, checking and debugging.
@@ -72,23 +67,53 @@ class CompiledEnvironment(Description, EnvSource):
         """
         return CompiledView(self, compile=compile)
 
-    def make_slots(
-        self,
-        num_envs: int,
-        options: SlotOptions = SlotOptions(),
-    ) -> CompiledSlots:
+    def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> CompiledSlots:
         """Make the environments of a pool.
 
-        Before the first use with these parameters, after every change of the code, and before whole numbers that are larger or
-        smaller than any before are given to `reset`, 1,000 random steps run as ordinary Python, or at least 100 of them where
-        they take longer than 15 seconds.
+        Before the first use with these parameters, after every change of the code, and before `env_info` sets a parameter that
+        is larger or smaller than any before, 1,000 random steps run as ordinary Python, or at least 100 of them where they take
+        longer than 15 seconds.
 
         Raises:
             CompileError: the source cannot be compiled.
             ValueError: its first steps break a rule.
         """
+        if options.compile:
+            check_first_use(self)
         slots = CompiledSlots(self, num_envs, options)
         if options.compile:
-            check_first_use(self, slots.program)
             slots.play_first = check_first_use
         return slots
+
+
+class CompiledView(SlotEnvironment):
+    """One environment of a `CompiledEnvironment`.
+
+    `record` is the environment's `s`; it may be written to between steps, for example by tests.
+    """
+
+    slots: CompiledSlots
+
+    def __init__(self, env: Description, *, compile: bool = False) -> None:
+        super().__init__(CompiledSlots(env, 1, SlotOptions(autoreset=False, compile=compile)))
+        self.env = env
+        self._seeded_by: np.random.Generator | None = None
+        self.record = Record(self.slots.slots["record"][0])
+
+    def reset(self) -> Observation:
+        if self.rng is not self._seeded_by:  # a new generator, after which the environment draws its own numbers
+            self._seeded_by = self.rng
+            sequence = self.rng.bit_generator.seed_seq
+            assert isinstance(sequence, np.random.SeedSequence)
+            self.record["rng"] = random_state(sequence)
+        return super().reset()
+
+    def observe(self) -> Observation:
+        """Return what there is to see now, for example after writing to `record`."""
+        self.slots.observe(ONLY)
+        self._in_episode = True
+        return self.show()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        super().load_state(state)
+        self._seeded_by = self.rng  # the record has its own random state

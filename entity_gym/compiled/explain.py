@@ -1,22 +1,36 @@
-"""Compile errors in one paragraph: the likely cause, and the user's file and line."""
+"""Mistakes in the source of a world: those that are seen in it, and those that the compiler finds, each in one paragraph."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import linecache
-import os
+import random
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from types import FunctionType
+from types import FunctionType, ModuleType
+from typing import Any
 
+import numpy as np
 from numba.core.ir import Loc
 
-from entity_gym.compiled.layout import Layout
+from entity_gym.compiled.layout import ENGINE_FIELDS, Layout
 from entity_gym.errors import nearest
 
-FULL_VARIABLE = "ENTITY_GYM_FULL_ERRORS"
-
 _OWN = "entity_gym.compiled."
+_ARGUMENTS = {"reset": ("s",), "step": ("s", "act"), "observe": ("s", "obs")}
+_DRAWS = "draw with rand_int(s, n), rand_float(s) or rand_normal(s)"
+
+#: What compiled code cannot do, as the source has it.
+_UNKNOWN: dict[type[ast.AST], str] = {
+    ast.GeneratorExp: "a generator: write a for loop",
+    ast.Yield: "yield: a function returns once",
+    ast.With: "a with statement",
+    ast.Import: "an import: write it at the top of the file",
+    ast.ImportFrom: "an import: write it at the top of the file",
+}
 
 #: What the compiler says, and its likely cause; the first that matches counts, and {0} is the pattern's first group.
 _CAUSES = (
@@ -65,6 +79,80 @@ class CompileError(ValueError):
         self.full_text = full_text
 
 
+def check_source(layout: Layout, functions: Iterable[FunctionType]) -> None:
+    """Look through `reset`, `step`, `observe`, and all that they call.
+
+    Args:
+        layout: of the class.
+        functions: of the user, all that are compiled.
+
+    Raises:
+        CompileError: naming the file, the line and what is wrong there.
+    """
+    roles = {getattr(layout.env, name): name for name in _ARGUMENTS}
+    for function, name in roles.items():
+        given = list(inspect.signature(function).parameters)
+        if len(given) != len(_ARGUMENTS[name]):
+            raise CompileError(
+                f"{layout.name}.{name}({', '.join(given)}) takes {len(given)} arguments; it is written "
+                f"{name}({', '.join(_ARGUMENTS[name])}), without self "
+                f"({function.__code__.co_filename}, line {function.__code__.co_firstlineno})"
+            )
+    others = sorted(set(functions) - roles.keys(), key=lambda function: (function.__module__, function.__qualname__))
+    for function in (*roles, *others):
+        try:
+            lines, start = inspect.getsourcelines(function)
+            tree = ast.parse(textwrap.dedent("".join(lines)))
+        except (OSError, TypeError, SyntaxError):
+            continue  # no source to look at: the compiler will
+        role = roles.get(function, "")
+        record = next(iter(inspect.signature(function).parameters)) if role else ""
+        problems = [
+            (getattr(node, "lineno", 0), problem)
+            for node in ast.walk(tree)
+            for problem in (*_unknown_constructs(node, function), *_wrong_fields(node, role, record, layout))
+        ]
+        if problems:
+            line, problem = min(problems)
+            place = f"{inspect.getsourcefile(function)}, line {start + line - 1}: `{lines[line - 1].strip()}`"
+            raise CompileError(f"{f'{layout.name}.{role}' if role else function.__qualname__}: {problem} ({place})")
+
+
+def _unknown_constructs(node: Any, function: FunctionType) -> Iterator[str]:
+    """Say what cannot be compiled, or draws random numbers that no seed reaches."""
+    unknown = _UNKNOWN.get(type(node))
+    if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+        unknown = "an f-string with a format"
+    if unknown:
+        yield f"not available in compiled code: {unknown}"
+    if not isinstance(node, ast.Name | ast.Attribute):
+        return
+    root, *path = ast.unparse(node).split(".")
+    if root in function.__code__.co_varnames:
+        return
+    value: Any = function.__globals__.get(root)
+    for name in path:
+        value = getattr(value, name, None) if isinstance(value, ModuleType) else value
+    if root == "self":
+        yield f"there is no self: the world's fields are in s; {_DRAWS}"
+    is_module = value is random or value is np.random
+    if is_module or isinstance(getattr(value, "__self__", None), random.Random | np.random.RandomState):
+        yield f"{'.'.join([root, *path])} draws random numbers that no seed reaches; {_DRAWS}"
+
+
+def _wrong_fields(node: Any, role: str, record: str, layout: Layout) -> Iterator[str]:
+    """Say which fields of the record are not declared, or may not be written to."""
+    if not (role and isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == record):
+        return
+    name, fields = node.attr, layout.record.names or ()
+    if name not in fields:
+        yield f"there is no field {name!r}; {nearest(name, fields)}"
+    elif isinstance(node.ctx, ast.Store) and (name in layout.env.parameters or name in ENGINE_FIELDS):
+        yield f"{name!r} is read-only: it is a parameter, or the engine's; copy it to a field of `state`"
+    elif isinstance(node.ctx, ast.Store) and role == "observe":
+        yield f"observe must not change the state, and writes {name!r}; do that in reset or step"
+
+
 def explain(error: Exception, layout: Layout, functions: Iterable[FunctionType]) -> CompileError:
     """Return the error to raise in place of Numba's.
 
@@ -74,13 +162,11 @@ def explain(error: Exception, layout: Layout, functions: Iterable[FunctionType])
         functions: all that are compiled.
     """
     text = re.sub(r"\x1b\[\d*m", "", f"KeyError: {error}" if isinstance(error, KeyError) else str(error))
-    if os.environ.get(FULL_VARIABLE):
-        return CompileError(text, text)
     found = ((re.search(pattern, text), cause) for pattern, cause in _CAUSES)
     match, cause = next((match, cause) for match, cause in found if match)
     cause = cause.format(*map(str.strip, match.groups()))
     if cause.endswith("; "):
-        cause += nearest(match.group(1), [*(layout.record.names or ()), *layout.count_names])
+        cause += nearest(match.group(1), [*(layout.record.names or ()), *(layout.counts.names or ())])
     own = [function.__code__ for function in functions if not function.__module__.startswith(_OWN)]
     files = sorted({code.co_filename for code in own})
     places = [(file, line) for path, line in _places(error, text) for file in files if file.endswith(path.lstrip("./"))]
@@ -96,7 +182,7 @@ def explain(error: Exception, layout: Layout, functions: Iterable[FunctionType])
         where = f"{path}, line {number}: `{linecache.getline(path, number).strip()}`"
     message = (
         f"{layout.name} does not compile: {cause} ({where}). "
-        f"Set {FULL_VARIABLE}=1 for the compiler's own text, or run it as ordinary Python with compile=False."
+        "The `full_text` of this error is the compiler's own; compile=False runs the world as ordinary Python."
     )
     return CompileError(message, text)
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.compiled.build import Program
-from entity_gym.compiled.declare import Kind
-from entity_gym.compiled.description import Description
+from entity_gym.compiled.build import build
+from entity_gym.compiled.declare import Description
+from entity_gym.compiled.layout import Kind
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.pools.slots import SlotOptions, run_serially
 
@@ -22,14 +22,15 @@ STEPS = 1000
 SECONDS, LEAST = 15.0, 100
 
 
-def check_first_use(env: Description, program: Program) -> None:
+def check_first_use(env: Description) -> None:
     """Play random actions, unless this code has passed with these parameters before.
 
     Raises:
         ValueError: a rule is broken. Exceptions of the environment's own code pass through, with a note.
     """
     name = f"checked_{hashlib.sha256(repr(env.values).encode()).hexdigest()[:16]}"
-    marker = None if program.folder is None else program.folder / name
+    folder = build(type(env), compile=False).folder
+    marker = None if folder is None else folder / name
     if marker is not None and os.path.exists(marker):  # false where it may not be looked at
         return
     try:

@@ -1,7 +1,5 @@
 """The source of the loops around one environment: what depends on its declaration. The rest is in `runtime`.
 
-`source_of` shows it, and so does `python -m entity_gym.check --source`.
-
 The loops work on `a`, a named tuple of arrays. `bound_arrays` lists them: the slots, whose addresses stand in a table; the
 environments and actions of a call, which are its arguments; and the packed arrays, which the call fills and which lie in one
 block of memory.
@@ -17,9 +15,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.actions import ContinuousActionSpace
-from entity_gym.compiled.declare import Kind, safe_name
-from entity_gym.compiled.description import Description
-from entity_gym.compiled.layout import Layout, layout_of
+from entity_gym.compiled.layout import Kind, Layout
 
 #: The first entries of the table. One for each of `bound_arrays` follows: an address, or for packed arrays the offset in the
 #: block, in bytes. Those of the call's arguments are not used.
@@ -80,15 +76,6 @@ def bound_arrays(layout: Layout) -> list[Bound]:
 
 def _dtype(dtype: np.dtype[Any]) -> str:
     return "np.bool_" if dtype == np.bool_ else f"np.{dtype.name}"
-
-
-def source_of(env: Description | type[Description]) -> str:
-    """Return the generated source around a compiled environment.
-
-    Raises:
-        ValueError: the declaration is wrong.
-    """
-    return generate(layout_of(env if isinstance(env, type) else type(env)))
 
 
 def generate(layout: Layout) -> str:
@@ -247,7 +234,7 @@ def _advance(layout: Layout) -> Iterator[str]:
     yield "            a.done[i] = a.truncated[i] = a.kept[i] = False"
     for slot in layout.of_kind(Kind.METRIC):
         yield f"            a.{slot.name}[i] = np.nan"
-    for player in range(len(layout.player_rewards)):
+    for player in range(len(layout.env.player_rewards)):
         yield f"            a.player_rewards[i, {player}] = 0.0"
     yield "        if todo & STEP:"
     yield from _indented(_step(layout), 3)
@@ -289,9 +276,9 @@ def _step(layout: Layout) -> Iterator[str]:
     yield "a.done[i] = ended"
     yield "a.truncated[i] = ended and not terminated"
     yield "a.kept[i] = False"
-    for name, field in layout.metrics.items():
-        yield f"a.metric_{safe_name(name)}[i] = s.{field}"
-    for player, field in enumerate(layout.player_rewards):
+    for name in layout.env.metrics:
+        yield f"a.metric_{name}[i] = s.{name}"
+    for player, field in enumerate(layout.env.player_rewards):
         yield f"earned = np.float64(s.{field})"
         yield f"a.player_rewards[i, {player}] = earned if earned == earned else 0.0"
         yield f"if not isfinite(a.player_rewards[i, {player}]):"
@@ -299,8 +286,8 @@ def _step(layout: Layout) -> Iterator[str]:
     yield "if ended:"
     yield "    a.ended_ids[a.report[ENDED]] = i"
     yield "    a.report[ENDED] += 1"
-    for name, field in layout.info.items():
-        yield f"    a.info_{safe_name(name)}[i] = s.{field}"
+    for name in layout.env.info:
+        yield f"    a.info_{name}[i] = s.{name}"
     yield "    if a.settings[AUTORESET] == 1:"
     yield "        if a.settings[KEEP_ALL] == 1 or (a.settings[KEEP_TRUNCATED] == 1 and not terminated):"
     yield "            a.final_record[i] = a.record[i]"

@@ -8,22 +8,226 @@ from __future__ import annotations
 import functools
 import itertools
 import keyword
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
 
+from entity_gym.actions import ActionSpace, SelectEntityActionSpace
 from entity_gym.actions.kind import has_global_entity
-from entity_gym.compiled.actions import BOOL, F64, I64, Action, ActionPlan
-from entity_gym.compiled.declare import Entity, Kind, Slot, is_compilable, safe_name
-from entity_gym.compiled.description import Description
+from entity_gym.compiled.declare import Action, Description, Entity
 from entity_gym.errors import nearest
-from entity_gym.spaces import GLOBAL_ENTITY, FeatureKind, ObsSpace, num_values
+from entity_gym.spaces import GLOBAL_ENTITY, FeatureKind, ObsSpace
 
 ENGINE_FIELDS = ("rng", "steps", "max_steps", "next_id")
-F32 = np.dtype(np.float32)
+I64, F32, F64, BOOL = np.dtype(np.int64), np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.bool_)
+_REPORTS = ("info", "metrics", "player_rewards", "targets")  # attributes of the class that name fields
 RESERVED = ("n", "global_features", "visible", "ids", "first")
+
+
+def safe_name(name: str) -> str:
+    """`name` as an attribute: what cannot stand in an identifier becomes "_"."""
+    return re.sub(r"\W", "_", name)
+
+
+class Kind(Enum):
+    """The kinds of arrays with a row for each slot; the value is the first part of their names in generated code."""
+
+    FEATURES = "features"  # of an entity type
+    VISIBLE = "visible"
+    IDS = "ids"
+    GLOBAL_FEATURES = "global"
+    ACTORS = "actors"  # of an action: entity indices
+    ACTEES = "actees"
+    MASK = "mask"
+    NUMBERS = "numbers"  # of a continuous action, as `step` sees them
+    OUTCOME = ""  # of the last step; every environment has the same
+    INFO = "info"
+    METRIC = "metric"
+    PENDING = "pending"  # parameters of the next episode
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An array with a row for each slot.
+
+    Attributes:
+        kind: of the array.
+        owner: attribute of the entity type, action, parameter... that it belongs to.
+        dtype, shape: of one slot.
+        rows: for packed arrays the count that tells how many rows leave, or a pair of counts whose product tells it. None: the
+            array is not packed by compiled code.
+        row: shape of a row as it leaves.
+        copy: the function of `runtime` that copies the rows.
+        options: further arguments of that function.
+        whole: (first column, last + 1, number of values) of neighbouring features that must be whole numbers.
+    """
+
+    kind: Kind
+    owner: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+    rows: str | tuple[str, str] | None = None
+    row: tuple[int, ...] = ()
+    copy: str = "copy_numbers"
+    options: tuple[str, ...] = ()
+    whole: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The array's name in generated code."""
+        return self.owner if self.kind is Kind.OUTCOME else f"{self.kind.value}_{self.owner}"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The actors or actees of one action.
+
+    Attributes:
+        role: "actors" or "actees".
+        count: name of their number, `obs.n.<count>`.
+        slot: the array of their entity indices.
+        ranges: expressions for the first index and the number of each entity type; None where `observe` writes the list.
+        max: the most of them.
+    """
+
+    role: str
+    count: str
+    slot: Slot
+    ranges: tuple[tuple[str, str], ...] | None
+    max: int
+
+    def fill(self, columns: Sequence[str], action: int) -> Iterator[str]:
+        """List the declared entities, or check those that `observe` has listed."""
+        count, listed, column = f"n.{self.count}", f"a.{self.slot.name}", columns.index(self.count)
+        if self.ranges is None:
+            yield f"if {count} < 0 or {count} > {self.max}:"
+            yield f"    return fail(a.report, BAD_COUNT, i, {column}, {count})"
+            yield f"unknown = find_unknown({listed}, i, {count}, total)"
+            yield "if unknown >= 0:"
+            yield f"    return fail(a.report, BAD_INDEX, i, {action}, {listed}[i, unknown])"
+            return
+        yield f"if {count} == EVERYBODY:"
+        yield "    k = 0"
+        for first, number in self.ranges:
+            yield f"    k = list_entities({listed}, i, k, {first}, {number})"
+        yield f"    {count} = k"
+        yield f"elif {count} != 0:"
+        yield f"    return fail(a.report, BAD_COUNT, i, {column}, {count})"
+
+
+@dataclass(frozen=True)
+class ActionPlan:
+    """One action as the engine sees it: its arrays, and the lines that are generated for it.
+
+    Attributes:
+        name: of the action.
+        attribute: its name in the code.
+        space: its kind.
+        lists: the actors, and where they select entities the actees.
+        mask: the mask, which `observe` writes, or the engine; None where nothing can be closed.
+        numbers: for continuous actions, the numbers as `step` sees them.
+        written: the parts of `obs.<Action>` that `observe` writes.
+    """
+
+    name: str
+    attribute: str
+    space: ActionSpace
+    lists: tuple[Listed, ...]
+    mask: Slot | None
+    numbers: Slot | None
+    written: Mapping[str, Slot]
+
+    @staticmethod
+    def of(where: str, name: str, action: Action, entities: Mapping[str, Entity]) -> ActionPlan:
+        """Plan the action called `name` in a world with these entity types.
+
+        Raises:
+            ValueError: beginning with `where`, for an unknown entity type.
+        """
+        attribute, space = safe_name(name), action.space
+        lists = []
+        for role in action.roles or ("actors",):
+            types, most = getattr(action, role), getattr(action, f"max_{role}")
+            ranges: tuple[tuple[str, str], ...] | None = None
+            if space.is_global:  # the `__global__` entity, the last of the frame, is the only actor
+                most, ranges = 1, (("total", "1"),)
+            elif types is not None:
+                for type_ in types:
+                    if type_ not in entities:
+                        raise ValueError(
+                            f"{where}: {role} names the unknown entity type {type_!r}; {nearest(type_, entities)}"
+                        )
+                most = sum(entities[type_].max for type_ in types)
+                ranges = tuple((f"first_{safe_name(type_)}", f"n.{safe_name(type_)}") for type_ in types)
+            count = attribute if role == "actors" else f"{attribute}_actees"
+            slot = Slot(Kind.ACTORS if role == "actors" else Kind.ACTEES, attribute, I64, (most,), count, (1,))
+            lists.append(Listed(role, count, slot, ranges, most))
+        written = {listed.role: listed.slot for listed in lists if listed.ranges is None}
+        mask, numbers, most = None, None, lists[0].max
+        if isinstance(space, SelectEntityActionSpace):
+            if action.masked or space.exclude_self:
+                counts, options = (lists[0].count, lists[1].count), (str(space.can_close),)
+                mask = Slot(Kind.MASK, attribute, BOOL, (most, lists[1].max), counts, (1,), "copy_pairs", options)
+        elif action.masked:
+            num = len(space.labels)
+            mask = Slot(Kind.MASK, attribute, BOOL, (most, num), attribute, (num,), "copy_choices", (str(num),))
+        if not space.discrete:
+            numbers = Slot(Kind.NUMBERS, attribute, F64, (most, space.width))
+        if action.masked and mask is not None:
+            written["mask"] = mask
+        return ActionPlan(name, attribute, space, tuple(lists), mask, numbers, written)
+
+    @property
+    def slots(self) -> list[Slot]:
+        """Every array of the action with a row for each slot."""
+        return [*(listed.slot for listed in self.lists), *(slot for slot in (self.mask, self.numbers) if slot)]
+
+    def before(self) -> Iterator[str]:
+        """Before `observe`: everybody acts, and everything is open."""
+        for listed in self.lists:
+            yield f"n.{listed.count} = {'0' if listed.ranges is None else 'EVERYBODY'}"
+        if self.mask is not None:
+            yield f"a.{self.mask.name}[i] = True"  # as ordinary Python a loop would take longer than the rest of a step
+
+    def after(self, columns: Sequence[str], number: int) -> Iterator[str]:
+        """After `observe`: fill in what is declared, check what was written."""
+        for listed in self.lists:
+            if listed.role == "actees":
+                yield f"if n.{self.attribute} == 0:"
+                yield f"    n.{listed.count} = 0"
+            yield from listed.fill(columns, number)
+        if isinstance(self.space, SelectEntityActionSpace) and self.space.exclude_self and self.mask is not None:
+            lists = ", ".join(f"a.{listed.slot.name}, n.{listed.count}" for listed in self.lists)
+            yield f"close_self(a.{self.mask.name}, i, {lists})"
+
+    def check(self) -> tuple[str, list[str]]:
+        """Return the function of `runtime` that checks the choices of slot `i`, and its arguments."""
+        values: list[Any] = [f"a.choices_{self.attribute}", f"a.starts_{self.attribute}[j]", f"n.{self.attribute}"]
+        mask = f"a.{self.mask.name}" if self.mask is not None else ""
+        if isinstance(self.space, SelectEntityActionSpace):
+            actees = self.lists[1]
+            values += [f"a.{actees.slot.name}", "i", f"n.{actees.count}", str(self.space.nobody)]
+            return (
+                ("are_open_to_select", [*values, str(self.space.can_close), mask])
+                if mask
+                else ("are_selectable", values)
+            )
+        if not self.space.discrete:
+            return "are_within", [*values, str(self.space.width), f"BOUNDS_{self.attribute}"]
+        values.append(str(len(self.space.labels)))
+        return ("are_open_choices", [*values, mask, "i"]) if mask else ("are_choices", values)
+
+    def argument(self) -> str:
+        """Return an expression: what `step` finds in `act.<Action>`."""
+        values, first = f"a.choices_{self.attribute}", f"a.starts_{self.attribute}[j]"
+        end = f"a.starts_{self.attribute}[j + 1]"
+        if self.numbers is None:
+            return f"{values}[{first}:{end}]"
+        return f"as_float64({values}, {first}, {end} - {first}, {self.space.width}, a.{self.numbers.name}[i])"
 
 
 @dataclass(frozen=True)
@@ -31,27 +235,30 @@ class Layout:
     """Everything about a compiled environment that its code and its memory depend on.
 
     Attributes:
+        env: the class.
         record: dtype of `s`.
         counts: dtype of `obs.n`; all int64.
-        entities: attribute -> declaration.
-        entity_names: attribute -> name.
-        info, metrics: reported name -> field.
-        player_rewards: fields, by player.
-        targets: name -> field.
+        entity_names: attribute -> name of the entity type.
+        obs_space: of the class.
+        actions: in the order of the class.
     """
 
-    name: str
+    env: type[Description]
     record: np.dtype[Any]
-    parameters: tuple[str, ...]
     counts: np.dtype[Any]
-    entities: Mapping[str, Entity]
     entity_names: Mapping[str, str]
     obs_space: ObsSpace
     actions: tuple[ActionPlan, ...]
-    info: Mapping[str, str]
-    metrics: Mapping[str, str]
-    player_rewards: tuple[str, ...]
-    targets: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The name of the class."""
+        return self.env.__name__
+
+    @functools.cached_property
+    def entities(self) -> dict[str, Entity]:
+        """Attribute -> declaration of the entity type."""
+        return {attribute: self.env.entities[name] for attribute, name in self.entity_names.items()}
 
     @functools.cached_property
     def slots(self) -> tuple[Slot, ...]:
@@ -68,11 +275,6 @@ class Layout:
         """The slots that compiled code packs."""
         return tuple(slot for slot in self.slots if slot.rows is not None)
 
-    @property
-    def count_names(self) -> list[str]:
-        """The counts that `observe` may write."""
-        return [name for name in self.counts.names or () if name != GLOBAL_ENTITY]
-
     def of_kind(self, *kinds: Kind) -> list[Slot]:
         """The slots of some kinds."""
         return [slot for slot in self.slots if slot.kind in kinds]
@@ -88,19 +290,16 @@ def _layout_of(env: type[Description]) -> Layout:
     for function in ("reset", "step", "observe"):
         if not callable(getattr(env, function, None)):
             raise ValueError(f"{name} has no function {function}; a CompiledEnvironment needs reset, step and observe")
-    kinds = "Categorical, GlobalCategorical, SelectEntity or Continuous"
-    for what, declared, kind, names in (
-        ("entities", env.entities, Entity, "Entity"),
-        ("actions", env.actions, Action, kinds),
-    ):
-        for original, value in declared.items():
+    for what, kind in (("entities", Entity), ("actions", Action)):
+        for key, value in getattr(env, what).items():
             if not isinstance(value, kind):
                 raise ValueError(
-                    f"{name}: {what}[{original!r}] is {value!r}; declare it with {names} of entity_gym.compiled"
+                    f"{name}: {what}[{key!r}] is {value!r}; declare it with Entity, Categorical, GlobalCategorical, SelectEntity "
+                    "or Continuous of entity_gym.compiled"
                 )
     if not env.entities and not env.actions:
         raise ValueError(f"{name} declares neither entities nor actions: there is nothing to see or to do")
-    entity_names, action_names = _attributes(env.entities, name, "entities"), _attributes(env.actions, name, "actions")
+    entity_names, action_names = _attributes(name, "entities", env.entities), _attributes(name, "actions", env.actions)
     actions = tuple(
         ActionPlan.of(f"{name}: action {original!r}", original, env.actions[original], env.entities)
         for original in action_names.values()
@@ -116,46 +315,33 @@ def _layout_of(env: type[Description]) -> Layout:
     if has_global_entity(obs_space, action_space):
         counts.append(GLOBAL_ENTITY)  # always 1
     return Layout(
-        name=name,
-        record=_record(env),
-        parameters=tuple(env.parameters),
-        counts=np.dtype([(count, np.int64) for count in counts]),
-        entities={attribute: env.entities[original] for attribute, original in entity_names.items()},
-        entity_names=entity_names,
-        obs_space=obs_space,
-        actions=actions,
-        info=_reported(env, "info"),
-        metrics=_reported(env, "metrics"),
-        player_rewards=tuple(_reported(env, "player_rewards").values()),
-        targets=_reported(env, "targets"),
+        env, _record(env), np.dtype([(count, np.int64) for count in counts]), entity_names, obs_space, actions
     )
 
 
 #: Once for each class.
-layout_of: Callable[[type[Description]], Layout] = functools.cache(_layout_of)  # type: ignore[assignment]
+layout_of: Callable[[type[Description]], Layout] = functools.cache(_layout_of)
 
 
-def _attributes(names: Iterable[str], owner: str, what: str) -> dict[str, str]:
+def _attributes(owner: str, what: str, names: Iterable[str]) -> dict[str, str]:
     """Attribute -> name."""
     attributes: dict[str, str] = {}
     for name in names:
-        attribute = safe_name(name)
+        attribute, wrong = safe_name(name), ""
         if attribute in attributes:
-            raise ValueError(
-                f"{owner}: {what} {attributes[attribute]!r} and {name!r} are both written {attribute}; rename one"
-            )
-        if keyword.iskeyword(attribute) or not attribute[:1].isalpha() or not attribute.isidentifier():
-            raise ValueError(
-                f"{owner}: {name!r} in {what} becomes the attribute {attribute}, which is no valid name: it must begin with a "
-                "letter and be no keyword of Python"
-            )
-        if attribute in RESERVED:
-            raise ValueError(f"{owner}: {name!r} in {what} is a name that the engine uses; choose another")
+            wrong = f"as {attributes[attribute]!r} is"
+        elif keyword.iskeyword(attribute) or not attribute[:1].isalpha() or not attribute.isidentifier():
+            wrong = "but a name begins with a letter and is no keyword of Python"
+        elif attribute in RESERVED:
+            wrong = "a name that the engine uses"
+        if wrong:
+            raise ValueError(f"{owner}: {name!r} in {what} is written {attribute} in code, {wrong}; rename it")
         attributes[attribute] = name
     return attributes
 
 
 def _record(env: type[Description]) -> np.dtype[Any]:
+    """Return the dtype of `s`, after checking every declaration that names its fields."""
     kinds = {bool: np.bool_, int: np.int64, float: np.float64}
     fields: list[tuple[Any, ...]] = [("rng", np.uint64), ("steps", np.int64), ("max_steps", np.int64)]
     for parameter, default in env.parameters.items():
@@ -167,14 +353,21 @@ def _record(env: type[Description]) -> np.dtype[Any]:
     if any(entity.ids for entity in env.entities.values()):
         fields.append(("next_id", np.int64))
     fields += [_storable(env.__name__, field) for field in env.state]
-    names = [field[0] for field in fields]
+    names = [str(field[0]) for field in fields]
     for name in names:
         if names.count(name) > 1:
             by = "by the engine" if name in ENGINE_FIELDS else "twice, in parameters or state"
             raise ValueError(f"{env.__name__}: the field {name!r} is declared {by}; rename it")
-        if not str(name).isidentifier() or keyword.iskeyword(name):
+        if not name.isidentifier() or keyword.iskeyword(name):
             raise ValueError(f"{env.__name__}: the field {name!r} is not a Python name")
-    return np.dtype(fields, align=True)
+    record = np.dtype(fields, align=True)
+    for what, allowed in (("ranges", list(env.parameters)), *((what, names) for what in _REPORTS)):
+        for name in getattr(env, what):
+            if name not in allowed:
+                raise ValueError(f"{env.__name__}: {what} names the field {name!r}; {nearest(name, allowed)}")
+            if record[name].shape:
+                raise ValueError(f"{env.__name__}: {what} names {name!r}, which is an array; report single numbers")
+    return record
 
 
 def _storable(owner: str, field: Any) -> tuple[Any, ...]:
@@ -191,28 +384,11 @@ def _storable(owner: str, field: Any) -> tuple[Any, ...]:
         is_array = np.dtype([(str(name), dtype, *shape)])[0].shape != ()
     except (TypeError, ValueError) as error:
         raise ValueError(f"{owner}: state has the field {field!r}; {expected} ({error})") from error
-    if not is_compilable(dtype):
+    if not dtype.isnative or not (dtype.kind in "biu" or dtype in (np.float32, np.float64)):
         raise ValueError(f"{owner}: state has the field {field!r}; {expected}")
     if is_array and dtype == np.bool_:
         return (name, np.uint8, *shape)
     return (name, dtype, *shape)
-
-
-def _reported(env: type[Description], what: str) -> dict[str, str]:
-    """Reported name -> field, of one attribute of the class."""
-    given, record, owner = getattr(env, what), _record(env), env.__name__
-    reported = dict(given) if isinstance(given, Mapping) else {name: name for name in given}
-    for name, other in itertools.combinations(reported, 2):
-        if safe_name(name) == safe_name(other):
-            raise ValueError(
-                f"{owner}: {what} {name!r} and {other!r} are too alike, both {safe_name(name)}; rename one"
-            )
-    for field in reported.values():
-        if field not in (record.names or ()):
-            raise ValueError(f"{owner}: {what} names the field {field!r}; {nearest(field, record.names or ())}")
-        if record[field].shape:
-            raise ValueError(f"{owner}: {what} names {field!r}, which is an array; report single numbers")
-    return reported
 
 
 def _slots(layout: Layout) -> Iterator[Slot]:
@@ -233,13 +409,13 @@ def _slots(layout: Layout) -> Iterator[Slot]:
     for flag in ("done", "truncated", "kept", "pending"):
         yield Slot(Kind.OUTCOME, flag, BOOL)
     yield Slot(Kind.OUTCOME, "elapsed", I64)
-    if layout.player_rewards:
-        yield Slot(Kind.OUTCOME, "player_rewards", F32, (len(layout.player_rewards),))
-    for name, field in layout.info.items():
-        yield Slot(Kind.INFO, safe_name(name), layout.record[field])
-    for name in layout.metrics:
-        yield Slot(Kind.METRIC, safe_name(name), F64)  # for any type of the field: NaN means that there is no report
-    for name in ("max_steps", *layout.parameters):
+    if layout.env.player_rewards:
+        yield Slot(Kind.OUTCOME, "player_rewards", F32, (len(layout.env.player_rewards),))
+    for name in layout.env.info:
+        yield Slot(Kind.INFO, name, layout.record[name])
+    for name in layout.env.metrics:
+        yield Slot(Kind.METRIC, name, F64)  # for any type of the field: NaN means that there is no report
+    for name in ("max_steps", *layout.env.parameters):
         yield Slot(Kind.PENDING, name, layout.record[name])
 
 
@@ -248,7 +424,7 @@ def _features(
 ) -> Slot:
     """The array of a type's features; neighbouring categories and flags with as many values are checked together."""
     whole, num = [], len(names)
-    columns = [(num_values(kinds.get(name)), column) for column, name in enumerate(names)]
+    columns = [(getattr(kinds.get(name), "num", None), column) for column, name in enumerate(names)]
     for values, neighbours in itertools.groupby(columns, key=lambda pair: pair[0]):
         places = [column for _, column in neighbours]
         if values is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,25 +18,18 @@ _ALIGNMENT = 64  # bytes, a cache line
 _MOST_BLOCKS = 8
 
 
-class Block:
+class Block(NamedTuple):
     """One piece of memory, divided into arrays.
 
     Attributes:
-        arrays: the arrays, each as large as it was asked for.
+        memory: all of it; views of `arrays` refer to it, and not to the arrays that they were taken from.
         address: of the first byte. `ndarray.ctypes.data` takes as long as dozens of steps, so it is stored.
+        arrays: each as large as it was asked for.
     """
 
-    __slots__ = ("_memory", "_unused", "address", "arrays")
-
-    def __init__(self, size: int, parts: Sequence[tuple[int, tuple[int, ...], np.dtype[Any]]]) -> None:
-        self._memory: NDArray[np.uint8] = np.empty(size, dtype=np.uint8)
-        self.address: int = self._memory.ctypes.data
-        self.arrays = [np.ndarray(shape, dtype, self._memory, start) for start, shape, dtype in parts]
-        self._unused = sys.getrefcount(self._memory)
-
-    def is_free(self) -> bool:
-        """True if all views of `arrays` are gone: a view refers to the memory, not to the array that it was taken from."""
-        return sys.getrefcount(self._memory) == self._unused
+    memory: NDArray[np.uint8]
+    address: int
+    arrays: list[NDArray[Any]]
 
 
 class Recycler:
@@ -51,19 +44,22 @@ class Recycler:
     """
 
     def __init__(self, arrays: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
-        self.starts, self.size = [], 0
+        self.starts, self.size, self._arrays = [], 0, arrays
         for shape, dtype in arrays:
             self.starts.append(self.size)
             self.size += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-        self._parts = [(start, *array) for start, array in zip(self.starts, arrays, strict=True)]
-        self._blocks: list[Block] = []
+        self._blocks: list[tuple[Block, int]] = []  # with the number of references while it is free
 
     def take(self) -> Block:
         """A block that nothing else uses."""
-        for block in self._blocks:
-            if block.is_free():
+        for block, references in self._blocks:
+            if sys.getrefcount(block.memory) == references:
                 return block
-        block = Block(self.size, self._parts)
+        memory: NDArray[np.uint8] = np.empty(self.size, dtype=np.uint8)
+        parts = zip(self.starts, self._arrays, strict=True)
+        arrays = [np.ndarray(shape, dtype, memory, start) for start, (shape, dtype) in parts]
+        block = Block(memory, memory.ctypes.data, arrays)
+        del memory
         if len(self._blocks) < _MOST_BLOCKS:  # somebody keeps many batches: then each has its own memory
-            self._blocks.append(block)
+            self._blocks.append((block, sys.getrefcount(block.memory)))
         return block

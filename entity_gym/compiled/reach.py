@@ -9,7 +9,8 @@ import platform
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,91 +18,76 @@ import numba
 import numpy as np
 
 from entity_gym.compiled import runtime
-from entity_gym.compiled.description import Description
+from entity_gym.compiled.declare import Description
 
-#: Libraries that are hashed by their version, and not file by file.
+#: Libraries that change only with their versions, which are in the hash.
 _VERSIONED = ("numpy", "numba", "llvmlite")
 
 
-def reached_by(env: type[Description]) -> Reached:
-    """Everything that the functions of `env` name, directly or not."""
-    reached = Reached()
-    reached.file(str(runtime.__file__), runtime)
-    for function in (env.reset, env.step, env.observe):
-        reached.visit(function)
-    return reached
-
-
-def source_key(seen: Reached, *parts: str) -> str:
-    """A hash of `parts`, and of the source files and the constants that were reached."""
-    digest = hashlib.sha256()
-    for part in (*parts, sys.version, numba.__version__, np.__version__, platform.machine()):
-        digest.update(part.encode() + b"\0")
-    for path in sorted(seen.files):
-        digest.update(path.encode() + b"\0" + Path(path).read_bytes() + b"\0")
-    for constant in sorted(seen.constants):
-        digest.update(constant.encode() + b"\0")
-    return digest.hexdigest()[:20]
-
-
 class Reached:
-    """Walks from functions to the functions, modules, classes and constants that they name."""
+    """Everything that `reset`, `step` and `observe` name, directly or not.
 
-    def __init__(self) -> None:
+    Attributes:
+        functions: of the user, all that are compiled.
+        constants: texts that stand for the code of the functions, and for the values that they name.
+    """
+
+    def __init__(self, env: type[Description]) -> None:
         self.functions: set[types.FunctionType] = set()
-        self.files: set[str] = set()
         self.constants: set[str] = set()
         self._visited: set[Any] = set()
+        for function in (env.reset, env.step, env.observe):
+            self._visit(function)
 
-    def visit(self, function: Any) -> None:
+    def key(self, *parts: str) -> str:
+        """A hash of `parts`, of all that was reached, and of versions."""
+        digest = hashlib.sha256(Path(runtime.__file__).read_bytes())
+        for part in (
+            *parts,
+            sys.version,
+            numba.__version__,
+            np.__version__,
+            platform.machine(),
+            *sorted(self.constants),
+        ):
+            digest.update(part.encode() + b"\0")
+        return digest.hexdigest()[:20]
+
+    def _visit(self, function: Any) -> None:
         """Take in a function, and whatever it names."""
         function = inspect.unwrap(getattr(function, "py_func", function))  # a jitted function's Python source
         if not isinstance(function, types.FunctionType) or not self._is_new(function):
             return
         self.functions.add(function)
         where = f"{function.__module__}.{function.__qualname__}"
-        self.file(function.__code__.co_filename, function)
-        # Two functions in one file can have the same name, so that the file does not identify the function.
         self.constants.add(f"{where} is {_text(function.__code__)}")
         for cell in function.__closure__ or ():
-            self._value(f"{where} closure", cell.cell_contents, ())
+            self._value(f"{where} closure", cell.cell_contents, frozenset())
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self._value(f"{where} default", value, ())
+            self._value(f"{where} default", value, frozenset())
         names = frozenset(_names(function.__code__))
         for name in names & function.__globals__.keys():
             self._value(f"{function.__module__}.{name}", function.__globals__[name], names)
 
-    def file(self, path: str, owner: Any) -> None:
-        """Add a file to the hash; if there is none, at a prompt or in a notebook, the source text of `owner`."""
-        if Path(path).is_file():
-            self.files.add(path)
-            return
-        try:
-            self.constants.add(inspect.getsource(owner))
-        except (OSError, TypeError):
-            self.constants.add(getattr(owner, "__qualname__", type(owner).__name__))
-
-    def _value(self, where: str, value: Any, names: Iterable[str]) -> None:
+    def _value(self, where: str, value: Any, names: frozenset[str]) -> None:
+        """Take in a value; of a module, those of `names` that it has."""
         if isinstance(value, types.ModuleType):
             if _is_users(getattr(value, "__file__", None)) and self._is_new((id(value), names)):
-                self.file(value.__file__ or "", value)
-                for name in names:
-                    if hasattr(value, name):
-                        self._value(f"{value.__name__}.{name}", getattr(value, name), names)
+                for name in names & vars(value).keys():
+                    self._value(f"{value.__name__}.{name}", vars(value)[name], names)
         elif isinstance(value, types.FunctionType) or hasattr(value, "py_func"):
             if _is_users(inspect.unwrap(getattr(value, "py_func", value)).__code__.co_filename):
-                self.visit(value)
+                self._visit(value)
+        elif isinstance(value, type) and issubclass(value, enum.Enum):
+            self.constants.add(f"{where}={[(member.name, member.value) for member in value]!r}")
         elif isinstance(value, type):
-            module = sys.modules.get(value.__module__)
-            path = getattr(module, "__file__", None)
-            if path is not None and _is_users(path):
-                self.file(path, value)
-            if issubclass(value, enum.Enum):
-                self.constants.add(f"{where}={[(member.name, member.value) for member in value]!r}")
+            self.constants.add(f"{where}={value.__qualname__}{getattr(value, '_fields', '')}")
+            with suppress(OSError, TypeError):
+                self.constants.add(inspect.getsource(value))
         elif isinstance(value, tuple):
             self.constants.add(f"{where}=({len(value)})")
             for place, item in enumerate(value):
-                self._value(f"{where}[{place}]", item, ())
+                self._value(f"{where}[{place}]", item, frozenset())
         elif isinstance(value, np.ndarray):
             self.constants.add(f"{where}={value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}")
         elif isinstance(value, bool | int | float | str | np.generic | None):

@@ -86,12 +86,6 @@ def fill(flags: Any, i: int, most: int, value: Any) -> None:
         flags[i, k] = value
 
 
-@inlined
-def open_all_choices(mask: Any, i: int) -> None:
-    """Open every choice in slot i."""
-    mask[i] = True  # as ordinary Python a loop over thousands of pairs would take longer than the rest of a step
-
-
 # ---- after `observe`
 
 

@@ -12,25 +12,24 @@ import math
 import operator
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.batch.batching import check_features
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, Metric, VecAction, VecActionMask, VecObs
 from entity_gym.compiled import runtime
 from entity_gym.compiled.build import Program, build
-from entity_gym.compiled.declare import Kind, Slot, safe_name
-from entity_gym.compiled.description import Description
-from entity_gym.compiled.faults import fault_error, refuse_rows
+from entity_gym.compiled.declare import Description
 from entity_gym.compiled.generate import BLOCK, FIRST_ARRAY, NUM_SLOTS, STRIDE
-from entity_gym.compiled.layout import Layout
+from entity_gym.compiled.layout import Kind, Layout, Slot
 from entity_gym.compiled.memory import Block, Recycler
 from entity_gym.compiled.random import first_random_states
 from entity_gym.compiled.record import Guarded, Record, Records
 from entity_gym.compiled.runtime import CHECK, COPY, OBSERVE, PLAN, RESET, STEP
-from entity_gym.errors import check_whole
+from entity_gym.errors import check_whole, nearest
 from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_state
 from entity_gym.spaces import GLOBAL_ENTITY
 
@@ -120,7 +119,7 @@ class CompiledSlots(EnvSlots):
         options: SlotOptions = SlotOptions(),
     ) -> None:
         self.env = env() if isinstance(env, type) else env
-        self.program = build(type(self.env), compile=options.compile, boundscheck=options.boundscheck)
+        self.program = build(type(self.env), compile=options.compile)
         self.layout = self.program.layout
         super().__init__(num_envs, options, self.env.obs_space(), self.env.action_space(), self.layout.name)
         self.slots = _new_arrays(self.layout, num_envs, self.layout.slots)
@@ -129,12 +128,12 @@ class CompiledSlots(EnvSlots):
         settings[runtime.KEEP_TRUNCATED] = options.final_observations == "truncated"
         settings[runtime.KEEP_ALL] = options.final_observations == "all"
         self._keeps_last = options.autoreset and options.final_observations != "none"
-        for name in self.layout.metrics:
-            self.slots[f"metric_{safe_name(name)}"].fill(np.nan)
+        for name in self.layout.env.metrics:
+            self.slots[f"metric_{name}"].fill(np.nan)
         for name, value in self.env.values.items():
             self.slots["record"][name] = value
         #: Plays as ordinary Python before compiled code, which checks no bounds, runs with other parameters.
-        self.play_first: Callable[[Description, Program], None] | None = None
+        self.play_first: Callable[[Description], None] | None = None
         self._played: list[Mapping[str, Any]] = [self.env.values]
         self._prepare()
         self.seed(0)
@@ -174,8 +173,8 @@ class CompiledSlots(EnvSlots):
             )
             for action in layout.actions
         ]
-        self._info = {name: slots[f"info_{safe_name(name)}"] for name in layout.info}
-        self._metrics = {name: slots[f"metric_{safe_name(name)}"] for name in layout.metrics}
+        self._info = {name: slots[f"info_{name}"] for name in layout.env.info}
+        self._metrics = {name: slots[f"metric_{name}"] for name in layout.env.metrics}
         self._make_room(0, [0] * len(columns))
 
     def seed(self, seed: int) -> None:
@@ -203,14 +202,16 @@ class CompiledSlots(EnvSlots):
         slots["pending"][ids] = True
 
     def _play_first(self, values: Mapping[str, Any]) -> None:
-        """Play with these parameters if one is a whole number beyond all that were played: it may be a size."""
-        for name in type(self.env).parameters:
-            played = [each[name] for each in self._played]
-            if self.play_first and isinstance(values[name], int) and not min(played) <= values[name] <= max(played):
-                env = copy.copy(self.env)
-                env.values = {**values}
-                self.play_first(env, self.program)
-                self._played.append(values)
+        """Play with these parameters if one is beyond all that were played: rules may index an array with it."""
+        if self.play_first and any(
+            not min(played) <= values[name] <= max(played)
+            for name in values
+            for played in [[each[name] for each in self._played]]
+        ):
+            env = copy.copy(self.env)
+            env.values = {**values}
+            self.play_first(env)
+            self._played.append(values)
 
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
         self._run(self._callers[worker], RESET, ids)
@@ -263,8 +264,8 @@ class CompiledSlots(EnvSlots):
         return super().render(i) if draw is None else draw(Record(self.slots["record"][i]))
 
     def draw(self, i: int) -> Mapping[str, Any] | None:
-        draw = type(self.env).draw
-        return None if draw is None else draw(Record(self.slots["record"][i]))
+        hints = type(self.env).draw
+        return hints(Record(self.slots["record"][i])) if callable(hints) else hints
 
     @property
     def can_save(self) -> bool:
@@ -350,11 +351,57 @@ class CompiledSlots(EnvSlots):
         except Exception as error:
             function = "reset" if todo & RESET else "act"
             error.add_note(f"raised by {self.where(int(caller.report[runtime.SLOT]))} in {function}()")
+            if isinstance(error, AttributeError) and (names := getattr(error.obj, "_fields", ())):  # of `act` or `obs`
+                declare = "masked, hideable, ids, max_actors or max_actees in the declaration add more"
+                error.add_note(f"{nearest(error.name, names)}; {declare}")
             raise
         report: list[int] = caller.report.tolist()
         if report[runtime.FAULT] not in (runtime.NO_FAULT, runtime.BAD_ROW, runtime.BAD_ACTION):
-            raise fault_error(report, self.layout, self.slots, self.where(report[runtime.SLOT]))
+            raise self._fault(report)
         return report
+
+    def _fault(self, report: list[int]) -> ValueError:
+        """The error for a fault of `reset`, `step` or `observe`."""
+        i, what, value = (report[place] for place in (runtime.SLOT, runtime.WHAT, runtime.VALUE))
+        layout, where = self.layout, self.where(i)
+        if report[runtime.FAULT] == runtime.BAD_REWARD:
+            return ValueError(
+                f"{where}: step() returned the reward {self.slots['reward'][i]}; it must be a finite number"
+            )
+        if report[runtime.FAULT] == runtime.BAD_INDEX:
+            total = sum(int(self.slots["counts"][i][name]) for name in layout.entities)
+            return ValueError(
+                f"{where}: action {layout.actions[what].name!r} names entity {value} as an actor or actee; the frame has "
+                f"{total} entities"
+            )
+        count = (layout.counts.names or ())[what]
+        if count in layout.entities:
+            name, most = layout.entity_names[count], layout.entities[count].max
+            return ValueError(f"{where}: observe() shows {value} entities of type {name!r}; allowed: 0 to max={most}")
+        [(action, listed)] = [(each, of) for each in layout.actions for of in each.lists if of.count == count]
+        allowed = f"allowed: 0 to max_{listed.role}={listed.max}"
+        if listed.ranges is not None:
+            allowed = f"the {listed.role} of {action.name!r} are declared, so it can only be set to 0"
+        return ValueError(f"{where}: obs.n.{count} is {value}; {allowed}")
+
+    def _refuse_rows(self, slot: Slot, ids: EnvIds) -> NoReturn:
+        """Raise the ValueError for the first of `ids` with a bad feature, or an actor without a choice, in the array `slot`."""
+        for i in ids.tolist():
+            rows, counts = self.slots[slot.name][i], self.slots["counts"][i]
+            if slot.kind is not Kind.MASK:
+                name = GLOBAL_ENTITY if slot.kind is Kind.GLOBAL_FEATURES else self.layout.entity_names[slot.owner]
+                shown: RaggedBuffer[Any] = RaggedBuffer.from_array(rows[None, : counts[slot.rows]])
+                check_features(name, shown, np.array([i]), self._reader)
+                continue
+            [action] = [each for each in self.layout.actions if each.attribute == slot.owner]
+            columns = counts[action.lists[1].count] if action.space.selects else rows.shape[1]
+            closed = ~rows[: counts[action.attribute], :columns].any(axis=1)
+            if columns and closed.any():
+                raise ValueError(
+                    f"{self.where(i)}: every one of the {columns} choices of actor {closed.argmax()} of action "
+                    f"{action.name!r} is masked; leave one open, or leave the actor out"
+                )
+        raise AssertionError(f"nothing is wrong with {slot.name}")
 
     def _collect(self, ids: EnvIds, run: Run | None = None, todo: int = 0) -> VecObs:
         """Run the phases `todo`, and pack the observations of `ids`; `run` may split the copying.
@@ -379,7 +426,7 @@ class CompiledSlots(EnvSlots):
             ):  # several parts may have written a report at once: look again
                 report = self._run(caller, COPY, ids)
             if report[runtime.FAULT]:
-                refuse_rows(self.layout.packed[report[runtime.WHAT]], self.layout, self.slots, ids, self._reader)
+                self._refuse_rows(self.layout.packed[report[runtime.WHAT]], ids)
         return self._batch(ids, block)
 
     def _add_last_observations(self, obs: VecObs, ids: EnvIds) -> None:
@@ -482,13 +529,13 @@ class CompiledSlots(EnvSlots):
             told = told[~np.isnan(told)]  # NaN: nothing to report
             if len(told):
                 obs.metrics[name] = Metric(len(told), float(told.sum()), float(told.min()), float(told.max()))
-        for name, field in self.layout.targets.items():
-            told = slots["record"][field].take(ids).astype(np.float32)
+        for name in self.layout.env.targets:
+            told = slots["record"][name].take(ids).astype(np.float32)
             if not np.isfinite(told).all():
                 wrong = int(ids[np.flatnonzero(~np.isfinite(told))[0]])
                 raise ValueError(f"{self.where(wrong)}: target {name!r} is not a finite number")
             obs.arrays[f"{TARGET}{name}"] = told[:, None]
-        if self.layout.player_rewards:
+        if self.layout.env.player_rewards:
             earned = taken(slots["player_rewards"])
             obs.arrays[PLAYER_REWARD] = RaggedBuffer(earned.ravel(), np.arange(num_ids + 1) * earned.shape[1])
         return obs

@@ -58,6 +58,13 @@ class CartPole(CompiledEnvironment):
         ("angle", np.float64),
         ("angular_velocity", np.float64),
     ]
+    draw = {  # the cart is as high as the angle says, so that it is in the middle where the pole is upright
+        "bounds": [-MAX_POSITION, -0.5, MAX_POSITION, 0.5],
+        "y_up": True,
+        "types": {
+            "Cart": {"position": ["position", "angle"], "shape": "square", "color": BLUE, "size": 0.3, "trail": 50}
+        },
+    }
 
     def reset(s: Any) -> None:
         s.position = 0.1 * rand_float(s) - 0.05
@@ -88,16 +95,6 @@ class CartPole(CompiledEnvironment):
         obs.Cart[0, 1] = s.velocity
         obs.Cart[0, 2] = s.angle
         obs.Cart[0, 3] = s.angular_velocity
-
-    def draw(s: Any) -> dict[str, Any]:
-        """Hints for replays: the cart on its track, as high as its angle says; where the pole is upright it is in the middle."""
-        cart = {"position": ["position", "angle"], "shape": "square", "color": BLUE, "size": 0.3, "trail": 50}
-        return {
-            "bounds": [-MAX_POSITION, -0.5, MAX_POSITION, 0.5],
-            "grid": False,
-            "y_up": True,
-            "types": {"Cart": cart},
-        }
 
 
 class CartPoleV0(CartPole):

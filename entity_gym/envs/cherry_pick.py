@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import CompiledEnvironment, Entity, SelectEntity, kernel, rand_normal
-from entity_gym.envs.checks import check_range
 from entity_gym.envs.colours import BLUE, RED
 
 MAX_CHERRIES = 128
@@ -32,24 +31,24 @@ class CherryPick(CompiledEnvironment):
     Args:
         num_cherries: at the start, 2 to 128.
         max_steps: steps after which an episode is truncated; None (the default) for no limit besides the end above.
-
-    Raises:
-        ValueError: if an argument is outside its range.
     """
 
     entities = {"Cherry": Entity(["quality"], max=MAX_CHERRIES), "Player": Entity([], max=1)}
     actions = {"Pick Cherry": SelectEntity(actors="Player", actees="Cherry")}
     parameters = {"num_cherries": 32}
+    ranges = {"num_cherries": (2, MAX_CHERRIES)}
     state = [
         ("cherries_left", np.int64),
         ("quality", np.float64, (MAX_CHERRIES,)),  # of those left
         ("ranked", np.float64, (MAX_CHERRIES,)),  # scratch of `reset`: best first
     ]
     reward_threshold = 0.99
-
-    @staticmethod
-    def check_parameters(p: Any) -> None:
-        check_range("CherryPick", p, "num_cherries", 2, MAX_CHERRIES)
+    draw = {
+        "types": {
+            "Cherry": {"shape": "circle", "color": RED, "label": "{quality}"},
+            "Player": {"shape": "square", "color": BLUE},
+        }
+    }
 
     def reset(s: Any) -> None:
         s.cherries_left = s.num_cherries
@@ -76,15 +75,6 @@ class CherryPick(CompiledEnvironment):
         for i in range(s.cherries_left):
             obs.Cherry[i, 0] = s.quality[i]
         obs.n.Player = 1
-
-    def draw(s: Any) -> dict[str, Any]:
-        """Hints for replays."""
-        return {
-            "types": {
-                "Cherry": {"shape": "circle", "color": RED, "label": "{quality}"},
-                "Player": {"shape": "square", "color": BLUE},
-            }
-        }
 
 
 @kernel

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, kernel, rand_float
-from entity_gym.envs.checks import check_range
 from entity_gym.envs.colours import BLUE, DARK, GREEN
 
 MAX_MINES = 64
@@ -41,11 +40,8 @@ class Minefield(CompiledEnvironment):
     Args:
         max_mines: the most mines, 0 to 64.
         translate: whether positions are relative to the vehicle's.
-        width: of the square in which everything starts, more than 0.
+        width: of the square in which everything starts, at least 1.
         max_steps: steps after which an episode is truncated, at least 1; None for no limit.
-
-    Raises:
-        ValueError: if an argument is outside its range.
     """
 
     entities = {
@@ -55,6 +51,7 @@ class Minefield(CompiledEnvironment):
     }
     actions = {"move": Categorical(["turn left", "move forward", "turn right"], actors="Vehicle")}
     parameters = {"max_mines": 10, "translate": False, "width": 200.0}
+    ranges = {"max_mines": (0, MAX_MINES), "width": (1.0, None)}
     max_steps = 200
     state = [
         ("x", np.float64),
@@ -67,12 +64,6 @@ class Minefield(CompiledEnvironment):
     ]
     info = ["num_mines"]
     reward_threshold = 0.95
-
-    @staticmethod
-    def check_parameters(p: Any) -> None:
-        check_range("Minefield", p, "max_mines", 0, MAX_MINES)
-        if not p.width > 0:
-            raise ValueError(f"Minefield: width={p.width!r}; it must be a number > 0")
 
     def reset(s: Any) -> None:
         s.x = rand_coordinate(s)

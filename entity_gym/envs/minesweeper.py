@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, SelectEntity, kernel, rand_int
-from entity_gym.envs.checks import check_range
 from entity_gym.envs.colours import BLUE, DARK, RED
 
 CHOICES = ("x+1", "x-1", "y+1", "y-1", "Defuse Mines")
@@ -53,9 +52,6 @@ class MineSweeper(CompiledEnvironment):
         orbital_cannon: whether there is a cannon.
         cooldown_period: steps that must pass before a shot, at least 0.
         max_steps: steps after which an episode is truncated, at least 1; None for no limit.
-
-    Raises:
-        ValueError: if an argument is outside its range, or mines and robots do not fit on the board.
     """
 
     entities = {
@@ -75,6 +71,13 @@ class MineSweeper(CompiledEnvironment):
         "orbital_cannon": False,
         "cooldown_period": 5,
     }
+    ranges = {
+        "width": (1, MAX_SIDE),
+        "height": (1, MAX_SIDE),
+        "num_mines": (1, MAX_MINES),
+        "num_robots": (1, MAX_ROBOTS),
+        "cooldown_period": (0, None),
+    }
     max_steps = 100
     state = [
         ("mines_left", np.int64),
@@ -89,11 +92,6 @@ class MineSweeper(CompiledEnvironment):
 
     @staticmethod
     def check_parameters(p: Any) -> None:
-        check_range("MineSweeper", p, "width", 1, MAX_SIDE)
-        check_range("MineSweeper", p, "height", 1, MAX_SIDE)
-        check_range("MineSweeper", p, "num_mines", 1, MAX_MINES)
-        check_range("MineSweeper", p, "num_robots", 1, MAX_ROBOTS)
-        check_range("MineSweeper", p, "cooldown_period", 0)
         if p.num_mines + p.num_robots > p.width * p.height:
             raise ValueError(
                 f"MineSweeper: num_mines={p.num_mines} and num_robots={p.num_robots} need {p.num_mines + p.num_robots} "

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, kernel, rand_int
-from entity_gym.envs.checks import check_range
 from entity_gym.spaces import GLOBAL_ENTITY
 
 MAX_SNAKES, MAX_PLAYERS, MAX_BODY, MAX_SIDE = 9, 4, 256, 64
@@ -72,9 +71,6 @@ class MultiSnake(CompiledEnvironment):
         max_snake_length: segments of a full-grown snake, at least 2. Full-grown snakes and their food must fit on the
             board, and all bodies together may have 256 segments, heads not counted.
         max_steps: steps after which an episode is truncated, at least 1; None for no limit.
-
-    Raises:
-        ValueError: if an argument is outside its range, or they do not fit together.
     """
 
     entities = {
@@ -85,6 +81,12 @@ class MultiSnake(CompiledEnvironment):
     global_features = ["step"]
     actions = {"move": Categorical(["up", "down", "left", "right"], actors="SnakeHead")}
     parameters = {"board_size": 10, "num_snakes": 2, "num_players": 1, "max_snake_length": 11}
+    ranges = {
+        "board_size": (2, MAX_SIDE),
+        "num_snakes": (1, MAX_SNAKES),
+        "num_players": (1, MAX_PLAYERS),
+        "max_snake_length": (2, None),
+    }
     max_steps = 180
     state = [
         # Snake i has segments first, ..., first + length[i] - 1, from tail to head, where first = i * max_snake_length.
@@ -103,10 +105,6 @@ class MultiSnake(CompiledEnvironment):
 
     @staticmethod
     def check_parameters(p: Any) -> None:
-        check_range("MultiSnake", p, "board_size", 2, MAX_SIDE)
-        check_range("MultiSnake", p, "num_snakes", 1, MAX_SNAKES)
-        check_range("MultiSnake", p, "num_players", 1, MAX_PLAYERS)
-        check_range("MultiSnake", p, "max_snake_length", 2)
         if p.num_snakes % p.num_players:
             raise ValueError(
                 f"MultiSnake: num_snakes={p.num_snakes} cannot be shared equally by num_players={p.num_players}; "

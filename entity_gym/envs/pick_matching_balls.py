@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import CompiledEnvironment, Entity, SelectEntity, kernel, rand_int
-from entity_gym.envs.checks import check_range
 from entity_gym.envs.colours import BLUE, DARK
 
 MAX_BALLS, NUM_COLOURS, FEWEST = 64, 6, 3
@@ -26,19 +25,16 @@ class PickMatchingBalls(CompiledEnvironment):
     of balls of the most frequent colour): the last ball, of another colour, does not count.
 
     **End.** Terminates when balls of two colours are picked, or all balls. There are `max_balls` balls at first, with
-    `randomize` any number from 3 to `max_balls`; colours are drawn uniformly.
+    `randomize` any number from 3 to `max_balls`, if that is more; colours are drawn uniformly.
 
     **Best score.** 1.0 in every episode: pick all balls of a most frequent colour, then any other. Picking any colour's
     balls gives its share of the most frequent colour.
 
     Args:
-        max_balls: 1 to 64; at least 3 with `randomize`.
+        max_balls: 1 to 64.
         one_hot: how colours are shown.
         randomize: whether the number of balls differs from episode to episode.
         max_steps: steps after which an episode is truncated; None (the default) for no limit besides the end above.
-
-    Raises:
-        ValueError: if an argument is outside its range.
     """
 
     entities = {
@@ -47,6 +43,7 @@ class PickMatchingBalls(CompiledEnvironment):
     }
     actions = {"Pick Ball": SelectEntity(actors="Player", max_actees=MAX_BALLS)}
     parameters = {"max_balls": 32, "one_hot": False, "randomize": False}
+    ranges = {"max_balls": (1, MAX_BALLS)}
     state = [
         ("num_balls", np.int64),
         ("picked", np.int64),
@@ -58,17 +55,10 @@ class PickMatchingBalls(CompiledEnvironment):
     info = ["num_balls", "picked"]
     reward_threshold = 0.95
 
-    @staticmethod
-    def check_parameters(p: Any) -> None:
-        check_range("PickMatchingBalls", p, "max_balls", 1, MAX_BALLS)
-        if p.randomize and p.max_balls < FEWEST:
-            raise ValueError(
-                f"PickMatchingBalls: max_balls={p.max_balls} with randomize=True; it must be a whole number from "
-                f"{FEWEST} to {MAX_BALLS} then"
-            )
-
     def reset(s: Any) -> None:
-        s.num_balls = FEWEST + rand_int(s, s.max_balls - FEWEST + 1) if s.randomize else s.max_balls
+        s.num_balls = s.max_balls
+        if s.randomize and s.max_balls > FEWEST:
+            s.num_balls = FEWEST + rand_int(s, s.max_balls - FEWEST + 1)
         s.picked = 0
         s.most = 0
         for colour in range(NUM_COLOURS):

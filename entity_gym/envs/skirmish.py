@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from entity_gym import spaces
 from entity_gym.compiled import Categorical, CompiledEnvironment, Continuous, Entity, SelectEntity, kernel
-from entity_gym.envs.checks import check_range
 from entity_gym.envs.colours import GREY
 from entity_gym.envs.skirmish_battle import (
     LARGEST_OBSTACLE,
@@ -103,9 +102,6 @@ class Skirmish(CompiledEnvironment):
             a pair that is drawn too near to others is left out.
         continuous: move by `Steer` in the place of `Move`.
         max_steps: steps after which an episode is truncated, at least 1; None for no limit.
-
-    Raises:
-        ValueError: if an argument is outside its range.
     """
 
     entities = {
@@ -125,6 +121,13 @@ class Skirmish(CompiledEnvironment):
         "sight": 8.0,
         "num_obstacles": 4,
         "continuous": False,
+    }
+    ranges = {
+        "num_units": (1, MAX_ARMY),
+        "opponent": (0, FOCUS),
+        "width": (12.0, 100.0),
+        "sight": (LONGEST_REACH, None),
+        "num_obstacles": (0, MAX_OBSTACLES),
     }
     max_steps = 100
     state = [
@@ -160,11 +163,6 @@ class Skirmish(CompiledEnvironment):
 
     @staticmethod
     def check_parameters(p: Any) -> None:
-        check_range("Skirmish", p, "num_units", 1, MAX_ARMY)
-        check_range("Skirmish", p, "opponent", 0, FOCUS)
-        check_range("Skirmish", p, "width", 12.0, 100.0)
-        check_range("Skirmish", p, "sight", LONGEST_REACH)
-        check_range("Skirmish", p, "num_obstacles", 0, MAX_OBSTACLES)
         if p.num_obstacles % 2:
             raise ValueError(
                 f"Skirmish: num_obstacles={p.num_obstacles}; it must be even, since obstacles come in pairs"

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, GlobalCategorical, rand_float, rand_int
-from entity_gym.envs.checks import check_range
 from entity_gym.envs.colours import BLUE, DARK, GREEN, GREY, ORANGE, RED
 
 NUM_CHOICES = 10
@@ -45,6 +44,7 @@ class Xor(CompiledEnvironment):
     actions = {"output": GlobalCategorical(["0", "1"])}
     state = [("bits", np.int64, (2,)), ("negate", np.int64)]
     reward_threshold = 0.99
+    draw = {"types": {"Input": {"shape": "square", "color": DARK, "label": "{is_set}"}}}
 
     def reset(s: Any) -> None:
         s.bits[0] = rand_int(s, 2)
@@ -60,10 +60,6 @@ class Xor(CompiledEnvironment):
         obs.Input[0, 0] = s.bits[0]
         obs.Input[1, 0] = s.bits[1]
         obs.global_features[0] = s.negate
-
-    def draw(s: Any) -> dict[str, Any]:
-        """Hints for pictures."""
-        return {"types": {"Input": {"shape": "square", "color": DARK, "label": "{is_set}"}}}
 
 
 class Count(CompiledEnvironment):
@@ -84,20 +80,20 @@ class Count(CompiledEnvironment):
 
     Args:
         masked_choices: how many numbers of beans there can be, and how many choices can be open; from 1 to 10.
-
-    Raises:
-        ValueError: if `masked_choices` is outside its range.
     """
 
     entities = {"Player": Entity([], max=1), "Bean": Entity([], max=NUM_CHOICES - 1)}
     actions = {"count": Categorical([str(number) for number in range(NUM_CHOICES)], actors="Player", masked=True)}
     parameters = {"masked_choices": NUM_CHOICES}
+    ranges = {"masked_choices": (1, NUM_CHOICES)}
     state = [("num_beans", np.int64), ("is_open", np.bool_, (NUM_CHOICES,))]
     reward_threshold = 0.99
-
-    @staticmethod
-    def check_parameters(p: Any) -> None:
-        check_range("Count", p, "masked_choices", 1, NUM_CHOICES)
+    draw = {
+        "types": {
+            "Bean": {"shape": "circle", "color": ORANGE},
+            "Player": {"shape": "square", "color": BLUE},
+        }
+    }
 
     def reset(s: Any) -> None:
         s.num_beans = rand_int(s, s.masked_choices)
@@ -119,15 +115,6 @@ class Count(CompiledEnvironment):
         obs.n.Bean = s.num_beans
         for number in range(NUM_CHOICES):
             obs.count.mask[0, number] = s.is_open[number]
-
-    def draw(s: Any) -> dict[str, Any]:
-        """Hints for pictures."""
-        return {
-            "types": {
-                "Bean": {"shape": "circle", "color": ORANGE},
-                "Player": {"shape": "square", "color": BLUE},
-            }
-        }
 
 
 class NotHotdog(CompiledEnvironment):
@@ -154,6 +141,13 @@ class NotHotdog(CompiledEnvironment):
     }
     state = [("is_hotdog", np.bool_), ("by_type", np.bool_)]  # by_type: a hotdog is shown as a Hotdog, not as an Object
     reward_threshold = 0.99
+    draw = {
+        "types": {
+            "Player": {"shape": "square", "color": BLUE},
+            "Object": {"shape": "circle", "color": GREY, "label": "hotdog: {is_hotdog}"},
+            "Hotdog": {"shape": "diamond", "color": ORANGE},
+        }
+    }
 
     def reset(s: Any) -> None:
         s.is_hotdog = rand_int(s, 2) == 1
@@ -175,16 +169,6 @@ class NotHotdog(CompiledEnvironment):
             obs.Object[0, 0] = 1.0 if s.is_hotdog else 0.0
         obs.n.unused_action = 0
 
-    def draw(s: Any) -> dict[str, Any]:
-        """Hints for pictures."""
-        return {
-            "types": {
-                "Player": {"shape": "square", "color": BLUE},
-                "Object": {"shape": "circle", "color": GREY, "label": "hotdog: {is_hotdog}"},
-                "Hotdog": {"shape": "diamond", "color": ORANGE},
-            }
-        }
-
 
 class MultiArmedBandit(CompiledEnvironment):
     """The smallest world that can be learned: always pull the same lever. It has no entities.
@@ -203,6 +187,7 @@ class MultiArmedBandit(CompiledEnvironment):
     global_features = ["step"]
     actions = {"pull": GlobalCategorical(["A", "B", "C", "D", "E"])}
     reward_threshold = 0.95
+    draw = {"types": {"__global__": {"shape": "circle", "color": GREY, "label": "{step}"}}}
 
     def reset(s: Any) -> None:
         pass
@@ -213,10 +198,6 @@ class MultiArmedBandit(CompiledEnvironment):
 
     def observe(s: Any, obs: Any) -> None:
         obs.global_features[0] = s.steps
-
-    def draw(s: Any) -> dict[str, Any]:
-        """Hints for pictures."""
-        return {"types": {"__global__": {"shape": "circle", "color": GREY, "label": "{step}"}}}
 
 
 class RockPaperScissors(CompiledEnvironment):
@@ -243,6 +224,12 @@ class RockPaperScissors(CompiledEnvironment):
     actions = {"throw": Categorical(THROWS, actors="Player")}
     parameters = {"cheat": False}
     state = [("opponent", np.int64)]  # what it threw
+    draw = {
+        "types": {
+            "Player": {"shape": "square", "color": BLUE},
+            "Opponent": {"shape": "diamond", "color": RED, "label": "{rock}{paper}{scissors}"},
+        }
+    }
 
     def reset(s: Any) -> None:
         tenth = rand_int(s, 10)
@@ -263,15 +250,6 @@ class RockPaperScissors(CompiledEnvironment):
         for throw in range(3):
             obs.Opponent[0, throw] = 1.0 if throw == s.opponent else 0.0
         obs.visible.Opponent[0] = s.cheat
-
-    def draw(s: Any) -> dict[str, Any]:
-        """Hints for pictures."""
-        return {
-            "types": {
-                "Player": {"shape": "square", "color": BLUE},
-                "Opponent": {"shape": "diamond", "color": RED, "label": "{rock}{paper}{scissors}"},
-            }
-        }
 
 
 class FloorIsLava(CompiledEnvironment):
@@ -395,6 +373,19 @@ class MoveToOrigin(CompiledEnvironment):
     ]
     info = ["distance"]
     reward_threshold = 0.99
+    draw = {
+        "bounds": [-1.5, -1.5, 1.5, 1.5],
+        "y_up": True,
+        "types": {
+            "Spaceship": {
+                "position": ["x_pos", "y_pos"],
+                "shape": "circle",
+                "color": BLUE,
+                "size": 0.1,
+                "trail": NUM_STEPS,
+            }
+        },
+    }
 
     def reset(s: Any) -> None:
         angle = 2 * math.pi * rand_float(s)
@@ -420,14 +411,3 @@ class MoveToOrigin(CompiledEnvironment):
         obs.Spaceship[0, 2] = s.x_velocity
         obs.Spaceship[0, 3] = s.y_velocity
         obs.Spaceship[0, 4] = s.steps
-
-    def draw(s: Any) -> dict[str, Any]:
-        """Hints for replays: the square |x|, |y| <= 1.5, and where the spaceship has been."""
-        ship = {
-            "position": ["x_pos", "y_pos"],
-            "shape": "circle",
-            "color": BLUE,
-            "size": 0.1,
-            "trail": NUM_STEPS,
-        }
-        return {"bounds": [-1.5, -1.5, 1.5, 1.5], "grid": False, "y_up": True, "types": {"Spaceship": ship}}

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import CompiledEnvironment, Entity, GlobalCategorical, kernel, rand_int
-from entity_gym.envs.checks import check_range
 from entity_gym.envs.colours import BLUE, DARK, ORANGE
 
 MOVES = ("up", "down", "left", "right")
@@ -16,6 +15,7 @@ DY = (1, -1, 0, 0)
 SPREAD = 5  # traps and treasures lie within |x|, |y| <= 5
 BORDER = 10  # the player moves within |x|, |y| <= 10
 MOST = 16  # of traps, and of treasures
+PLACE = ["x_pos", "y_pos"]
 
 
 class TreasureHunt(CompiledEnvironment):
@@ -40,15 +40,13 @@ class TreasureHunt(CompiledEnvironment):
         num_traps: from 0 to 16.
         num_treasures: from 1 to 16.
         max_steps: steps after which an episode is truncated, at least 1; None for no limit.
-
-    Raises:
-        ValueError: if an argument is outside its range.
     """
 
-    entities = {"Trap": Entity(["x_pos", "y_pos"], max=MOST), "Treasure": Entity(["x_pos", "y_pos"], max=MOST)}
-    global_features = ["x_pos", "y_pos"]
+    entities = {"Trap": Entity(PLACE, max=MOST), "Treasure": Entity(PLACE, max=MOST)}
+    global_features = PLACE
     actions = {"move": GlobalCategorical(MOVES)}
     parameters = {"num_traps": 5, "num_treasures": 5}
+    ranges = {"num_traps": (0, MOST), "num_treasures": (1, MOST)}
     max_steps = 100
     state = [
         ("x", np.int64),
@@ -59,11 +57,16 @@ class TreasureHunt(CompiledEnvironment):
     ]
     info = ["treasures_left"]
     reward_threshold = 4.5
-
-    @staticmethod
-    def check_parameters(p: Any) -> None:
-        check_range("TreasureHunt", p, "num_traps", 0, MOST)
-        check_range("TreasureHunt", p, "num_treasures", 1, MOST)
+    draw = {  # the player is the frame itself, and stands where its global features say
+        "bounds": [-BORDER, -BORDER, BORDER, BORDER],
+        "grid": True,
+        "y_up": True,
+        "types": {
+            "Trap": {"position": PLACE, "shape": "cross", "color": DARK, "size": 0.7},
+            "Treasure": {"position": PLACE, "shape": "circle", "color": ORANGE, "size": 0.6},
+            "__global__": {"position": PLACE, "shape": "square", "color": BLUE, "size": 0.7, "layer": 1},
+        },
+    }
 
     def reset(s: Any) -> None:
         s.x = 0
@@ -100,20 +103,6 @@ class TreasureHunt(CompiledEnvironment):
         for i in range(s.treasures_left):
             obs.Treasure[i, 0] = s.treasure[i, 0]
             obs.Treasure[i, 1] = s.treasure[i, 1]
-
-    def draw(s: Any) -> dict[str, Any]:
-        """Hints for replays: the whole grid; the player is the frame itself, and stands where its global features say."""
-        place = ["x_pos", "y_pos"]
-        return {
-            "bounds": [-BORDER, -BORDER, BORDER, BORDER],
-            "grid": True,
-            "y_up": True,
-            "types": {
-                "Trap": {"position": place, "shape": "cross", "color": DARK, "size": 0.7},
-                "Treasure": {"position": place, "shape": "circle", "color": ORANGE, "size": 0.6},
-                "__global__": {"position": place, "shape": "square", "color": BLUE, "size": 0.7, "layer": 1},
-            },
-        }
 
 
 @kernel

@@ -14,17 +14,26 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import closing
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, NoReturn
 
-from entity_gym.check.loading import describe_error, load_environment, parse_settings
+from entity_gym.check.loading import describe_error, parse_settings
 from entity_gym.errors import shortened
 from entity_gym.output import accept_all_characters
-from entity_gym.play.browser import INTERRUPTED, browse
-from entity_gym.play.game import Game, Policy
+from entity_gym.play.game import Game, NotAllowedError, Policy
 from entity_gym.pools.source import EnvSource
-from entity_gym.replay.server import PageServer
+from entity_gym.registry import bind
+from entity_gym.replay.page import page_html
+from entity_gym.replay.server import PageServer, open_in_browser
 
+#: Seconds of a wait for a request. A signal that comes right before a wait does not end it, so no wait is endless.
+PAUSE = 0.5
+
+INTERRUPTED = 130  # exit code after Ctrl-C
 LARGEST_SEED = 1_000_000  # of random seeds: short enough to be typed again
 
 
@@ -33,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     accept_all_characters()
     options = _parser().parse_args(argv)
     try:
-        source = load_environment(options.env, parse_settings(options.set))
+        source = bind(options.env, parse_settings(options.set))
     except ValueError as error:
         return usage_error(error)
     except Exception as error:
@@ -50,12 +59,48 @@ def run(source: EnvSource, options: argparse.Namespace, policy: Policy | None = 
         return usage_error(error)
     try:
         with server, closing(Game(source, seed, policy)) as game:
-            print(f"seed {seed}")
-            return browse(game, server, options.open)
+            print(f"seed {seed}\n{server.url} ; Ctrl-C ends it", flush=True)
+            if options.open:
+                open_in_browser(server.url)
+            serve(game, server)
     except KeyboardInterrupt:
+        print()
         return INTERRUPTED
     except Exception as error:
         return broken(error)
+
+
+def serve(game: Game, server: PageServer) -> NoReturn:
+    """Answer the page's requests until Ctrl-C, or an exception of the environment or the policy, which the page shows, too.
+
+    The server's threads hand each request to this thread, which alone touches the environment: some environments may only be
+    used in the thread that made them.
+    """
+    requests: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+
+    def ask(move: Callable[[Any], Any], given: Any = None) -> Any:
+        answer: Future[Any] = Future()
+        requests.put((partial(move, given), answer))
+        return answer.result()
+
+    moves = {"/act": game.act, "/next": game.begin_episode, "/undo": game.undo, "/restart": game.restart}
+    server.pages = {"/": partial(ask, lambda _: page_html(game.replay, "play", server.token))}
+    server.posts = {path: partial(ask, move) for path, move in moves.items()}
+    try:
+        while True:
+            try:
+                move, answer = requests.get(timeout=PAUSE)
+            except Empty:
+                continue
+            try:
+                answer.set_result(move())
+            except Exception as error:
+                answer.set_exception(error)
+                if not isinstance(error, NotAllowedError):
+                    raise
+    finally:
+        while not requests.empty():
+            requests.get()[1].cancel()
 
 
 def broken(error: Exception) -> int:

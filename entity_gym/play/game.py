@@ -10,14 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions import ContinuousActionSpace
 from entity_gym.actions.select_entity import NOBODY
-from entity_gym.batch.decimals import to_decimals
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.check.trajectory import difference
 from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.source import EnvSource
-from entity_gym.replay.build import build_decisions, build_replay, build_view, number, offer_of, plain
+from entity_gym.replay.build import (
+    build_decisions,
+    build_replay,
+    build_view,
+    columns_of,
+    number,
+    offer_of,
+    plain,
+    to_decimals,
+)
 from entity_gym.replay.hints import check_hints
 
 
@@ -198,7 +207,7 @@ class Game:
             if advice is not None and space.discrete:
                 probs = np.array(each["probs"])
                 each["entropy"] = to_decimals(-(probs * np.log(np.where(probs > 0, probs, 1))).sum(axis=1))
-            each["chosen"] = [[None] * space.width if space.numbers else NOBODY] * counts[name]
+            each["chosen"] = [[None] * space.width if not space.discrete else NOBODY] * counts[name]
         return decisions
 
     def _read(self, given: Any) -> dict[str, VecAction]:
@@ -218,14 +227,14 @@ class Game:
                 raise NotAllowedError(f"{name} must be a list with a choice of each of {len(offer.actors)} actors")
             for row, column in enumerate(chosen):
                 where = f"{name} of entity {offer.actors[row]}"
-                if space.numbers:
-                    values += _read_numbers(column, list(space.numbers.values()), where)
+                if isinstance(space, ContinuousActionSpace):
+                    values += _read_numbers(column, list(zip(space.low, space.high, strict=True)), where)
                     continue
-                choices = space.list_choices(offer, row)
-                is_valid = type(column) is int and 0 <= column < len(choices) and choices[column].is_open
-                if not is_valid and (column != NOBODY or any(choice.is_open for choice in choices)):
+                choices, is_open = columns_of(space, offer)
+                is_valid = type(column) is int and 0 <= column < len(choices) and is_open[row, column]
+                if not is_valid and (column != NOBODY or is_open[row].any()):
                     raise NotAllowedError(f"{where} is {column!r:.100}, which is no open choice")
-                values.append(choices[column].value if is_valid else NOBODY)
+                values.append(choices[column] if is_valid else NOBODY)
             array = np.array(values, space.dtype).reshape(-1, space.width)
             actions[name] = RaggedBuffer.from_flattened(array, [len(array)])
         return actions

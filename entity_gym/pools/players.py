@@ -36,7 +36,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.choices import check_lengths, check_names
+from entity_gym.actions.choices import check_counts
 from entity_gym.batch.columns import keep_items
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecActionMask, VecObs
@@ -236,9 +236,7 @@ class Seating:
         """
         masks = self.obs.action_masks
         for part, actions in parts:
-            check_names(actions, masks)
-            for name, actors in part.actors.items():
-                check_lengths(name, actions[name], actors, part.where)
+            check_counts(actions, part.actors, part.where)
         joined: dict[str, VecAction] = {}
         for name, mask in masks.items():
             first = parts[0][1][name]

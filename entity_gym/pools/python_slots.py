@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.choices import ActionsOfEach
+from entity_gym.actions.choices import world_actions
 from entity_gym.actions.reading import EntityID
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import EntityNumbers, Frame
@@ -105,12 +105,9 @@ class PythonSlots(EnvSlots):
 
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         mine = ids[lo:hi].tolist()
-        told = ActionsOfEach(actions, lo, hi, self.action_space)
-        chosen = []
-        for k, i in enumerate(mine, start=lo):
-            frame = self._frames[i]
-            assert frame is not None, "an environment has not been reset"
-            chosen.append(told.of(k, frame.actions, frame.ids))
+        frames: Any = [self._frames[i] for i in mine]
+        assert None not in frames, "an environment has not been reset"
+        chosen = world_actions(actions, lo, frames, self.action_space)
         self._elapsed[ids[lo:hi]] += 1
         if self._can_begin:
             for i, own in zip(mine, chosen, strict=True):

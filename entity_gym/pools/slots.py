@@ -44,7 +44,6 @@ class SlotOptions:
             no actions, and the environment must be reset before it is stepped again.
         final_observations: which last observations are kept in `VecObs.final`; without autoreset, none.
         compile: false runs a compiled environment's source as ordinary Python, with checks of array bounds.
-        boundscheck: compile these checks in.
         num_workers: threads that may step the environments at the same time.
 
     Raises:
@@ -55,7 +54,6 @@ class SlotOptions:
     autoreset: bool = True
     final_observations: FinalObservations = "truncated"
     compile: bool = True
-    boundscheck: bool = False
     num_workers: int = 1
 
     def __post_init__(self) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any
 
-from entity_gym.actions import ActionSpace
+from entity_gym.actions import ActionSpace, ContinuousActionSpace, SelectEntityActionSpace
 from entity_gym.errors import check_whole, nearest
 from entity_gym.pools.slots import FinalObservations, SlotOptions
 from entity_gym.pools.vec_env import check_batch_size
 from entity_gym.pools.workers import check_affinity, check_num_threads
 from entity_gym.spaces import FeatureKind, ObsSpace, describe
-
-InvalidActions = Literal["replace", "raise"]
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,6 @@ class PoolConfig:
         max_entities: for `make_gym` and `make_dm`, entity type -> room in padded arrays. Types that are left out have as much
             as they declare; those of Python environments declare nothing.
         max_actors: in the same way, action -> room for those who act.
-        invalid_actions: for `make_gym` and `make_dm`, what happens to an action that is not open: "replace" by the next open
-            one (also if None), or "raise". Entity pools always raise.
         parameters: the environment's own. `make` takes them by keyword, like options.
 
     Raises:
@@ -57,7 +53,6 @@ class PoolConfig:
     compile: bool = True
     max_entities: Mapping[str, int] | None = None
     max_actors: Mapping[str, int] | None = None
-    invalid_actions: InvalidActions | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -68,8 +63,6 @@ class PoolConfig:
         check_affinity(self.thread_affinity_offset)
         check_whole(self.seed, "seed", 0)
         SlotOptions(final_observations=self.final_observations)
-        if self.invalid_actions not in (None, *get_args(InvalidActions)):
-            raise ValueError(f"invalid_actions is {self.invalid_actions!r}; allowed: None, 'replace', 'raise'")
         if self.max_episode_steps is not None:
             check_whole(self.max_episode_steps, "max_episode_steps")
         if self.num_processes and (self.num_threads != 1 or self.thread_affinity_offset != -1):
@@ -91,7 +84,7 @@ class PoolConfig:
 OPTIONS = tuple(each.name for each in fields(PoolConfig) if each.name not in ("name", "parameters"))
 
 #: Those that concern padded arrays alone.
-PADDED_OPTIONS = ("max_entities", "max_actors", "invalid_actions")
+PADDED_OPTIONS = ("max_entities", "max_actors")
 
 
 @dataclass(frozen=True)
@@ -135,17 +128,16 @@ class ActionSpec:
         Where actors select entities, a value is a row of the padded list of entities, and the one after the last row is
         nobody, if the space has `nobody`. The largest value is None where the number of rows is not known.
         """
-        if self.space.numbers:
-            low, high = zip(*self.space.numbers.values(), strict=True)
-            return low, high
-        if self.space.selects and self.num_rows is None:
-            return 0, None
-        return self.space.padded_bounds(self.space.padded_choices(self.num_rows or 0))
+        if isinstance(self.space, ContinuousActionSpace):
+            return self.space.low, self.space.high
+        if isinstance(self.space, SelectEntityActionSpace):
+            return 0, None if self.num_rows is None else self.num_rows - 1 + self.space.nobody
+        return 0, len(self.space.labels) - 1
 
     def __str__(self) -> str:
         low, high = self.bounds
         shown = f"{self.space.kind}, {low} to {'?' if high is None else high}"
-        if self.space.selects and self.space.padded_choices(0):
+        if isinstance(self.space, SelectEntityActionSpace) and self.space.nobody:
             shown += ", the last for nobody"
         if self.space.labels:
             shown += f" ({', '.join(self.space.labels)})"

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import ActionSpace
-from entity_gym.actions.kind import DECIMALS
-from entity_gym.actions.reading import EntityID, Offer
-from entity_gym.batch.decimals import to_decimals
+from entity_gym.actions import ActionSpace, ContinuousActionSpace, SelectEntityActionSpace
+from entity_gym.actions.reading import NO_INDICES, EntityID, Offer
+from entity_gym.actions.select_entity import NOBODY
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from entity_gym.replay.page import FORMAT, VERSION
 from entity_gym.spaces import GLOBAL_ENTITY, Category, FeatureKind, ObsSpace
@@ -25,6 +24,8 @@ from entity_gym.spaces import GLOBAL_ENTITY, Category, FeatureKind, ObsSpace
 MOST_DENSE = 64  # entities of a frame whose attention weights are all kept
 TOP = 16  # weights of each row that are kept in larger frames
 LONGEST_TEXT = 1000  # characters of a value in an info
+DECIMALS = 7  # of probabilities
+_LARGEST_WHOLE = 2.0**53  # float64 and the numbers of JavaScript are exact up to here
 
 
 def build_replay(
@@ -51,7 +52,7 @@ def build_replay(
         },
         "global_features": list(obs_space.global_features),
         "global_kinds": _kinds(obs_space.global_kinds),
-        "actions": {name: space.space_for_replay() for name, space in action_space.items()},
+        "actions": {name: _space(space) for name, space in action_space.items()},
         "players": list(players),
         "network": network,
         "episodes": list(episodes),
@@ -130,21 +131,64 @@ def build_decisions(
         offer = offer_of(obs.action_masks[name], row)
         if not len(offer.actors):
             continue
-        values = actions[name][row].values
         known = None if logits is None else logits.get(name)
-        decisions = space.decisions_for_replay(offer, values, known)
+        found[name] = _decisions(space, offer, actions[name][row].values, known)
         if entropies is not None:
-            decisions["entropy"] = to_decimals(entropies[name])
-        found[name] = decisions
+            found[name]["entropy"] = to_decimals(entropies[name])
     return found
+
+
+def _decisions(
+    space: ActionSpace, offer: Offer, values: NDArray[Any], logits: NDArray[np.float32] | None
+) -> dict[str, Any]:
+    """Return the decisions of a frame's actors without entropies; `values` (A, width) are what they chose."""
+    decisions = {"actors": offer.actors.tolist(), "probs": None, "chosen": values[:, 0].tolist()}
+    if isinstance(space, ContinuousActionSpace):
+        decisions["chosen"] = to_decimals(values)
+        if logits is not None:  # (A, 2 n): means and standard deviations stand for probabilities
+            means, log_stds = np.split(logits, 2, axis=1)
+            del decisions["probs"]
+            decisions.update(mean=to_decimals(means), std=to_decimals(np.exp(log_stds)))
+        return decisions
+    if logits is not None:
+        probs = np.exp(logits.astype(np.float64)).round(DECIMALS)
+        decisions["probs"] = probs.reshape(len(offer.actors), -1).tolist()
+    columns, is_open = columns_of(space, offer)
+    if not is_open.all():
+        decisions["mask"] = is_open.astype(np.int64).tolist()
+    if space.selects:
+        column_of = {value: column for column, value in enumerate(columns)}
+        decisions["chosen"] = [column_of.get(value, NOBODY) for value in decisions["chosen"]]
+        decisions["actees"] = offer.actees.tolist()
+    return decisions
+
+
+def columns_of(space: ActionSpace, offer: Offer) -> tuple[list[int], NDArray[np.bool_]]:
+    """Return the choices of a discrete action as columns: their values in a batch, and (A, C) true where one is open."""
+    columns = offer.actees.tolist() if space.selects else list(range(len(space.labels)))
+    is_open = np.ones((len(offer.actors), len(columns)), np.bool_) if offer.mask is None else offer.mask
+    if isinstance(space, SelectEntityActionSpace) and space.nobody:
+        columns, is_open = [*columns, NOBODY], np.pad(is_open, ((0, 0), (0, 1)), constant_values=True)
+    return columns, is_open
+
+
+def _space(space: ActionSpace) -> dict[str, Any]:
+    """Return an action space as JSON."""
+    kind = space.kind.replace(" ", "_")
+    if isinstance(space, SelectEntityActionSpace):
+        return {"kind": kind, "nobody": space.nobody}
+    if isinstance(space, ContinuousActionSpace):
+        bounds = {side: values for side, values in space.to_dict().items() if side in ("low", "high")}
+        return {"kind": kind, "names": list(space.labels), **bounds}
+    return {"kind": kind, "choices": list(space.labels)}
 
 
 def offer_of(mask: VecActionMask, row: int) -> Offer:
     """Return who may do what in a frame."""
     actors = mask.actors[row].values[:, 0]
-    actees = None if mask.actees is None else mask.actees[row].values[:, 0]
+    actees = NO_INDICES if mask.actees is None else mask.actees[row].values[:, 0]
     is_open = None if mask.mask is None else mask.mask[row].values
-    if is_open is not None and actees is not None:
+    if is_open is not None and mask.actees is not None:
         is_open = is_open.reshape(len(actors), len(actees))
     return Offer(actors, actees, is_open)
 
@@ -165,6 +209,19 @@ def build_attention(weights: NDArray[np.floating[Any]], num_entities: int) -> di
         "indices": _base64(largest.astype("<u2")),
         "weights": _base64(np.take_along_axis(levels, largest, axis=-1)),
     }
+
+
+def to_decimals(values: NDArray[Any]) -> Any:
+    """Return nested lists: whole numbers as int, others as the shortest decimal that float32 reads as the same number.
+
+    Numbers that are not finite, which JSON does not have, become None.
+    """
+    array = np.asarray(values, np.float32)
+    if (array == np.round(array)).all() and (np.abs(array) < _LARGEST_WHOLE).all():
+        return array.astype(np.int64).tolist()
+    shortest: NDArray[Any] = array.astype(str).astype(np.float64).astype(object)
+    shortest[~np.isfinite(array)] = None
+    return shortest.tolist()
 
 
 def plain(value: Any) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -18,29 +20,25 @@ LONGEST_LABEL = 200  # characters
 LONGEST_TRAIL = 10_000  # steps
 
 
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool | np.bool_)
-
-
-def _is_number(value: Any) -> bool:
-    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return is_number and bool(np.isfinite(value))
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= int(value) <= LONGEST_TRAIL
-
-
-def _is_bounds(value: Any) -> bool:
-    numbers = list(value) if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else []
-    return len(numbers) == 4 and all(map(_is_number, numbers)) and numbers[0] <= numbers[2] and numbers[1] <= numbers[3]
-
-
 #: Check of a value, its conversion to JSON, and its description in messages.
 _Rule = tuple[Callable[[Any], bool], Callable[[Any], Any], str]
 
-_FLAG: _Rule = (_is_flag, bool, "True or False")
-_WHOLE: _Rule = (_is_whole, int, f"a whole number from 0 to {LONGEST_TRAIL}")
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_bounds(value: Any) -> bool:
+    is_four = isinstance(value, Sequence | np.ndarray) and len(value) == 4 and all(map(_is_number, value))
+    return is_four and value[0] <= value[2] and value[1] <= value[3]
+
+
+_FLAG: _Rule = (lambda value: isinstance(value, bool | np.bool_), bool, "True or False")
+_WHOLE: _Rule = (
+    lambda value: isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) <= LONGEST_TRAIL,
+    int,
+    f"a whole number from 0 to {LONGEST_TRAIL}",
+)
 _FEATURE: _Rule = (lambda value: isinstance(value, str), str, "the name of a feature")
 _RULES: Mapping[str, _Rule] = {
     "grid": _FLAG,
@@ -78,13 +76,6 @@ _RULES_OF_TYPE: Mapping[str, _Rule] = {
     "trail": _WHOLE,
     "layer": _WHOLE,
 }
-#: Hint of a type -> the features that its value names.
-_NAMED: Mapping[str, Callable[[Any], Iterable[Any]]] = {
-    "position": list,
-    "color_by": lambda name: [name],
-    "angle": lambda name: [name],
-    "label": _PLACEHOLDER.findall,
-}
 
 
 def check_hints(given: Any, obs_space: ObsSpace, where: str) -> dict[str, Any] | None:
@@ -103,38 +94,32 @@ def check_hints(given: Any, obs_space: ObsSpace, where: str) -> dict[str, Any] |
     at = f"{where}: draw()"
     if not isinstance(given, Mapping):
         raise ValueError(f"{at} returned {given!r:.200}; {DRAW_IS_A_HOOK}")
-    checked = _checked({key: value for key, value in given.items() if key != "types"}, _RULES, at, ["types"])
-    if "types" in given:
-        features = {name: entity.features for name, entity in obs_space.entities.items()}
-        features[GLOBAL_ENTITY] = obs_space.global_features
-        at += "['types']"
-        checked["types"] = {}
-        for name, hints in _mapping(given["types"], features, at).items():
-            of_type = checked["types"][name] = _checked(hints, _RULES_OF_TYPE, f"{at}[{name!r}]")
-            for key in of_type.keys() & _NAMED.keys():
-                for feature in _NAMED[key](of_type[key]):
-                    if feature not in features[name]:
-                        problem = f"names {feature!r:.200}, which is no feature; {nearest(feature, features[name])}"
-                        raise ValueError(f"{at}[{name!r}][{key!r}] {problem}")
+    features = {name: entity.features for name, entity in obs_space.entities.items()}
+    features[GLOBAL_ENTITY] = obs_space.global_features
+    types = {name: (lambda value: isinstance(value, Mapping), dict, "a dictionary") for name in features}
+    is_types = (
+        lambda value: isinstance(value, Mapping),
+        lambda value: _checked(value, types, f"{at}['types']"),
+        "a dictionary",
+    )
+    checked = _checked(given, {**_RULES, "types": is_types}, at)
+    for name, hints in checked.get("types", {}).items():
+        of_type = checked["types"][name] = _checked(hints, _RULES_OF_TYPE, f"{at}['types'][{name!r}]")
+        named = {key: [of_type[key]] for key in ("color_by", "angle") if key in of_type}
+        named |= {"position": of_type.get("position", []), "label": _PLACEHOLDER.findall(of_type.get("label", ""))}
+        for key, feature in [(key, feature) for key, listed in named.items() for feature in listed]:
+            if feature not in features[name]:
+                problem = f"names {feature!r:.200}, which is no feature; {nearest(feature, features[name])}"
+                raise ValueError(f"{at}['types'][{name!r}][{key!r}] {problem}")
     return checked
 
 
-def _mapping(given: Any, allowed: Iterable[str], at: str) -> Mapping[str, Any]:
-    """Return `given`; raises a ValueError unless it is a mapping with some of the keys `allowed`."""
-    if not isinstance(given, Mapping):
-        raise ValueError(
-            f"{at} is {given!r:.200}; it must be a dictionary with any of: {', '.join(map(repr, allowed))}"
-        )
-    for key in given:
-        if key not in list(allowed):
-            raise ValueError(f"{at} has the key {key!r:.200}; {nearest(key, allowed)}")
-    return given
-
-
-def _checked(given: Any, rules: Mapping[str, _Rule], at: str, others: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the hints of a mapping as JSON holds them; `others` are further keys that it may have, for messages."""
+def _checked(given: Mapping[str, Any], rules: Mapping[str, _Rule], at: str) -> dict[str, Any]:
+    """Return the hints of a mapping as JSON holds them."""
     checked = {}
-    for key, value in _mapping(given, [*rules, *others], at).items():
+    for key, value in given.items():
+        if key not in rules:
+            raise ValueError(f"{at} has the key {key!r:.200}; {nearest(key, rules)}")
         is_valid, convert, needed = rules[key]
         if not is_valid(value):
             raise ValueError(f"{at}[{key!r}] is {value!r:.200}; it must be {needed}")

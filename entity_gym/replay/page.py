@@ -1,4 +1,4 @@
-"""Write a replay as one HTML page that needs nothing else: no network, no server, no other file."""
+"""Write a replay as one HTML page that needs nothing else, no network, no server, no other file; and read it back."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import html
 import json
 import math
 import re
+import zlib
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, Literal
 
+from entity_gym.untrusted import parse_json
+
 FORMAT, VERSION = "enn-ppo replay", 1
-LARGEST_PLAIN = 256 * 1024  # bytes of JSON in a page; more is compressed
+MAX_BYTES = 2**28  # of a page, and of a replay
+_DATA = re.compile(r'<script type="application/gzip" id="replay">(.*?)</script>', re.DOTALL)
 
 #: The scripts of the page, in the order in which they are joined.
 SCRIPTS = ("data.js", "world.js", "cards.js", "charts.js", "panel.js", "player.js", "served.js", "main.js")
@@ -33,14 +37,21 @@ def page_html(replay: Mapping[str, Any], mode: Mode = "file", token: str = "") -
         token: of the server, for the mode "play".
     """
     style, script = _part("replay.css"), "\n".join(map(_part, SCRIPTS))
-    data, encoding = _encode(replay)
+    policy = [
+        "default-src 'none'",
+        f"script-src 'sha256-{_hash(script)}'",
+        f"style-src 'sha256-{_hash(style)}'",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        *(["connect-src 'self'"] if mode != "file" else []),
+    ]
     parts = {
-        "policy": _content_security_policy(style, script, mode),
+        "policy": "; ".join(policy),
         "title": html.escape(str(replay.get("title", "Replay"))),
         "mode": mode,
         "token": html.escape(token),
-        "encoding": encoding,
-        "data": data,
+        "data": base64.b64encode(gzip.compress(to_json(replay).encode(), mtime=0)).decode(),
         "style": style,
         "script": script,
     }
@@ -68,31 +79,32 @@ def _finite(value: Any) -> Any:
     return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _encode(replay: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the text of the data's script element, and the attribute that names its encoding."""
-    plain = to_json(replay)
-    if len(plain) > LARGEST_PLAIN:
-        return base64.b64encode(gzip.compress(plain.encode(), mtime=0)).decode(), ' data-encoding="gzip+base64"'
-    # Inside of texts of JSON these are the same characters; none of them can begin or end an element.
-    return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"), ""
-
-
-def _content_security_policy(style: str, script: str, mode: Mode) -> str:
-    """Allow this style and this script by their hashes, an empty icon, and requests to the page's own server if it has one."""
-    allowed = [
-        "default-src 'none'",
-        f"script-src 'sha256-{_hash(script)}'",
-        f"style-src 'sha256-{_hash(style)}'",
-        "img-src data:",
-        "base-uri 'none'",
-        "form-action 'none'",
-    ]
-    return "; ".join(allowed if mode == "file" else [*allowed, "connect-src 'self'"])
-
-
 def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _part(name: str) -> str:
     return (files("entity_gym.replay") / "page" / name).read_text(encoding="utf-8")
+
+
+def read_page(page: str) -> dict[str, Any]:
+    """Return the replay that a page of `page_html` shows.
+
+    Raises:
+        ValueError: the page holds no replay, or a damaged one.
+    """
+    found = _DATA.search(page)
+    if found is None:
+        raise ValueError("the page holds no replay")
+    stream = zlib.decompressobj(wbits=31)  # gzip
+    try:
+        content = stream.decompress(base64.b64decode(found[1], validate=True), MAX_BYTES)
+        if not stream.eof:
+            raise ValueError(f"it is cut short, or larger than {MAX_BYTES:,} bytes")
+        replay: dict[str, Any] = parse_json(content)
+    except (ValueError, zlib.error) as error:
+        raise ValueError(f"the replay of the page is damaged: {error}") from error
+    is_replay = isinstance(replay, dict) and replay.get("format") == FORMAT
+    if not is_replay or not isinstance(replay.get("entities"), dict) or not isinstance(replay.get("episodes"), list):
+        raise ValueError("the page's data is no replay")
+    return replay

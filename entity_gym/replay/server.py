@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hmac
 import json
+import os
 import secrets
 import socketserver
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import webbrowser
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
 
 HOST = "127.0.0.1"
 LARGEST_BODY = 1 << 20  # bytes of a POST request
 TIMEOUT = 10.0  # seconds to wait for the next bytes of a request
-LAST_ANSWERS = 1.0  # seconds in which answers are finished when the server closes
 TOKEN_HEADER = "X-Replay-Token"
 
 _HEADERS = {
@@ -27,15 +29,33 @@ _HEADERS = {
 }
 
 
-class PageServer:
+def open_in_browser(address: str) -> threading.Thread:
+    """Open an address where there is a display, or where the variable BROWSER names a browser; elsewhere do nothing.
+
+    Returns:
+        The daemon thread that opens it. A browser in the terminal returns only when it is closed, so a server goes on without
+        it. A command that has nothing else to do joins the thread, which would end with it.
+    """
+
+    def open_address() -> None:
+        chosen = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+        if chosen or sys.platform in ("darwin", "win32"):
+            with suppress(webbrowser.Error, OSError):
+                webbrowser.open(address)
+
+    thread = threading.Thread(target=open_address, name="browser", daemon=True)
+    thread.start()
+    return thread
+
+
+class PageServer(ThreadingHTTPServer):
     """Serves pages and JSON in threads of its own, from its construction until `close`.
 
     Paths that end in `.json` are sent as JSON, and all others as HTML. Both dictionaries are read at each request, so their
     owner may add paths later. A ValueError that a function raises is sent to the page as `{"error": message}`, status 400.
 
     Requests are refused if their Host header is not this server (another web page could otherwise reach it by a domain name
-    that points to 127.0.0.1). POST requests must also have the content type application/json and the token, which only pages of
-    this server know.
+    that points to 127.0.0.1). POST requests must also have the token, which only pages of this server know.
 
     Args:
         pages: path, such as "/" or "/replays.json", -> function that returns the text. Called in the server's threads.
@@ -50,6 +70,8 @@ class PageServer:
         ValueError: the port is taken, or may not be used.
     """
 
+    daemon_threads = True
+
     def __init__(
         self,
         pages: Mapping[str, Callable[[], str]],
@@ -58,54 +80,30 @@ class PageServer:
     ) -> None:
         self.pages = pages
         self.posts = {} if posts is None else posts
-        self._num_answering = 0
-        self._answered = threading.Condition()
         self.token = secrets.token_urlsafe(16)
         try:
-            self._server = _Server((HOST, port), _Handler)
+            super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ValueError(
                 f"port {port} on {HOST} cannot be used ({reason}); give another one, or 0 for any"
             ) from None
-        self._server.owner = self
-        self.port: int = self._server.server_address[1]
+        self.port: int = self.server_address[1]
         self.url = f"http://{HOST}:{self.port}/"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), name="page server", daemon=True
-        )
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="page server", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> PageServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Stop listening, and finish answers. May be called twice."""
-        self._server.shutdown()
-        self._server.server_close()
+        """Stop listening. May be called twice."""
+        self.shutdown()
+        self.server_close()
         self._thread.join()
-        with self._answered:
-            self._answered.wait_for(lambda: self._num_answering == 0, LAST_ANSWERS)
-
-    @contextmanager
-    def answering(self) -> Iterator[None]:
-        """Count an answer that `close` waits for."""
-        with self._answered:
-            self._num_answering += 1
-        try:
-            yield
-        finally:
-            with self._answered:
-                self._num_answering -= 1
-                self._answered.notify_all()
-
-
-class _Server(ThreadingHTTPServer):
-    owner: PageServer
-    daemon_threads = True
 
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)  # HTTPServer's own looks up a domain name, which may take seconds
@@ -115,77 +113,50 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Refused(Exception):
-    """A request with its HTTP status."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+    """A request with its HTTP status and a message."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: PageServer
     timeout = TIMEOUT
     server_version = "replay"
     sys_version = ""
 
     def do_GET(self) -> None:
-        with self.server.owner.answering():
-            self._answer(self._page)
+        self._answer(lambda path: self.server.pages[path]())
 
     def do_POST(self) -> None:
-        with self.server.owner.answering():
-            self._answer(self._post)
+        self._answer(lambda path: json.dumps(self.server.posts[path](self._posted())), "application/json")
 
-    def _page(self) -> tuple[str, str]:
-        path = self._path()
-        function = self.server.owner.pages.get(path)
-        if function is None:
-            raise _Refused(404, "there is no such page")
-        return function(), "application/json" if path.endswith(".json") else "text/html"
-
-    def _post(self) -> tuple[str, str]:
-        function = self.server.owner.posts.get(self._path())
-        if function is None:
-            raise _Refused(404, "there is no such page")
-        if self.headers.get_content_type() != "application/json":
-            raise _Refused(415, "the content type must be application/json")
-        if not hmac.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self.server.owner.token.encode()):
+    def _posted(self) -> Any:
+        """Return the JSON of a request with the token."""
+        if not hmac.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self.server.token.encode()):
             raise _Refused(403, "the token is missing or wrong; reload the page")
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or len(length) > 9 or int(length) > LARGEST_BODY:
+            raise _Refused(413, f"Content-Length must be a whole number of at most {LARGEST_BODY} bytes")
         try:
-            given = json.loads(self._body())
+            return json.loads(self.rfile.read(int(length)))
         except (ValueError, RecursionError):
             raise _Refused(400, "the request is not JSON") from None
-        return json.dumps(function(given)), "application/json"
 
-    def _body(self) -> bytes:
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal():
-            raise _Refused(411, "Content-Length must be a whole number")
-        if len(length) > 9 or int(length) > LARGEST_BODY:
-            raise _Refused(413, f"a request may have at most {LARGEST_BODY} bytes")
-        return self.rfile.read(int(length))
-
-    def _path(self) -> str:
-        port = self.server.owner.port
-        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
-            raise _Refused(403, f"this server is {HOST}:{port}, and no other name")
-        return self.path.partition("?")[0]
-
-    def _answer(self, respond: Callable[[], tuple[str, str]]) -> None:
+    def _answer(self, respond: Callable[[str], str], kind: str = "") -> None:
+        """Send the text of the path that is asked for, or the reason why there is none."""
+        path, port = self.path.partition("?")[0], self.server.port
+        kind = kind or ("application/json" if path.endswith(".json") else "text/html")
         try:
-            text, kind = respond()
-            self._send(200, text, kind)
-        except _Refused as refused:
-            self._send_error(refused.status, str(refused))
-        except ValueError as error:
-            self._send_error(400, str(error))
+            if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
+                raise _Refused(403, f"this server is {HOST}:{port}, and no other name")
+            if path not in (self.server.posts if self.command == "POST" else self.server.pages):
+                raise _Refused(404, "there is no such page")
+            status, text = 200, respond(path)
         except Exception as error:
-            self._send_error(500, f"{type(error).__name__}: {error}")
-
-    def _send_error(self, status: int, message: str) -> None:
-        self._send(status, json.dumps({"error": message}), "application/json")
-
-    def _send(self, status: int, text: str, kind: str) -> None:
+            status, message = 500, f"{type(error).__name__}: {error}"
+            if isinstance(error, _Refused):
+                status, message = error.args
+            elif isinstance(error, ValueError):
+                status, message = 400, str(error)
+            text, kind = json.dumps({"error": message}), "application/json"
         content = text.encode()
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")

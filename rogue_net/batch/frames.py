@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from rogue_net.batch.crossing import to_device
 from rogue_net.batch.packing import pack
@@ -169,3 +170,30 @@ class PackedRows:
             allowed &= visible.unsqueeze(1) | ~visible.unsqueeze(2)
         allowed |= torch.eye(self.index.shape[1], dtype=torch.bool, device=device)
         self.allowed = allowed.unsqueeze(1)
+
+    def pack(self, values: Tensor) -> Tensor:
+        """(E, ...) values of tokens to (R, L, ...); what stands where there is no token must reach no result.
+
+        Every token has one place, so the gradient is gathered from there. Indexing would add up the gradients of all places,
+        empty ones included, on one token, one after the other: on a GPU most of an update's time.
+        """
+        packed: Tensor = _Gather.apply(values, self.index.flatten(), self.inverse_index)  # type: ignore[no-untyped-call]
+        return packed.reshape(*self.index.shape, *values.shape[1:])
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """(R, L, ...) to (E, ...)."""
+        return packed.flatten(0, 1).index_select(0, self.inverse_index)
+
+
+class _Gather(torch.autograd.Function):
+    """`values[places]`, where `values[i]` stands at `place_of[i]` of the result and nowhere else that counts."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, values: Tensor, places: Tensor, place_of: Tensor) -> Tensor:
+        ctx.save_for_backward(place_of)
+        return values.index_select(0, places)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (place_of,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return gradient.index_select(0, place_of), None, None

@@ -106,8 +106,8 @@ class ContinuousHead(ActionHead):
 
     def __init__(self, d_model: int, space: ContinuousActionSpace) -> None:
         super().__init__()
-        self.project = _nearly_zero(d_model, space.size)
-        self.log_std = nn.Parameter(torch.zeros(space.size))
+        self.project = _nearly_zero(d_model, space.width)
+        self.log_std = nn.Parameter(torch.zeros(space.width))
         self.bounds = Bounds(space)
 
     def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:

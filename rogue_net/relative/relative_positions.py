@@ -36,6 +36,7 @@ from torch.nn import functional
 
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
+from rogue_net.batch.frames import PackedRows
 from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.config import RelposConfig
 from rogue_net.inputs.normalization import RunningNorm
@@ -292,7 +293,7 @@ def relative_logits(q: Tensor, relative: Relative) -> Tensor:
     return products.transpose(1, 2) / math.sqrt(q.shape[-1])
 
 
-def relative_outputs(weights: Tensor, relative: Relative, index: Tensor) -> Tensor:
+def relative_outputs(weights: Tensor, relative: Relative, rows: PackedRows) -> Tensor:
     """Compute the part of the outputs of attention that relative values add.
 
         y_i = sum_j p_ij gate_j * relvalue_ij
@@ -300,14 +301,14 @@ def relative_outputs(weights: Tensor, relative: Relative, index: Tensor) -> Tens
     Args:
         weights: (R, H, L, L) attention weights.
         relative: relative positions of the rows.
-        index: (R, L) int64, the token at each place of a row.
+        rows: the packed rows.
 
     Returns:
         (R, H, L, K).
     """
     values = relative.values
     if relative.gate is not None:
-        values = values * relative.gate[index].unsqueeze(1)
+        values = values * rows.pack(relative.gate).unsqueeze(1)
     return (weights.transpose(1, 2) @ values).transpose(1, 2)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from entity_gym.replay.reading import read_page
+from entity_gym.replay.page import read_page
 
 
 def read(path: Path) -> dict[str, Any]:

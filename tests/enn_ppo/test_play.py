@@ -96,13 +96,13 @@ def game(run_dir: str, *arguments: str) -> dict[str, Any]:
     """What the page of `main` shows at first: the view of the only step."""
     replays = []
 
-    def shown(game: Game, server: Any, is_opened: bool) -> int:
+    def shown(game: Game, server: Any) -> None:
         replays.append(game.replay)
-        return 130
+        raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("entity_gym.play.command.browse", shown)
-        assert main([run_dir, *arguments]) == 130
+        patch.setattr("entity_gym.play.command.serve", shown)
+        assert main([run_dir, *arguments, "--no-open"]) == 130
     view: dict[str, Any] = replays[0]["episodes"][0]["steps"][0]["views"][0]
     return view
 

@@ -20,7 +20,7 @@ from enn_ppo.checkpoints.policy_file import read_policy_file
 from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.play import main as play
 from enn_ppo.plot.plot import main as plot
-from enn_ppo.serve.serve import serve
+from enn_ppo.serve.server import serve
 from enn_ppo.settings.command_line.cli import run_eval, run_serve, run_train, run_watch
 from enn_ppo.watch.watch import watch
 from tests.enn_ppo.forged import sealed, with_header, with_settings, with_trainer
@@ -175,7 +175,7 @@ def test_a_stranger_s_folder_does_what_the_table_says(
 ) -> None:
     monkeypatch.setenv(SECRET, "hunter2")
     monkeypatch.delenv("RAN", raising=False)
-    monkeypatch.setattr("entity_gym.play.browser.open_in_browser", closed)
+    monkeypatch.setattr("entity_gym.play.command.open_in_browser", closed)
     monkeypatch.syspath_prepend(str(tmp_path))
     cell = ROWS[row][COLUMNS.index(column)]
     for name, command in COMMANDS[column].items():

@@ -217,7 +217,6 @@ def test_environments_are_stepped_as_is_asked_for(
         ({"num_processes": 2, "num_threads": 2}, "num_processes is 2, so num_threads=2 .*would not be used"),
         ({"final_observations": "some"}, "final_observations is 'some'"),
         ({"width": 0}, "width=0"),
-        ({"invalid_actions": "ignore"}, "invalid_actions is 'ignore'; allowed"),
         ({"max_entities": {"Mines": 3}}, "max_entities names 'Mines'; .*did you mean 'Mine'"),
         ({"max_actors": {"Move": 0}}, "max_actors\\['Move'\\] is 0; it must be a whole number of at least 1"),
     ],
@@ -227,7 +226,7 @@ def test_an_option_that_cannot_be_is_named(options: dict[str, Any], message: str
         make_spec("MineSweeper", **options)
 
 
-@pytest.mark.parametrize("options", [{"max_entities": {"Mine": 3}}, {"invalid_actions": "replace"}])
+@pytest.mark.parametrize("options", [{"max_entities": {"Mine": 3}}, {"max_actors": {"Move": 1}}])
 def test_make_does_not_pad(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="which is for make_gym and make_dm: make does not pad entities"):
         make("MineSweeper", **options)

@@ -23,7 +23,7 @@ from enn_ppo.clone.clone import clone
 from enn_ppo.clone.config import CloneConfig
 from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.plot.plot import main as plot
-from enn_ppo.serve.serve import serve
+from enn_ppo.serve.server import serve
 from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_serve, run_sweep, run_train, run_watch
 from enn_ppo.settings.command_line.options import Option, sections_of
 from enn_ppo.settings.config import EvalConfig, TrainConfig

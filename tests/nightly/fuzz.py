@@ -25,6 +25,7 @@ import faulthandler
 import io
 import json
 import math
+import os
 import random
 import sys
 import tempfile
@@ -83,7 +84,6 @@ from entity_gym import (
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.bridges.remote import program_worlds
-from entity_gym.bridges.remote.connection import HungUp
 from entity_gym.bridges.remote.messages import MessageReader, encode
 from entity_gym.pools.pool import ListEnv
 from rogue_net import RogueNet, RogueNetConfig
@@ -475,42 +475,18 @@ class Wire(Kind):
         return b"".join(map(framed, messages))
 
     def read(self, data: bytes) -> str:
-        with mock.patch("entity_gym.bridges.remote.program.Connection", lambda *given: _Said(data)):
+        said, deaf = self.folder / "said", open(os.devnull, "wb", buffering=0)
+        said.write_bytes(data)
+        program = mock.Mock(
+            stdin=deaf, stdout=said.open("rb", buffering=0), **{"wait.return_value": 0, "poll.return_value": 0}
+        )
+        with mock.patch("entity_gym.bridges.remote.program._start", lambda settings: program):
             pool = ListEnv(program_worlds(command=["farm"]), 2)
             with contextlib.closing(pool):
                 obs = pool.reset(0)
                 for _ in range(2):
                     obs = pool.act(random_actions(obs, np.random.default_rng(0), pool.action_space()))
         return "valid"
-
-
-class _Said:
-    """A connection to a program that has said everything already."""
-
-    def __init__(self, data: bytes) -> None:
-        self._reader = MessageReader(2**20)
-        self._reader.feed(data)
-
-    def send(self, message: Any) -> None:
-        encode(message)
-
-    def flush(self) -> None:
-        pass
-
-    def receive(self, deadline: float) -> Any:
-        message = self._reader.next()
-        if message is None:
-            raise HungUp
-        return message
-
-    def ending(self) -> str:
-        return "it closed its output"
-
-    def last_words(self) -> str:
-        return ""
-
-    def close(self, grace: float = 0) -> None:
-        pass
 
 
 class Server(Kind):

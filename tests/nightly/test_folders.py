@@ -20,7 +20,7 @@ from enn_ppo import EnvConfig, SelfPlayConfig, TrainEvalConfig, train
 from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.play import main as play
 from enn_ppo.plot.plot import main as plot
-from enn_ppo.serve.serve import serve
+from enn_ppo.serve.server import serve
 from enn_ppo.settings.command_line.cli import run_eval, run_serve, run_train, run_watch
 from enn_ppo.watch.watch import watch
 from tests.enn_ppo.test_links import digest
@@ -100,7 +100,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pool = SelfPlayConfig(enabled=True, snapshot_interval=32)
     train(tiny_config(run, env=world, total_timesteps=64, eval=evaluation, self_play=pool))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("entity_gym.play.browser.open_in_browser", _closed)
+        patch.setattr("entity_gym.play.command.open_in_browser", _closed)
         for name, command in COMMANDS.items():  # imports everything, which a user without rights could not
             shutil.copytree(run, run.parent / name / "run", symlinks=True)
             assert command(run.parent / name / "run") == (130 if name == "play" else 0)
@@ -159,7 +159,7 @@ def test_a_folder_with_something_else_in_the_place_of_a_file_or_folder_harms_nob
     name: str,
     kind: str,
 ) -> None:
-    monkeypatch.setattr("entity_gym.play.browser.open_in_browser", _closed)
+    monkeypatch.setattr("entity_gym.play.command.open_in_browser", _closed)
     outside = home / "outside"
     outside.mkdir()
     shutil.copytree(trained, outside / "run", symlinks=True)

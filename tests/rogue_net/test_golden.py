@@ -19,7 +19,7 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.actions.choices import frame_actions
+from entity_gym.actions.choices import world_actions
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.frame import FrameReader
 from rogue_net import ActResult, ObsBatch, RaggedTensor
@@ -127,7 +127,7 @@ def test_the_heads_decide_for_the_actors_and_the_actions_go_back_in_the_environm
     reader = FrameReader(OBS_SPACE, ACTION_SPACE, "MineSweeper")
     for i, expected in enumerate(GOLDEN["env_actions"]):
         frame = reader.read(observations[i], i)
-        received = frame_actions(buffers, i, frame.actions, frame.ids, ACTION_SPACE)
+        received = world_actions(buffers, i, [frame], ACTION_SPACE)[0]
         assert plain(received[MOVE].actors) == expected[MOVE]["actors"]
         assert received[MOVE].actions.tolist() == expected[MOVE]["actions"]
         assert plain(received[FIRE].actors) == expected[FIRE]["actors"]
@@ -162,7 +162,7 @@ def test_a_selection_is_the_entity_index_inside_the_frame_and_not_the_position_a
     }
     frame = FrameReader(obs_space, action_space).read(observation, 1)
     buffers = ActResult(actions, {}, torch.zeros(2)).to_buffers()
-    received = frame_actions(buffers, 1, frame.actions, frame.ids, action_space)["target"]
+    received = world_actions(buffers, 1, [frame], action_space)[0]["target"]
     assert list(received.actors) == ["a", "c"]
     assert list(received.actees) == ["d", "b"]
 

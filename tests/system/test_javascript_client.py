@@ -45,11 +45,11 @@ await offerWorlds({ name: "Counting", spaces, makeWorld: () => new World(), para
 """
 
 
-def counting(folder: Path, in_act: str = "", transport: str = "stdio") -> ThreadedVecEnv:
+def counting(folder: Path, in_act: str = "") -> ThreadedVecEnv:
     """Two worlds of a program that does this in every step."""
     file = folder / "world.mjs"
     file.write_text(WORLD % (CLIENT / "entity_gym.mjs", in_act), encoding="utf-8")
-    return ThreadedVecEnv(program_worlds(command=["node", str(file)], transport=transport), 2)
+    return ThreadedVecEnv(program_worlds(command=["node", str(file)]), 2)
 
 
 def add(*amounts: int) -> dict[str, RaggedBuffer[np.int64]]:
@@ -109,10 +109,9 @@ def test_a_mistake_in_the_command_line_of_a_program_is_one_sentence(capsys: pyte
     assert "did you mean" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("transport", ["stdio", "tcp"])
-def test_random_play_in_the_orchard_loses_and_every_observation_fits(transport: str) -> None:
+def test_random_play_in_the_orchard_loses_and_every_observation_fits() -> None:
     rng = np.random.default_rng(0)
-    with ThreadedVecEnv(program_worlds(command=["node", str(ORCHARD)], transport=transport), 16, seed=1) as env:
+    with ThreadedVecEnv(program_worlds(command=["node", str(ORCHARD)]), 16, seed=1) as env:
         obs = env.reset(env_info=[{"fruits": 2 + i % 4} for i in range(16)])
         assert obs.features["Fruit"].size1().max() == 5
         rewards = []
@@ -123,14 +122,14 @@ def test_random_play_in_the_orchard_loses_and_every_observation_fits(transport: 
 
 
 def test_what_a_world_prints_goes_to_standard_error_and_harms_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with counting(tmp_path, 'console.log("value is", this.value)') as env:
         obs = env.reset(env_info=[{"start": 3}, {"start": 5}])
         obs = env.act(add(1, 0))
         assert obs.features["Counter"].values[:, 0].tolist() == [4, 5]
         env.act(add(1, 1))
-    assert "value is 4\n" in capsys.readouterr().err
+    assert "value is 4\n" in capfd.readouterr().err
 
 
 def test_an_exception_in_a_world_arrives_with_its_javascript_stack(tmp_path: Path) -> None:
@@ -141,7 +140,7 @@ def test_an_exception_in_a_world_arrives_with_its_javascript_stack(tmp_path: Pat
 
 
 def test_a_node_world_that_can_be_saved_continues_exactly(tmp_path: Path) -> None:
-    with counting(tmp_path) as env, counting(tmp_path, transport="tcp") as other:
+    with counting(tmp_path) as env, counting(tmp_path) as other:
         env.reset(seed=3)
         env.act(add(1, 1))
         other.load_state(env.state())

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enn_ppo.settings.learning import PPOSettings
-from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, Number, inline, kernel, piece
+from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, Number, inline, inner_kernel, kernel
 
 #: Rows of the columns of a minibatch.
 ADVANTAGE, WEIGHT, VALUE, RETURN, FRAME_WEIGHT = range(5)
@@ -115,7 +115,7 @@ def weigh(
         columns[FRAME_WEIGHT * size + position] = np.float32(1) / np.float32(frames_of_all)
 
 
-@piece
+@inner_kernel
 def ppo(
     settings: Floats,
     low: Count,

@@ -73,7 +73,7 @@ class SelfPlay:
         mapping = players_of(source)
         if mapping is None or mapping.num_players < 2:
             tells_nothing = "does not say which player owns what (see entity_gym.pools.players)"
-            has = tells_nothing if mapping is None else "has one player" + getattr(source, "players_hint", "")
+            has = tells_nothing if mapping is None else "has one player"
             raise ValueError(f"self_play.enabled=true needs a world with several players, and {name} {has}")
         self._opponents = PolicyOpponents(self._nets, self._draw, vec_env, self._device, seed=self._seed)
         return SeatedVecEnv(vec_env, mapping, self._opponents, zero_sum=self.config.zero_sum)

@@ -60,9 +60,7 @@ class DmConstructor(Constructor):
 
     def __init__(self, env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
         if not isinstance(env, str) and not callable(env):
-            raise ValueError(
-                f"env is {env!r:.200}; expected a class or function that makes an environment of dm_env's interface"
-            )
+            raise ValueError(f"env is {env!r:.200}; expected a class or function that makes a dm_env environment")
         super().__init__(env, kwargs, "the dm_env environment")
 
     def __call__(self, **more: Any) -> DmAsGym:
@@ -90,16 +88,11 @@ class DmAsGym:
         self._make, self._seed_name = make, seed_name
         self.why_unseedable = "" if seed_name else f"its constructor has none of the parameters {', '.join(SEEDS)}"
         self.unwrapped: Any = make()
-        lacking = [
-            name for name in ("reset", "step", "observation_spec", "action_spec") if not hasattr(self.unwrapped, name)
-        ]
-        if lacking:
-            raise ValueError(
-                f"{type(self.unwrapped).__name__} is no environment of dm_env's interface: it has no {lacking[0]}()"
-            )
+        for method in ("reset", "step", "observation_spec", "action_spec"):
+            if not hasattr(self.unwrapped, method):
+                raise ValueError(f"{type(self.unwrapped).__name__} is no dm_env environment: it has no {method}()")
         self.observation_space = _space(self.unwrapped.observation_spec(), "observation")
-        self._action_spec = self.unwrapped.action_spec()
-        self.action_space = _space(self._action_spec, "action")
+        self.action_space = _space(self.unwrapped.action_spec(), "action")
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; with a seed, in an environment that is made anew."""
@@ -110,7 +103,7 @@ class DmAsGym:
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take a step."""
-        shown = self._checked(self.unwrapped.step(_as_spec(action, self._action_spec)), "step")
+        shown = self._checked(self.unwrapped.step(action), "step")
         ended = bool(shown.last())
         truncated = ended and shown.discount is not None and bool(np.any(shown.discount))
         reward = 0.0 if shown.reward is None else shown.reward
@@ -142,27 +135,19 @@ def _space(spec: Any, path: str) -> PlainSpace:
         return PlainSpace("Dict", spaces={key: _space(each, f"{path}.{key}") for key, each in spec.items()})
     if isinstance(spec, list | tuple):
         return PlainSpace("Tuple", spaces=tuple(_space(each, f"{path}.{k}") for k, each in enumerate(spec)))
-    if not hasattr(spec, "shape") or not hasattr(spec, "dtype"):
-        raise ValueError(f"the spec of {path} is {spec!r:.200}; expected specs of dm_env, in dictionaries or lists")
-    dtype = np.dtype(spec.dtype)
-    if any(size < 0 for size in spec.shape):
-        raise ValueError(f"the spec of {path} is {spec!r:.200}; its shape must be known")
-    if dtype.kind not in "biuf":
-        raise ValueError(f"the spec of {path} is {spec!r:.200}; it must be of numbers: leave it out in a wrapper")
+    dtype = np.dtype(getattr(spec, "dtype", object))
+    low, high = getattr(spec, "minimum", None), getattr(spec, "maximum", None)
+    if dtype.kind not in "biuf" or any(size < 0 for size in spec.shape):
+        raise ValueError(
+            f"the spec of {path} is {spec!r:.200}; expected numbers of a known shape, in dictionaries or lists: leave others "
+            "out in a wrapper"
+        )
     if hasattr(spec, "num_values"):
         return PlainSpace("Discrete", n=int(spec.num_values))
-    low, high = getattr(spec, "minimum", -np.inf), getattr(spec, "maximum", np.inf)
-    if dtype.kind != "f" and path.startswith("action") and not hasattr(spec, "minimum"):
+    if dtype.kind != "f" and path.startswith("action") and low is None:
         raise ValueError(
             f"the spec of {path} is {spec!r:.200}; whole numbers need bounds: use DiscreteArray or BoundedArray"
         )
-    return PlainSpace("Box", tuple(spec.shape), dtype, low, high)
-
-
-def _as_spec(action: Any, spec: Any) -> Any:
-    """Convert an action to the dtypes of its spec."""
-    if isinstance(spec, Mapping):
-        return {key: _as_spec(action[key], each) for key, each in spec.items()}
-    if isinstance(spec, list | tuple):
-        return [_as_spec(part, each) for part, each in zip(action, spec, strict=True)]
-    return np.asarray(action, dtype=spec.dtype)
+    return PlainSpace(
+        "Box", tuple(spec.shape), dtype, -np.inf if low is None else low, np.inf if high is None else high
+    )

@@ -4,8 +4,8 @@ Spaces (`entity_gym.bridges.padded` says what they hold): an observation is a `D
 `Discrete` if it is one integer, `MultiDiscrete` for other choices, `Box` if all actions are continuous, and a `Dict` of these
 in worlds that have choices and continuous actions.
 
-Every action of a space can be taken, as Gymnasium promises: one that is not open becomes the next open one, unless
-`invalid_actions="raise"`. info["replaced_actions"] counts these.
+Every action of a space can be taken, as Gymnasium promises: one that is not open becomes the next open one.
+info["replaced_actions"] counts these.
 """
 
 from __future__ import annotations
@@ -18,12 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.outgoing import make_form, measure_room, prepare_form
-from entity_gym.bridges.padded import Field, PaddedForm, PaddedPool, Shown, frame_of, in_batch, report_of
-from entity_gym.environment import Environment
+from entity_gym.bridges.padded import (
+    Field,
+    Frames,
+    PaddedForm,
+    PaddedPool,
+    frame_of,
+    in_batch,
+    make_form,
+    prepare_form,
+    report_of,
+)
 from entity_gym.pools.spec import EnvSpec
-from entity_gym.pools.vec_env import EnvIdLike, VecEnv
-from entity_gym.registry import draws, make_pool, make_single_pool
+from entity_gym.pools.vec_env import VecEnv
 
 try:
     import gymnasium
@@ -35,33 +42,32 @@ except ImportError as error:
     raise ImportError(f'the Gymnasium form needs Gymnasium ({error}): pip install "enn-ppo[gymnasium]"') from error
 
 
-class GymnasiumVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
+class GymnasiumVectorEnv(PaddedPool, VectorEnv[Any, Any, NDArray[Any]]):
     """A pool as a `gymnasium.vector.VectorEnv`; `make_gym` makes it.
 
-    Autoreset is Gymnasium's SAME_STEP: where an episode ends, the observation is the first of the next episode, and the last
-    observation and info of the finished one are `info["final_obs"]` (an array of objects, None elsewhere) and
+    `step` and `recv` return observations, rewards (n,) float64, terminated (n,) bool, truncated (n,) bool and info, in the order
+    of `env_id`. Autoreset is Gymnasium's SAME_STEP: where an episode ends, the observation is the first of the next episode, and
+    the last observation and info of the finished one are `info["final_obs"]` (an array of objects, None elsewhere) and
     `info["final_info"]`, which includes the environment's own end-of-episode info. `info["_name"]` marks the environments for
     which `info["name"]` is valid, as in Gymnasium's own vector environments.
 
-    Args:
-        pool: made with final_observations="all"; closed with this object.
-
     Attributes:
-        env_spec: the spec of the environments; `spec` is Gymnasium's.
-        obs: the `VecObs` of the last step, with metrics.
+        spec: Gymnasium's, with id, reward_threshold and max_episode_steps; it makes no environments.
     """
 
     def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
+        super().__init__(pool, spec, render_mode)
         self.metadata = {**GymnasiumEnv.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.render_mode, self.env_spec = render_mode, spec
-        self.spec = gymnasium_spec(spec, spec.config.name)
+        config = spec.config
+        name = re.sub(r"[^\w:.-]", "_", config.name)
+        self.spec = GymnasiumSpec(
+            name, reward_threshold=config.reward_threshold, max_episode_steps=config.max_episode_steps
+        )
         self.num_envs = len(pool)
-        self._padded = PaddedPool(pool, spec, render_mode)
-        self.single_observation_space = observation_space(self._padded.form)
+        self.single_observation_space = observation_space(self.form)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.single_action_space = action_space(self._padded.form)
+        self.single_action_space = action_space(self.form)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.obs: VecObs | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode in every environment.
@@ -73,46 +79,14 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         Raises:
             ValueError: for other options, or a seed that is not an integer.
         """
-        observation, *_, info = self._result(self._padded.reset(seed, _env_info(options)))
+        observation, *_, info = self.begin(seed, _env_info(options))
         super().reset(seed=seed)
         return observation, info
 
-    def step(
-        self, actions: Any, env_id: EnvIdLike | None = None
-    ) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
-        """Step environments and wait for them.
-
-        Args:
-            actions: of `action_space`, one for each environment in `env_id`.
-            env_id: (n,) the environments to step. None: all.
-
-        Returns:
-            Observations, rewards (n,) float64, terminated (n,) bool, truncated (n,) bool and info, in the order of `env_id`.
-
-        Raises:
-            ValueError: for actions outside the space.
-        """
-        return self._result(self._padded.step(actions, env_id))
-
-    def async_reset(self) -> None:
-        """Start an episode in every environment without waiting; `recv` returns the first observations."""
-        self._padded.async_reset()
-
-    def send(self, actions: Any, env_id: EnvIdLike | None = None) -> None:
-        """Step environments without waiting; arguments as in `step`."""
-        self._padded.send(actions, env_id)
-
-    def recv(self) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
-        """Wait for `batch_size` of the environments under way; returns as `step`, and info["env_id"] names them."""
-        return self._result(self._padded.recv())
-
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
         """Draw every environment as a (height, width, 3) image; None without a render mode."""
-        images = self._padded.render()
+        images = self.images()
         return None if images is None else tuple(images)
-
-    def close_extras(self, **kwargs: Any) -> None:  # noqa: D102
-        self._padded.pool.close()
 
     def __enter__(self) -> Self:
         return self
@@ -120,60 +94,45 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _result(self, shown: Shown) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
-        self.obs = obs = shown.obs
+    def tell(  # noqa: D102
+        self, obs: VecObs, observation: Frames, info: Frames, begun: NDArray[np.intp], last: tuple[Frames, Frames]
+    ) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         valid = np.ones(len(obs), np.bool_)
-        info: dict[str, Any] = {**shown.info, **{f"_{name}": valid.copy() for name in shown.info}}
-        if len(shown.begun):
-            info |= self._final(shown)
-        return shown.observation, obs.reward.astype(np.float64), obs.done & ~obs.truncated, obs.truncated.copy(), info
-
-    def _final(self, shown: Shown) -> dict[str, Any]:
-        """Return the last observations and infos, in arrays as long as the batch."""
-        valid = np.zeros(self.num_envs, np.bool_)
-        valid[shown.begun] = True
-        observations = np.full(self.num_envs, None, dtype=object)
-        infos: dict[str, Any] = {}
-        for name, array in shown.last_info.items():
-            infos[name], infos[f"_{name}"] = np.zeros(self.num_envs, array.dtype), valid.copy()
-            infos[name][shown.begun] = array
-        for place, row in enumerate(shown.begun.tolist()):
-            observations[row] = frame_of(shown.last_observation, place)
-            infos = self._add_info(infos, dict(report_of(shown.obs, row, shown.last_info)), row)
-        final = {"final_obs": observations, "_final_obs": valid.copy(), "final_info": infos, "_final_info": valid}
-        return _first_rows(final, len(shown.obs))
+        final: dict[str, Any] = {}
+        for place, row in enumerate(begun.tolist()):
+            shown, told = (frame_of(each, place) for each in last)
+            final = self._add_info(
+                final, {"final_obs": shown, "final_info": {**told, **report_of(obs, row, told)}}, row
+            )
+        final = _first_rows(final, len(obs))  # `_add_info` makes rows for all environments
+        told = {**info, **{f"_{name}": valid.copy() for name in info}, **final}
+        return observation, obs.reward.astype(np.float64), obs.done & ~obs.truncated, obs.truncated.copy(), told
 
 
-class GymnasiumEnv(gymnasium.Env[Any, Any]):
+class GymnasiumEnv(PaddedPool, gymnasium.Env[Any, Any]):
     """The only environment of a pool as a `gymnasium.Env`; `to_gymnasium` makes it.
 
     There is no autoreset: the last observation is returned, and `reset` comes next. The info of a last step includes the
     environment's own end-of-episode info.
-
-    Args:
-        pool: one environment without autoreset; closed with this object.
-        render_mode: "rgb_array", or None.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}
 
     def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
-        self.env_spec, self.render_mode = spec, render_mode
-        self._padded = PaddedPool(pool, spec, render_mode)
-        self.observation_space = observation_space(self._padded.form)
-        self.action_space = action_space(self._padded.form)
+        super().__init__(pool, spec, render_mode)
+        self.observation_space, self.action_space = observation_space(self.form), action_space(self.form)
         self._observation: dict[str, Any] = {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; arguments as in `GymnasiumVectorEnv.reset`, with one mapping as "env_info"."""
         env_info = _env_info(options)
-        observation, *_, info = self._result(self._padded.reset(seed, None if env_info is None else [env_info]))
+        observation, *_, info = self.begin(seed, None if env_info is None else [env_info])
         super().reset(seed=seed)
         return observation, info
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Any:  # type: ignore[override]
         """Take one step; raises ValueError for an action outside the space, or without a running episode."""
-        return self._result(self._padded.step(in_batch(action)))
+        return super().step(in_batch(action))
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Return (sum of C,) whether each choice is open now, as `MaskablePPO` of sb3-contrib takes it.
@@ -185,7 +144,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         """
         if not self._observation:
             raise ValueError("action_masks: nothing has been shown yet; call reset first")
-        every = self._padded.form.masks(self._observation).values()
+        every = self.form.masks(self._observation).values()
         masks = [mask.astype(np.bool_) for of_action in every for mask in of_action]
         for mask in masks:
             mask[0] |= not mask.any()
@@ -193,17 +152,16 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
 
     def render(self) -> NDArray[np.uint8] | None:
         """Draw the current state as a (height, width, 3) image; None without a render mode."""
-        images = self._padded.render()
+        images = self.images()
         return None if images is None else images[0]
 
-    def close(self) -> None:  # noqa: D102
-        self._padded.pool.close()
-
-    def _result(self, shown: Shown) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        obs, self._observation = shown.obs, frame_of(shown.observation, 0)
-        done, truncated, info = bool(obs.done[0]), bool(obs.truncated[0]), frame_of(shown.info, 0)
-        info |= report_of(obs, 0, info)
-        return self._observation, float(obs.reward[0]), done and not truncated, truncated, info
+    def tell(  # noqa: D102
+        self, obs: VecObs, observation: Frames, info: Frames, begun: NDArray[np.intp], last: tuple[Frames, Frames]
+    ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._observation = frame_of(observation, 0)
+        done, truncated, told = bool(obs.done[0]), bool(obs.truncated[0]), frame_of(info, 0)
+        told |= report_of(obs, 0, told)
+        return self._observation, float(obs.reward[0]), done and not truncated, truncated, told
 
 
 def observation_space(form: PaddedForm) -> spaces.Dict:
@@ -221,19 +179,6 @@ def action_space(form: PaddedForm) -> spaces.Space[Any]:
     if isinstance(form.action, dict):
         return spaces.Dict({name: _action_space(field) for name, field in form.action.items()})
     return _action_space(form.action)
-
-
-def gymnasium_spec(spec: EnvSpec, env: Any) -> GymnasiumSpec:
-    """Return the spec with which `gymnasium.make` makes one environment of the same kind."""
-    config = spec.config
-    options = ("seed", "max_episode_steps", "max_entities", "max_actors", "invalid_actions", "compile")
-    return GymnasiumSpec(
-        id=re.sub(r"[^\w:.-]", "_", config.name),
-        entry_point="entity_gym.bridges:to_gymnasium",
-        reward_threshold=config.reward_threshold,
-        max_episode_steps=config.max_episode_steps,
-        kwargs={"env": env, **config.parameters, **{option: getattr(config, option) for option in options}},
-    )
 
 
 def _box(field: Field) -> spaces.Box:
@@ -260,6 +205,9 @@ def _env_info(options: Mapping[str, Any] | None) -> Any:
     return (options or {}).get("env_info")
 
 
+# ---- for users
+
+
 def make_gym(env: Any, num_envs: int = 1, *, render_mode: str | None = None, **options: Any) -> GymnasiumVectorEnv:
     """Make a pool of environments as a `gymnasium.vector.VectorEnv`, with `send` and `recv` for asynchronous steps.
 
@@ -273,19 +221,15 @@ def make_gym(env: Any, num_envs: int = 1, *, render_mode: str | None = None, **o
         ValueError: as `make` does, and if it is not known how many entities or actors there can be.
         ImportError: naming what to install.
     """
-    prepared = prepare_form(env, {"num_envs": num_envs, **options}, render_mode, is_one=False)
-    return make_form(prepared, make_pool(prepared), GymnasiumVectorEnv, render_mode)
+    return make_form(prepare_form(env, options, render_mode, num_envs), GymnasiumVectorEnv, render_mode)
 
 
-def to_gymnasium(env: Any, render_mode: str | None = None, *, measure: bool = False, **options: Any) -> GymnasiumEnv:
+def to_gymnasium(env: Any, render_mode: str | None = None, **options: Any) -> GymnasiumEnv:
     """Make one environment as a `gymnasium.Env`, for Stable-Baselines3 and other libraries.
 
     Args:
         env: as in `make`: a name, "package.module:Class", a class or a function; or one `Environment`, closed with the result.
         render_mode: "rgb_array", or None.
-        measure: play up to 50 random episodes first, give the padded arrays as much room as these have needed, and print
-            `max_entities` and `max_actors` to standard error; those that are given stay as they are. A trained policy may meet
-            more entities than a random one.
         options: those of `make` that concern one environment, and the environment's parameters. With `max_entities` (type ->
             room) and `max_actors` (action -> room): environments that are not compiled do not say how many there can be, and
             compiled ones may allow many more than there are. An environment that shows more raises ValueError.
@@ -294,11 +238,4 @@ def to_gymnasium(env: Any, render_mode: str | None = None, *, measure: bool = Fa
         ValueError: for options that are not allowed, or if it is not known how many entities or actors there can be.
         ImportError: naming what to install.
     """
-    prepared = prepare_form(env, options, render_mode, is_one=True)
-    pool = make_single_pool(prepared)
-    made = make_form(measure_room(prepared, pool) if measure else prepared, pool, GymnasiumEnv, render_mode)
-    if not draws(prepared, pool):
-        made.metadata = {**made.metadata, "render_modes": []}
-    if not isinstance(env, Environment):  # gymnasium.make would make another environment with the same object inside
-        made.spec = gymnasium_spec(made.env_spec, env)
-    return made
+    return make_form(prepare_form(env, options, render_mode, None), GymnasiumEnv, render_mode, autoreset=False)

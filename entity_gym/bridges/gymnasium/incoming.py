@@ -555,7 +555,7 @@ class GymSlots(EnvSlots):
             check_features(name, features[name], ids, self._reader)
 
         firsts, total = {}, np.zeros(n, np.int64)  # (n,) entity index of the first of each type
-        for name in self._reader.widths:
+        for name in self._reader.obs_space.entities:
             firsts[name], total = total, total + seen[name].counts
         acts = np.full(n, not last) if self.options.autoreset else ~self._done[ids]
         actors = RaggedBuffer(firsts[self._entities.actor][acts][:, None], offsets_of(acts.astype(np.int64)))

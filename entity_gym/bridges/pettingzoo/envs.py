@@ -18,13 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.outgoing import make_form, prepare_form
-from entity_gym.bridges.padded import PaddedForm, frame_of, in_batch, report_of
-from entity_gym.errors import nearest
+from entity_gym.bridges.padded import PaddedForm, frame_of, in_batch, make_form, prepare_form, report_of
 from entity_gym.pools.players import Part, PlayerMapping, Seating, players_of
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.registry import make_single_pool
 
 try:
     from gymnasium import spaces
@@ -68,11 +65,11 @@ class PlayersParallelEnv(ParallelEnv):  # type: ignore[misc, unused-ignore]
 
     def observation_space(self, agent: str) -> spaces.Dict:
         """Return the observation space of `agent`."""
-        return self.observation_spaces[self._known(agent)]
+        return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
         """Return the action space of `agent`."""
-        return self.action_spaces[self._known(agent)]
+        return self.action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
@@ -90,11 +87,10 @@ class PlayersParallelEnv(ParallelEnv):  # type: ignore[misc, unused-ignore]
         if unknown := sorted((options or {}).keys() - {"env_info"}):
             warnings.warn(f"reset: options {unknown} are not used; 'env_info' would be", stacklevel=2)
         env_info: Mapping[str, Any] | None = (options or {}).get("env_info")
-        for name in self._mapping.fixed:
-            if name in (env_info or {}):
-                raise ValueError(
-                    f"reset: env_info has {name!r}, on which it depends what belongs to which player: make another environment"
-                )
+        if fixed := sorted(set(self._mapping.fixed) & set(env_info or {})):
+            raise ValueError(
+                f"reset: env_info has {fixed}, on which it depends what belongs to which player: make another environment"
+            )
         self._form.num_replaced[:] = 0
         frames = self._show(self._pool.reset(seed, None if env_info is None else [env_info]))
         self.agents = list(self.possible_agents)
@@ -114,12 +110,8 @@ class PlayersParallelEnv(ParallelEnv):  # type: ignore[misc, unused-ignore]
         """
         if not self.agents or self._seating is None:
             raise ValueError("step: no episode is running; call reset first")
-        if not isinstance(actions, Mapping):
-            raise ValueError(f"actions are {actions!r:.200}; expected a dictionary, agent -> action")
-        for agent in actions:
-            self._known(agent)
-        if missing := [agent for agent in self.agents if agent not in actions]:
-            raise ValueError(f"the action of {missing[0]!r} is missing; every agent acts in every step")
+        if not isinstance(actions, Mapping) or set(actions) != set(self.agents):
+            raise ValueError(f"actions are {actions!r:.200}; expected an action for each of the agents {self.agents}")
         agents, told = self.agents, []
         for player, (agent, part) in enumerate(zip(agents, self._parts, strict=True)):
             told.append((part, self._form.to_pool(in_batch(actions[agent]), np.array([player]))))
@@ -145,11 +137,6 @@ class PlayersParallelEnv(ParallelEnv):  # type: ignore[misc, unused-ignore]
         """Release everything. May be called twice."""
         self._pool.close()
 
-    def _known(self, agent: str) -> str:
-        if agent not in self.possible_agents:
-            raise ValueError(f"there is no agent {agent!r}; {nearest(agent, self.possible_agents)}")
-        return agent
-
     def _show(self, obs: VecObs) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return observations and infos by agent."""
         self._seating = seating = Seating(obs, self._mapping)
@@ -164,17 +151,16 @@ class PlayersParallelEnv(ParallelEnv):  # type: ignore[misc, unused-ignore]
         for player, agent in enumerate(self.possible_agents):
             observations[agent] = frame_of(frames, player)
             info: dict[str, Any] = {name: int(values[player]) for name, values in numbers.items()}
-            if masks := self._form.masks(observations[agent]):
-                info["action_mask"] = self._mask(masks)
+            masks = self._form.masks(observations[agent])
+            if isinstance(self._form.action, dict):
+                info["action_mask"] = {
+                    name: tuple(masks[name]) if name in masks else None for name in self._form.action
+                }
+            elif masks:
+                every = tuple(itertools.chain.from_iterable(masks.values()))
+                info["action_mask"] = every if self._form.action.shape else every[0]
             infos[agent] = {**info, **report_of(obs, 0, info)}
         return observations, infos
-
-    def _mask(self, masks: Mapping[str, list[NDArray[np.int8]]]) -> Any:
-        """Return what `sample` of the action space takes."""
-        if isinstance(self._form.action, dict):
-            return {name: tuple(masks[name]) if name in masks else None for name in self._form.action}
-        every = tuple(itertools.chain.from_iterable(masks.values()))
-        return every if self._form.action.shape else every[0]
 
 
 def to_pettingzoo(env: Any, *, render_mode: str | None = None, **options: Any) -> PlayersParallelEnv:
@@ -189,11 +175,11 @@ def to_pettingzoo(env: Any, *, render_mode: str | None = None, **options: Any) -
         ValueError: if the world has no players, or does not say how many entities or actors there can be.
         ImportError: naming what to install.
     """
-    prepared = prepare_form(env, options, render_mode, is_one=True)
+    prepared = prepare_form(env, options, render_mode, None)
     mapping = players_of(prepared.source)
     if mapping is None:
         raise ValueError(
             f"{prepared.config.name} has no players, and PettingZoo's agents are players: give its class num_players(), "
             "players() and seen_by() as entity_gym.pools.players says, or use to_gymnasium, where the whole world is one agent"
         )
-    return make_form(prepared, make_single_pool(prepared), PlayersParallelEnv, mapping, render_mode)
+    return make_form(prepared, PlayersParallelEnv, mapping, render_mode, autoreset=False)

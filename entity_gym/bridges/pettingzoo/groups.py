@@ -54,24 +54,23 @@ def read_groups(given: Any) -> Groups | None:
     Raises:
         ValueError: for anything else.
     """
-
-    def listed(each: Any) -> list[Any]:
-        return [each] if isinstance(each, str) or not isinstance(each, Sequence) else list(each)
-
+    if given is None:
+        return None
     groups: Groups = {}
     for name, agents in given.items() if isinstance(given, Mapping) else ():
-        agents = listed(agents)
-        groups[name] = [agents] if all(isinstance(each, str) for each in agents) else [listed(side) for side in agents]
-    sides = [side for each in groups.values() for side in each or [[]]]
-    if given is not None and not (
-        sides and all(side and all(isinstance(name, str) for name in side) for side in sides)
-    ):
+        sides = [agents] if isinstance(agents, str) or not isinstance(agents, Sequence) else list(agents)
+        if all(isinstance(each, str) for each in sides):
+            sides = [sides]
+        groups[name] = [[side] if isinstance(side, str) else side for side in sides]
+    named = [side for sides in groups.values() for side in sides]
+    fits = [isinstance(side, Sequence) and side and all(isinstance(name, str) for name in side) for side in named]
+    if not fits or not all(fits):
         raise ValueError(
             f"groups is {given!r:.200}; expected a mapping from the name of each group to its agents, names or patterns, such "
             'as {"prey": ["prey_*"], "hunter": ["adversary_0", "adversary_1"]}, or to a list of agents for each of its sides, '
             'such as {"player": [["player_0"], ["player_1"]]}'
         )
-    return None if given is None else groups
+    return groups
 
 
 def place_of(agent: AgentID, groups: Groups | None) -> tuple[str, int]:
@@ -95,30 +94,22 @@ def name_of(agent: AgentID) -> str:
     return "_".join(map(str, agent)) if isinstance(agent, tuple) else str(agent)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Sides:
-    """The sides of a group, which are players, as the last features of its agents show them: `turn` and `side`.
+    """The sides of a group, which are players, as the last features of its agents tell them: `turn` and `side`.
 
     Attributes:
-        players: number of each side among the sides of all groups.
-        takes_turns: the agents have the feature `turn`. With several sides they have the feature `side`.
-        side: agent -> its side, of agents that have joined.
+        players: number of each side among the sides of all groups; with several, agents have the feature `side`.
+        takes_turns: the agents have the feature `turn`.
     """
 
     players: range
     takes_turns: bool
-    side: dict[AgentID, int]
 
     def features(self) -> list[Feature]:
         """Return the features of agents that are not in their observations."""
         turn: list[Feature] = [Flag(TURN)] if self.takes_turns else []
         return turn + ([Category(SIDE, len(self.players))] if len(self.players) > 1 else [])
-
-    def of(self, agents: Sequence[AgentID], turn: AgentID) -> NDArray[np.float32]:
-        """Return (n, 0 to 2) these features; `turn` is the agent that acts next."""
-        columns = [[int(agent == turn) for agent in agents]] if self.takes_turns else []
-        columns += [[self.side[agent] for agent in agents]] if len(self.players) > 1 else []
-        return np.array(columns, np.float32).reshape(len(columns), len(agents)).T
 
     def players_of(self, rows: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return (n,) the player of each agent, from the features (n, F)."""
@@ -141,10 +132,6 @@ class Sides:
             seen[:, turn] = rows[:, turn]
         return seen
 
-    def example(self, group: str) -> str:
-        """Return groups, as on the command line, in which each agent is a side."""
-        return f"{{{group}: [{', '.join(f'[{name_of(agent)}]' for agent in self.side)}]}}"
-
 
 class Group:
     """Agents with the same spaces.
@@ -159,6 +146,7 @@ class Group:
         num_agents: number of agents of the world; a view may count them.
 
     Attributes:
+        side: agent -> its side, of agents that have joined.
         reader: reads the view, if there is one.
         masks: finds the open choices.
         entity: its features; the last are those of `sides`.
@@ -179,6 +167,7 @@ class Group:
         num_agents: int = 1,
     ) -> None:
         self.name, self.agent, self.sides, self._spaces = name, agent, sides, spaces
+        self.side: dict[AgentID, int] = {}
         try:
             self._actions = GymActions(spaces[1])
             self.masks = MaskReader(world, self._actions, spaces[0], view=view)
@@ -188,13 +177,12 @@ class Group:
             if self._is_wrapped:
                 space = members[OBSERVATION]
             self.reader = None if view is None else ViewReader(view, space, num_agents)
-            if self.reader is None:
-                fixed = FixedFeatures(space)
-                self._write: Callable[[Any, NDArray[np.float32]], Any] = fixed.write
-                self._size, features = len(fixed.features), fixed.features
+            reader = FixedFeatures(space) if self.reader is None else self.reader
+            self._write: Callable[[Any, NDArray[np.float32]], Any] = reader.write
+            if isinstance(reader, ViewReader):
+                self._size, features = reader.size, reader.obs_space.entities[reader.actor].features
             else:
-                self._write, self._size = self.reader.write, self.reader.size
-                features = self.reader.obs_space.entities[self.reader.actor].features
+                self._size, features = len(reader.features), reader.features
             self.entity = Entity([*features, *sides.features()])
         except ValueError as error:
             raise ValueError(f"agent {agent!r}: {error}") from None
@@ -203,18 +191,14 @@ class Group:
         }
 
     def check_same(self, agent: AgentID, spaces: tuple[Any, Any]) -> None:
-        """Raise ValueError unless `agent`, which joins this group, has the spaces of the others."""
+        """Raise ValueError unless `agent`, which is in this group, has the spaces of the others."""
         for side, its, ours in zip(("observation", "action"), spaces, self._spaces, strict=True):
-            if its is ours or its == ours:
-                continue
-            if agent == self.agent:
+            if its is not ours and its != ours:
                 raise ValueError(
-                    f"the {side} space of agent {agent!r} was {ours!r:.200} and is {its!r:.200}: spaces must not change"
+                    f"the {side} space of agent {agent!r} is {its!r:.200}, and its group {self.name!r} has {ours!r:.200} of "
+                    f"agent {self.agent!r}: spaces must not change, and agents with other spaces need a group of their own, see "
+                    "groups=; with a view all are in one"
                 )
-            raise ValueError(
-                f"the agents {self.agent!r} and {agent!r} are both in the group {self.name!r}, and have different {side} "
-                f"spaces, {ours!r:.200} and {its!r:.200}: give each a group of its own with groups=; with a view all are in one"
-            )
 
     def show(
         self, observations: Mapping[AgentID, Any], infos: Mapping[AgentID, Any], turn: AgentID
@@ -234,25 +218,23 @@ class Group:
         rows = np.zeros((len(observations), self._size), np.float32)
         masks: dict[AgentID, Masks] = {}
         for row, (agent, observation) in zip(rows, observations.items(), strict=True):
-            info = infos.get(agent)
             try:
                 rest = self.masks.rest(observation)
                 self._write(rest[OBSERVATION] if self._is_wrapped else rest, row)
                 if agent == turn or not self.sides.takes_turns:
-                    masks[agent] = self.masks.read(observation, info if isinstance(info, Mapping) else {})
+                    masks[agent] = self.masks.read(observation, infos.get(agent) or {})
             except ValueError as error:
                 raise ValueError(f"agent {agent!r}: {error}") from None
         features, everywhere, agents = {self.name: rows}, None, list(observations)
         if self.reader is not None:
             features, everywhere = self.reader.read_agents(rows, agents.index(turn) if turn in agents else 0)
-        if self.sides.takes_turns or len(self.sides.players) > 1:
-            features[self.name] = np.concatenate([features[self.name], self.sides.of(agents, turn)], axis=1)
-        if not masks:
-            return features, everywhere, {}
-        offered = {
-            f"{self.name}.{key}": _offer(space, {agent: each.get(key) for agent, each in masks.items()})
-            for key, space in self._actions.action_space.items()
-        }
+        more = [[agent == turn for agent in agents]] if self.sides.takes_turns else []
+        more += [[self.side[agent] for agent in agents]] if len(self.sides.players) > 1 else []
+        if more:
+            features[self.name] = np.concatenate([features[self.name], np.array(more, np.float32).T], axis=1)
+        offered = {}
+        for key, space in self._actions.action_space.items() if masks else ():
+            offered[f"{self.name}.{key}"] = _offer(space, {agent: each.get(key) for agent, each in masks.items()})
         return features, everywhere, offered
 
     def decode(self, actions: Mapping[str, Action], agents: Sequence[AgentID]) -> dict[AgentID, Any]:
@@ -260,7 +242,7 @@ class Group:
         number = {agent: k for k, agent in enumerate(agents)}
         chosen: dict[str, NDArray[Any]] = {}
         for key, space in self._actions.action_space.items():
-            size = (space.size,) if isinstance(space, ContinuousActionSpace) else ()
+            size = (space.width,) if isinstance(space, ContinuousActionSpace) else ()
             chosen[key] = np.zeros((len(agents), *size), np.float32 if size else np.int64)
             told = actions.get(f"{self.name}.{key}")
             if told is not None:

@@ -28,8 +28,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionMask, ActionSpace
 from entity_gym.bridges.gymnasium.observations import AGENT
-from entity_gym.bridges.incoming import Constructor, naming_extras, pool_from
+from entity_gym.bridges.incoming import Constructor, check_installed, naming_extras, pool_from
 from entity_gym.bridges.pettingzoo.groups import AgentID, Group, Groups, Sides, name_of, place_of, read_groups
 from entity_gym.bridges.pettingzoo.turns import TakingTurns, as_parallel
 from entity_gym.bridges.views.view import View, load_view
@@ -48,7 +47,7 @@ from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
 from entity_gym.pools.source import EnvSource
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.spaces import LARGEST_FLOAT32, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 # ---- for users
 
@@ -119,32 +118,23 @@ class PettingZooFactory(EnvSource):
         self._sides = self._sides or {name: group.sides for name, group in env.groups.items()}
         return env
 
-    @property
-    def players_hint(self) -> str:
-        """The end of the message that this world has one player: how to name several."""
-        ((name, sides),) = self._known().items()
-        return f": to say who plays against whom, set env.kwargs.groups={sides.example(name)}"
-
     def num_players(self, values: Mapping[str, Any]) -> int:
         """Return the number of sides of all groups."""
-        return sum(len(sides.players) for sides in self._known().values())
+        if not self._sides:
+            self.as_environment().close()
+        return sum(len(sides.players) for sides in self._sides.values())
 
     def players(self, values: Mapping[str, Any], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return (E,) the player that each of these entities belongs to; those that belong to nobody are the first's."""
-        sides = self._known().get(entity_type)
+        sides = self._sides.get(entity_type)
         return np.zeros(len(rows), np.int64) if sides is None else sides.players_of(rows)
 
     def seen_by(
         self, values: Mapping[str, Any], player: NDArray[np.int64], entity_type: str, rows: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """Return (E, F) the features as `Sides.seen_by` has them; entities that are no agents look alike to all players."""
-        sides = self._known().get(entity_type)
+        sides = self._sides.get(entity_type)
         return rows if sides is None else sides.seen_by(player, rows)
-
-    def _known(self) -> dict[str, Sides]:
-        if not self._sides:
-            self.as_environment().close()
-        return self._sides
 
 
 # ---- one environment
@@ -155,7 +145,7 @@ class PettingZooEnvironment(Environment):
 
     A player is a group, or a side of a group that has several, called "<group>.0", "<group>.1" and so on. Metrics of every step
     are `agents`, their number, and with several players `reward.<player>`; an episode's info has `score.<player>`, the sum of
-    rewards of all agents of each player, and `scores`, the sum of each agent. `env_info` is given to `reset` as its options.
+    rewards of all agents of each player. `env_info` is given to `reset` as its options.
 
     Args:
         env: closed with this object.
@@ -163,70 +153,60 @@ class PettingZooEnvironment(Environment):
         view: as in `pettingzoo_worlds`.
 
     Attributes:
+        unwrapped: the environment without wrappers.
         groups: name -> group; with a view, one of all agents.
         player_names: names of the players.
+        left_out: names of the numbers of an agent's observation that a view shows nowhere.
 
     Raises:
         ValueError: if it is no such environment, or its spaces have no form as entities.
     """
 
     def __init__(self, env: Any, groups: Any = None, view: View | None = None) -> None:
-        self.env, self.unwrapped = as_parallel(env), getattr(env, "unwrapped", env)
+        self.env, self._outer, self.unwrapped = as_parallel(env), env, getattr(env, "unwrapped", env)
         self._turns = self.env if isinstance(self.env, TakingTurns) else None
-        self._close, self._render = getattr(env, "close", None), getattr(env, "render", None)
         self.display_name = str(getattr(env, "metadata", {}).get("name", type(env).__name__))  # by messages of pools
-        self.groups: dict[str, Group] = {}
-        self._group: dict[AgentID, Group] = {}  # of every agent seen so far
-        if getattr(self.env, "possible_agents", None) is None:
+        first = getattr(self.env, "possible_agents", None)
+        if first is None:
             self.env.reset()
-            first = list(self.env.agents)
-        else:
-            first = list(self.env.possible_agents)
+            first = self.env.agents
         if not first:
             raise ValueError(f"{self.display_name} has no agents: possible_agents is empty")
-        self._view, self._num_agents = view, len(first)
-        self._asked = read_groups(groups)
-        if view is not None:
-            actor = view.actor or AGENT
-            if self._asked is None:
-                self._asked = {actor: [[escape(name_of(agent))] for agent in first] if self._turns else [["*"]]}
-            elif list(self._asked) != [actor]:
-                raise ValueError(
-                    f"groups has {', '.join(map(repr, self._asked))}, and {view.name} has all agents in one group: name its "
-                    f"sides, such as {{{actor}: [[{name_of(first[0])}], [{name_of(first[-1])}]]}}, or give no groups"
-                )
-        elif self._asked is None and self._turns:
-            self._asked = self._groups_of_game(first)
-        for agent in first:
-            self._join(agent)
-        for name, sides in (self._asked or {}).items():
-            filled = set(self.groups[name].sides.side.values()) if name in self.groups else set()
-            if empty := set(range(len(sides))) - filled:
-                raise ValueError(f"side {min(empty)} of the group {name!r} fits none of the agents {list(self._group)}")
+        self._asked = read_groups(groups) or self._default_groups(first, view)
+        if view is not None and list(self._asked or ()) != [actor_of(view)]:
+            raise ValueError(
+                f"groups has {', '.join(map(repr, self._asked or ()))}, and {view.name} has all agents in one group: name its "
+                f"sides, such as {{{actor_of(view)}: [[{name_of(first[0])}], [{name_of(first[-1])}]]}}, or give no groups"
+            )
+        self.groups: dict[str, Group] = {}
+        self._group: dict[AgentID, Group] = {}  # of every agent seen so far
         self.player_names: list[str] = []
-        for name, group in self.groups.items():
-            start, num_sides = len(self.player_names), len(group.sides.players)
-            group.sides.players = range(start, start + num_sides)
-            self.player_names += [f"{name}.{side}" for side in range(num_sides)] if num_sides > 1 else [name]
+        for agent in first:
+            name, _ = place_of(agent, self._asked)
+            if name not in self.groups:
+                start, num_sides = len(self.player_names), len(self._asked[name]) if self._asked else 1
+                sides = Sides(range(start, start + num_sides), self._turns is not None)
+                self.player_names += [f"{name}.{side}" for side in range(num_sides)] if num_sides > 1 else [name]
+                spaces = self._spaces(agent)
+                self.groups[name] = Group(name, self.display_name, agent, spaces, sides, view, len(first))
+            self._group_of(agent)
+        for name, asked in (self._asked or {}).items():
+            filled = set(self.groups[name].side.values()) if name in self.groups else set()
+            if empty := set(range(len(asked))) - filled:
+                raise ValueError(f"side {min(empty)} of the group {name!r} fits none of the agents {list(self._group)}")
         entities = {name: group.entity for name, group in self.groups.items()}
-        self._reader = next(iter(self.groups.values())).reader
-        if self._reader is None:
-            self._obs_space = ObsSpace(entities)
-        else:
-            seen = self._reader.obs_space
-            self._obs_space = ObsSpace({**seen.entities, **entities}, seen.global_features)
+        reader = next(iter(self.groups.values())).reader
+        self.left_out = [] if reader is None else reader.left_out
+        self._obs_space = ObsSpace(entities)
+        if reader is not None:
+            self._obs_space = ObsSpace({**reader.obs_space.entities, **entities}, reader.obs_space.global_features)
         self._action_space: dict[str, ActionSpace] = {}
         for group in self.groups.values():
             self._action_space |= group.action_space
         self._seed: int | None = None
         self._options: dict[str, Any] = {}
         self._agents: list[AgentID] = []  # those that are shown, and act next unless they take turns
-        self._scores: dict[AgentID, float] = {}
-
-    @property
-    def left_out(self) -> list[str]:
-        """Names of the numbers of an agent's observation that a view shows nowhere."""
-        return [] if self._reader is None else self._reader.left_out
+        self._scores = [0.0] * len(self.player_names)
 
     def obs_space(self) -> ObsSpace:
         return self._obs_space
@@ -252,36 +232,34 @@ class PettingZooEnvironment(Environment):
             raise ValueError("there are no agents after reset()")
         for group in self.groups.values():
             group.check_same(group.agent, self._spaces(group.agent))
-        self._scores = {}
+        self._scores = [0.0] * len(self.player_names)
         return self._observe(self._agents, observations, infos, {})
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
-        acting = self._agents
+        acting, told = self._agents, {}
+        for group in self.groups.values():
+            told |= group.decode(actions, [agent for agent in acting if self._group[agent] is group])
+        result = self.env.step({agent: told[agent] for agent in acting})  # in the order of the environment
         parts = ("observations", "rewards", "terminations", "truncations", "infos")
-        observations, rewards, terminated, truncated, infos = _dictionaries(
-            self.env.step(self._decode(actions)), "step", parts
-        )
+        observations, rewards, terminated, truncated, infos = _dictionaries(result, "step", parts)
         for what, given in (("termination", terminated), ("truncation", truncated), ("reward", rewards)):
             if lacking := [agent for agent in acting if agent not in given]:
                 raise ValueError(f"step() returned no {what} of {lacking[0]!r}, which has acted")
         ended = {agent for agent in acting if terminated[agent] or truncated[agent]}
         self._agents = [agent for agent in self.env.agents if agent not in ended]
-        earning = dict.fromkeys([*acting, *self._agents])  # those that have just appeared, too
-        earned = {agent: _number(rewards[agent], agent) for agent in earning if agent in rewards}
-        for agent, reward in earned.items():
-            self._scores[agent] = self._scores.get(agent, 0.0) + reward
-        if self._agents:
-            return self._observe(self._agents, observations, infos, earned)
         cut = [agent for agent in acting if truncated[agent] and not terminated[agent]]
-        last = self._observe(cut, observations, {}, earned)
-        last.actions, last.done, last.truncated = {}, True, bool(cut)
-        of_players = zip(self.player_names, self._sums(self._scores), strict=True)
-        scores = {f"score.{name}": score for name, score in of_players}
-        last.end_of_episode_info = {**scores, "scores": {str(agent): score for agent, score in self._scores.items()}}
-        return last
+        earning = dict.fromkeys([*acting, *self._agents])  # those that have just appeared, too
+        earned = {agent: rewards[agent] for agent in earning if agent in rewards}
+        shown = self._observe(self._agents or cut, observations, infos if self._agents else {}, earned)
+        if not self._agents:
+            shown.actions, shown.done, shown.truncated = {}, True, bool(cut)
+            shown.end_of_episode_info = {
+                f"score.{name}": score for name, score in zip(self.player_names, self._scores, strict=True)
+            }
+        return shown
 
     def render(self) -> NDArray[np.uint8]:
-        image = None if self._render is None else self._render()
+        image = self._outer.render() if hasattr(self._outer, "render") else None
         if not isinstance(image, np.ndarray) or image.ndim != 3:
             raise NoPictureError(
                 f"render() returned {type(image).__name__}, which is no image: make the environment with "
@@ -291,30 +269,37 @@ class PettingZooEnvironment(Environment):
         return image
 
     def close(self) -> None:
-        if self._close is not None:
-            self._close()
+        if hasattr(self._outer, "close"):
+            self._outer.close()
 
-    def _groups_of_game(self, first: Sequence[AgentID]) -> Groups:
-        """Return groups in which each agent is a side: one group if all have the same spaces, otherwise one for each name."""
+    def _default_groups(self, first: Sequence[AgentID], view: View | None) -> Groups | None:
+        """Return the groups of a world that was given none; None: one for each name, of one side.
+
+        With a view all agents are in one. Agents that take turns are a side each, of one group if all have the same spaces.
+        """
+        if self._turns is None:
+            return None if view is None else {actor_of(view): [["*"]]}
         of_name: Groups = {}
         for agent in first:
             of_name.setdefault(place_of(agent, None)[0], []).append([escape(name_of(agent))])
         spaces = self._spaces(first[0])
-        if len(of_name) > 1 and all(self._spaces(agent) == spaces for agent in first):
-            return {"agent": [side for sides in of_name.values() for side in sides]}
-        return of_name
+        if view is None and (len(of_name) == 1 or any(self._spaces(agent) != spaces for agent in first)):
+            return of_name
+        return {"agent" if view is None else actor_of(view): [side for sides in of_name.values() for side in sides]}
 
-    def _join(self, agent: AgentID) -> Group:
-        """Put an agent that was not seen before into its group."""
-        name, side = place_of(agent, self._asked)
-        spaces = self._spaces(agent)
-        if name not in self.groups:
-            sides = Sides(range(len(self._asked[name]) if self._asked else 1), self._turns is not None, {})
-            self.groups[name] = Group(name, self.display_name, agent, spaces, sides, self._view, self._num_agents)
-        group = self._group[agent] = self.groups[name]
-        group.check_same(agent, spaces)
-        group.sides.side[agent] = side
-        return group
+    def _group_of(self, agent: AgentID) -> Group:
+        """Return the group of an agent; one that was not seen before joins it, if its spaces are those of the others."""
+        if agent not in self._group:
+            name, side = place_of(agent, self._asked)
+            if name not in self.groups:
+                raise ValueError(
+                    f"the agent {agent!r} appeared, of the group {name!r}, of which there was nobody before; "
+                    f"{nearest(name, self.groups)}: list it in possible_agents, or let groups= put it into one of these"
+                )
+            self.groups[name].check_same(agent, self._spaces(agent))
+            self.groups[name].side[agent] = side
+            self._group[agent] = self.groups[name]
+        return self._group[agent]
 
     def _spaces(self, agent: AgentID) -> tuple[Any, Any]:
         try:
@@ -322,70 +307,50 @@ class PettingZooEnvironment(Environment):
         except (AttributeError, KeyError, NotImplementedError) as error:
             raise ValueError(f"{self.display_name} has no spaces of agent {agent!r}: {error!r}") from error
 
-    def _known(self, agent: AgentID) -> Group:
-        """Return the group of an agent; raises ValueError if it is of a group that did not exist at the beginning."""
-        if agent in self._group:
-            return self._group[agent]
-        name, _ = place_of(agent, self._asked)
-        if name not in self.groups:
-            raise ValueError(
-                f"the agent {agent!r} appeared, of the group {name!r}, of which there was nobody before; "
-                f"{nearest(name, self.groups)}: list it in possible_agents, or let groups= put it into one of these"
-            )
-        return self._join(agent)
-
     def _observe(
         self,
-        agents: Iterable[AgentID],
+        agents: Sequence[AgentID],
         observations: Mapping[AgentID, Any],
         infos: Mapping[AgentID, Any],
-        of_agents: Mapping[AgentID, float],
+        rewards: Mapping[AgentID, Any],
     ) -> Observation:
-        """Return the observation of these agents; `of_agents` are the rewards of all that have any."""
+        """Return the observation of these agents, and count `rewards`, those of all that have any."""
         seen: dict[str, dict[AgentID, Any]] = {name: {} for name in self.groups}
         for agent in agents:
             if agent not in observations:
                 raise ValueError(f"there is no observation of {agent!r}, which is one of the agents")
-            seen[self._known(agent).name][agent] = observations[agent]
-        shown = Observation(
-            features={},
-            ids={name: list(of_group) for name, of_group in seen.items()},
-            actions={},
-            metrics={"agents": float(sum(map(len, seen.values())))},
-        )
+            seen[self._group_of(agent).name][agent] = observations[agent]
         features: dict[str, NDArray[np.float32]] = {}
         offered: dict[str, ActionMask] = {}
+        shown = Observation(
+            features=features, ids={name: list(of_group) for name, of_group in seen.items()}, actions=offered
+        )
+        turn = None if self._turns is None else self._turns.turn
         for name, group in self.groups.items():
-            of_types, everywhere, masks = group.show(
-                seen[name], infos, None if self._turns is None else self._turns.turn
-            )
+            of_types, everywhere, masks = group.show(seen[name], infos, turn)
             features |= of_types
             offered |= masks
             if everywhere is not None:
                 shown.global_features = everywhere
-        shown.features, shown.actions = features, offered
-        earned = self._sums(of_agents)
+        shown.metrics = {"agents": float(len(agents))}
+        earned = [0.0] * len(self.player_names)
+        for agent, reward in rewards.items():
+            group = self._group_of(agent)
+            # None becomes NaN, which pools refuse.
+            number = reward if type(reward) is float else np.asarray(reward, np.float64).item()
+            earned[group.sides.players[group.side[agent]]] += number
+        self._scores = [score + each for score, each in zip(self._scores, earned, strict=True)]
         shown.reward = sum(earned)
         if len(earned) > 1:
             shown.player_rewards = earned
-            of_players = zip(self.player_names, earned, strict=True)
-            shown.metrics = {**shown.metrics, **{f"reward.{name}": value for name, value in of_players}}
+            for name, each in zip(self.player_names, earned, strict=True):
+                shown.metrics[f"reward.{name}"] = each
         return shown
 
-    def _decode(self, actions: Mapping[str, Action]) -> dict[AgentID, Any]:
-        """Return the action of every agent, in the order in which the environment lists them."""
-        decoded: dict[AgentID, Any] = {}
-        for group in self.groups.values():
-            decoded |= group.decode(actions, [agent for agent in self._agents if self._group[agent] is group])
-        return {agent: decoded[agent] for agent in self._agents}
 
-    def _sums(self, rewards: Mapping[AgentID, float]) -> list[float]:
-        """Return the sum over the agents of each player."""
-        sums = [0.0] * len(self.player_names)
-        for agent, reward in rewards.items():
-            sides = self._known(agent).sides
-            sums[sides.players[sides.side[agent]]] += reward
-        return sums
+def actor_of(view: View) -> str:
+    """Return the entity type of the agents."""
+    return view.actor or AGENT
 
 
 def _dictionaries(result: Any, method: str, parts: Sequence[str]) -> Any:
@@ -393,17 +358,6 @@ def _dictionaries(result: Any, method: str, parts: Sequence[str]) -> Any:
     if isinstance(result, tuple) and len(result) == len(parts) and all(isinstance(each, Mapping) for each in result):
         return result
     raise ValueError(f"{method}() returned {result!r:.200}; expected {', '.join(parts)}: a dictionary of agents each")
-
-
-def _number(reward: Any, agent: AgentID) -> float:
-    if type(reward) is float and -LARGEST_FLOAT32 <= reward <= LARGEST_FLOAT32:
-        return reward
-    array = np.asarray(reward)
-    if array.size != 1 or array.dtype.kind not in "biuf" or not abs(array.item()) <= LARGEST_FLOAT32:
-        raise ValueError(
-            f"step() returned the reward {reward!r:.200} of {agent!r}; expected a finite number that float32 can hold"
-        )
-    return float(array.item())
 
 
 # ---- how environments are found
@@ -416,18 +370,19 @@ def _constructor(env: Any, kwargs: Mapping[str, Any]) -> Constructor:
         if not callable(env):
             raise ValueError(f"{option} is {env!r:.200}, which makes none; give a function, such as its `parallel_env`")
         return Constructor(env, kwargs, option)
-    package, colon, name = env.rpartition(":")
-    make = _function_of(f"{package}.{name}") if package else None
-    if make is None and package and package != "pettingzoo":
-        return Constructor(env, kwargs, option)
-    constructor = Constructor(make or _make_by_id, kwargs if make else {"env_id": _registered(name), **kwargs}, env)
+    package, _, name = env.rpartition(":")
+    if package and package != "pettingzoo":
+        make = _function_of(f"{package}.{name}".replace("-", "_"))
+        constructor = Constructor(env if make is None else make, kwargs, option)
+    else:
+        check_installed(f"pettingzoo:{name}")
+        constructor = Constructor(_make_registered, {"env_id": name, **kwargs}, option)
     constructor.name = env
     return constructor
 
 
 def _function_of(path: str) -> Any:
     """Return `parallel_env`, or else `env`, of a module; None if there is no such module."""
-    path = path.replace("-", "_")
     with naming_extras():
         try:
             module = importlib.import_module(path)
@@ -438,33 +393,22 @@ def _function_of(path: str) -> Any:
     return getattr(module, "parallel_env", None) or getattr(module, "env", None)
 
 
-def _registered(env_id: str) -> str:
-    """Return PettingZoo's own id for `env_id`, in which the namespace may be missing, and - and _ are the same."""
-    try:
-        import pettingzoo
-    except ImportError as error:
-        raise ImportError(f'{env_id} is PettingZoo\'s ({error}): pip install "enn-ppo[pettingzoo]"') from error
-    known: dict[str, str] = {}
-    for each in (*pettingzoo.parallel_registry, *pettingzoo.aec_registry):
-        for written in (each, each.rpartition("/")[2]):
-            known[re.sub("-", "_", written).lower()] = each
-    folded = re.sub("-", "_", env_id).lower()
-    if folded not in known:
-        near = dict.fromkeys(known[each] for each in difflib.get_close_matches(folded, known, n=3))
-        raise ValueError(
-            f"PettingZoo has no environment {env_id!r}; near are {', '.join(map(repr, near)) or 'none'}; those of other packages "
-            "are written package:module, such as mpe2:simple_spread_v3, and your own my_package.my_module:make_env"
-        )
-    return known[folded]
+def _make_registered(env_id: str, **kwargs: Any) -> Any:
+    """Make an environment of PettingZoo, parallel if it can be. The namespace may be missing, and - and _ are the same."""
+    import pettingzoo  # is optional
 
-
-def _make_by_id(env_id: str, **kwargs: Any) -> Any:
-    """Make a registered environment: the parallel form if there is one."""
-    import pettingzoo
-
-    api = "parallel" if env_id in pettingzoo.parallel_registry else "aec"
-    try:
-        return pettingzoo.make(api, pettingzoo.spec(api, env_id), **kwargs)
-    except (ImportError, TypeError, pettingzoo.env_registry.exceptions.FailedToImport) as error:
-        arguments = f" with {kwargs}" if kwargs else ""
-        raise ValueError(f"PettingZoo cannot make {env_id!r}{arguments}: {error}") from error
+    wanted, known = env_id.replace("-", "_").lower(), []
+    for api, registry in (("parallel", pettingzoo.parallel_registry), ("aec", pettingzoo.aec_registry)):
+        for registered in registry:
+            written = registered.replace("-", "_").lower()
+            known.append(registered)
+            if wanted in (written, written.rpartition("/")[2]):
+                try:
+                    return pettingzoo.make(api, registered, **kwargs)
+                except (ImportError, TypeError, pettingzoo.env_registry.exceptions.FailedToImport) as error:
+                    raise ValueError(f"PettingZoo cannot make {registered!r} with {kwargs}: {error}") from error
+    near = difflib.get_close_matches(env_id, known, n=1, cutoff=0.4)
+    raise ValueError(
+        f"PettingZoo has no environment {env_id!r}; near is {near[0] if near else 'nothing'!r}; those of other packages are "
+        "written package:module, such as mpe2:simple_spread_v3, and your own my_package.my_module:make_env"
+    )

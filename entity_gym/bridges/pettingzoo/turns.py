@@ -34,8 +34,7 @@ def as_parallel(env: Any) -> Any:
 class TakingTurns:
     """An AEC environment as a parallel one: in each step the agent `turn` acts, and actions of other agents are not used.
 
-    Each step shows every agent that has not ended, and returns the rewards that the action gave to each. An agent's rewards from
-    one of its turns to the next add up to what `env.last()` returns.
+    Each step shows every agent that has not ended, and returns the rewards that the action gave to each.
 
     Attributes:
         turn: the agent that acts next.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 from entity_gym.errors import nearest
 
@@ -78,7 +78,12 @@ class MessageReader:
         header = bytes(self._received[:HEADER_BYTES])
         length = int.from_bytes(header, "big")
         if length > self.limit:
-            raise ProtocolError(f"a message of {length:,} bytes; at most {self.limit:,} are read{_hint(header)}")
+            is_text = header.isascii() and header.decode("ascii").isprintable()
+            hint = (
+                f"; it begins with the text {header.decode('ascii', 'replace')!r}: was something printed where messages go?"
+                * is_text
+            )
+            raise ProtocolError(f"a message of {length:,} bytes; at most {self.limit:,} are read{hint}")
         end = HEADER_BYTES + length
         if len(self._received) < end:
             return None
@@ -88,23 +93,6 @@ class MessageReader:
         return body
 
 
-def _hint(header: bytes) -> str:
-    """Return a hint if the header looks like text: a program printed to its standard output, or is a browser."""
-    if not (header.isascii() and header.decode("ascii").isprintable()):
-        return ""
-    if header in (b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI"):
-        return f"; it begins with the text {header.decode()!r} as HTTP does, and this is no web server"
-    return (
-        f"; it begins with the text {header.decode()!r}: was something printed to standard output, where messages go?"
-    )
-
-
-class _NoNumber(str):
-    """The text of NaN or an infinity in JSON."""
-
-    __slots__ = ()
-
-
 def decode(body: bytes) -> Message:
     """Return the message with these bytes, which do not include its header.
 
@@ -112,35 +100,19 @@ def decode(body: bytes) -> Message:
         ProtocolError: the bytes are no message.
     """
     try:
-        message = json.loads(body.decode("utf-8"), parse_constant=_NoNumber)
+        message = json.loads(body.decode("utf-8"), parse_constant=_refuse_number)
         # `json` reads the half of a pair, "\\ud800", as a character that cannot be sent back
         if _SURROGATE.search(body):
             json.dumps(message, ensure_ascii=False).encode()
-        where = next(_no_numbers(message, ""), "") if b"NaN" in body or b"Infinity" in body else ""
-    except UnicodeEncodeError:
-        raise ProtocolError(
-            f"a message with half of a surrogate pair, which is no character, in {body[:80]!r}; a character beyond U+FFFF is "
-            'written as itself or as both halves, such as "\\ud83d\\udc1d"'
-        ) from None
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a message that is no JSON: {error} in {body[:80]!r}") from None
-    if where:
-        raise ProtocolError(f"a message that is no JSON: {where}, which is no number that JSON has")
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise ProtocolError(f"a message that is no object with a 'type': {body[:80]!r}")
     return message
 
 
-def _no_numbers(value: Any, path: str) -> Iterator[str]:
-    """Yield the places of NaN and infinities in a message, such as "features.Head[0][1] is NaN"."""
-    if isinstance(value, _NoNumber):
-        yield f"{path.removeprefix('.') or 'it'} is {value}"
-    elif isinstance(value, dict):
-        for name, each in value.items():
-            yield from _no_numbers(each, f"{path}.{name}")
-    elif isinstance(value, list):
-        for k, each in enumerate(value):
-            yield from _no_numbers(each, f"{path}[{k}]")
+def _refuse_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number that JSON has")
 
 
 #: What a part of a message may be: its types in Python, and their name in messages.

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import KINDS, Action, ActionSpace
-from entity_gym.actions.kind import check_json_ids
+from entity_gym.actions import (
+    KINDS,
+    Action,
+    ActionMask,
+    ActionSpace,
+    ContinuousAction,
+    GlobalCategoricalAction,
+    SelectEntityAction,
+)
 from entity_gym.batch.saving import spaces_from_dict
 from entity_gym.bridges.remote.messages import FLAG, LIST, NUMBER, OBJECT, TEXT, Message, Parts, ProtocolError, check
 from entity_gym.environment import Observation
@@ -43,6 +51,8 @@ _OBSERVATION: Parts = {
     "player_rewards": LIST,
     "targets": OBJECT,
 }
+#: Types of the items of a list, and their names in messages.
+_IDS, _NAMES, _ANY = ((str, int), " of texts or whole numbers"), ((str,), " of names of entity types"), ((object,), "")
 _FEATURE_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Category, Angle, Flag)}
 
 
@@ -120,12 +130,12 @@ def observation_from_json(given: Any, action_space: Mapping[str, ActionSpace]) -
         if "global_features" in given:
             given["global_features"] = _numbers(given["global_features"], "global_features")
         for name, ids in given.get("ids", {}).items():
-            check_json_ids(ids, f"ids of {name!r}")
+            _check_list(ids, f"ids of {name!r}", *_IDS)
         masks = given.get("actions", {})
         for name in masks:
             if name not in action_space:
                 raise ValueError(f"unknown action {name!r}; {nearest(name, action_space)}")
-        given["actions"] = {name: action_space[name].mask_from_json(name, mask) for name, mask in masks.items()}
+        given["actions"] = {name: mask_from_json(name, mask, action_space[name]) for name, mask in masks.items()}
         return Observation(**given)
     except ValueError as error:
         raise ProtocolError(str(error)) from None
@@ -144,6 +154,39 @@ def _numbers(given: Any, what: str) -> NDArray[Any]:
     return array
 
 
-def actions_to_json(actions: Mapping[str, Action], action_space: Mapping[str, ActionSpace]) -> Message:
+def mask_from_json(name: str, given: Any, space: ActionSpace) -> ActionMask:
+    """Make the mask of action `name` from a JSON object with any of the mask's attributes."""
+    known, where = [each.name for each in fields(space.mask_type)], f"action {name!r}"
+    if not isinstance(given, dict):
+        raise ValueError(f"{where} is {given!r:.200}; it must be an object with any of {known}")
+    check_parts(given, known, where)
+    for part, value in given.items():
+        kinds = _IDS if part.endswith("_ids") else _NAMES if part.endswith("_types") else _ANY
+        if value is not None:
+            _check_list(value, f"{part} of {where}", *kinds)
+    try:
+        mask: ActionMask = space.mask_type(**given)
+    except ValueError as error:  # both ids and types
+        raise ValueError(f"{where}: {error}") from None
+    return mask
+
+
+def _check_list(given: Any, what: str, types: tuple[type, ...], allowed: str) -> None:
+    if not isinstance(given, list) or not all(object in types or type(each) in types for each in given):
+        raise ValueError(f"{what} are {given!r:.200}; they must be a list{allowed}")
+
+
+def actions_to_json(actions: Mapping[str, Action]) -> Message:
     """Return the actions that a world receives as a JSON object."""
-    return {name: action_space[name].action_to_json(action) for name, action in actions.items()}
+    return {name: _action_to_json(action) for name, action in actions.items()}
+
+
+def _action_to_json(action: Action) -> Message:
+    if isinstance(action, GlobalCategoricalAction):
+        return {"choice": int(action.action), "label": action.label}
+    if isinstance(action, ContinuousAction):
+        return {"actors": list(action.actors), "values": np.asarray(action.values).tolist()}
+    if isinstance(action, SelectEntityAction):  # actors that select nobody are not listed
+        pairs = [(actor, actee) for actor, actee in zip(action.actors, action.actees, strict=True) if actee is not None]
+        return {"actors": [actor for actor, _ in pairs], "actees": [actee for _, actee in pairs]}
+    return {"actors": list(action.actors), "choices": np.asarray(action.actions).tolist()}

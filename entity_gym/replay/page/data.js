@@ -14,12 +14,7 @@ const isObject = (value) => typeof value === 'object' && value !== null && !Arra
 const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
 
 async function readReplay(element) {
-  let text = element.textContent;
-  if (element.dataset.encoding === 'gzip+base64') {
-    text = await gunzip(text).catch(() => damaged('its data cannot be decompressed'));
-  } else if (element.dataset.encoding) {
-    damaged(`its data has the unknown encoding ${JSON.stringify(element.dataset.encoding)}`);
-  }
+  const text = await gunzip(element.textContent).catch(() => damaged('its data cannot be decompressed'));
   let replay;
   try {
     replay = JSON.parse(text);

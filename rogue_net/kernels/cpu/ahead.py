@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from numba.core.compiler_lock import global_compiler_lock
 
-from entity_gym.compiled.compiler import Progress, interrupts_between_kernels, without_collections
+from entity_gym.compiled.compiler import announce, interrupts_between_kernels, without_collections
 from rogue_net.kernels.cpu.compiling import Const, KernelCache, signature
 
 Job: TypeAlias = tuple[Any, tuple[Const, ...]]  # a kernel, and the `Const`s that it is compiled for
@@ -28,7 +28,7 @@ class _Jobs:
         self._numbers, end = os.pipe()
         os.write(end, b"".join(number.to_bytes(2, "little") for number in range(len(jobs))))
         os.close(end)
-        self._progress = Progress("the network", "kernels", len(jobs))
+        self._tell_end = announce(f"the network: {len(jobs)} kernels")
         with global_compiler_lock:  # a lock that another thread holds would be held in the child for ever
             self._child = os.fork()
         if not self._child:
@@ -38,10 +38,7 @@ class _Jobs:
         taken = os.read(self._numbers, 2)
         if not taken:
             return None
-        number = int.from_bytes(taken, "little")
-        if os.getpid() == self._parent:
-            self._progress.show(number)
-        return self._jobs[number]
+        return self._jobs[int.from_bytes(taken, "little")]
 
     def _compile_and_exit(self) -> None:
         """In the child, which must not do anything that the parent will do at its end."""
@@ -59,7 +56,7 @@ class _Jobs:
             _compile(job)
         os.waitpid(self._child, 0)
         self._child = 0
-        self._progress.end()
+        self._tell_end()
 
     def close(self) -> None:
         """End the child."""
@@ -67,7 +64,6 @@ class _Jobs:
         if self._child:
             os.kill(self._child, signal.SIGKILL)
             os.waitpid(self._child, 0)
-            self._progress.give_up()
 
 
 _begun: list[_Jobs] = []  # at most one, which a child works on
@@ -110,12 +106,11 @@ def compile_all(jobs: Sequence[Job]) -> None:
             while _begun:
                 _begun.pop().finish(check)
         if alone := _missing(missing):  # what no child has left on disk
-            progress = Progress("the network", "kernels", len(alone))
-            for number, job in enumerate(alone):
-                progress.show(number)
+            tell_end = announce(f"the network: {len(alone)} kernels")
+            for job in alone:
                 check()
                 _compile(job)
-            progress.end()
+            tell_end()
         for job in missing:  # loads what the child has compiled
             check()
             _compile(job)

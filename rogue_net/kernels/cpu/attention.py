@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, inline, piece, value
+from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, inline, inner_kernel, value
 from rogue_net.kernels.cpu.rows import add_bias, add_rows, clear, dot
 from rogue_net.kernels.cpu.scores import HIDDEN, break_hidden, exponentiate, hide_broken, mark_hidden, mask_scores
 from rogue_net.kernels.cpu.simd import LANES, exp, fma, largest, load, maximum, spread, store
@@ -83,8 +83,8 @@ class Pair(NamedTuple):
 
     i: int
     i2: int
-    kept: int  # in `softmax`, whose pairs of numbers it counts
-    kept2: int
+    query: int  # in `softmax`, whose pairs of numbers it counts
+    query2: int
     at: int  # in the scratch's rows of scores
     at2: int
 
@@ -93,8 +93,8 @@ class Pair(NamedTuple):
 def pair_of(i, length, first, num_heads, head, tile, room):  # type: ignore[no-untyped-def]
     """The query i and the next, which is i itself behind the last."""
     i2 = min(i + 1, length - 1)
-    kept, kept2 = (first + i) * num_heads + head, (first + i2) * num_heads + head
-    return Pair(i, i2, kept, kept2, (i - tile) * room, (i + 1 - tile) * room)
+    query, query2 = (first + i) * num_heads + head, (first + i2) * num_heads + head
+    return Pair(i, i2, query, query2, (i - tile) * room, (i + 1 - tile) * room)
 
 
 @inline
@@ -121,7 +121,7 @@ def products(lanes, width, rows, at, at2, columns, j):  # type: ignore[no-untype
     return even + odd, even2 + odd2
 
 
-@piece
+@inner_kernel
 def forward(
     width: Const,
     part: Const,
@@ -187,9 +187,9 @@ def _attend(  # type: ignore[no-untyped-def]
                 blind2 = hides and visible[token + pair.i2]
                 _score(lanes, width, qkv, head, pair, blind, blind2, softmax, scratch)
             for i in range(tile, end):
-                kept = (first + i) * num_heads + number
+                query = (first + i) * num_heads + number
                 at = (i - tile) * scratch.room
-                exponentiate(lanes, scratch.weights, at, length, softmax[2 * kept], softmax, kept)
+                exponentiate(lanes, scratch.weights, at, length, softmax[2 * query], softmax, query)
             for i in range(tile, end, 2):
                 pair = pair_of(i, length, first, num_heads, number, tile, scratch.room)
                 _average(part, width, qkv, head, pair, softmax, scratch, y)
@@ -200,21 +200,21 @@ def _score(lanes, width, qkv, head, pair, blind, blind2, softmax, scratch):  # t
     """Write s_ij of two queries, and their m."""
     scale = np.float32(1 / math.sqrt(value(width)))
     query, query2 = head.queries + pair.i * head.stride, head.queries + pair.i2 * head.stride
-    top, top2 = spread(lanes, HIDDEN), spread(lanes, HIDDEN)
+    max_score, max_score2 = spread(lanes, HIDDEN), spread(lanes, HIDDEN)
     for j in range(0, head.length, value(lanes)):
         score, score2 = products(lanes, width, qkv, query, query2, scratch.keys, j)
         score = mask_scores(lanes, score * scale, blind, scratch.penalty, j, head.length)
         score2 = mask_scores(lanes, score2 * scale, blind2, scratch.penalty, j, head.length)
         store(scratch.weights, pair.at + j, score)
         store(scratch.weights, pair.at2 + j, score2)
-        top, top2 = maximum(top, score), maximum(top2, score2)
-    softmax[2 * pair.kept], softmax[2 * pair.kept2] = largest(top), largest(top2)
+        max_score, max_score2 = maximum(max_score, score), maximum(max_score2, score2)
+    softmax[2 * pair.query], softmax[2 * pair.query2] = largest(max_score), largest(max_score2)
 
 
 @inline
 def _average(part, width, qkv, head, pair, softmax, scratch, y):  # type: ignore[no-untyped-def]
     """Write y_i = sum_j p_ij v_j of two queries; of one without a partner last, as both write to the same place."""
-    norm, norm2 = softmax[2 * pair.kept + 1], softmax[2 * pair.kept2 + 1]
+    inverse_sum, inverse_sum2 = softmax[2 * pair.query + 1], softmax[2 * pair.query2 + 1]
     for d in range(0, value(width), value(part)):
         zeros = spread(part, np.float32(0))
         even, odd, even2, odd2 = zeros, zeros, zeros, zeros  # no sum waits for the last one
@@ -230,11 +230,11 @@ def _average(part, width, qkv, head, pair, softmax, scratch, y):  # type: ignore
             row = load(part, qkv, head.values + last * head.stride + d)
             even = fma(spread(part, scratch.weights[pair.at + last]), row, even)
             even2 = fma(spread(part, scratch.weights[pair.at2 + last]), row, even2)
-        store(y, pair.kept2 * value(width) + d, (even2 + odd2) * norm2)
-        store(y, pair.kept * value(width) + d, (even + odd) * norm)
+        store(y, pair.query2 * value(width) + d, (even2 + odd2) * inverse_sum2)
+        store(y, pair.query * value(width) + d, (even + odd) * inverse_sum)
 
 
-@piece
+@inner_kernel
 def backward(
     width: Const,
     part: Const,
@@ -308,20 +308,20 @@ def _differentiate(lanes, width, part, qkv, head, pair, blind, blind2, y, softma
     """Write p_ij and ds_ij / sqrt(K) of two queries."""
     scale = np.float32(1 / math.sqrt(value(width)))
     query, query2 = head.queries + pair.i * head.stride, head.queries + pair.i2 * head.stride
-    out, out2 = pair.kept * value(width), pair.kept2 * value(width)
+    out, out2 = pair.query * value(width), pair.query2 * value(width)
     mean, mean2 = dot(part, width, dy, y, out), dot(part, width, dy, y, out2)
-    top, norm = softmax[2 * pair.kept], softmax[2 * pair.kept + 1]
-    top2, norm2 = softmax[2 * pair.kept2], softmax[2 * pair.kept2 + 1] * np.float32(pair.i2 > pair.i)
+    max_score, inverse_sum = softmax[2 * pair.query], softmax[2 * pair.query + 1]
+    max_score2, inverse_sum2 = softmax[2 * pair.query2], softmax[2 * pair.query2 + 1] * np.float32(pair.i2 > pair.i)
     for j in range(0, head.length, value(lanes)):
         score, score2 = products(lanes, width, qkv, query, query2, scratch.keys, j)
         score = mask_scores(lanes, score * scale, blind, scratch.penalty, j, head.length)
         score2 = mask_scores(lanes, score2 * scale, blind2, scratch.penalty, j, head.length)
-        weight, weight2 = exp(score - top) * norm, exp(score2 - top2) * norm2
-        change, change2 = products(lanes, width, dy, out, out2, scratch.values, j)
+        weight, weight2 = exp(score - max_score) * inverse_sum, exp(score2 - max_score2) * inverse_sum2
+        dweight, dweight2 = products(lanes, width, dy, out, out2, scratch.values, j)
         store(scratch.weights, pair.at + j, weight)
         store(scratch.weights, pair.at2 + j, weight2)
-        store(scratch.slopes, pair.at + j, weight * (change - mean) * scale)
-        store(scratch.slopes, pair.at2 + j, weight2 * (change2 - mean2) * scale)
+        store(scratch.slopes, pair.at + j, weight * (dweight - mean) * scale)
+        store(scratch.slopes, pair.at2 + j, weight2 * (dweight2 - mean2) * scale)
 
 
 @inline
@@ -330,7 +330,7 @@ def _add_gradients(part, width, qkv, head, pair, dy, dqkv, scratch):  # type: ig
     for d in range(0, value(width), value(part)):
         query, query2 = head.queries + pair.i * head.stride + d, head.queries + pair.i2 * head.stride + d
         q, q2 = load(part, qkv, query), load(part, qkv, query2)
-        grad, grad2 = load(part, dy, pair.kept * value(width) + d), load(part, dy, pair.kept2 * value(width) + d)
+        grad, grad2 = load(part, dy, pair.query * value(width) + d), load(part, dy, pair.query2 * value(width) + d)
         dq, dq2 = spread(part, np.float32(0)), spread(part, np.float32(0))
         for j in range(head.length):
             key, at_value = head.keys + j * head.stride + d, head.values + j * head.stride + d

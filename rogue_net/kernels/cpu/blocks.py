@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rogue_net.kernels.cpu.calling import invoke, shifted
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece, value
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel, value
 from rogue_net.kernels.cpu.relative_attention import Gradients
 from rogue_net.kernels.cpu.rows import add_row
 from rogue_net.kernels.cpu.simd import load, store
@@ -23,12 +23,12 @@ from rogue_net.kernels.cpu.tables import (
     bias_of,
     block_of,
     linear,
-    turned,
+    transposed,
     weight_of,
 )
 
 
-@piece
+@inner_kernel
 def transform(
     lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile, low: Count, high: Count, learning: Count
 ) -> None:
@@ -75,7 +75,7 @@ def transform(
             store(tile.tokens, at + d, numbers)
 
 
-@piece
+@inner_kernel
 def transform_backward(
     lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile, frames: Count, gradient: Floats
 ) -> None:
@@ -91,11 +91,11 @@ def transform_backward(
         qkv = net.first_block + 4 * number
         project, up, down = qkv + 1, qkv + 2, qkv + 3
         _outer(kernels, net, tile, each.activated, tile.x, gradient, down, rows)
-        invoke(kernels.product, BOUND, tile.x, turned(net, down), tile.dhidden, rows, width, 4 * width, 0)
+        invoke(kernels.product, BOUND, tile.x, transposed(net, down), tile.dhidden, rows, width, 4 * width, 0)
         dup = shifted(gradient, linear(net, up, BIAS))
         invoke(kernels.gelu_backward, BOUND, BOUND, tile.dhidden, each.slope, rows, dup)
         _outer(kernels, net, tile, each.normalized2, tile.dhidden, gradient, up, rows)
-        invoke(kernels.product, BOUND, tile.dhidden, turned(net, up), dtokens, rows, 4 * width, width, 0)
+        invoke(kernels.product, BOUND, tile.dhidden, transposed(net, up), dtokens, rows, 4 * width, width, 0)
         dproject = shifted(gradient, linear(net, project, BIAS))
         invoke(
             kernels.normalize_backward,
@@ -109,7 +109,7 @@ def transform_backward(
             dproject,
         )
         _outer(kernels, net, tile, each.attended, tile.x, gradient, project, rows)
-        invoke(kernels.product, BOUND, tile.x, turned(net, project), dtokens, rows, width, width, 0)
+        invoke(kernels.product, BOUND, tile.x, transposed(net, project), dtokens, rows, width, width, 0)
         if net.mixing == RELATIVE:
             found = Gradients(
                 tile.dqkv, shifted(gradient, linear(net, qkv, BIAS)), shifted(gradient, net.key_table),
@@ -127,7 +127,7 @@ def transform_backward(
                 tile.attention,
             )  # fmt: skip
         _outer(kernels, net, tile, each.normalized, tile.dqkv, gradient, qkv, rows)
-        invoke(kernels.product, BOUND, tile.dqkv, turned(net, qkv), dtokens, rows, 3 * width, width, 0)
+        invoke(kernels.product, BOUND, tile.dqkv, transposed(net, qkv), dtokens, rows, 3 * width, width, 0)
         if net.mixing == RELATIVE:
             _gate_backward(kernels, net, tile, each, number, rows, gradient)
         # the bias that this normalization added: that of the block before; the first has none
@@ -185,4 +185,4 @@ def _gate_backward(kernels, net, tile, each, number, rows, gradient):  # type: i
     slopes, dbias = shifted(each.more, tile.room * width), shifted(gradient, linear(net, layer, BIAS))
     invoke(kernels.close_gates, BOUND, BOUND, tile.dgate, slopes, rows, dbias)
     _outer(kernels, net, tile, each.normalized, tile.dgate, gradient, layer, rows)
-    invoke(kernels.product, BOUND, tile.dgate, turned(net, layer), tile.tokens, rows, width, net.width, 1)
+    invoke(kernels.product, BOUND, tile.dgate, transposed(net, layer), tile.tokens, rows, width, net.width, 1)

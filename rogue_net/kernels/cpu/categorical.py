@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rogue_net.kernels.cpu.calling import flags_at, ints_at, invoke, shifted
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, piece
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inner_kernel
 from rogue_net.kernels.cpu.heads import (
     MASKED,
     linear_backward,
@@ -36,7 +36,7 @@ from rogue_net.kernels.cpu.tables import (
 )
 
 
-@piece
+@inner_kernel
 def decide(
     lanes: Const,
     kernels: Kernels,
@@ -79,7 +79,7 @@ def decide(
         tile.log_probs[actor] = logits[at + made[source]]
 
 
-@piece
+@inner_kernel
 def decide_backward(
     lanes: Const,
     kernels: Kernels,

@@ -50,7 +50,7 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     return _kept(function, _compile(function, nogil=True), has_wrapper=True)
 
 
-def piece(function: Callable[..., Any]) -> Callable[..., Any]:
+def inner_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """A kernel that other kernels call by its address, and Python does not: it compiles faster."""
     return _kept(function, _compile(function, nogil=True, no_cpython_wrapper=True), has_wrapper=False)
 
@@ -178,7 +178,7 @@ def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
 @cache
 def bind(compiled: Any, *consts: Const) -> Callable[..., None]:
     """A kernel compiled for these `Const`s, to be called with the rest of its arguments, addresses for pointers."""
-    assert not compiled.targetoptions.get("no_cpython_wrapper"), f"{compiled.py_func.__name__} is a piece"
+    assert not compiled.targetoptions.get("no_cpython_wrapper"), f"{compiled.py_func.__name__} is an inner kernel"
     return partial(compiled.compile(signature(compiled, *consts)), *consts)
 
 

@@ -11,7 +11,7 @@ from rogue_net.heads.gaussian import Bounds
 from rogue_net.heads.heads import LOG_STD_LIMIT
 from rogue_net.heads.noise import BELOW_ONE
 from rogue_net.kernels.cpu.calling import floats_at, invoke, shifted
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel
 from rogue_net.kernels.cpu.heads import linear_backward, noise_key, uniform
 from rogue_net.kernels.cpu.rows import gather
 from rogue_net.kernels.cpu.tables import (
@@ -56,7 +56,7 @@ def bounds_table(bounds: Bounds) -> NDArray[np.float32]:
     return np.concatenate([column.numpy().reshape(-1).astype(np.float32) for column in columns])
 
 
-@piece
+@inner_kernel
 def decide(
     lanes: Const,
     kernels: Kernels,
@@ -97,7 +97,7 @@ def decide(
         tile.log_probs[actor], tile.entropies[actor] = log_prob, entropy
 
 
-@piece
+@inner_kernel
 def decide_backward(
     lanes: Const,
     kernels: Kernels,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from rogue_net.kernels.cpu.calling import floats_at, ints_at, invoke, shifted
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece, value
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel, value
 from rogue_net.kernels.cpu.rows import clear
 from rogue_net.kernels.cpu.simd import fma, load, spread, store, total
 from rogue_net.kernels.cpu.tables import (
@@ -29,7 +29,7 @@ from rogue_net.kernels.cpu.tables import (
 )
 
 
-@piece
+@inner_kernel
 def decide(
     lanes: Const,
     kernels: Kernels,
@@ -82,7 +82,7 @@ def _value(lanes, net, tile, frame):  # type: ignore[no-untyped-def]
     return net.value_mean + net.value_deviation * (total(products) + net.parameters[net.value_bias])
 
 
-@piece
+@inner_kernel
 def decide_backward(
     lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile, low: Count, high: Count, gradient: Floats
 ) -> None:

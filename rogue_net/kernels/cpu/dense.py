@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece, value
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel, value
 from rogue_net.kernels.cpu.simd import fma, load, spread, store
 
 ROWS = 6  # of the result at a time
@@ -26,7 +26,7 @@ def place_of(i, o, depth, width):  # type: ignore[no-untyped-def]
     return panel * depth + i * lanes + o - panel
 
 
-@piece
+@inner_kernel
 def product(
     lanes: Const, x: Floats, weight: Floats, out: Floats, rows: Count, depth: Count, width: Count, add: Count
 ) -> None:
@@ -82,7 +82,7 @@ def _multiply(lanes, x, weight, out, i, j, depth, width, add):  # type: ignore[n
     store(out, y5, sum5)
 
 
-@piece
+@inner_kernel
 def outer(
     lanes: Const, x: Floats, dy: Floats, dweight: Floats, rows: Count, depth: Count, width: Count, panel: Floats
 ) -> None:

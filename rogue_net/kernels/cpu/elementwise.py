@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece, value
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel, value
 from rogue_net.kernels.cpu.simd import exp, fma, load, maximum, minimum, spread, store, total, where_positive
 
 
@@ -33,7 +33,7 @@ class Shape(NamedTuple):
 EPSILON = np.float32(1e-5)  # as in torch's LayerNorm
 
 
-@piece
+@inner_kernel
 def normalize(
     lanes: Const,
     width: Const,
@@ -78,7 +78,7 @@ def normalize(
             store(normalized, at + d, (load(lanes, x, at + d) - mean) * inverse)
 
 
-@piece
+@inner_kernel
 def normalize_backward(
     lanes: Const,
     width: Const,
@@ -109,8 +109,8 @@ def normalize_backward(
         mean, slope = total(sums) * share, total(products) * share
         inverse = inverse_std[row]
         for d in range(0, value(width), value(lanes)):
-            change = load(lanes, dnormalized, at + d) - mean - load(lanes, normalized, at + d) * slope
-            gradient = load(lanes, dx, at + d) + change * inverse
+            centered = load(lanes, dnormalized, at + d) - mean - load(lanes, normalized, at + d) * slope
+            gradient = load(lanes, dx, at + d) + centered * inverse
             store(dx, at + d, gradient)
             store(dbias, d, load(lanes, dbias, d) + gradient)
 
@@ -138,7 +138,7 @@ def normal_cdf(lanes: Const, x: Any) -> Any:
     return u * p / q * np.float32(0.5) + np.float32(0.5)
 
 
-@piece
+@inner_kernel
 def gelu(
     lanes: Const, width: Const, hidden: Floats, bias: Floats, rows: Count, activated: Floats, keep_slope: Count
 ) -> None:
@@ -161,7 +161,7 @@ def gelu(
                 store(hidden, at + d, fma(z * np.float32(1 / math.sqrt(2 * math.pi)), bell, phi))
 
 
-@piece
+@inner_kernel
 def gelu_backward(lanes: Const, width: Const, gradient: Floats, slope: Floats, rows: Count, dbias: Floats) -> None:
     """gradient *= slope; dbias += its sum over rows. The slope is gelu'(z), or that of `open_gates`.
 
@@ -174,12 +174,12 @@ def gelu_backward(lanes: Const, width: Const, gradient: Floats, slope: Floats, r
     for row in range(rows):
         at = row * value(width)
         for d in range(0, value(width), value(lanes)):
-            change = load(lanes, gradient, at + d) * load(lanes, slope, at + d)
-            store(gradient, at + d, change)
-            store(dbias, d, load(lanes, dbias, d) + change)
+            product = load(lanes, gradient, at + d) * load(lanes, slope, at + d)
+            store(gradient, at + d, product)
+            store(dbias, d, load(lanes, dbias, d) + product)
 
 
-@piece
+@inner_kernel
 def open_gates(lanes: Const, width: Const, gate: Floats, bias: Floats, rows: Count, slope: Floats) -> None:
     """relu(z) of z = gate + bias, the gates of relative values; `gelu_backward` takes the gradient back through them.
 

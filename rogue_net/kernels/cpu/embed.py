@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rogue_net.kernels.cpu.calling import flags_at, floats_at, ints_at, invoke, shifted
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece, value
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel, value
 from rogue_net.kernels.cpu.dense import ROWS
 from rogue_net.kernels.cpu.elementwise import EPSILON
 from rogue_net.kernels.cpu.rows import add_row
@@ -44,7 +44,7 @@ from rogue_net.kernels.cpu.tables import (
 )
 
 
-@piece
+@inner_kernel
 def embed(lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile, low: Count, high: Count) -> None:
     """Write the tokens of the frames `low:high` of the minibatch to `tile.x`.
 
@@ -140,7 +140,7 @@ def _finish(lanes, net, of_type, tile, row):  # type: ignore[no-untyped-def]
         store(tile.x, to + d, fma(n, scale, load(lanes, net.parameters, of_type[SHIFT] + d)))
 
 
-@piece
+@inner_kernel
 def embed_backward(lanes: Const, kernels: Kernels, net: Net, tile: Tile, gradient: Floats) -> None:
     """Add the gradients of the embedding, from that of its tokens in `tile.x`."""
     width = net.width

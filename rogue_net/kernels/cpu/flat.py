@@ -20,21 +20,21 @@ from rogue_net.kernels.cpu.simd import fma, load, spread, square_root, store, to
 EIGHT = Const(8)
 
 #: A linear layer: places of weight, bias, scale and shift (-1: none) in the parameters, inputs and outputs; places in `weights`,
-#: of the bias there, and in `turned` (-1: not needed); the padded number of outputs.
-_WEIGHT, _BIAS, _SCALE, _SHIFT, _INPUTS, _OUTPUTS, _TO, _TO_BIAS, _TO_TURNED, _PADDED = range(10)
+#: of the bias there, and in `transposed` (-1: not needed); the padded number of outputs.
+_WEIGHT, _BIAS, _SCALE, _SHIFT, _INPUTS, _OUTPUTS, _TO, _TO_BIAS, _TO_TRANSPOSED, _PADDED = range(10)
 FOLD_COLUMNS = 10
 
 
 @kernel
-def fold(count: Count, table: Ints, parameters: Floats, weights: Floats, turned: Floats) -> None:
+def fold(count: Count, table: Ints, parameters: Floats, weights: Floats, transposed: Floats) -> None:
     """Write `count` linear layers as the products want them."""
     for at in range(0, count * FOLD_COLUMNS, FOLD_COLUMNS):
         weight, bias, scale, shift = table[at + _WEIGHT], table[at + _BIAS], table[at + _SCALE], table[at + _SHIFT]
-        inputs, padded, to, to_turned = (
+        inputs, padded, to, to_transposed = (
             table[at + _INPUTS],
             table[at + _PADDED],
             table[at + _TO],
-            table[at + _TO_TURNED],
+            table[at + _TO_TRANSPOSED],
         )
         depth = inputs + (-inputs) % DEPTH
         for o in range(table[at + _OUTPUTS]):
@@ -46,8 +46,8 @@ def fold(count: Count, table: Ints, parameters: Floats, weights: Floats, turned:
                     constant += w * parameters[shift + i]
                     w *= parameters[scale + i]
                 weights[to + first + i * step] = w
-                if to_turned >= 0:
-                    turned[to_turned + place_of(o, i, padded, inputs)] = w
+                if to_transposed >= 0:
+                    transposed[to_transposed + place_of(o, i, padded, inputs)] = w
             weights[table[at + _TO_BIAS] + o] = constant
 
 

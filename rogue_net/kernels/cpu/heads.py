@@ -21,7 +21,7 @@ from rogue_net.kernels.cpu.tables import (
     SAMPLED,
     WEIGHT,
     linear,
-    turned,
+    transposed,
 )
 
 TINY = np.float32(np.finfo(np.float32).tiny)
@@ -38,7 +38,7 @@ def linear_backward(lanes, kernels, net, tile, places, start, end, dout, layer, 
     dweight = shifted(gradient, linear(net, layer, WEIGHT))
     invoke(kernels.outer, BOUND, tile.rows, dout, dweight, end - start, linear(net, layer, INPUTS), padded, tile.panel)
     add_rows(shifted(gradient, linear(net, layer, BIAS)), dout, 0, end - start, padded)
-    invoke(kernels.product, BOUND, dout, turned(net, layer), tile.rows, end - start, padded, width, 0)
+    invoke(kernels.product, BOUND, dout, transposed(net, layer), tile.rows, end - start, padded, width, 0)
     for number in range(start, end):
         add_row(lanes, tile.x, places[number] * width, tile.rows, (number - start) * width, width)
 

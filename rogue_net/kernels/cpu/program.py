@@ -195,11 +195,11 @@ class Program:
         self._linears: list[list[int]] = []
         self._folds: list[list[int]] = []
         self._relative_tables: list[tuple[int, int, int]] = []  # place in `weights`, place among the parameters, size
-        self._weights_size = self._turned_size = 0
+        self._weights_size = self._transposed_size = 0
         self._held: list[Any] = []  # owners of memory that tables point to
         self._net_fields: dict[str, Any] = {}
         self._describe()
-        self.weights, self.turned = torch.zeros(self._weights_size), torch.zeros(max(self._turned_size, 8))
+        self.weights, self.transposed = torch.zeros(self._weights_size), torch.zeros(max(self._transposed_size, 8))
         self._gradients = np.zeros((1, self._gradient_size), np.float32)
         self._local = local()  # of each thread that acts its own tiles
         self._memory: list[int] = []  # addresses of the parameters
@@ -386,14 +386,14 @@ class Program:
         weight = self._weights_size
         bias = weight + padded_in * padded_out
         self._weights_size = padded(bias + padded_out, 16)
-        turned = -1
+        transposed = -1
         if inputs % 8 == 0:
-            turned = self._turned_size
-            self._turned_size += padded_out * inputs
+            transposed = self._transposed_size
+            self._transposed_size += padded_out * inputs
         scale, shift = (-1, -1) if norm is None else (self._at(norm.weight), self._at(norm.bias))
         places = [self._at(linear.weight), self._at(linear.bias), scale, shift, inputs, outputs]
-        self._folds.append([*places, weight, bias, turned, padded_out])
-        self._linears.append([weight, bias, turned, padded_in, padded_out])
+        self._folds.append([*places, weight, bias, transposed, padded_out])
+        self._linears.append([weight, bias, transposed, padded_in, padded_out])
         return len(self._linears) - 1
 
     # - Parameters
@@ -428,7 +428,7 @@ class Program:
         """Bring `weights` up to date with the flat parameters."""
         bind(flat.fold)(
             len(self._fold_table), address(self._fold_table), address(self.flat), address(self.weights),
-            address(self.turned),
+            address(self.transposed),
         )  # fmt: skip
         for place, at, size in self._relative_tables:
             self.weights[place : place + size] = self.flat[at : at + size]
@@ -677,7 +677,7 @@ class Program:
             actions=address(columns.actions),
             parameters=address(self.flat),
             weights=address(self.weights),
-            turned=address(self.turned),
+            transposed=address(self.transposed),
         )
         return net
 

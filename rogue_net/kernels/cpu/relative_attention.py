@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, inline, piece, value
+from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, inline, inner_kernel, value
 from rogue_net.kernels.cpu.relative_terms import Places, Scheme, relate
 from rogue_net.kernels.cpu.rows import add_bias, add_rows, clear, dot
 from rogue_net.kernels.cpu.scores import HIDDEN, break_hidden, exponentiate, hide_broken, mark_hidden, mask_scores
@@ -75,7 +75,7 @@ def add_terms(part, width, table, terms, blocks, has_blocks, first, length, scra
             store(sums, j * value(width) + d, row)
 
 
-@piece
+@inner_kernel
 def forward(
     lanes: Const,
     width: Const,
@@ -126,9 +126,11 @@ def forward(
                 key = first * stride + size + head * value(width)
                 _products(part, width, qkv, query, key, stride, scratch, length)
                 shift = _scores(lanes, scratch, length, scale, blind)
-                norm = exponentiate(lanes, scratch.weights, 0, length, shift, softmax, (first + i) * num_heads + head)
+                inverse_sum = exponentiate(
+                    lanes, scratch.weights, 0, length, shift, softmax, (first + i) * num_heads + head
+                )
                 to = (first + i) * size + head * value(width)
-                _average(part, width, qkv, key + size, stride, scratch, length, norm, y, to)
+                _average(part, width, qkv, key + size, stride, scratch, length, inverse_sum, y, to)
         if broken:
             break_hidden(visible, token, length, y, first * size, size)
 
@@ -159,27 +161,27 @@ def _products(part, width, qkv, query, key, stride, scratch, length):  # type: i
 @inline
 def _scores(lanes, scratch, length, scale, blind):  # type: ignore[no-untyped-def]
     """Make s_ij of the products; returns the largest."""
-    top = spread(lanes, HIDDEN)
+    max_score = spread(lanes, HIDDEN)
     for j in range(0, length, value(lanes)):
         score = mask_scores(lanes, load(lanes, scratch.weights, j) * scale, blind, scratch.penalty, j, length)
         store(scratch.weights, j, score)
-        top = maximum(top, score)
-    return largest(top)
+        max_score = maximum(max_score, score)
+    return largest(max_score)
 
 
 @inline
-def _average(part, width, qkv, first_value, stride, scratch, length, norm, y, to):  # type: ignore[no-untyped-def]
-    """y_i = norm sum_j w_ij (v_j + gate_j * b_ij)."""
+def _average(part, width, qkv, first_value, stride, scratch, length, inverse_sum, y, to):  # type: ignore[no-untyped-def]
+    """y_i = 1 / z_i sum_j w_ij (v_j + gate_j * b_ij)."""
     for d in range(0, value(width), value(part)):
         mean = spread(part, np.float32(0))
         for j in range(length):
             v = load(part, qkv, first_value + j * stride + d)
             related = v + load(part, scratch.gated, j * value(width) + d)
             mean = fma(spread(part, scratch.weights[j]), related, mean)
-        store(y, to + d, mean * norm)
+        store(y, to + d, mean * inverse_sum)
 
 
-@piece
+@inner_kernel
 def backward(
     lanes: Const,
     width: Const,
@@ -230,11 +232,11 @@ def backward(
                 query = (first + i) * stride + head * value(width)
                 key = first * stride + size + head * value(width)
                 out = (first + i) * size + head * value(width)
-                kept = 2 * ((first + i) * num_heads + head)
+                index = 2 * ((first + i) * num_heads + head)
                 _products(part, width, qkv, query, key, stride, scratch, length)
                 _changes(part, width, qkv, key + size, stride, scratch, length, dy, out)
                 mean = dot(part, width, dy, y, out)
-                _slopes(lanes, scratch, length, scale, blind, softmax[kept], softmax[kept + 1], mean)
+                _slopes(lanes, scratch, length, scale, blind, softmax[index], softmax[index + 1], mean)
                 _spread_gradients(part, width, qkv, query, key, size, dy, out, length, gradients.qkv, scratch)
             _through_gates(part, gate, gradients.gate, first * value(width), length * value(width), scratch)
             blocks = places.value_blocks
@@ -250,16 +252,16 @@ def _changes(part, width, qkv, first_value, stride, scratch, length, dy, out):  
         grad = load(part, dy, out + d)
         for j in range(length):
             v = load(part, qkv, first_value + j * stride + d)
-            change = total(grad * (v + load(part, scratch.gated, j * value(width) + d)))
-            scratch.slopes[j] = change + scratch.slopes[j] if d else change
+            dweight = total(grad * (v + load(part, scratch.gated, j * value(width) + d)))
+            scratch.slopes[j] = dweight + scratch.slopes[j] if d else dweight
 
 
 @inline
-def _slopes(lanes, scratch, length, scale, blind, shift, norm, mean):  # type: ignore[no-untyped-def]
-    """Make p_ij of the products, and ds_ij / sqrt(K) = p_ij (change_j - mean) / sqrt(K) of the changes."""
+def _slopes(lanes, scratch, length, scale, blind, shift, inverse_sum, mean):  # type: ignore[no-untyped-def]
+    """Make p_ij of the products, and ds_ij / sqrt(K) = p_ij (dp_ij - mean) / sqrt(K) of the dp_ij."""
     for j in range(0, length, value(lanes)):
         score = mask_scores(lanes, load(lanes, scratch.weights, j) * scale, blind, scratch.penalty, j, length)
-        weight = exp(score - shift) * norm
+        weight = exp(score - shift) * inverse_sum
         store(scratch.weights, j, weight)
         store(scratch.slopes, j, weight * (load(lanes, scratch.slopes, j) - mean) * scale)
 
@@ -292,12 +294,12 @@ def _through_gates(part, gate, dgate, first, count, scratch):  # type: ignore[no
 
 
 @inline
-def _scatter(part, width, changes, terms, blocks, has_blocks, first, length, scratch, gradient):  # type: ignore[no-untyped-def]
-    """Add c_ijm times the change of each key j to its rows r_ijm."""
+def _scatter(part, width, numbers, terms, blocks, has_blocks, first, length, scratch, gradient):  # type: ignore[no-untyped-def]
+    """Add c_ijm times the number of each key j to its rows r_ijm."""
     for m in range(0, terms * scratch.room, scratch.room):
         for j in range(length):
             coefficient = spread(part, scratch.coefficients[m + j])
             for d in range(0, value(width), value(part)):
                 at = has_blocks * blocks[first + j] + int(scratch.rows[m + j]) * value(width) + d
-                change = load(part, changes, j * value(width) + d)
-                store(gradient, at, fma(change, coefficient, load(part, gradient, at)))
+                number = load(part, numbers, j * value(width) + d)
+                store(gradient, at, fma(number, coefficient, load(part, gradient, at)))

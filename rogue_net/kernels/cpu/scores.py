@@ -60,13 +60,13 @@ def mask_scores(lanes, score, blind, penalty, j, length):  # type: ignore[no-unt
 
 
 @inline
-def exponentiate(lanes, scores, at, length, top, softmax, kept):  # type: ignore[no-untyped-def]
+def exponentiate(lanes, scores, at, length, max_score, softmax, index):  # type: ignore[no-untyped-def]
     """Replace the scores from `at` on by exp(s - m), 0 behind the last; keeps m and 1 / z, and returns 1 / z."""
     weights = spread(lanes, np.float32(0))
     for j in range(at, at + length, value(lanes)):
-        weight = exp(load(lanes, scores, j) - top)
+        weight = exp(load(lanes, scores, j) - max_score)
         store(scores, j, weight)
         weights = weights + weight
-    norm = np.float32(1) / total(weights)
-    softmax[2 * kept], softmax[2 * kept + 1] = top, norm
-    return norm
+    inverse_sum = np.float32(1) / total(weights)
+    softmax[2 * index], softmax[2 * index + 1] = max_score, inverse_sum
+    return inverse_sum

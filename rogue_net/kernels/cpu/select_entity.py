@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rogue_net.kernels.cpu.calling import flags_at, ints_at, invoke, shifted
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel
 from rogue_net.kernels.cpu.heads import (
     CLOSED,
     EIGHT,
@@ -47,7 +47,7 @@ from rogue_net.kernels.cpu.tables import (
 )
 
 
-@piece
+@inner_kernel
 def decide(
     lanes: Const,
     kernels: Kernels,
@@ -150,7 +150,7 @@ def _selected(actees, first, c, num_actees):  # type: ignore[no-untyped-def]
     return -1 if c == num_actees else actees[first + c]
 
 
-@piece
+@inner_kernel
 def decide_backward(
     lanes: Const,
     kernels: Kernels,

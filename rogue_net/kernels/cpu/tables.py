@@ -43,9 +43,9 @@ class Kernels(NamedTuple):
     decide_backward: Count
 
 
-#: A linear layer: its place in `weights` as (in, out), that of its bias, and its place in `turned` as (out, in), both in
+#: A linear layer: its place in `weights` as (in, out), that of its bias, and its place in `transposed` as (out, in), both in
 #: panels (`dense`); padded sizes.
-WEIGHT, BIAS, TURNED, INPUTS, OUTPUTS = range(5)
+WEIGHT, BIAS, TRANSPOSED, INPUTS, OUTPUTS = range(5)
 LINEAR_COLUMNS = 5
 
 #: An entity type: (entities, STRIDE) inputs, (B + 1) offsets, flags of visible entities (0: all are), number of its linear layer
@@ -104,7 +104,7 @@ class Net(NamedTuple):
     actions: Ints
     parameters: Floats  # as the modules have them
     weights: Floats  # of linear layers, with the LayerNorm before folded in, and tables of relative positions
-    turned: Floats
+    transposed: Floats
     scheme: Scheme  # of relative positions
 
 
@@ -248,6 +248,6 @@ def bias_of(net, number):  # type: ignore[no-untyped-def]
 
 
 @inline
-def turned(net, number):  # type: ignore[no-untyped-def]
+def transposed(net, number):  # type: ignore[no-untyped-def]
     """(out, in) weight of a linear layer."""
-    return shifted(net.turned, linear(net, number, TURNED))
+    return shifted(net.transposed, linear(net, number, TRANSPOSED))

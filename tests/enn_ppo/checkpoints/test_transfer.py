@@ -563,12 +563,12 @@ CANNOT: dict[str, tuple[World, World, str]] = {
     "other bounds": (
         World(space(), NUMBERS),
         World(space(), {"push": ContinuousActionSpace([-2], [1], names=["turn"])}),
-        r"number 'turn' of the action 'push' was within \(-1.0, 1.0\) and is within \(-2.0, 1.0\)",
+        r"the number 'turn' of the action 'push' was within \(-1.0, 1.0\) and is within \(-2.0, 1.0\)",
     ),
     "a number": (
         World(space(), NUMBERS),
         World(space(), {"push": ContinuousActionSpace([-1], [1], names=["turns"])}),
-        "number 'turn' of the action 'push' is gone; allowed: \"number 'turns'\"",
+        "the number 'turn' of the action 'push' is gone; allowed: 'turns'",
     ),
     "names of numbers": (
         World(space(), NUMBERS),

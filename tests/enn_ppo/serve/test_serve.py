@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.fit import fit_policy
 from enn_ppo.serve.policy import ServedPolicies
-from enn_ppo.serve.serve import serve
+from enn_ppo.serve.server import serve
 from enn_ppo.settings.command_line.cli import run_serve
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym import (
@@ -176,7 +176,10 @@ def test_a_greeting_that_cannot_be_is_answered_with_the_reason(server: Running, 
         ({"type": "act", "observation": garden(), "gredy": True}, "'act' has no part 'gredy'; "),
         ({"type": "act", "observation": garden(), "greedy": 1}, "greedy is 1; it must be true or false"),
         ({"type": "act", "observation": garden(), "id": [1]}, "id is [1]"),
-        ({"type": "act", "observation": garden(global_features=[])}, "the observation: 0 global_features"),
+        (
+            {"type": "act", "observation": garden(global_features=[])},
+            "the observation: global_features have shape (1, 0)",
+        ),
         ({"type": "act", "observation": garden(global_features=[1e300])}, "they must be numbers that float32 can hold"),
         ({"type": "act", "observation": garden(global_features=[10**400])}, "they must be numbers"),
         (
@@ -283,7 +286,7 @@ def test_health_tells_what_the_server_has_done_before_and_after_the_greeting(che
 def test_when_the_server_ends_requests_that_have_come_are_answered_and_all_clients_are_told(
     checkpoint: Checkpoint,
 ) -> None:
-    with Running(checkpoint, max_batch=1) as server:
+    with Running(checkpoint) as server:
         client = server.client()
         for k in range(100):
             client.send({"type": "act", "id": k, "observation": garden()})

@@ -6,9 +6,11 @@ With real processes and real training: test_sweep_processes.py.
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -192,6 +194,23 @@ def test_an_interrupted_sweep_goes_on_with_the_values_of_the_trial_that_ran(numb
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
     assert started[1]["optim.lr"] == started[2]["optim.lr"] != started[3]["optim.lr"]
     assert len(ended(study)) == 3
+
+
+def test_an_interruption_is_told_while_the_last_trials_run_and_whatever_has_failed_before() -> None:
+    def work(values: Values) -> Iterator[float]:
+        if len(started) <= 2:
+            yield from fails(values)
+        if values is started[2]:
+            os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(200):  # until the main thread has seen it
+            time.sleep(0.01)
+            yield 1.0
+
+    with pytest.raises(Interrupted, match="the same command goes on with s"):
+        run(work, trials=4, jobs=2)
+    study = run(trials=4)
+    assert [trial.state.name for trial in study.trials if "again" in trial.user_attrs] == ["COMPLETE"] * 2
+    assert [trial.state.name for trial in ended(study)] == ["FAIL", "FAIL", "COMPLETE", "COMPLETE"]
 
 
 def test_a_trial_of_a_sweep_that_was_killed_begins_anew() -> None:

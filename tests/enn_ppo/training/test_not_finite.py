@@ -203,7 +203,7 @@ def test_a_loaded_policy_says_it(broken: Path) -> None:
 def test_a_server_says_it(broken: Path) -> None:
     served = ServedPolicies(load_checkpoint(broken), torch.device("cpu"), ServeConfig(checkpoint=str(broken))).trained
     with make("MineSweeper", 1, **SMALL_BOARD) as pool, pytest.raises(NotFinite, match=BROKEN):
-        next(served.decide([Request(None, pool.reset(0), None, False, False, False, 1.0)]))  # type: ignore[arg-type]
+        next(served.decide([Request(None, pool.reset(0), None, False, False, False)]))  # type: ignore[arg-type]
 
 
 def test_observations_that_are_not_finite_are_what_is_reported(trained: Path) -> None:

@@ -42,8 +42,7 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.replay.page import page_html
-from entity_gym.replay.reading import read_page
+from entity_gym.replay.page import page_html, read_page
 from rogue_net.explain import explain
 from tests.enn_ppo.recordings import episodes_of
 from tests.enn_ppo.replay_contract import read, weights_of

@@ -27,7 +27,7 @@ from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
 from entity_gym.compiled import Continuous
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.registry import make_spec
-from tests.entity_gym.actions.harbour import A_TENTH, Harbour, Tug
+from tests.entity_gym.actions.harbour import A_TENTH, Harbour
 from tests.worlds import Script, making
 
 STEER = ContinuousActionSpace([-1, 0], [1, np.inf], ["turn", "thrust"])
@@ -59,12 +59,12 @@ def steer(*frames: list[list[float]]) -> dict[str, Any]:
 
 
 def test_a_space_holds_bounds_and_names() -> None:
-    assert (STEER.low, STEER.high, STEER.names, STEER.size) == ((-1.0, 0.0), (1.0, INF), ("turn", "thrust"), 2)
+    assert (STEER.low, STEER.high, STEER.names, STEER.width) == ((-1.0, 0.0), (1.0, INF), ("turn", "thrust"), 2)
     assert ContinuousActionSpace(np.array([-1, 0]), np.array([1, INF]), ["turn", "thrust"]) == STEER
     assert hash(STEER) == hash(ContinuousActionSpace([-1, 0], [1, INF], ["turn", "thrust"]))
     low, high = STEER.bounds()
     assert (low.dtype, low.tolist(), high.tolist()) == (np.float32, [-1, 0], [1, INF])
-    assert (STEER.label(1), ContinuousActionSpace([0], [1]).label(0)) == ("value 1 ('thrust')", "value 0")
+    assert (STEER.labels, ContinuousActionSpace([0], [1]).labels) == (("turn", "thrust"), ("0",))
 
 
 @pytest.mark.parametrize(
@@ -133,11 +133,11 @@ def test_an_environment_gets_numbers_with_its_own_ids() -> None:
 @pytest.mark.parametrize(
     ("number", "column", "label"),
     [
-        (1.5, 0, "value 0 ('turn') is 1.5; it must be a finite number from -1.0 to 1.0"),
-        (-1.5, 0, "value 0 ('turn') is -1.5; it must be a finite number from -1.0 to 1.0"),
-        (NAN, 0, "value 0 ('turn') is nan;"),
-        (-0.25, 1, "value 1 ('thrust') is -0.25; it must be a finite number from 0.0 to inf"),
-        (INF, 1, "value 1 ('thrust') is inf; it must be a finite number from 0.0 to inf"),
+        (1.5, 0, "number 'turn' is 1.5; it must be a finite number from -1.0 to 1.0"),
+        (-1.5, 0, "number 'turn' is -1.5; it must be a finite number from -1.0 to 1.0"),
+        (NAN, 0, "number 'turn' is nan;"),
+        (-0.25, 1, "number 'thrust' is -0.25; it must be a finite number from 0.0 to inf"),
+        (INF, 1, "number 'thrust' is inf; it must be a finite number from 0.0 to inf"),
     ],
 )
 def test_a_number_out_of_bounds_is_refused_and_nothing_is_clipped(number: float, column: int, label: str) -> None:
@@ -206,7 +206,7 @@ def check_bounds(*, compile_: bool) -> None:
     below = np.nextafter(tenth, np.float32(0))
     for wrong in ((0, below), (0, INF), (0, NAN), (NAN, 1), (np.nextafter(np.float32(1), np.float32(2)), 1), (-2, 1)):
         actions["steer"].values[0] = wrong
-        with pytest.raises(ValueError, match=r"Harbour \(environment 0\): action 'steer' of entity \d: value \d \('t"):
+        with pytest.raises(ValueError, match=r"Harbour \(environment 0\): action 'steer' of entity \d: number 't"):
             env.act(actions)
     for other in (RaggedBuffer.from_array([[[0.0]]]), RaggedBuffer.from_array([[[0, 1]]])):
         with pytest.raises(ValueError, match="action 'steer' is .*expected a RaggedBuffer of float32 with 2"):
@@ -224,25 +224,15 @@ def test_the_plain_form_of_a_compiled_environment_takes_numbers_by_id() -> None:
     np.testing.assert_allclose(after - before, [[-0.5, 1], [0.5, 2]], atol=1e-6)
 
     for wrong, message in (
-        (ContinuousAction([("Ship", 0)], np.array([[0.5, 2]])), "value 0 .'turn'. is nan"),
+        (ContinuousAction([("Ship", 0)], np.array([[0.5, 2]])), "number 'turn' is nan"),
         (ContinuousAction([("Ship", 9)], np.array([[0.5, 2]])), "names the actor .'Ship', 9., which was not offered"),
         (ContinuousAction(numbers.actors, np.zeros(4)), r"values of shape \(4,\) .*expected numbers of shape \(2, 2\)"),
         (ContinuousAction(numbers.actors, np.zeros((2, 2), np.bool_)), "values of shape .* and type bool"),
-        (ContinuousAction(numbers.actors, np.array([[0, 1e300]] * 2)), "value 1 .'thrust'. is inf"),
+        (ContinuousAction(numbers.actors, np.array([[0, 1e300]] * 2)), "number 'thrust' is inf"),
         (flag, "is a CategoricalAction; it must be a ContinuousAction"),
     ):
         with pytest.raises(ValueError, match=message):
             env.act({"flag": flag, "steer": wrong})
-
-
-def test_a_compiled_continuous_action_has_no_mask_to_write() -> None:
-    class Masked(Tug):
-        def observe(s: Any, obs: Any) -> None:
-            obs.n.Ship = 1
-            obs.steer.mask[0, 0] = False
-
-    with pytest.raises(ValueError, match="an action's observation has no 'mask'"):
-        ThreadedVecEnv(Masked, 1)
 
 
 # --- Forms without entities

@@ -1,7 +1,5 @@
 """Entity worlds as Gymnasium's environments: spaces, ends, wrappers and checkers; what they show is in test_outgoing.py."""
 
-import pickle
-import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -78,19 +76,10 @@ def test_make_gym_has_the_options_of_envpool(out: Made) -> None:
 def test_worlds_pass_gymnasiums_checker(world: Any, options: dict[str, Any], out: Made) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        check_env(out(world, **options))
+        check_env(out(world, **options), skip_render_check=True)  # it would make the world by its spec
     # Most features have no bounds, which Gymnasium remarks upon.
     said = [text for each in caught if "infinity" not in (text := str(each.message)) and "symmetric" not in text]
     assert said == []
-
-
-def test_worlds_can_be_made_from_their_specs_again(out: Made) -> None:
-    for env in (out("MineSweeper", max_episode_steps=7), out("MineSweeper", 2, max_episode_steps=7)):
-        again = gymnasium.make(env.spec)
-        assert again.observation_space == getattr(env, "single_observation_space", env.observation_space)
-        assert again.spec.max_episode_steps == 7
-        again.close()
-        assert pickle.loads(pickle.dumps(env.spec)).kwargs == env.spec.kwargs
 
 
 # ---- one environment
@@ -129,14 +118,15 @@ def test_what_is_open_can_be_asked_for_every_number_of_an_action(out: Made) -> N
 
 @pytest.mark.parametrize("name", ["MineSweeper", "CherryPick"])
 def test_what_is_open_is_never_replaced(name: str, out: Made) -> None:
-    env, rng = out(name, invalid_actions="raise"), np.random.default_rng(0)
+    env, rng = out(name), np.random.default_rng(0)
     env.reset(seed=0)
     for _ in range(100):
         masks, nvec = env.action_masks(), getattr(env.action_space, "nvec", [getattr(env.action_space, "n", 0)])
         parts = np.split(masks, np.cumsum(nvec)[:-1])
         numbers = [rng.choice(np.flatnonzero(part)) for part in parts]
-        ended = env.step(np.array(numbers) if len(nvec) > 1 else numbers[0])[2:4]
-        if any(ended):
+        *_, terminated, truncated, info = env.step(np.array(numbers) if len(nvec) > 1 else numbers[0])
+        assert info["replaced_actions"] == 0
+        if terminated or truncated:
             env.reset()
 
 
@@ -161,7 +151,6 @@ def test_images_are_those_of_the_world(out: Made) -> None:
     env.reset()
     assert env.render().dtype == np.uint8 and env.metadata["render_modes"] == ["rgb_array"]
     assert out("CherryPick").render() is None
-    assert out(Yard, **CHOICES).metadata["render_modes"] == out(Hall).metadata["render_modes"] == []
     pool = out("CartPole-v1", 2, render_mode="rgb_array")
     pool.reset()
     assert [(image.ndim, image.shape[2], image.dtype.name) for image in pool.render()] == [(3, 3, "uint8")] * 2
@@ -237,36 +226,6 @@ def test_a_pool_without_last_observations_is_refused_when_one_is_needed() -> Non
     with pytest.raises(ValueError, match="final_observations='all'"):
         env.step(np.array([0]))
     env.close()
-
-
-# ---- measured room
-
-
-def test_the_room_is_what_random_episodes_need_and_is_printed(out: Made, capsys: pytest.CaptureFixture[str]) -> None:
-    env = out("MineSweeper", num_mines=3, num_robots=2, measure=True)
-    shapes = {name: space.shape for name, space in env.observation_space.items()}
-    assert shapes["entities/Mine"] == (3, 2) and shapes["entities/Robot"] == (2, 2)
-    assert shapes["actors/Move"] == (2,) and shapes["actors/Fire Orbital Cannon"] == (1,)
-    roomy = out("MineSweeper", num_mines=3, num_robots=2)
-    assert roomy.observation_space["entities/Mine"].shape[0] > 10
-    assert re.fullmatch(
-        r"MineSweeper: 50 random episodes, [\d,]+ steps, need room for max_entities=\{'Mine': 3, 'Robot': 2, "
-        r"'Orbital Cannon': 1\}, max_actors=\{'Move': 2, 'Fire Orbital Cannon': 1\}\n",
-        capsys.readouterr().err,
-    )
-    env.reset(seed=1)
-    for _ in range(50):
-        if any(env.step(env.action_space.sample())[2:4]):
-            env.reset()
-
-
-def test_a_python_world_is_measured_and_what_is_given_stays(out: Made) -> None:
-    env = out(Yard, run=False, measure=True, max_entities={"Cat": 9})
-    assert env.observation_space["entities/Dog"].shape[0] == 3 and env.observation_space["entities/Cat"].shape[0] == 9
-    assert env.spec.kwargs["max_entities"]["Dog"] == 3 and "measure" not in env.spec.kwargs
-    yard = Yard(run=False)
-    assert out(yard, measure=True).reset()[0]["mask/Dog"][0] == 1
-    assert yard.closed == 0
 
 
 # ---- Stable-Baselines3

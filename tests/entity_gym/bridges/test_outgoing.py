@@ -157,7 +157,7 @@ def test_two_names_that_become_one_are_refused(face: Made) -> None:
         def obs_space(self) -> ObsSpace:
             return ObsSpace({name: Entity(["x"]) for name in ("Coin", "a.b", "a/b")})
 
-    with pytest.raises(ValueError, match="Twice has 'a.b' and 'a/b', which are one name here; rename one"):
+    with pytest.raises(ValueError, match="Twice: two of Coin, a.b, a/b are one name here, where . is /; rename one"):
         face(Twice, max_entities={"Coin": 3, "a.b": 1, "a/b": 1})
 
 
@@ -187,9 +187,9 @@ def test_continuous_actions_are_one_array_of_numbers_within_bounds(face: Made) -
     assert "action_mask/run" not in env.reset().observation
     assert env.step(np.array([0, 1, 2, 5, np.nan, -7])).reward == 8  # the third runner is not there
     for wrong, message in (
-        ([0, 0, 2, 5, 0, 1], "'run' of actor 0: value 1 is 0.0; it must be a finite number from 1.0 to 5.0"),
-        ([0, 1, np.nan, 5, 0, 1], "'run' of actor 1: value 0 is nan"),
-        ([0, 1, 1e300, 5, 0, 1], "'run' of actor 1: value 0 is inf"),
+        ([0, 0, 2, 5, 0, 1], "'run' of actor 0: number '1' is 0.0; it must be a finite number from 1.0 to 5.0"),
+        ([0, 1, np.nan, 5, 0, 1], "'run' of actor 1: number '0' is nan"),
+        ([0, 1, 1e300, 5, 0, 1], "'run' of actor 1: number '0' is inf"),
     ):
         with pytest.raises(ValueError, match=message):
             env.step(np.array(wrong))
@@ -209,7 +209,7 @@ def test_a_world_with_choices_and_continuous_actions_takes_a_dictionary(face: Ma
             r"the action has the keys \[.*'barks'\]; expected numbers of these shapes: \{'chase': \(3,\), ",
         ),
         ({"run": [[0, 1, 1]]}, r"'run' has shape \(1, 3\) .*; expected numbers of shape \(3, 2\)"),
-        ({"gate": [0.5]}, "'gate' has .* dtype float64 .*; expected whole numbers"),
+        ({"gate": [0.5]}, "'gate' has .* dtype float64; expected whole numbers"),
     ):
         with pytest.raises(ValueError, match=message):
             env.step({name: np.array(values) for name, values in {**action, **changes}.items()})
@@ -224,7 +224,7 @@ def test_an_action_outside_the_space_is_named_and_nothing_has_happened(face: Mad
     env.reset()
     for wrong, message in (
         ([0] * 2, r"numbers of \['chase', 'bark', 'gate'\], has shape \(2,\) .*expected whole numbers of shape \(7,\)"),
-        ([0.0] * 7, "dtype float64 in each environment; expected whole numbers"),
+        ([0.0] * 7, "dtype float64; expected whole numbers"),
         ([3, 0, 0, 3, 0, 0, 0], r"Yard \(environment \d\): action 'bark' of actor 0 is 3; it must be from 0 to 2"),
         ([-1, 0, 0, 0, 0, 0, 0], "action 'chase' of actor 0 is -1; it must be from 0 to 5"),
     ):
@@ -243,14 +243,6 @@ def test_a_choice_that_is_not_open_becomes_the_next_open_one_and_is_counted(face
     frame = env.step(np.array([5, 5, 0, 2, 0, 0, 0]))
     assert (frame.truncated, frame.reward, frame.replaced) == (True, 0, 1)
     assert env.reset().replaced == 0
-    strict = face(Yard, **CHOICES, invalid_actions="raise")
-    strict.reset()
-    with pytest.raises(
-        ValueError,
-        match=r"Yard \(environment 0\): action 'bark' of actor 0 is 2, which is not open now; open are \[0, 1\]",
-    ):
-        strict.step(np.array([5, 0, 0, 2, 0, 0, 0]))
-    assert strict.step(np.array([5, 0, 0, 1, 0, 0, 0])).reward == 10
 
 
 @settings(max_examples=25, deadline=None)
@@ -373,7 +365,10 @@ def test_pools_need_every_last_observation_and_know_one_dimension_more(make: Cal
         make("Xor", final_observations="none")
     with make("Xor", 2, compile=False) as env:
         env.reset()
-        with pytest.raises(ValueError, match=r"has shape \(3,\); expected one row for each of 2 environments"):
+        with pytest.raises(
+            ValueError,
+            match=r"has shape \(3,\) and .* expected whole numbers of shape \(2,\), a row for each environment",
+        ):
             env.step(np.zeros(3, int))
         env.close()
         env.close()

@@ -145,8 +145,7 @@ def test_one_agent_acts_in_each_step_and_all_are_seen() -> None:
     obs = env.act(take("player_0", 1))
     assert obs.done and not obs.truncated
     assert list(obs.player_rewards) == [1, -1]
-    info = obs.end_of_episode_info
-    assert info == {"score.player.0": 1, "score.player.1": -1, "scores": {"player_0": 1, "player_1": -1}}
+    assert obs.end_of_episode_info == {"score.player.0": 1, "score.player.1": -1}
     assert env.env.env.taken == [("player_0", 0), ("player_1", 1), ("player_0", 0)]
     again = env.reset()
     assert not again.done and again.actions["player.action"].actor_ids == ["player_0"]

@@ -78,7 +78,7 @@ def test_each_member_of_the_tuples_is_an_agent_with_a_reward(make: Any) -> None:
     obs = pool.act(choices(0, 1))
     assert obs.done.tolist() == [True]
     assert obs.truncated.tolist() == [False]
-    assert obs.end_of_episode_info == {0: {"score.agent": 31, "scores": {"agent_0": 1, "agent_1": 30}}}
+    assert obs.end_of_episode_info == {0: {"score.agent": 31}}
     assert obs.features["agent"].values.tolist() == [[0, 0], [1, 0]]
 
 

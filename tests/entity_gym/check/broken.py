@@ -86,15 +86,6 @@ class RaisesInConstructor(Walk):
         raise RuntimeError("no disk left")
 
 
-class ChangingSpaces(Walk):
-    def obs_space(self) -> ObsSpace:
-        return ObsSpace({"Walker": Entity(["x"]), "Wall": Entity(["x", "y"][: 1 + self.size % 2])})
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        self.size += 1
-        return super().action_space()
-
-
 class NoActions(Walk):
     def action_space(self) -> Mapping[str, ActionSpace]:
         return {}
@@ -103,11 +94,6 @@ class NoActions(Walk):
 class RaisesInReset(Walk):
     def reset(self) -> Observation:
         return self.observations[0]
-
-
-class DoneAtReset(Walk):
-    def reset(self) -> Observation:
-        return Observation(done=True)
 
 
 class RaisesInAct(Walk):
@@ -129,20 +115,6 @@ class ShowsNaN(Walk):
         return obs
 
 
-class WrongMask(Walk):
-    def observe(self) -> Observation:
-        obs = super().observe()
-        obs.actions["step"].mask = [[True, False]]
-        return obs
-
-
-class UnknownActor(Walk):
-    def observe(self) -> Observation:
-        obs = super().observe()
-        obs.actions["step"].actor_ids = ["wanderer"]
-        return obs
-
-
 class NobodyActs(Walk):
     def act(self, actions: Mapping[str, Action]) -> Observation:
         self.steps += 1
@@ -158,17 +130,6 @@ class Unseeded(Walk):
     def reset(self) -> Observation:
         super().reset()
         self.x = int(np.random.default_rng().integers(1, 5))
-        return self.observe()
-
-
-class TooEarly(Walk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.dice = self.rng
-
-    def reset(self) -> Observation:
-        super().reset()
-        self.x = int(self.dice.integers(1, 5))
         return self.observe()
 
 
@@ -231,27 +192,6 @@ class CutWithoutSayingSo(Walk):
         return obs
 
 
-class CutWithTheStepShown(CutWithoutSayingSo):
-    """Nothing is wrong with it: the clock tells when the episode ends."""
-
-    def obs_space(self) -> ObsSpace:
-        return ObsSpace({**super().obs_space().entities, "Clock": Entity(["step"])})
-
-    def observe(self) -> Observation:
-        obs = super().observe()
-        obs.features["Clock"] = [[self.steps]]
-        obs.done = self.steps == self.max_steps
-        return obs
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        x = self.x
-        obs = super().act(actions)
-        if self.x == self.size - 1:  # the walker stays away from the right end, so that time alone ends episodes
-            self.x = x
-            obs = self.observe()
-        return obs
-
-
 class CutUnderAnotherName(Walk):
     patience = 7
 
@@ -282,18 +222,6 @@ class ForgetsNobody(Walk):
         obs = super().observe()
         obs.features["Wall"], obs.ids["Wall"] = np.zeros((500, 1), np.float32), list(range(500))
         obs.actions["look at"].mask = None
-        return obs
-
-
-class OverwritesArrays(Walk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.shown = np.zeros((1, 1), np.float32)
-
-    def observe(self) -> Observation:
-        obs = super().observe()
-        self.shown[:] = self.x
-        obs.features["Walker"] = self.shown
         return obs
 
 
@@ -364,10 +292,6 @@ class SavesAnObject(Walk):
         return {**super().state(), "seen": {1, 2}}
 
 
-class SavesOnly(Walk):
-    load_state = Environment.load_state
-
-
 class RendersNothing(Walk):
     def render(self) -> np.ndarray:
         raise NotImplementedError
@@ -404,14 +328,8 @@ class CannotBeClosedTwice(Walk):
         self.files.pop()
 
 
-class Hangs(Walk):
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        while True:
-            time.sleep(0.01)
-
-
 class HangsStubbornly(Walk):
-    """Not even an alarm gets it out of there."""
+    """Not even an exception gets it out of there."""
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
         while True:
@@ -419,12 +337,6 @@ class HangsStubbornly(Walk):
                 time.sleep(0.01)
             except BaseException:
                 continue
-
-
-class Dies(Walk):
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        os.kill(os.getpid(), 9)
-        return self.observe()
 
 
 class OtherInAnotherProcess(Walk):

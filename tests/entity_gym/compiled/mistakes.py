@@ -49,44 +49,15 @@ class MisspeltAction(Sound):
         return 1.0, False, False
 
 
-class MisspeltFirst(Sound):
-    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
-        s.pos += act.first.Soldier  # here
-        return 1.0, False, False
-
-
 class MisspeltCount(Sound):
     def observe(s: Any, obs: Any) -> None:
         obs.n.Foot_Soldiers = 1  # here
-
-
-class MisspeltEntity(Sound):
-    def observe(s: Any, obs: Any) -> None:
-        obs.n.Foot_Soldier = 1
-        obs.FootSoldier[0, 0] = 1  # here
 
 
 class NoMask(Sound):
     def observe(s: Any, obs: Any) -> None:
         obs.n.Foot_Soldier = 1
         obs.Move.mask[0, 0] = False  # here
-
-
-class DeclaredActors(Sound):
-    def observe(s: Any, obs: Any) -> None:
-        obs.n.Foot_Soldier = 1
-        obs.Move.actors[0] = 0  # here
-
-
-class DeclaredActees(Sound):
-    def observe(s: Any, obs: Any) -> None:
-        obs.Shoot_Enemy.actees[0] = 0  # here
-
-
-class NotHideable(Sound):
-    def observe(s: Any, obs: Any) -> None:
-        obs.n.Foot_Soldier = 1
-        obs.visible.Foot_Soldier[0] = False  # here
 
 
 class WritesParameter(Sound):
@@ -109,13 +80,6 @@ class WritesInObserve(Sound):
 class TwoValues(Sound):
     def step(s: Any, act: Any) -> tuple[float, bool]:
         return 1.0, False  # here
-
-
-class NoGlobalFeatures(Sound):
-    global_features = []
-
-    def observe(s: Any, obs: Any) -> None:
-        obs.global_features[0] = 1  # here
 
 
 class WithSelf(Sound):
@@ -228,6 +192,16 @@ class WritesWithinWidth(Sound):
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
         s.pos = (s.pos + act.Move[0]) % s.width
         s.marks[s.pos] = 1
+        return 1.0, False, False
+
+
+class WritesWithinReach(Sound):
+    """The size of what it writes depends on a parameter that is no whole number, and on the limit of steps."""
+
+    parameters = {**Sound.parameters, "reach": 2.5}
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        s.grid[int(s.reach) + s.max_steps // 30] = 1
         return 1.0, False, False
 
 

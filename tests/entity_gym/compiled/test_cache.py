@@ -137,8 +137,8 @@ def first_reward(world: Any, **options: Any) -> float:
 # --- What belongs to the key (without compiling: the key is the same question in ordinary Python)
 
 
-def folder_of(world: type[CompiledEnvironment], **options: Any) -> str:
-    folder = build(world, compile=False, **options).folder
+def folder_of(world: type[CompiledEnvironment]) -> str:
+    folder = build(world, compile=False).folder
     assert folder is not None
     return folder.name
 
@@ -166,10 +166,6 @@ def test_a_constant_that_is_replaced_from_outside_has_another_place(project: Pat
     sys.modules["a_package.rules"].BONUS = 7  # type: ignore[attr-defined]
     again = type("World", (world,), {})
     assert folder_of(again) != before
-
-
-def test_ways_to_run_have_places_of_their_own() -> None:
-    assert folder_of(Watching) != folder_of(Watching, boundscheck=True)
 
 
 def counting_by(amount: int) -> type[CompiledEnvironment]:

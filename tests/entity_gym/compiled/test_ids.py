@@ -3,12 +3,10 @@
 from typing import Any
 
 import numpy as np
-import pytest
 
 from entity_gym.actions import CategoricalAction
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.compiled import Categorical, CompiledEnvironment, CompileError, Entity, new_id
-from entity_gym.compiled.build import build
+from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, new_id
 from entity_gym.envs.skirmish import Skirmish
 from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.slots import SlotOptions
@@ -67,20 +65,6 @@ def test_a_plain_observation_names_entities_by_their_ids() -> None:
         {"Serve": CategoricalAction([("Customer", 3), ("Customer", 1), ("Customer", 2)], np.ones(3, np.int64))}
     )
     assert obs.ids["Customer"] == [("Customer", i) for i in (2, 3, 4)]
-
-
-class Undeclared(Queue):
-    entities = {"Clerk": Entity(["busy"], max=1), "Customer": Entity(["served"], max=3)}
-
-    def reset(s: Any) -> None:
-        s.customers[0] = 1
-
-
-def test_ids_must_be_declared() -> None:
-    with pytest.raises(
-        CompileError, match=r"'Customer' has no ids to write: declare it with Entity\(\.\.\., ids=True\)"
-    ):
-        build(Undeclared, compile=False)
 
 
 def test_ids_of_skirmish_reach_its_replays() -> None:

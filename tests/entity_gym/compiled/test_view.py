@@ -14,7 +14,7 @@ from entity_gym import (
     SelectEntityAction,
     SelectEntityActionMask,
 )
-from entity_gym.compiled.view import CompiledView
+from entity_gym.compiled.environment import CompiledView
 from tests.entity_gym.compiled.comparing import exactly
 from tests.entity_gym.compiled.worlds import Everything, Watching
 

@@ -68,7 +68,7 @@ class Everything(CompiledEnvironment):
         ("noise", np.float64),
         ("episodes", np.int64),  # survives `reset`
     ]
-    info = {"score": "score", "cats left": "cats", "was lucky": "lucky", "last noise": "noise"}
+    info = ["score", "cats", "lucky", "noise"]
     metrics = ["noise", "cats"]
 
     @staticmethod
@@ -303,7 +303,7 @@ class OddNames(CompiledEnvironment):
         ("dtype", np.int8),
         ("done", np.bool_),
     ]
-    info = {"shape": "shape", "is done?": "done"}
+    info = ["shape", "done"]
     metrics = ["dtype", "done"]
 
     def reset(s: Any) -> None:

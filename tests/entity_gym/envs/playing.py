@@ -9,7 +9,7 @@ import numpy as np
 
 from entity_gym.actions import Action, CategoricalAction, GlobalCategoricalAction
 from entity_gym.compiled import CompiledEnvironment
-from entity_gym.compiled.view import CompiledView
+from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
 
 Policy = Callable[[Observation], dict[str, str]]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from entity_gym.actions import Action, SelectEntityAction, SelectEntityActionMask, SelectEntityActionSpace
-from entity_gym.compiled.view import CompiledView
+from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.cherry_pick import CherryPick
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from entity_gym.actions import Action, CategoricalAction, CategoricalActionSpace
-from entity_gym.compiled.view import CompiledView
+from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.minefield import Minefield
 
@@ -207,7 +207,7 @@ def test_a_driver_that_looks_ahead_reaches_the_target_almost_always() -> None:
     [
         ({"max_mines": 65}, "max_mines=65; it must be a whole number from 0 to 64"),
         ({"max_mines": -1}, "max_mines=-1; it must be a whole number from 0 to 64"),
-        ({"width": 0.0}, r"width=0.0; it must be a number > 0"),
+        ({"width": 0.0}, r"width=0.0; it must be a number >= 1.0"),
     ],
 )
 def test_impossible_parameters_are_named_with_what_is_allowed(parameters: dict[str, Any], message: str) -> None:

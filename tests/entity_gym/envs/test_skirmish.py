@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entity_gym.actions import Action, CategoricalAction, ContinuousAction, SelectEntityAction
-from entity_gym.compiled.view import CompiledView
+from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.skirmish import CHOICES, Skirmish
 from entity_gym.envs.skirmish_battle import (

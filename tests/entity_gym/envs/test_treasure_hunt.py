@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from entity_gym.actions import GlobalCategoricalAction
-from entity_gym.compiled.view import CompiledView
+from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.treasure_hunt import TreasureHunt
 from examples.treasure_hunt import PythonTreasureHunt

@@ -65,7 +65,7 @@ def play_as(person: Callable[[Client], object], command: Callable[[], int], monk
         threads.append(threading.Thread(target=play, args=(url,), daemon=True))
         threads[0].start()
 
-    monkeypatch.setattr("entity_gym.play.browser.open_in_browser", opened)
+    monkeypatch.setattr("entity_gym.play.command.open_in_browser", opened)
     code = command()
     threads[0].join(30)
     if failures:

@@ -64,8 +64,8 @@ def test_the_page_has_the_port_that_is_asked_for_and_is_not_opened_with_no_open(
         port = taken.getsockname()[1]
         assert main(["MineSweeper", "--port", str(port)]) == 2
         assert capsys.readouterr().err.startswith(f"error: port {port} on 127.0.0.1 cannot be used")
-    monkeypatch.setattr("entity_gym.play.browser.open_in_browser", lambda url: pytest.fail("it was opened"))
-    monkeypatch.setattr("entity_gym.play.browser.SimpleQueue", Interrupted)
+    monkeypatch.setattr("entity_gym.play.command.open_in_browser", lambda url: pytest.fail("it was opened"))
+    monkeypatch.setattr("entity_gym.play.command.SimpleQueue", Interrupted)
     assert main(["MineSweeper", "--port", str(port), "--no-open"]) == 130
     assert f"http://127.0.0.1:{port}/" in capsys.readouterr().out
 

@@ -131,8 +131,6 @@ def test_an_observation_that_does_not_fit_is_refused() -> None:
         ValueError, match=r"ShowsNaN \(environment 0\): feature 'x' of entity 0 of type 'Walker' is nan"
     ):
         Game(as_source(broken.ShowsNaN), 0).act(STAY)
-    with pytest.raises(ValueError, match=r"reset\(\) returned .*; expected an Observation that is not done"):
-        Game(as_source(broken.DoneAtReset), 0)
 
 
 def test_a_last_observation_is_read_without_its_actions_as_pools_read_it() -> None:

@@ -101,7 +101,7 @@ FEATURES = {
     ),
     "too few global features": (
         garden(global_features=[0.0]),
-        "1 global_features; the observation space declares 2: ['time', 'wind']",
+        "global_features have shape (1, 1); expected (number of entities, 2): ['time', 'wind']",
     ),
     "a global feature that is NaN": (
         garden(global_features=[0.0, NAN]),
@@ -109,11 +109,11 @@ FEATURES = {
     ),
     "global features that are no numbers": (
         garden(global_features=["noon", "mild"]),
-        "global_features are ['noon', 'mild']; expected one number for each of ['time', 'wind']",
+        "global_features are not rows of 2 numbers each: they are [['noon', 'mild']]",
     ),
     "complex global features": (
         garden(global_features=np.array([1, 2j])),
-        "global_features are array([1.+0.j, 0.+2.j]); expected one number for each of ['time', 'wind']",
+        "global_features are not rows of 2 numbers each: they are",
     ),
 }
 IDS = {
@@ -135,11 +135,11 @@ VISIBLE = {
     "visibility of an unknown type": (garden(visible={"Cats": [T]}), "visible of unknown entity type 'Cats'; allowed"),
     "too few visibility flags": (
         garden(visible={"Cat": [T]}),
-        "visible['Cat'] has shape (1,) and type bool; expected one bool for each of 2",
+        "visible['Cat'] has shape (1,) and type bool; expected bools of shape (2,)",
     ),
     "visibility as numbers": (
         garden(visible={"Cat": [0, 1]}),
-        "visible['Cat'] has shape (2,) and type int64; expected one bool for each of 2",
+        "visible['Cat'] has shape (2,) and type int64; expected bools of shape (2,)",
     ),
 }
 ACTORS = {
@@ -204,19 +204,19 @@ ACTORS = {
 MASKS = {
     "a mask with too few choices": (
         garden(actions=walk("a", mask=[[T, F]])),
-        "action 'walk': mask has shape (1, 2); expected (1, 3), one row an actor and one column for each of the choices",
+        "action 'walk': mask has shape (1, 2) and type bool; expected bools of shape (1, 3)",
     ),
     "a mask with too few actors": (
         garden(actions=walk("a", "b", mask=[[T, F, T]])),
-        "action 'walk': mask has shape (1, 3); expected (2, 3)",
+        "action 'walk': mask has shape (1, 3) and type bool; expected bools of shape (2, 3)",
     ),
     "a mask in ragged rows": (
         garden(actions=walk("a", "b", mask=[[T, F, T], [T]])),
-        "action 'walk': the mask's rows differ in length; expected (2, 3), one row an actor",
+        "action 'walk': mask is [[True, False, True], [True]]; expected bools of shape (2, 3)",
     ),
     "a mask of numbers": (
         garden(actions=walk("a", mask=[[1, 0, 1]])),
-        "action 'walk': mask is of type int64; expected bool, true where allowed",
+        "action 'walk': mask has shape (1, 3) and type int64; expected bools of shape (1, 3)",
     ),
     "an actor whose choices are all masked": (
         garden(actions=walk("a", "b", mask=[[T, T, T], [F, F, F]])),
@@ -228,7 +228,7 @@ MASKS = {
     ),
     "a global mask with a choice too many": (
         garden(actions=weather([T, T, T])),
-        "action 'weather': mask has shape (3,); expected (1, 2)",
+        "action 'weather': mask has shape (3,) and type bool; expected bools of shape (1, 2)",
     ),
     "a global mask that closes everything": (
         garden(actions=weather([F, F])),
@@ -309,7 +309,9 @@ def test_a_mistake_in_a_final_observation_is_named(mistake: str) -> None:
 
 def test_global_features_that_the_space_does_not_declare_are_refused() -> None:
     env = ListEnv(making(Garden([Observation(global_features=[1.0])])), 1)
-    with pytest.raises(ValueError, match=r"Garden \(environment 0\): 1 global_features; .* declares none"):
+    with pytest.raises(
+        ValueError, match=r"Garden \(environment 0\): there are 1 global_features, and none in the space"
+    ):
         env.reset()
 
 

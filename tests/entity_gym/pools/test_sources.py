@@ -110,14 +110,6 @@ def test_actions_that_are_no_mapping_are_named() -> None:
         ListEnv(Wrong, 1).reset()
 
 
-def test_players_are_always_as_many() -> None:
-    rewards = iter([(1.0, 2.0), (1.0,)])
-    env = ListEnv(lambda: Walker({"player_rewards": next(rewards)}), 2)
-    env.reset()
-    with pytest.raises(ValueError, match=r"environment 1\): player_rewards has 1 numbers, .* another environment 2"):
-        env.act(choose("walk", [[0], [0]]))
-
-
 @pytest.mark.parametrize("method", ["obs_space", "action_space"])
 def test_spaces_that_are_none_or_differ_are_refused(method: str) -> None:
     class Wrong(Walker):

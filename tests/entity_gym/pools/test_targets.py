@@ -80,7 +80,7 @@ class CompiledHidden(CompiledEnvironment):
     actions = {"wait": Categorical(["yes", "no"], actors="Door")}
     max_steps = LENGTH
     state = [("number", np.int64)]
-    targets = {"step": "steps", "hidden": "number"}
+    targets = ["steps", "number"]
 
     def reset(s: Any) -> None:  # noqa: N805
         s.number = rand_int(s, 10)
@@ -126,13 +126,15 @@ def test_targets_are_those_of_the_frame_that_is_shown() -> None:
 
 
 def test_a_compiled_world_tells_the_fields_that_it_names() -> None:
-    assert CompiledHidden.obs_space().targets == {"step": 1, "hidden": 1}
+    assert CompiledHidden.obs_space().targets == {"steps": 1, "number": 1}
     steps = [
-        step["target:step"] for step in arrays_of(ListEnv(CompiledHidden, 2, compile=False), 4) if "target:step" in step
+        step["target:steps"]
+        for step in arrays_of(ListEnv(CompiledHidden, 2, compile=False), 4)
+        if "target:steps" in step
     ]
     assert steps == [[[0.0]] * 2, [[1.0]] * 2, [[2.0]] * 2, [[0.0]] * 2]
     plain = CompiledHidden().as_environment().reset()
-    assert plain.targets["step"] == [0.0]
+    assert plain.targets["steps"] == [0.0]
 
 
 class Wrong(Hidden):

@@ -26,10 +26,17 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.batch.batching import batch_observations
-from entity_gym.batch.decimals import to_decimals
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction
-from entity_gym.replay.build import build_attention, build_decisions, build_replay, build_view, number, plain
+from entity_gym.replay.build import (
+    build_attention,
+    build_decisions,
+    build_replay,
+    build_view,
+    number,
+    plain,
+    to_decimals,
+)
 
 SPACE = ObsSpace({"Ship": Entity(["x", Angle("turn")]), "Card": Entity([Category("kind", 52), Flag("open")])}, ["time"])
 ACTIONS = {

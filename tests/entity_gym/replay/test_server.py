@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from entity_gym.replay.server import LARGEST_BODY, TOKEN_HEADER, PageServer
+from entity_gym.replay.server import LARGEST_BODY, TOKEN_HEADER, PageServer, open_in_browser
 
 
 def double(given: Any) -> Any:
@@ -61,7 +61,7 @@ def test_there_are_no_other_paths_and_no_files(server: PageServer, path: str) ->
 
 
 def test_only_this_computer_reaches_it(server: PageServer) -> None:
-    assert server._server.socket.getsockname()[0] == "127.0.0.1"
+    assert server.socket.getsockname()[0] == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,6 @@ def test_a_post_needs_the_token_and_json(server: PageServer) -> None:
     assert ask(server, "/double", 21) == (200, '{"doubled": 42}')
     assert ask(server, "/double", 21, **{TOKEN_HEADER: ""})[0] == 403
     assert ask(server, "/double", 21, **{TOKEN_HEADER: server.token[:-1] + "é"})[0] == 403
-    assert ask(server, "/double", 21, **{"Content-Type": "text/plain"})[0] == 415
     assert ask(server, "/double", "{")[0] == 400
     assert ask(server, "/double", "[" * 100_000)[0] == 400
     assert ask(server, "/", 21)[0] == 404
@@ -87,7 +86,7 @@ def test_a_post_needs_the_token_and_json(server: PageServer) -> None:
 def test_a_large_body_is_not_read(server: PageServer) -> None:
     assert ask(server, "/double", 1, **{"Content-Length": str(LARGEST_BODY + 1)})[0] == 413
     assert ask(server, "/double", 1, **{"Content-Length": "9" * 50})[0] == 413
-    assert ask(server, "/double", 1, **{"Content-Length": "-1"})[0] == 411
+    assert ask(server, "/double", 1, **{"Content-Length": "-1"})[0] == 413
 
 
 def test_exceptions_are_sentences_and_it_goes_on(server: PageServer) -> None:
@@ -122,3 +121,39 @@ def test_after_close_nobody_answers_and_no_thread_is_left() -> None:
     with pytest.raises(ConnectionRefusedError):
         ask(server, "/")
     assert threading.active_count() == before
+
+
+# --- Opening a page in the browser
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, []),
+        ({"DISPLAY": ":0"}, ["a page"]),
+        ({"WAYLAND_DISPLAY": "wayland-0"}, ["a page"]),
+        ({"BROWSER": "w3m"}, ["a page"]),
+    ],
+)
+def test_a_page_is_opened_only_where_it_can_be_seen(
+    variables: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    open_in_browser("a page").join()
+    assert opened == expected
+
+
+def test_a_browser_that_stays_open_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = threading.Event()
+    monkeypatch.setattr("webbrowser.open", lambda address: closed.wait())
+    monkeypatch.setenv("DISPLAY", ":0")
+    thread = open_in_browser("a page")
+    assert thread.is_alive() and thread.daemon
+    closed.set()
+    thread.join()

@@ -179,7 +179,7 @@ def test_gates_and_their_slopes_are_those_of_torch() -> None:
     expected = torch.relu(z)
     (slopes,) = torch.autograd.grad(expected.sum(), z)
     opened, slope = products.clone(), torch.empty_like(products)
-    from_python: Any = open_gates  # a piece, which only kernels call
+    from_python: Any = open_gates  # an inner kernel, which only kernels call
     call = bind(kernel(from_python.py_func), *Shape.of(24))
     call(address(opened), address(bias), len(opened), address(slope))
     torch.testing.assert_close(opened.double(), expected.detach(), atol=1e-6, rtol=1e-6)

@@ -115,15 +115,6 @@ def test_it_says_how_many_there_are_and_when_they_are_compiled(capfd: pytest.Cap
     assert capfd.readouterr().err == ""
 
 
-def test_a_terminal_shows_how_far_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    compile_all(jobs_for(25, 26))
-    first, second, end = capsys.readouterr().err.split("\r")[1:]
-    assert (first, second) == ("compiling the network: 0 of 2 kernels", "compiling the network: 1 of 2 kernels")
-    assert end.startswith("compiled the network: 2 kernels in ") and end.endswith("\n")
-
-
 TRAINING = """
 import gc, sys
 from numba.core.dispatcher import Dispatcher

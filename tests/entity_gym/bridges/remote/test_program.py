@@ -7,16 +7,12 @@ from typing import Any
 
 import pytest
 
-from entity_gym.bridges.remote import (
-    ProgramError,
-    program_worlds,
-)
+from entity_gym.bridges.remote import ProgramError, program_worlds
 from tests.entity_gym.bridges.remote.counting import both_add, counters, counting, pool
 
 
-@pytest.mark.parametrize("transport", ["stdio", "tcp"])
-def test_the_worlds_of_a_program_are_a_pool_like_any_other(transport: str) -> None:
-    with pool(3, transport=transport) as env:
+def test_the_worlds_of_a_program_are_a_pool_like_any_other() -> None:
+    with pool(3) as env:
         first = env.reset(seed=5)
         assert list(env.obs_space().entities) == ["Counter", "Actor"]
         start = counters(first)
@@ -40,7 +36,7 @@ def test_parameters_that_the_program_knows_reach_its_episodes() -> None:
 
 def test_a_program_that_is_not_there_is_named() -> None:
     with pytest.raises(
-        ProgramError, match="program `nodee world.mjs` cannot be started: No such file or directory: 'nodee'"
+        ProgramError, match="program `nodee world.mjs` cannot be started: .*No such file or directory.*'nodee' must be"
     ):
         program_worlds(command=["nodee", "world.mjs"]).as_environment()
 
@@ -50,15 +46,14 @@ def test_a_program_that_is_not_there_is_named() -> None:
     [
         ({}, "give one: command="),
         ({"command": ["node"], "listen": "127.0.0.1:1"}, "give one: command="),
-        ({"command": "node world.mjs"}, r"give a list of words, as in 'command=\[node,world.mjs\]'"),
-        ({"command": []}, "must be a list of texts, the program first"),
-        ({"command": ["node", None]}, "must be a list of texts"),
-        ({"command": ["node"], "transport": "udp"}, "transport is 'udp'; allowed: 'stdio', 'tcp'"),
+        ({"command": "node world.mjs"}, r"must be a list of words, such as \[node,world.mjs\]"),
+        ({"command": []}, "must be a list of words"),
+        ({"command": ["node", None]}, "must be a list of words"),
         ({"command": ["node"], "answer_seconds": 0}, "answer_seconds is 0; it must be a number of seconds above 0"),
         ({"command": ["node"], "max_message_bytes": 10}, "max_message_bytes is 10"),
         ({"listen": "5577"}, "listen is '5577'; it must be host:port"),
         ({"listen": "127.0.0.1:70000"}, "a port from 1 to 65535"),
-        ({"comand": ["node"]}, "'comand' is no setting of a program; .* did you mean 'command'"),
+        ({"comand": ["node"]}, "a program has no part 'comand'; .* did you mean 'command'"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], why: str) -> None:

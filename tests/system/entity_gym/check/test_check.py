@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from entity_gym.check.report import Status
 
 from entity_gym.check.checks import CHECKS, check_environment
 from entity_gym.check.command import main
-from entity_gym.check.report import Status
 from tests.entity_gym.check import broken, broken_compiled
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -59,9 +59,7 @@ def test_nothing_is_found_in_the_world_of_the_tutorial(tmp_path: Path, monkeypat
     monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
     report = check_environment(importlib.import_module("market_of_the_tutorial").Market, steps=25)
     assert {result.status for result in report.results} == {Status.OK, Status.SKIPPED}, str(report)
-    assert {r.name: r.text for r in report.results}["end of episode"].endswith(
-        "which feature 'round' of Trader tells, 0 truncated"
-    )
+    assert {r.name: r.text for r in report.results}["end of episode"].endswith("which a feature tells, 0 truncated")
 
 
 # --- On the command line
@@ -74,7 +72,7 @@ def test_a_good_world_is_reported_line_by_line_with_a_summary(capfd) -> None:
     lines = done.out.splitlines()
     assert [line[9:].partition("  ")[0] for line in lines[:-1]] == [check.name for check in CHECKS]
     assert {line.split()[0] for line in lines[:-1]} == {"ok", "skipped"}
-    assert re.fullmatch(r"Walk\(size=4\): 19 checks in [\d.]+ s: 17 ok, 2 skipped", lines[-1])
+    assert re.fullmatch(r"Walk\(size=4\): 15 checks in [\d.]+ s: 13 ok, 2 skipped", lines[-1])
 
 
 def test_a_mistake_is_reported_without_a_traceback(capfd) -> None:
@@ -83,37 +81,31 @@ def test_a_mistake_is_reported_without_a_traceback(capfd) -> None:
     assert done.err == ""
     *_, failed, summary = done.out.splitlines()
     assert re.match(r"FAILED   reset  +AttributeError: .*broken\.py, line \d+, in reset", failed)
-    assert summary.endswith("2 ok, 1 FAILED: reset, 16 not tried, because 'reset' failed")
+    assert summary.endswith("1 ok, 1 FAILED: reset, 13 not tried, because 'reset' failed")
 
 
-def test_the_generated_source_of_a_compiled_world_is_printed(capfd) -> None:
-    assert main(["tests.entity_gym.check.broken_compiled:Climb", "--source"]) == 0
-    source = capfd.readouterr().out
-    compile(source, "loops.py", "exec")
-    assert "Climb" in source
-
-
-@pytest.mark.parametrize(
-    ("world", "failure"),
-    [
-        ("Dies", "the process was ended by SIGKILL"),
-        (
-            "HangsStubbornly",
-            "hangs: the check took more than 1 s, in tests/entity_gym/check/broken\\.py, line \\d+, in act: "
-            "`time.sleep\\(0.01\\)`; --time-limit allows more",
-        ),
-    ],
-)
-def test_a_world_that_hangs_or_dies_is_reported_with_the_line(world: str, failure: str, capfd) -> None:
-    assert main([f"tests.entity_gym.check.broken:{world}", "--time-limit", "1"]) == 1
-    assert re.fullmatch(f"FAILED   observations     {failure}", capfd.readouterr().out.splitlines()[-1])
+def test_a_world_that_hangs_is_ended_with_a_traceback() -> None:
+    done = run("tests.entity_gym.check.broken:HangsStubbornly", "--time-limit", "1")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].startswith("skipped  compiling")
+    assert re.match(r'Timeout \(0:00:01\)!\nThread .*\n  File ".*broken\.py", line \d+ in act\n', done.stderr), (
+        done.stderr
+    )
 
 
 def test_an_interrupt_ends_it_without_a_traceback() -> None:
-    command = [sys.executable, "-u", "-m", "entity_gym.check", "tests.entity_gym.check.broken:HangsStubbornly"]
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "entity_gym.check",
+        "tests.entity_gym.check.broken:Walk",
+        "--steps",
+        "1000000",
+    ]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        while not process.stdout.readline().startswith("ok       reset"):
+        while not process.stdout.readline().startswith("skipped  compiling"):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
@@ -148,7 +140,7 @@ def test_a_view_is_shown_and_checked(tmp_path: Path) -> None:
     assert rest[3] == "left out (1): 1"
     assert rest[4].startswith("action action: CategoricalActionSpace") and "actor_ids=[('Cart', 0)]" in rest[4]
     assert rest[6] == "The checks of gymnasium:CartPole-v1 with this view:"
-    assert rest[7].split()[:2] == ["ok", "constructor"] and " 0 FAILED" not in rest[-1]
+    assert rest[7].split()[:2] == ["ok", "spaces"] and " 0 FAILED" not in rest[-1]
 
 
 def test_a_view_that_does_not_fit_is_a_mistake_of_the_user() -> None:
@@ -159,9 +151,3 @@ def test_a_view_that_does_not_fit_is_a_mistake_of_the_user() -> None:
     done = run("MineSweeper", "--view", "highway")
     assert (done.returncode, done.stdout) == (2, "")
     assert "MineSweeper has entities already" in done.stderr
-
-
-def test_environments_of_other_libraries_are_checked() -> None:
-    pytest.importorskip("gymnasium")
-    done = run("gymnasium:CartPole-v1", "--steps", "30")
-    assert done.returncode == 0, done.stdout + done.stderr

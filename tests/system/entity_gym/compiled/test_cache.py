@@ -120,16 +120,6 @@ def test_compiling_is_told_with_the_number_of_functions_and_loading_is_not(
     assert capfd.readouterr().err == ""
 
 
-def test_a_terminal_shows_how_many_functions_are_compiled(
-    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    build(imported())
-    *shown, end = capsys.readouterr().err.split("\r")[1:]
-    total = int(re.findall(r"\d+", end)[0])
-    assert shown == [f"compiling World: {done} of {total} functions" for done in range(1, total + 1)]
-
-
 def test_a_world_is_compiled_where_numbas_own_variable_keeps_it(
     project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
