@@ -178,8 +178,6 @@ def _open(
     outputs = ranks.each(lambda: {} if ranks.rank else open_outputs())
     for name, output in outputs.items():
         _tell_beginning(state, output, name, run_dir / name, restored)
-    if outputs:
-        state.sampler.tell(next(iter(outputs.values())).say_of_all)
     if not continues or any(_is_left_behind(each) for each in checkpoints.values()):
         evaluations = state.evaluations if continues else ()  # those of another run are its own
         scores = {name: each.score for name, each in checkpoints.items()}

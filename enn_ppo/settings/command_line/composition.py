@@ -228,17 +228,18 @@ def open_name(override: str) -> str | None:
     return name and name[1]
 
 
-def plain_values(config: DictConfig) -> dict[str, Any]:
+def plain_values(config: DictConfig, *, allow_missing: bool = False) -> dict[str, Any]:
     """Convert a composed config to nested dictionaries, and resolve its interpolations.
 
     Raises:
-        ValueError: a required setting (`???`) has no value.
+        ValueError: a required setting (`???`) has no value, unless `allow_missing`.
     """
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        example = _EXAMPLES.get(missing[0], f"{missing[0]}=<value>")
-        raise ValueError(f"{missing[0]} has no value, and no default: add {example} to the command")
-    values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    if not allow_missing:
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            example = _EXAMPLES.get(missing[0], f"{missing[0]}=<value>")
+            raise ValueError(f"{missing[0]} has no value, and no default: add {example} to the command")
+    values = OmegaConf.to_container(config, resolve=True, throw_on_missing=not allow_missing)
     assert isinstance(values, dict)
     return {str(name): value for name, value in values.items()}
 

@@ -160,19 +160,10 @@ _RAY = (
     ),
     _one("distributed/rollout_bytes", "bytes", "mean size of a rollout"),
     _one("distributed/play_seconds", "s", "mean time to collect a rollout"),
-    _one("distributed/handover_seconds", "s", "mean time from a rollout's last step to the learner"),
+    _one("distributed/handover_seconds", "s", "mean time in which the learner fetched a rollout"),
     _one("distributed/rollouts_lost", "rollouts", "lost with a runner"),
     _one("distributed/rollouts_stale", "rollouts", "dropped since their parameters were too old"),
     _one("distributed/runner_restarts", "runners", "that were restarted"),
-    _one("distributed/env_failures", "environments", "that raised an exception"),
-    _one("final/episodes", "episodes", "played after training"),
-    Metric(("final/episodic_reward", "final/episode_length", "final/<name>"), "as above", "as `eval/...`"),
-    Metric(
-        ("final/episodic_reward_ci95", "final/<name>_ci95"),
-        "as above",
-        "as `eval/..._ci95`",
-        "never; absent for one episode",
-    ),
 )
 
 GROUPS = (
@@ -192,7 +183,7 @@ GROUPS = (
     Group("Self-play", "Absent unless `self_play.enabled`.", _SELF_PLAY),
     Group(
         "Ray",
-        "Absent unless `distributed=ray`; `final/...` only in the last row, with `distributed.final_episodes`.",
+        "Absent unless `distributed=ray`.",
         _RAY,
     ),
 )
