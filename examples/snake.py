@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Protocol
 
-from entity_gym.agents import Agent, Obs, TrainEnvBuilder, random_agent
+from entity_gym.agents import Agent, Obs, TrainEnv, random_agent
 
 Cell = tuple[int, int]  # x to the right, y down
 
@@ -176,7 +176,7 @@ def main(agent: Agent, settings: Settings, seed: int) -> None:
         pass
 
 
-env = TrainEnvBuilder().entity(Head, Segment, Food).action(Turn).build(main, Settings())
+env = TrainEnv(main, entity_types=[Head, Segment, Food], action_types=[Turn], config=Settings())
 
 # ---- watching
 

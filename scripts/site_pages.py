@@ -1,6 +1,6 @@
 """Hook of MkDocs: makes the pages that are not in docs/.
 
-Options, worlds and metrics are written down in the code, so their pages are made of it whenever the site is built: run
+Options and worlds are written down in the code, so their pages are made of it whenever the site is built: run
 `make docs`. Pages of the repository's root (ARCHITECTURE.md and others) become pages of the site; their links are written for
 readers of the repository, and the site has all pages in one folder.
 """
@@ -20,7 +20,6 @@ from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
-from enn_ppo.training.tracking.names import GROUPS
 from entity_gym.registry import bind, list_envs
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages, and those of the root."""
     from mkdocs.structure.files import File
 
-    made = {"options.md": options_page(), "environments.md": environments_page(), "metrics.md": metrics_page()}
+    made = {"options.md": options_page(), "environments.md": environments_page()}
     for name, page in ROOT_PAGES.items():
         made[page] = re.sub(r"\]\(docs/", "](", (ROOT / name).read_text(encoding="utf-8"))
     for page, text in made.items():
@@ -212,36 +211,3 @@ def picture(name: str) -> list[str]:
     """The picture of a world, where scripts/pictures.py has made one."""
     file = f"images/worlds/{name}.gif"
     return [f"![{name}, played by a trained policy]({file})"] if (ROOT / "docs" / file).exists() else []
-
-
-# --- Metrics
-
-METRICS_HEAD = """\
-# Metrics
-
-Every update writes a row to `metrics.jsonl` in the run directory, a JSON object per line. TensorBoard (`logger.tensorboard=true`,
-folder `tensorboard`) and Weights & Biases (`logger.wandb=offline` or `online`, folder `wandb`) get the same names.
-
-- Unknown, NaN or infinite values are `null` in the file. Trackers get no point for them.
-- A resumed run drops the rows after its checkpoint from `metrics.jsonl` and TensorBoard. wandb continues under
-  its id (`wandb/run_id`), and skips steps it has.
-- If a tracker fails, training continues with a warning. If `metrics.jsonl` fails, the run ends and names the checkpoint
-  to resume.
-
-`<...>` is a name of the environment. `x` is the mean; `x_min` and `x_max` are the extremes. "Absent": not in the row. A frame is
-one step of one environment. Counts are those of the update.
-"""
-
-
-def metrics_page() -> str:
-    """The page of all metrics, made of `GROUPS`."""
-    parts = [METRICS_HEAD]
-    for group in GROUPS:
-        rows = [
-            (", ".join(f"`{name}`" for name in metric.names), metric.unit, metric.meaning, metric.null)
-            for metric in group.metrics
-        ]
-        parts.append(
-            f"## {group.title}\n\n{group.about}\n\n{table(('name', 'unit', 'meaning', '`null` when'), rows)}\n"
-        )
-    return "\n".join(parts)

@@ -183,7 +183,7 @@ def open_choices(obs: VecObs, name: str, space: ActionSpace) -> list[list[list[i
     mask = obs.action_masks[name]
     frames: list[list[list[int]]] = []
     for i in range(len(obs)):
-        num_actors = mask.actors.size1(i)
+        num_actors = mask.actors.size1()[i]
         if mask.actees is None:
             assert isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace)
             columns = list(range(len(space.choices)))
@@ -243,7 +243,7 @@ def frame(obs: VecObs, i: int) -> dict[str, Any]:
         else:
             rows = [[True]] * len(actors) if mask.mask is None else mask.mask[i].to_list()[0]
             actions[name] = (actors, ["open" if all(row) else row for row in rows])
-    count = {name: buffer.size1(i) for name, buffer in obs.features.items()}
+    count = {name: buffer.size1()[i] for name, buffer in obs.features.items()}
     return {
         "features": {name: (buffer[i].values.shape, buffer[i].to_list()[0]) for name, buffer in obs.features.items()},
         "visible": {

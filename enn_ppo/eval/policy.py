@@ -98,7 +98,7 @@ class Acted:
     def probabilities(self, k: int, frame: Frame) -> dict[str, Any]:
         """Probability of each choice in frame `k`, by discrete action, in the form of docs/protocol.md. Needs logits."""
         assert self.result.logits is not None
-        told = {}
+        told: dict[str, Any] = {}
         for name, offer in frame.actions.items():
             space = self._action_space[name]
             if space.discrete:

@@ -77,25 +77,25 @@ class TrainedAgent(Agent):
         """
         check_obs(obs)
         policy, obs_space, action_space = self._fit(obs)
-        name, choices = obs.choices.name, obs.choices
+        name, choices = obs.action.__name__, obs.choices
         acted = policy.act(batch_observations([obs.to_observation()], obs_space, action_space, "the program"))
         assert acted.result.logits is not None
-        actions = [choices.pick(index) for index in acted.result.actions[name].values[:, 0].tolist()]
-        probabilities = acted.result.logits[name].values.exp().view(len(actions), len(choices.labels)).numpy()
-        return Decision(actions, choices.labels, probabilities, float(acted.values[0]))
+        actions = [choices[index] for index in acted.result.actions[name].values[:, 0].tolist()]
+        probabilities = acted.result.logits[name].values.exp().view(len(actions), len(choices)).numpy()
+        return Decision(actions, obs.space.labels, probabilities, float(acted.values[0]))
 
     def _fit(self, obs: Obs[A]) -> tuple[Policy, ObsSpace, dict[str, ActionSpace]]:
         """Fit the policy to the entity types of all observations so far, and to the action of `obs`."""
         for name, shown in obs.types().items():
             if name not in self._types:
-                self._types[name] = shown.entity
+                self._types[name] = shown
                 self._fits.clear()
-            elif self._types[name] != shown.entity:
+            elif self._types[name] != shown:
                 raise ValueError(
                     f"the entity type {name!r} is {self._types[name]} since this agent was first shown one, and is now "
-                    f"{shown.entity}: a type stays as it is; call load_agent again for a class that has changed"
+                    f"{shown}: a type stays as it is; call load_agent again for a class that has changed"
                 )
-        action, space, (known, known_actions) = obs.choices.name, obs.choices.space, self._known
+        action, space, (known, known_actions) = obs.action.__name__, obs.space, self._known
         if action not in known_actions:
             raise ValueError(
                 f"checkpoint {self._checkpoint.path} was not trained for the action {action!r}; "

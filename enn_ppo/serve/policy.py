@@ -20,8 +20,13 @@ from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import Frame, FrameReader
 from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.remote.messages import Message, ProtocolError
-from entity_gym.bridges.remote.wire import actions_to_json, observation_from_json, spaces_from_json
+from entity_gym.bridges.remote.messages import (
+    Message,
+    ProtocolError,
+    actions_to_json,
+    observation_from_json,
+    spaces_from_json,
+)
 from entity_gym.errors import check_parts
 from entity_gym.spaces import Category, Entity, ObsSpace
 

@@ -29,7 +29,7 @@ from enn_ppo.training.ranks import Ranks
 from enn_ppo.training.run import Run
 from enn_ppo.training.state import Restored, TrainState
 from enn_ppo.training.torchrun.joining import join_ranks
-from enn_ppo.training.tracking.progress import announce
+from enn_ppo.training.tracking.progress import announce, make_live
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, prepare_run_dir
 from enn_ppo.training.tracking.run_lock import RunLock
 from enn_ppo.training.tracking.run_output import RunOutput
@@ -156,8 +156,6 @@ def _open(
     continues = any(_home(each).resolve() == (run_dir / name).resolve() for name, each in checkpoints.items())
 
     def open_outputs() -> dict[str, RunOutput]:
-        from enn_ppo.training.tracking.dashboard import make_live  # imported here: rich is slow to import
-
         if config.policies:
             prepare_run_dir(run_dir, resume=False, overwrite=config.overwrite and not config.resume)
         for name in state.learners:

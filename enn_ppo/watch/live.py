@@ -18,7 +18,7 @@ from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, CONFIG, REPLAYS
 from entity_gym.pools.source import EnvFactory
-from entity_gym.replay.build import empty_replay
+from entity_gym.replay.build import build_replay
 from entity_gym.replay.page import MAX_BYTES, page_html, read_page, to_json
 from entity_gym.replay.server import PageServer
 from entity_gym.untrusted import YAML_BYTES, parse_yaml, read_regular
@@ -32,7 +32,7 @@ class Newest:
 
     def __init__(self, title: str) -> None:
         self.step = -1
-        self._replay: dict[str, Any] = empty_replay(title)
+        self._replay: dict[str, Any] = build_replay(title=title)
         self.pages: dict[str, Callable[[], str]] = {"/": self._page, "/replays.json": self._listing}
 
     def show(self, step: int, replay: dict[str, Any]) -> None:

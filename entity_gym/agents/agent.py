@@ -11,33 +11,120 @@
             game.restart()
 
 The same loop trains (`entity_gym.agents.train_env`), plays a trained policy (`enn_ppo.load_agent`), and plays at random
-(`random_agent`). Entities are dataclasses, actions are Enums or dataclasses of Enums (`entity_gym.agents.schema`).
+(`random_agent`). Entities are objects of dataclasses, and an action is an Enum:
+
+    @dataclass
+    class Head:
+        x: int                  # a number
+        facing: Facing          # an Enum with the members LEFT and RIGHT: Flag("facing.is_LEFT"), Flag("facing.is_RIGHT")
+        alive: bool             # Flag("alive")
+        _log: list[str]         # no feature: its name begins with an underscore
+
+    class Move(Enum):           # an action with 3 choices: "LEFT", "STAY", "RIGHT"
+        LEFT, STAY, RIGHT = range(3)
 """
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import functools
+import typing
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import CategoricalActionMask
+from entity_gym.actions import CategoricalActionMask, CategoricalActionSpace
 from entity_gym.actions.reading import EntityID
-from entity_gym.agents.schema import Choices, EntityType, choices_of, entity_type
 from entity_gym.environment import Observation
-from entity_gym.errors import check_whole
-from entity_gym.spaces import LARGEST_FLOAT32
+from entity_gym.errors import check_whole, nearest
+from entity_gym.spaces import LARGEST_FLOAT32, Entity, Feature, Flag
 
 A = TypeVar("A")
+
+# ---- entity types are dataclasses, and actions are Enums
+
+
+@functools.cache
+def _fields_of(cls: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields by name, without those that begin with an underscore.
+
+    Raises:
+        ValueError: `cls` is no dataclass, or a field is neither a number nor an Enum; names the field.
+    """
+    if not isinstance(cls, type) or not dataclasses.is_dataclass(cls):
+        raise ValueError(f"{cls!r:.200} is no dataclass, of which entities are objects")
+    try:
+        types = typing.get_type_hints(cls)
+    except Exception as error:  # evaluating an annotation can raise anything
+        raise ValueError(f"the annotations of {cls.__name__} cannot be looked up from its module: {error}") from error
+    kinds = {field.name: types[field.name] for field in dataclasses.fields(cls) if not field.name.startswith("_")}
+    for name, kind in kinds.items():
+        if isinstance(kind, type) and issubclass(kind, enum.Enum):
+            _check_enum(kind, f"{cls.__name__}.{name}")
+        elif not isinstance(kind, type) or not issubclass(kind, bool | int | float | np.number | np.bool_):
+            raise ValueError(f"{cls.__name__}.{name} is of type {kind}; allowed: bool, int, float, or an Enum")
+    return kinds
+
+
+def _check_enum(kind: Any, where: str) -> None:
+    is_enum = isinstance(kind, type) and issubclass(kind, enum.Enum) and not issubclass(kind, enum.Flag)
+    if not is_enum or not list(kind):
+        raise ValueError(
+            f"{where} is {kind!r:.200}; it must be an Enum with members, and no Flag, whose members combine"
+        )
+
+
+@functools.cache
+def entity_of(cls: Any) -> Entity:
+    """Return the features of a dataclass's objects; raises ValueError if it has none."""
+    features: list[Feature] = []
+    for name, kind in _fields_of(cls).items():
+        if issubclass(kind, enum.Enum):
+            features += [Flag(f"{name}.is_{member.name}") for member in kind]
+        else:
+            features.append(Flag(name) if issubclass(kind, bool | np.bool_) else name)
+    return Entity(features)
+
+
+def row_of(each: object) -> list[Any]:
+    """Return the features of an object. Numbers are checked where the observation is read.
+
+    Raises:
+        ValueError: a field is missing, or holds no member of its Enum; names the field.
+    """
+    row: list[Any] = []
+    cls: Any = type(each)
+    for name, kind in _fields_of(cls).items():
+        value = getattr(each, name, None)
+        if not issubclass(kind, enum.Enum):
+            row.append(value)
+        elif isinstance(value, kind):
+            row += [float(value is member) for member in kind]
+        else:
+            allowed = ", ".join(map(str, kind))
+            raise ValueError(f"{cls.__name__}.{name} is {value!r:.200}; it must be one of {allowed}")
+    return row
+
+
+@functools.cache
+def action_space_of(action: Any) -> CategoricalActionSpace:
+    """Return the action whose choices are the members of an Enum; raises ValueError for what is none."""
+    _check_enum(action, "the action")
+    return CategoricalActionSpace([member.name for member in action])
+
+
+# ---- observations
 
 
 class Obs(Generic[A]):
     """The observation that a program shows when it asks for actions.
 
     Args:
-        action: the class of the actions asked for: an Enum, or a dataclass of Enums.
+        action: the Enum whose members are the actions.
         score: the game's score so far. In training the reward is the change since the observation before; the first
             observation of a game has reward 0.
         entities: dataclass objects that do not act, of any types in any order.
@@ -59,7 +146,10 @@ class Obs(Generic[A]):
         metrics: Mapping[str, float] | None = None,
         allowed: Sequence[Collection[A]] | None = None,
     ) -> None:
-        self.choices: Choices[A] = choices_of(action)
+        if not isinstance(action, type):
+            raise ValueError(f"Obs: action is {action!r:.200}; it must be an Enum")
+        self.space = action_space_of(action)
+        self.action = action
         is_number = isinstance(score, int | float | np.number) and not isinstance(score, bool)
         if not is_number or not abs(score) <= LARGEST_FLOAT32:
             raise ValueError(f"Obs: score is {score!r}; it must be a finite number that float32 can hold")
@@ -79,32 +169,41 @@ class Obs(Generic[A]):
                 f"Obs: allowed has {len(self.allowed)} collections of actions for {len(self.actors)} actors"
             )
 
+    @property
+    def choices(self) -> list[A]:
+        """The members of the action's Enum."""
+        return list(self.action)  # type: ignore[call-overload, no-any-return]
+
     def mask(self) -> NDArray[np.bool_] | None:
         """Return the open choices, shape (number of actors, number of choices); None if all are open."""
         if self.allowed is None:
             return None
-        mask = np.zeros((len(self.actors), len(self.choices.labels)), np.bool_)
+        choices = self.choices
+        mask = np.zeros((len(self.actors), len(choices)), np.bool_)
         for row, allowed in enumerate(self.allowed):
             if not isinstance(allowed, Collection) or not len(allowed):
                 raise ValueError(
                     f"Obs: allowed[{row}] is {allowed!r:.200}; it must be a collection of actions, at least one for each actor"
                 )
             for choice in allowed:
-                mask[row, self.choices.index(choice)] = True
+                if choice not in choices:
+                    raise ValueError(
+                        f"{choice!r:.200} is no {self.action.__name__}; {nearest(choice, self.space.labels)}"
+                    )
+                mask[row, choices.index(choice)] = True
         return mask
 
-    def types(self) -> dict[str, EntityType]:
+    def types(self) -> dict[str, Entity]:
         """Return the types of all entities by name.
 
         Raises:
             ValueError: an entity is no dataclass object, or two types have the same name.
         """
-        types: dict[str, EntityType] = {}
+        types: dict[str, Entity] = {}
         for cls in dict.fromkeys(map(type, (*self.entities, *self.actors))):
-            known = entity_type(cls)
-            if known.name in types:
-                raise ValueError(f"Obs: two types of entity are called {known.name!r}; rename one")
-            types[known.name] = known
+            if cls.__name__ in types:
+                raise ValueError(f"Obs: two types of entity are called {cls.__name__!r}; rename one")
+            types[cls.__name__] = entity_of(cls)
         return types
 
     def to_observation(self, reward: float = 0.0, *, done: bool = False, truncated: bool = False) -> Observation:
@@ -113,8 +212,7 @@ class Obs(Generic[A]):
         Raises:
             ValueError: an entity or `allowed` is invalid.
         """
-        types = self.types()
-        objects: dict[str, list[object]] = {name: [] for name in types}
+        objects: dict[str, list[object]] = {name: [] for name in self.types()}
         for each in self.entities:
             objects[type(each).__name__].append(each)
         ids: dict[str, list[EntityID | None]] = {}
@@ -124,9 +222,9 @@ class Obs(Generic[A]):
             objects[name].append(actor)
         offered = CategoricalActionMask(actor_ids=range(len(self.actors)), mask=self.mask())
         return Observation(
-            features={name: list(map(types[name].row, members)) for name, members in objects.items()},
+            features={name: list(map(row_of, members)) for name, members in objects.items()},
             ids=ids,
-            actions={} if done else {self.choices.name: offered},
+            actions={} if done else {self.action.__name__: offered},
             reward=reward,
             done=done,
             truncated=truncated,
@@ -185,8 +283,8 @@ class _RandomAgent(Agent):
         obs.to_observation()  # refuses entities that training refuses
         mask = obs.mask()
         if mask is None:
-            mask = np.ones((len(obs.actors), len(obs.choices.labels)), np.bool_)
-        return [obs.choices.pick(int(self._rng.choice(np.flatnonzero(row)))) for row in mask]
+            mask = np.ones((len(obs.actors), len(obs.choices)), np.bool_)
+        return [obs.choices[int(self._rng.choice(np.flatnonzero(row)))] for row in mask]
 
 
 def random_agent(seed: int = 0) -> Agent:

@@ -24,12 +24,6 @@ Tree: TypeAlias = "dict[str, Column | Tree]"
 
 AnyRagged = TypeVar("AnyRagged", bound=RaggedBuffer[Any])
 
-#: The names from the root of a tree to one of its arrays.
-Path: TypeAlias = tuple[str, ...]
-
-#: Last names of the two arrays of a ragged column in `flatten`.
-VALUES, OFFSETS = "#values", "#offsets"
-
 
 def map_columns(function: Callable[[Column], Column], tree: Mapping[str, Any]) -> Tree:
     """Apply `function` to every column."""
@@ -63,12 +57,6 @@ def keep_items(column: AnyRagged, kept: NDArray[np.bool_]) -> AnyRagged:
     return column.unchecked(column.values[kept], before[column.offsets])
 
 
-def split(tree: Mapping[str, Any], sizes: Sequence[int]) -> list[Tree]:
-    """Copy consecutive parts of `sizes` frames each; the sizes add up to B."""
-    ends = np.cumsum(sizes, dtype=np.int64).tolist()
-    return [part(tree, end - size, end) for size, end in zip(sizes, ends, strict=True)]
-
-
 def cat(trees: Sequence[Mapping[str, Any]]) -> Tree:
     """Join the frames of all `trees`, one after the other. All must have the same columns.
 
@@ -92,40 +80,3 @@ def _cat_each(parts: list[Any]) -> Column | Tree:
             end = offsets[-1][-1] if len(offsets[-1]) else end
         return first.unchecked(np.concatenate([each.values for each in parts]), np.concatenate(offsets))
     return cat(parts) if isinstance(first, Mapping) else np.concatenate(parts)
-
-
-def flatten(tree: Mapping[str, Any], folder: Path = ()) -> dict[Path, NDArray[Any]]:
-    """List every array of the tree by its path; a ragged column gives two, ending in "#values" and "#offsets".
-
-    Args:
-        tree: the columns.
-        folder: put in front of every path.
-    """
-    arrays: dict[Path, NDArray[Any]] = {}
-    for name, each in tree.items():
-        if isinstance(each, RaggedBuffer):
-            arrays[*folder, name, VALUES], arrays[*folder, name, OFFSETS] = each.values, each.offsets
-        elif isinstance(each, np.ndarray):
-            arrays[*folder, name] = each
-        else:
-            arrays.update(flatten(each, (*folder, name)))
-    return arrays
-
-
-def unflatten(arrays: Mapping[Path, NDArray[Any]]) -> Tree:
-    """Put the tree together again from what `flatten` returned; the arrays are used as they are, without a copy."""
-    tree: Tree = {}
-    for path, array in arrays.items():
-        *folders, last = path
-        if last == OFFSETS:
-            continue
-        if last == VALUES:
-            column: Column = RaggedBuffer(array, arrays[(*folders, OFFSETS)])
-            *folders, last = folders
-        else:
-            column = array
-        branch: Any = tree
-        for name in folders:
-            branch = branch.setdefault(name, {})
-        branch[last] = column
-    return tree

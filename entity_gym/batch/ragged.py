@@ -9,8 +9,8 @@ Both are ordinary arrays, so `torch.from_numpy(buffer.values)` shares their memo
 result never changes the buffer that was indexed. Only `values`, `offsets` and iteration hand out the buffer's own memory.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, NoReturn, Self, SupportsIndex, TypeAlias, TypeVar, overload
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, NoReturn, Self, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -107,26 +107,6 @@ class RaggedBuffer(Generic[Scalar]):
         offsets = np.arange(sequences + 1, dtype=np.int64) * length
         return cls.unchecked(_converted(array.reshape(sequences * length, *shape)), offsets)
 
-    @classmethod
-    def cat(cls, buffers: "Iterable[RaggedBuffer[Scalar]]") -> Self:
-        """Join the sequences of all buffers, one buffer after another, in a copy.
-
-        Raises:
-            TypeError: the dtypes differ.
-            ValueError: there are no buffers, or their items have different shapes.
-        """
-        parts = list(buffers)
-        if not parts:
-            raise ValueError("cat was given no buffers; it needs at least one")
-        for part in parts:
-            if part.dtype != parts[0].dtype:
-                raise TypeError(f"buffers of {parts[0].dtype} and {part.dtype} cannot be joined: dtypes must be equal")
-        offsets, end = [parts[0].offsets], parts[0].offsets[-1]
-        for part in parts[1:]:
-            offsets.append(part.offsets[1:] + end)
-            end = end + part.offsets[-1]
-        return cls.unchecked(np.concatenate([part.values for part in parts]), np.concatenate(offsets))
-
     # ---- sizes and content
 
     @property
@@ -134,28 +114,9 @@ class RaggedBuffer(Generic[Scalar]):
         """The dtype of `values`."""
         return self.values.dtype
 
-    def size0(self) -> int:
-        """The number of sequences, as `len()`."""
-        return len(self.offsets) - 1
-
-    @overload
-    def size1(self) -> NDArray[np.int64]: ...
-
-    @overload
-    def size1(self, sequence: SupportsIndex) -> int: ...
-
-    def size1(self, sequence: SupportsIndex | None = None) -> NDArray[np.int64] | int:
-        """The (S,) lengths of all sequences, or the length of one.
-
-        Raises:
-            IndexError: there is no such sequence.
-        """
-        lengths = self.offsets[1:] - self.offsets[:-1]  # half the time of np.diff
-        return lengths if sequence is None else int(lengths[sequence])
-
-    def size2(self) -> int:
-        """The number of features of every item."""
-        return int(self.values.shape[1])
+    def size1(self) -> NDArray[np.int64]:
+        """The (S,) lengths of all sequences."""
+        return self.offsets[1:] - self.offsets[:-1]  # half the time of np.diff
 
     def items(self) -> int:
         """The number of items in all sequences together."""
@@ -200,8 +161,8 @@ class RaggedBuffer(Generic[Scalar]):
         raise TypeError("a RaggedBuffer is not rectangular: use its .values and .offsets")
 
     def __repr__(self) -> str:
-        shape = " * ".join(map(str, (self.size0(), "var", *self.values.shape[1:], self.dtype)))
-        if self.values.size <= _MAX_VALUES_IN_REPR and self.size0() + self.items() <= _MAX_VALUES_IN_REPR:
+        shape = " * ".join(map(str, (len(self), "var", *self.values.shape[1:], self.dtype)))
+        if self.values.size <= _MAX_VALUES_IN_REPR and len(self) + self.items() <= _MAX_VALUES_IN_REPR:
             return f"RaggedBuffer({self.to_list()}, '{shape}')"
         lengths = self.size1()
         return f"RaggedBuffer({self.items()} items, lengths {lengths.min()} to {lengths.max()}, '{shape}')"

@@ -221,7 +221,7 @@ def _with_all_columns(parts: Sequence[VecObs]) -> list[Tree]:
     trees: list[Any] = [part.columns() for part in parts]
     for name in parts[0].action_masks:
         masks = [part.action_masks[name].mask for part in parts]
-        width = next((mask.size2() for mask in masks if mask is not None), None)
+        width = next((mask.values.shape[1] for mask in masks if mask is not None), None)
         for part, tree in zip(parts, trees, strict=True):
             if width is not None and "mask" not in tree["action_masks"][name]:
                 tree["action_masks"][name]["mask"] = part.action_masks[name].spelled_out(width)

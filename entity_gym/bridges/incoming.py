@@ -1,9 +1,12 @@
-"""Environments of other libraries: how their constructors are found, checked and called, and the pools made of them."""
+"""Environments of other libraries: how constructors and wrappers are found, checked and called, and the pools made of them."""
 
 from __future__ import annotations
 
+import ast
+import copy
+import functools
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -12,6 +15,9 @@ from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.source import EnvSource, own_values, signature_of
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_callable
+
+#: Wraps an environment.
+Wrapper = Callable[[Any], Any]
 
 #: Options of `ThreadedVecEnv` that pools of other libraries' environments take.
 POOL_OPTIONS = ("num_threads", "num_processes", "batch_size", "autoreset", "final_observations")
@@ -46,8 +52,7 @@ class Constructor:
     def __init__(self, make: str | Callable[..., Any], kwargs: Mapping[str, Any], option: str) -> None:
         self.name = make if isinstance(make, str) else getattr(make, "__name__", type(make).__name__)
         if isinstance(make, str):
-            check_installed(make)
-            with naming_extras():
+            with naming_extras(make):
                 make = import_callable(make, option, _callables)
         self.make: Callable[..., Any] = make  # type: ignore[assignment]
         self.kwargs = dict(kwargs)
@@ -59,17 +64,13 @@ class Constructor:
             return self.make(**own_values(self.kwargs), **more)
 
 
-def check_installed(name: str) -> None:
-    """Raise ImportError if "package.module:Name" is of an optional library that is not installed; says how to install it."""
-    library = name.partition(":")[0].partition(".")[0]
-    if library in EXTRAS and importlib.util.find_spec(library) is None:
-        raise ImportError(f'{name} needs {library}, which is not installed: pip install "enn-ppo[{EXTRAS[library]}]"')
-
-
 @contextmanager
-def naming_extras() -> Iterator[None]:
-    """Add to the ImportError of an optional library how to install it."""
+def naming_extras(name: str = "") -> Iterator[None]:
+    """Add to the ImportError of an optional library how to install it; at once if "package.module:Name" is of one."""
+    library = name.partition(":")[0].partition(".")[0]
     try:
+        if library in EXTRAS and importlib.util.find_spec(library) is None:
+            raise ImportError(f"{name} needs {library}, which is not installed", name=library)
         yield
     except ImportError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
@@ -108,6 +109,54 @@ def pool_from(
     others = {name: value for name, value in options.items() if name not in POOL_OPTIONS}
     of_pool = {name: value for name, value in options.items() if name in POOL_OPTIONS}
     return ThreadedVecEnv(worlds(env, **others), num_envs, seed=seed, **of_pool)
+
+
+def load_wrappers(given: Sequence[str | Wrapper]) -> list[Wrapper]:
+    """Return the functions that wrap an environment, the innermost first.
+
+    Args:
+        given: each a class or function of the environment, or "package.module:Name", with arguments in parentheses where it
+            needs more: "package.module:Name(size=3)".
+
+    Raises:
+        ValueError: one is not found, or its arguments are not plain values with names.
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ValueError(f"wrappers is {given!r:.200}; expected a list, such as [my_pkg.my_wrappers:MyWrapper]")
+    return [_load(each) if isinstance(each, str) else each for each in given]
+
+
+def _load(text: str) -> Wrapper:
+    name, opened, rest = text.partition("(")
+    try:
+        call = ast.parse(f"f({rest if opened else ')'}", mode="eval").body
+        arguments = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}  # type: ignore[attr-defined]
+        if call.args or "None" in arguments:  # type: ignore[attr-defined]
+            raise ValueError("arguments without a name")
+    except (SyntaxError, ValueError, AttributeError):
+        raise ValueError(
+            f"wrappers has {text!r}; expected package.module:Name, or package.module:Name(size=3, ...) with plain values"
+        ) from None
+    wrapper: Wrapper = import_callable(
+        name.strip(), "wrappers", lambda module: [each for each in dir(module) if each[0].isupper()]
+    )
+    return functools.partial(wrapper, **arguments) if arguments else wrapper
+
+
+def wrapped(env: Any, wrappers: Sequence[Wrapper]) -> Any:
+    """Return the environment inside of its wrappers.
+
+    Raises:
+        ValueError: a wrapper does not take the environment or its arguments.
+    """
+    for wrapper in wrappers:
+        try:
+            # a copy, since a wrapper may change the lists that it is given
+            env = (copy.deepcopy(wrapper) if isinstance(wrapper, functools.partial) else wrapper)(env)
+        except (TypeError, AssertionError) as error:
+            name = getattr(getattr(wrapper, "func", wrapper), "__name__", repr(wrapper))
+            raise ValueError(f"the wrapper {name} cannot be put around {type(env).__name__}: {error}") from error
+    return env
 
 
 def _callables(module: ModuleType) -> list[str]:

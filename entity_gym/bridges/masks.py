@@ -2,8 +2,7 @@
 
 Every environment is looked through in this order, and the first mask that is found is used:
 
-    view: {action_mask: path}        the leaf of the observation that a view names
-    observation["action_mask"]       RLlib, PettingZoo; it is then no feature
+    observation["action_mask"]       RLlib, PettingZoo; it is then no feature. A view may name another key
     action_masks()                   sb3-contrib: a method of the environment or of a wrapper
     info["action_mask"]              Gymnasium, PettingZoo
     info["action_masks"]
@@ -16,8 +15,7 @@ None, or an info without a mask, leaves everything open.
 A bridge makes a `MaskReader` for each environment, or group of agents with the same spaces, gives the observation space `.space`
 in place of the environment's own to what makes features, and then per observation:
 
-    masks = reader.read(observation, info)        # action -> (C,) bool; actions that are left out are open
-    features.write(reader.rest(observation), row)
+    observation, masks = reader.read(observation, info)        # masks: action -> (C,) bool; actions that are left out are open
 
 Shapes: C choices of an action.
 """
@@ -26,7 +24,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,109 +60,100 @@ class MaskReader:
     Attributes:
         found: the place of the masks, such as 'info["action_mask"]'; "" as long as there are none.
         space: of the observations without the mask.
-        is_taken_out: `rest` takes the mask out of observations, of which it is no feature.
         is_quiet: say and warn nothing, since another environment of the pool does.
     """
 
     def __init__(self, name: str, actions: GymActions, space: Any, env: Any = None, view: View | None = None) -> None:
         self.name, self.space, self.found, self.is_quiet = name, space, "", False
         self._actions = actions
-        self._size = actions.num_choices
-        self._members = dict(members_of(space)) if kind_of(space) == "Dict" else {}
-        self._in_observation = self.is_taken_out = False
+        self._members = members_of(space) if kind_of(space) == "Dict" else {}
+        own = None if view is None else view.action_mask
+        self._key, self._in_observation = own or IN_OBSERVATION, False
+        size = size_of(self._members.get(self._key))
+        if own is not None and (size != actions.num_choices or not size):
+            raise ValueError(
+                f"the view's action_mask names {own!r}, which is {self._members.get(own)}; expected a key of the observation "
+                f"with {actions.num_choices} flags, one for each choice"
+            )
+        self._is_taken_out = False
         self._method: Any = None
-        has_own = view is not None and view.action_mask is not None
-        self._may_be_in_info = self._size > 0 and not has_own
-        self._looks = 2 if self._may_be_in_info else 0  # how many more infos are searched for lookalikes
-        if has_own:
-            self.found = "the action_mask of the view"
-        elif self._size and size_of(self._members.get(IN_OBSERVATION)) == self._size:
-            self.found, self._in_observation = f'observation["{IN_OBSERVATION}"]', True
-            self.is_taken_out = view is None or IN_OBSERVATION not in {*view.paths(), *view.ignore}
-            if self.is_taken_out:
-                rest = {key: each for key, each in self._members.items() if key != IN_OBSERVATION}
-                self.space = PlainSpace("Dict", spaces=rest)
-        elif self._size and (method := method_of(env)) is not None:
+        self._looks = 2 if actions.num_choices else 0  # how many more infos are searched for lookalikes
+        if actions.num_choices and size == actions.num_choices:
+            self.found, self._in_observation = f'observation["{self._key}"]', True
+            self._is_taken_out = view is None or self._key not in {*view.paths(), *view.ignore}
+            if self._is_taken_out:
+                self.space = PlainSpace("Dict", spaces={k: each for k, each in self._members.items() if k != self._key})
+        elif actions.num_choices and (method := method_of(env)) is not None:
             self.found, self._method = f"{METHOD}()", method
+        self._may_be_in_info = actions.num_choices > 0 and not self.found
 
-    def read(self, observation: Any, info: Mapping[str, Any]) -> Masks:
-        """Return action -> (C,) bool, true where a choice is open; actions that are left out are open.
+    def read(self, observation: Any, info: Mapping[str, Any] | None) -> tuple[Any, Masks]:
+        """Return the observation without its mask, as `space` describes it, and action -> (C,) bool, true where it is open.
 
         Args:
             observation: of the next decision.
-            info: that came with it.
+            info: that came with it; None if nobody acts, so that there are no masks.
 
         Raises:
             ValueError: for a mask that does not fit the actions, naming its place.
         """
+        if not (info or self.found or self._looks):
+            return observation, {}
+        place, given = self.found, None
+        if self._in_observation:
+            if not isinstance(observation, Mapping) or self._key not in observation:
+                raise ValueError(f"the observation is {observation!r:.200}; expected a dictionary with {self._key!r}")
+            given = observation[self._key]
+            if self._is_taken_out:
+                observation = {key: value for key, value in observation.items() if key != self._key}
+        if info is None:
+            return observation, {}
+        if self._method is not None:
+            given = self._method()
+        elif self._may_be_in_info and info:
+            key = next((key for key in IN_INFO if info.get(key) is not None), "")
+            if key and (key != VALID or hasattr(info[key], "__len__")):  # the number of valid actions is no mask
+                place, given = f'info["{key}"]', info[key]
+                given = sorted(given) if isinstance(given, set | frozenset) else given
+                self.found = self.found or place
         if self._looks:
             self._look(info)
-        if self._in_observation:
-            place, given = self.found, _member(observation, IN_OBSERVATION)
-        elif self._method is not None:
-            place, given = self.found, self._method()
-        else:
-            if not info or not self._may_be_in_info:
-                return {}
-            key = next((key for key in IN_INFO if info.get(key) is not None), None)
-            if key is None or (key == VALID and not hasattr(info[key], "__len__")):  # their number is no mask
-                return {}
-            place, given = f'info["{key}"]', info[key]
-            given = sorted(given) if isinstance(given, set | frozenset) else given
-            if not self.found:
-                self.found = place
-                self._say()
+        if given is None:
+            return observation, {}
         try:
-            return self._actions.masks(given, are_numbers=place == f'info["{VALID}"]')
+            return observation, self._actions.masks(given, are_numbers=place == f'info["{VALID}"]')
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from None
 
-    def rest(self, observation: Any) -> Any:
-        """Return the observation without its mask, as `space` describes it; raises ValueError if there is none."""
-        if not self.is_taken_out:
-            return observation
-        _member(observation, IN_OBSERVATION)
-        return {key: value for key, value in observation.items() if key != IN_OBSERVATION}
-
     def _look(self, info: Mapping[str, Any]) -> None:
-        """Say which mask is used, or warn of something that looks like a mask and is not."""
+        """Say once which mask is used, or warn of something that looks like a mask and is not."""
         self._looks -= 1
-        if self.found:
-            self._looks = 0
-            self._say()
+        like = [] if self.found else list(self._lookalikes(info))
+        if self.is_quiet or not (self.found or like):
             return
-        if any(info.get(key) is not None for key in IN_INFO):
-            return
-        like = [
-            f'observation["{key}"]'
-            for key, member in self._members.items()
-            if _LOOKS_LIKE_ONE.search(str(key)) and (size_of(member) == self._size or key == IN_OBSERVATION)
-        ]
-        like += [f'info["{key}"]' for key, value in info.items() if self._fits(key, value)]
+        self._looks = 0
         if like:
-            self._looks = 0
-            if not self.is_quiet:
-                warn_caller(
-                    f"{self.name}: {' and '.join(like)} looks like an action mask, and closes nothing: actions that it forbids "
-                    f"are taken, too. A mask is {self._size} flags, 1 where a choice is open, in "
-                    f'observation["{IN_OBSERVATION}"], {METHOD}() or info["{IN_INFO[0]}"]: show it there, in a wrapper'
-                )
-
-    def _fits(self, key: Any, value: Any) -> bool:
-        """Return whether a value of an info may be a mask, or the numbers of open choices."""
-        if not _LOOKS_LIKE_ONE.search(str(key)) or not hasattr(value, "__len__") or isinstance(value, str | Mapping):
-            return False
-        try:
-            flat = np.concatenate([np.ravel(each) for each in value]) if len(value) else np.zeros(0)
-        except (ValueError, TypeError):  # not of numbers
-            return False
-        may_be_numbers = "mask" not in str(key).lower() and is_distinct(flat, self._size)
-        return flat.dtype.kind in "biu" and (flat.size == self._size or may_be_numbers)
-
-    def _say(self) -> None:
-        if not self.is_quiet and (self.name, self.found) not in _said:
+            warn_caller(
+                f"{self.name}: {' and '.join(like)} looks like an action mask, and closes nothing: actions that it forbids are "
+                f"taken, too. A mask is {self._actions.num_choices} flags, 1 where a choice is open, in "
+                f'observation["{IN_OBSERVATION}"], {METHOD}() or info["{IN_INFO[0]}"]: show it there, in a wrapper'
+            )
+        elif (self.name, self.found) not in _said:
             _said.add((self.name, self.found))
             print(f"{self.name}: {self.found} closes actions", file=sys.stderr)
+
+    def _lookalikes(self, info: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the places of what may be a mask, or the numbers of open choices, by its name and size."""
+        size = self._actions.num_choices
+        for key, member in self._members.items():
+            if _LOOKS_LIKE_ONE.search(str(key)) and (size_of(member) == size or key == IN_OBSERVATION):
+                yield f'observation["{key}"]'
+        for key, value in info.items():
+            if _LOOKS_LIKE_ONE.search(str(key)) and isinstance(value, list | tuple | set | np.ndarray) and len(value):
+                flat = np.concatenate([np.ravel(each) for each in value])
+                may_be_numbers = "mask" not in str(key).lower() and is_distinct(flat, size)
+                if flat.dtype.kind in "biu" and (flat.size == size or may_be_numbers):
+                    yield f'info["{key}"]'
 
 
 def method_of(env: Any) -> Any:
@@ -177,14 +166,7 @@ def method_of(env: Any) -> Any:
 
 def size_of(space: Any) -> int:
     """Return how many numbers a value of a space has; -1 of one that is not fixed, or None."""
-    kind = kind_of(space)
-    if kind in GROUPS:
-        sizes = [size_of(each) for _, each in members_of(space)]
+    if kind_of(space) in GROUPS:
+        sizes = [size_of(each) for each in members_of(space).values()]
         return -1 if -1 in sizes else sum(sizes)
-    return int(np.prod(shape_of(space), dtype=np.int64)) if kind in FIXED else -1
-
-
-def _member(observation: Any, key: str) -> Any:
-    if not isinstance(observation, Mapping) or key not in observation:
-        raise ValueError(f"the observation is {observation!r:.200}; expected a dictionary with {key!r}")
-    return observation[key]
+    return int(np.prod(shape_of(space), dtype=np.int64)) if kind_of(space) in FIXED else -1

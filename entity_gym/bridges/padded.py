@@ -32,7 +32,7 @@ Shapes: N environments, n frames, T entity types, P rows, A actors with room, K 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -44,7 +44,7 @@ from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.spec import ActionSpec, EnvSpec
+from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
 from entity_gym.registry import Prepared, prepare, spec_of
 from entity_gym.spaces import GLOBAL_ENTITY
@@ -85,44 +85,60 @@ class PaddedForm:
         action: the `Field` of one environment's action, or action -> `Field`.
 
     Raises:
-        ValueError: if the spec does not say how many entities or actors there can be, or two arrays have the same name.
+        ValueError: if the spec does not say how many entities or actors there can be.
     """
 
     def __init__(self, spec: EnvSpec, num_envs: int = 1, kind: str = "environment") -> None:
-        self._world, self._kind, self._entities, self._space = spec.config.name, kind, spec.entities, spec.obs_space
-        self._check_names(spec)
+        self._world, self._kind, self._spec = spec.config.name, kind, spec
+        unknown = {
+            "max_entities": [name for name, entity in spec.entities.items() if entity.max is None],
+            "max_actors": [name for name, action in spec.actions.items() if action.max_actors is None],
+        }
+        if any(unknown.values()):
+            options = [f"{option}={dict.fromkeys(names, 10)}" for option, names in unknown.items() if names]
+            raise ValueError(
+                f"{self._world} does not say how many entities and actors there can be, which this form needs; say it, for "
+                f"example {', '.join(options)}"
+            )
         self._room = np.array([entity.max for entity in spec.entities.values()], np.int64)  # (T,)
         self._ends = np.cumsum(self._room)  # (T,) in the list of all rows
         num_rows = int(self._room.sum())
-        self._actions = {name: _PaddedAction(name, action, num_rows, num_envs) for name, action in spec.actions.items()}
-        self._shift = np.zeros((num_envs, len(self._room)), np.int64)  # row - index, of the entities shown last
-        self.num_replaced = np.zeros(num_envs, np.int64)
         self.observation: dict[str, Field] = {}
         for name, entity in spec.entities.items():
+            most = entity.max or 0
             if entity.features:
-                shape, space = (entity.max or 0, len(entity.features)), spec.obs_space.entity(name)
+                space = spec.obs_space.entity(name)
+                shape = most, len(entity.features)
                 self.observation[_path("entities", name)] = Field(shape, np.float32, space.low, space.high)
-            self.observation[_path("mask", name)] = Field((entity.max or 0,), np.int8, 0, 1)
+            self.observation[_path("mask", name)] = Field((most,), np.int8, 0, 1)
         if names := spec.obs_space.global_features:
             space = spec.obs_space.entity(GLOBAL_ENTITY)
             self.observation["global"] = Field((len(names),), np.float32, space.low, space.high)
-        for name, padded in self._actions.items():
-            if not padded.space.is_global:
-                self.observation[_path("actors", name)] = Field((padded.room,), np.int64, -1, num_rows - 1)
-            if padded.space.discrete:
-                shape = (padded.room, padded.num_choices)
-                self.observation[_path("action_mask", name)] = Field(shape, np.int8, 0, 1)
+        self._fields: dict[str, Field] = {}  # action -> its values of one environment
+        self._num_actors: dict[str, NDArray[np.int64]] = {}  # action -> (N,) of the offer that the next action answers
+        self._open: dict[str, NDArray[np.int8]] = {}  # action that can be closed -> (N, A, C) its mask in that offer
+        for name, action in spec.actions.items():
+            most, (low, high) = action.max_actors or 0, action.bounds
+            self._num_actors[name] = np.zeros(num_envs, np.int64)
+            if not action.space.is_global:
+                self.observation[_path("actors", name)] = Field((most,), np.int64, -1, num_rows - 1)
+            if not action.space.discrete:
+                self._fields[name] = Field((most, action.space.width), np.float32, low, high)
+                continue
+            self._fields[name] = Field((most,), np.int64, low, high)
+            self.observation[_path("action_mask", name)] = Field((most, high + 1), np.int8, 0, 1)
+            if action.closable:
+                self._open[name] = np.zeros((num_envs, most, high + 1), np.int8)
+        self._shift = np.zeros((num_envs, len(self._room)), np.int64)  # row - index, of the entities shown last
         self.info = {"env_id": Field((), np.int64, 0, num_envs - 1), "elapsed_step": Field((), np.int64, 0, _MOST)}
-        self._closable = any(action.closable for action in spec.actions.values())
-        if self._closable:
+        self.num_replaced = np.zeros(num_envs, np.int64)
+        if self._open:
             self.info["replaced_actions"] = Field((), np.int64, 0, _MOST)
-        fields = {name: action.field for name, action in self._actions.items()}
-        self.action: Field | dict[str, Field] = fields
-        dtypes = {field.dtype for field in fields.values()}
+        fields = list(self._fields.values())
+        self.action: Field | dict[str, Field] = self._fields
+        dtypes = {field.dtype for field in fields}
         if len(dtypes) == 1:
-            low, high = (
-                np.concatenate([getattr(field, side).ravel() for field in fields.values()]) for side in ("low", "high")
-            )
+            low, high = (np.concatenate([getattr(field, side).ravel() for field in fields]) for side in ("low", "high"))
             shape = () if len(low) == 1 and dtypes == {np.int64} else low.shape
             self.action = Field(shape, dtypes.pop(), low.reshape(shape), high.reshape(shape))
 
@@ -136,24 +152,20 @@ class PaddedForm:
         Raises:
             ValueError: if there are more entities or actors than there is room for.
         """
-        counts = np.zeros((len(obs), len(self._entities)), np.int64)
-        for column, name in enumerate(self._entities):
-            counts[:, column] = obs.features[name].size1()
-        self._check_room(
-            obs, counts, self._room, "shows {} entities of type {!r}", list(self._entities), "max_entities"
-        )
-        ends = np.cumsum(counts, axis=1)
-        shift = (self._ends - self._room) - (ends - counts)
         observation: Frames = {}
-        for name, entity in self._entities.items():
-            rows, visible, room = obs.features[name], obs.visible.get(name), entity.max or 0
+        counts = np.zeros((len(obs), len(self._room)), np.int64)
+        for column, (name, entity) in enumerate(self._spec.entities.items()):
+            rows, visible, most = obs.features[name], obs.visible.get(name), entity.max or 0
+            counts[:, column] = rows.size1()
             if entity.features:
                 values = rows.values if visible is None else np.where(visible.values, rows.values, np.float32(0))
-                observation[_path("entities", name)] = _padded(values, rows.offsets, room)
+                observation[_path("entities", name)] = self._padded(name, values, rows.offsets, most)
             seen = np.ones(rows.items(), np.int8) if visible is None else visible.values[:, 0].astype(np.int8)
-            observation[_path("mask", name)] = _padded(seen, rows.offsets, room)
-        if self._space.global_features:
+            observation[_path("mask", name)] = self._padded(name, seen, rows.offsets, most)
+        if self._spec.obs_space.global_features:
             observation["global"] = obs.features[GLOBAL_ENTITY].values.copy()
+        ends = np.cumsum(counts, axis=1)
+        shift = (self._ends - self._room) - (ends - counts)
 
         def rows_of(index: RaggedBuffer[np.int64]) -> NDArray[np.int64]:
             """Return the rows in the list of all entities of entity indices inside frames."""
@@ -161,30 +173,29 @@ class PaddedForm:
             rows: NDArray[np.int64] = flat + shift[frame, (flat[:, None] >= ends[frame]).sum(axis=1)]
             return rows
 
-        for name, action in self._actions.items():
-            offered, space = obs.action_masks[name], action.space
+        for name, field in self._fields.items():
+            offered, space, most = obs.action_masks[name], self._spec.actions[name].space, field.shape[0]
             actors = offered.actors
-            self._check_room(obs, actors.size1()[:, None], action.room, "has {} actors of {!r}", [name], "max_actors")
             if not space.is_global:
-                observation[_path("actors", name)] = _padded(rows_of(actors), actors.offsets, action.room, fill=-1)
+                observation[_path("actors", name)] = self._padded(name, rows_of(actors), actors.offsets, most, fill=-1)
             if space.discrete:
                 actees = None if offered.actees is None else rows_of(offered.actees)
+                num_choices = self.observation[_path("action_mask", name)].shape[1]
                 if isinstance(space, SelectEntityActionSpace):
-                    is_open = np.zeros((actors.items(), action.num_choices), np.int8)
+                    is_open = np.zeros((actors.items(), num_choices), np.int8)
                     is_open[open_pairs(offered, actees)] = 1
                     is_open[:, -1] |= space.nobody  # the number of rows is nobody
                 else:
-                    is_open = offered.spelled_out(action.num_choices).values.view(np.int8)
-                mask = _padded(is_open, actors.offsets, action.room)
-                observation[_path("action_mask", name)] = mask
-                if answered and action.closable:
-                    action.open[obs.env_id] = mask
+                    is_open = offered.spelled_out(num_choices).values.view(np.int8)
+                observation[_path("action_mask", name)] = mask = self._padded(name, is_open, actors.offsets, most)
+                if answered and name in self._open:
+                    self._open[name][obs.env_id] = mask
             if answered:
-                action.num_actors[obs.env_id] = actors.size1()
+                self._num_actors[name][obs.env_id] = actors.size1()
         info: Frames = {"env_id": obs.env_id, "elapsed_step": obs.elapsed_step}
         if answered:
             self._shift[obs.env_id] = shift
-        if self._closable:
+        if self._open:
             info["replaced_actions"] = self.num_replaced[obs.env_id]
             if answered:
                 info["replaced_actions"][obs.elapsed_step == 0] = 0  # no action has led to a first frame
@@ -192,8 +203,8 @@ class PaddedForm:
 
     def masks(self, observation: Mapping[str, NDArray[Any]]) -> dict[str, list[NDArray[np.int8]]]:
         """Return action -> one (C,) mask for each number of the action; continuous actions have none."""
-        discrete = [name for name, action in self._actions.items() if action.space.discrete]
-        return {name: list(observation[_path("action_mask", name)]) for name in discrete}
+        names = {name: _path("action_mask", name) for name in self._fields}
+        return {name: list(observation[path]) for name, path in names.items() if path in self.observation}
 
     def to_pool(
         self, actions: Any, ids: NDArray[np.int64], keep: NDArray[np.bool_] | None = None
@@ -212,60 +223,43 @@ class PaddedForm:
         if keep is not None:
             given, ids = {name: values[keep] for name, values in given.items()}, ids[keep]
         replaced = np.zeros(len(self.num_replaced), np.int64)
-        pooled = {name: self._read(action, given[name], ids, replaced) for name, action in self._actions.items()}
+        pooled = {name: self._read(name, values, ids, replaced) for name, values in given.items()}
         self.num_replaced[ids] = replaced[ids]
         return pooled
 
-    def _check_names(self, spec: EnvSpec) -> None:
-        """Raise ValueError unless it is known how many entities and actors there can be, and all arrays have a name."""
-        without_max = [name for name, entity in spec.entities.items() if entity.max is None]
-        without_actors = [name for name, action in spec.actions.items() if action.max_actors is None]
-        for things, option, example, unknown in (
-            ("entities of a type", "max_entities", 10, without_max),
-            ("actors of an action", "max_actors", 1, without_actors),
-        ):
-            if unknown:
-                raise ValueError(
-                    f"{self._world} does not say how many {things} there can be, which this form needs; say it, for example "
-                    f"{option}={dict.fromkeys(unknown, example)}"
-                )
-        for names in (spec.entities, spec.actions):
-            if len({_path("", name) for name in names}) < len(names):
-                raise ValueError(
-                    f"{self._world}: two of {', '.join(names)} are one name here, where . is /; rename one"
-                )
-
-    def _check_room(
-        self, obs: VecObs, counts: NDArray[np.int64], room: Any, shows: str, names: Sequence[str], option: str
-    ) -> None:
-        """Raise ValueError if one of the (n, names) counts is more than its `room`."""
-        if (counts > room).any():
-            row, column = (int(place) for place in np.argwhere(counts > room)[0])
+    def _padded(
+        self, name: str, values: NDArray[Any], offsets: NDArray[np.int64], most: int, fill: int = 0
+    ) -> NDArray[Any]:
+        """Return (n, most, ...): the rows `values[offsets[i]:offsets[i + 1]]` of each frame i, then `fill`."""
+        lengths = np.diff(offsets)
+        if (lengths > most).any():
             raise ValueError(
-                f"{self._where(obs.env_id[row])} {shows.format(counts[row, column], names[column])}; there is room for "
-                f"{np.broadcast_to(room, len(names))[column]}: see {option}"
+                f"{self._world} shows {lengths.max()} entities or actors of {name!r} at once; there is room for {most}: see "
+                "max_entities and max_actors"
             )
-
-    def _where(self, i: int) -> str:
-        return f"{self._world} ({self._kind} {i})"
+        out = np.full((len(lengths), most, *values.shape[1:]), fill, values.dtype)
+        frame = np.repeat(np.arange(len(lengths)), lengths)
+        out[frame, np.arange(len(values)) - offsets[frame]] = values
+        return out
 
     def _split(self, actions: Any, num_envs: int) -> dict[str, NDArray[Any]]:
         """Return action -> its (n, A) or (n, A, F) part of `actions`."""
-        if isinstance(self.action, dict):
-            if not isinstance(actions, Mapping) or actions.keys() != self.action.keys():
-                expected = {name: field.shape for name, field in self.action.items()}
-                given = f"has the keys {list(actions)}" if isinstance(actions, Mapping) else f"is {actions!r:.200}"
-                raise ValueError(f"{self._world}: the action {given}; expected numbers of these shapes: {expected}")
-            return {
-                name: self._checked(actions[name], f"action {name!r}", field, num_envs)
-                for name, field in self.action.items()
-            }
-        whole = self._checked(actions, f"the action, numbers of {list(self._actions)},", self.action, num_envs)
-        fields = [action.field for action in self._actions.values()]
-        ends = np.cumsum([field.low.size for field in fields])
-        parts = np.split(whole.reshape(num_envs, ends[-1]), ends[:-1], axis=1)
-        shaped = [part.reshape(num_envs, *field.shape) for part, field in zip(parts, fields, strict=True)]
-        return dict(zip(self._actions, shaped, strict=True))
+        fields = self._fields
+        if not isinstance(self.action, dict):
+            whole = self._checked(actions, f"the action, numbers of {list(fields)},", self.action, num_envs)
+            ends = np.cumsum([field.low.size for field in fields.values()])
+            parts = np.split(whole.reshape(num_envs, ends[-1]), ends[:-1], axis=1)
+            shapes = [(num_envs, *field.shape) for field in fields.values()]
+            return {name: part.reshape(shape) for name, part, shape in zip(fields, parts, shapes, strict=True)}
+        if not isinstance(actions, Mapping) or actions.keys() != fields.keys():
+            expected = {name: field.shape for name, field in fields.items()}
+            given = list(actions) if isinstance(actions, Mapping) else actions
+            raise ValueError(
+                f"{self._world}: the action has {given!r:.200}; expected numbers of these shapes: {expected}"
+            )
+        return {
+            name: self._checked(actions[name], f"action {name!r}", field, num_envs) for name, field in fields.items()
+        }
 
     def _checked(self, values: Any, what: str, field: Field, num_envs: int) -> NDArray[Any]:
         """Return `values` as an (n, ...) array with the dtype of `field`."""
@@ -282,27 +276,24 @@ class PaddedForm:
         with np.errstate(over="ignore"):  # a value that float32 cannot hold becomes infinite, and is refused
             return given.astype(field.dtype)
 
-    def _read(
-        self, action: _PaddedAction, values: NDArray[Any], ids: NDArray[np.int64], replaced: NDArray[np.int64]
-    ) -> VecAction:
+    def _read(self, name: str, values: NDArray[Any], ids: NDArray[np.int64], replaced: NDArray[np.int64]) -> VecAction:
         """Return the (n, A) or (n, A, F) values of an action as a pool takes them; adds to the (N,) numbers `replaced`."""
-        num_actors = action.num_actors[ids]
-        here = np.arange(action.room) < num_actors[:, None]  # (n, A)
+        space, field, num_actors = self._spec.actions[name].space, self._fields[name], self._num_actors[name][ids]
+        here = np.arange(field.shape[0]) < num_actors[:, None]  # (n, A)
         owner, offsets = np.repeat(ids, num_actors), offsets_of(num_actors)  # (K,)
         picked = values[here]  # (K, ...)
-        low, high = action.bounds
-        fits = (picked >= low) & (picked <= high) & np.isfinite(picked)
+        fits = (picked >= field.low[:1]) & (picked <= field.high[:1]) & np.isfinite(picked)
         if not fits.all():
             k = int(np.argwhere(~fits)[0][0])
             actor = k - int((owner == owner[k]).argmax())
-            refusal = f" is {picked[k]}; it must be from 0 to {high}"
-            if not action.space.discrete:
-                refusal = action.space.refusal(picked[k])
-            raise ValueError(f"{self._where(owner[k])}: action {action.name!r} of actor {actor}{refusal}")
-        if not action.space.discrete:
+            refusal = f" is {picked[k]}; it must be from 0 to {field.high[0]}"
+            if not space.discrete:
+                refusal = space.refusal(picked[k])
+            raise ValueError(f"{self._world} ({self._kind} {owner[k]}): action {name!r} of actor {actor}{refusal}")
+        if not space.discrete:
             return RaggedBuffer(picked, offsets)
-        if action.closable:
-            open_ = action.open[ids][here]  # (K, C)
+        if name in self._open:
+            open_ = self._open[name][ids][here]  # (K, C)
             closed = open_[np.arange(len(picked)), picked] == 0
             if closed.any():
                 some_open = open_.any(axis=1)
@@ -310,35 +301,12 @@ class PaddedForm:
                 picked = np.where(closed & ~some_open, -1, picked)
                 picked[refused] = _next_open(picked[refused], open_[refused])
                 np.add.at(replaced, owner[refused], 1)
-        if action.space.selects:
+        if space.selects:
             rows, picked = picked, np.full(len(picked), -1, np.int64)
             some = (rows >= 0) & (rows < self._ends[-1])  # the number of rows selects nobody
             column = np.searchsorted(self._ends, rows[some], side="right")
             picked[some] = rows[some] - self._shift[owner[some], column]
         return RaggedBuffer(picked[:, None], offsets)
-
-
-class _PaddedAction:
-    """One action of N environments, with the offers that their next actions answer.
-
-    Attributes:
-        room: A.
-        num_choices: C.
-        bounds: the smallest and the largest value.
-        field: of an environment's values.
-        num_actors: (N,).
-        open: (N, A, C) int8, 1 where the actor may take the choice; without rows if all choices are always open.
-    """
-
-    def __init__(self, name: str, action: ActionSpec, num_rows: int, num_envs: int) -> None:
-        self.name, self.space, self.room = name, action.space, action.max_actors or 0
-        low, high = action.bounds
-        self.closable, self.num_choices = action.closable, high + 1 if self.space.discrete else 1
-        self.bounds = (0, high) if self.space.discrete else (np.float32(low), np.float32(high))
-        shape = (self.room,) if self.space.discrete else (self.room, self.space.width)
-        self.field = Field(shape, np.int64 if self.space.discrete else np.float32, *self.bounds)
-        self.num_actors = np.zeros(num_envs, np.int64)
-        self.open = np.zeros((num_envs, self.room if self.closable else 0, self.num_choices), np.int8)
 
 
 class PaddedPool:
@@ -354,26 +322,20 @@ class PaddedPool:
     Attributes:
         env_spec: the spec of the environments.
         obs: the `VecObs` of the last step, with `end_of_episode_info` and metrics.
+        begun: its rows where an episode has ended and the next one has begun.
+        last: the last observations and infos of the ended episodes, for these rows.
     """
 
     def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
         self.pool, self.env_spec, self.render_mode, self.closed = pool, spec, render_mode, False
         self.form = PaddedForm(spec, len(pool))
         self.obs: VecObs | None = None
+        self.begun = np.zeros(0, np.intp)
+        self.last: tuple[Frames, Frames] = ({}, {})
         self._everyone = np.arange(len(pool))
 
-    def tell(
-        self, obs: VecObs, observation: Frames, info: Frames, begun: NDArray[np.intp], last: tuple[Frames, Frames]
-    ) -> Any:
-        """Return a step or reset of n environments as the library has it.
-
-        Args:
-            obs: in entities.
-            observation: n frames.
-            info: n frames.
-            begun: rows where an episode has ended and the next one has begun.
-            last: the last observations and infos of the ended episodes, for the rows `begun`.
-        """
+    def tell(self, obs: VecObs, observation: Frames, info: Frames) -> Any:
+        """Return a step or reset of n environments as the library has it."""
         raise NotImplementedError
 
     def begin(self, seed: int | None, env_info: Any = None) -> Any:
@@ -422,12 +384,12 @@ class PaddedPool:
     def _told(self, obs: VecObs) -> Any:
         self.obs = obs
         observation, info = self.form.show(obs)
-        begun = np.flatnonzero(obs.done & (obs.elapsed_step == 0))
-        if not len(begun):
-            return self.tell(obs, observation, info, begun, ({}, {}))
-        if obs.final is None or not np.array_equal(obs.final.env_id, obs.env_id[begun]):
-            raise ValueError("this form needs every last observation: make the pool with final_observations='all'")
-        return self.tell(obs, observation, info, begun, self.form.show(obs.final, answered=False))
+        self.begun = np.flatnonzero(obs.done & (obs.elapsed_step == 0))
+        if len(self.begun):
+            if obs.final is None or not np.array_equal(obs.final.env_id, obs.env_id[self.begun]):
+                raise ValueError("this form needs every last observation: make the pool with final_observations='all'")
+            self.last = self.form.show(obs.final, answered=False)
+        return self.tell(obs, observation, info)
 
 
 # ---- how environments in the padded form are made
@@ -437,11 +399,9 @@ def prepare_form(env: Any, options: dict[str, Any], render_mode: str | None, num
     """Find an environment and check all options; with `num_envs` None it is one, and may be the `Environment` itself."""
     if render_mode not in (None, "rgb_array"):
         raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
-    if options.get("final_observations", "all") != "all":
-        raise ValueError(f"final_observations is {options['final_observations']!r}; make_gym and make_dm need 'all'")
-    if num_envs is None and options.get("num_envs", 1) != 1:
+    if taken := sorted(options.keys() & {"final_observations", "num_envs"}):
         raise ValueError(
-            f"num_envs is {options['num_envs']}; this is one environment: make_gym and make_dm make several"
+            f"{', '.join(taken)}: all last observations are kept, and one environment is one; see make_gym"
         )
     source = env
     if num_envs is None and isinstance(env, Environment):
@@ -450,7 +410,7 @@ def prepare_form(env: Any, options: dict[str, Any], render_mode: str | None, num
             return env
 
         source.__name__ = type(env).__name__  # for messages
-    return prepare(source, {"num_envs": num_envs or 1, **options, "final_observations": "all"})
+    return prepare(source, {**options, "num_envs": num_envs or 1, "final_observations": "all"})
 
 
 def make_form(prepared: Prepared, form: Callable[..., Made], *arguments: Any, **of_pool: Any) -> Made:
@@ -489,15 +449,6 @@ def report_of(obs: VecObs, row: int, info: Mapping[str, Any]) -> Mapping[str, An
 def _path(kind: str, name: str) -> str:
     """Return the name of an array of the observation."""
     return f"{kind}/{name.replace('.', '/')}"
-
-
-def _padded(values: NDArray[Any], offsets: NDArray[np.int64], most: int, fill: int = 0) -> NDArray[Any]:
-    """Return (n, most, ...): the rows `values[offsets[i]:offsets[i + 1]]` of each frame i, then `fill`."""
-    lengths = np.diff(offsets)
-    out = np.full((len(lengths), most, *values.shape[1:]), fill, values.dtype)
-    frame = np.repeat(np.arange(len(lengths)), lengths)
-    out[frame, np.arange(len(values)) - offsets[frame]] = values
-    return out
 
 
 def _next_open(asked: NDArray[np.int64], open_: NDArray[np.int8]) -> NDArray[np.int64]:

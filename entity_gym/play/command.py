@@ -59,10 +59,8 @@ def run(source: EnvSource, options: argparse.Namespace, policy: Policy | None = 
         return usage_error(error)
     try:
         with server, closing(Game(source, seed, policy)) as game:
-            print(f"seed {seed}\n{server.url} ; Ctrl-C ends it", flush=True)
-            if options.open:
-                open_in_browser(server.url)
-            serve(game, server)
+            print(f"seed {seed}")
+            serve(game, server, options.open)
     except KeyboardInterrupt:
         print()
         return INTERRUPTED
@@ -70,7 +68,7 @@ def run(source: EnvSource, options: argparse.Namespace, policy: Policy | None = 
         return broken(error)
 
 
-def serve(game: Game, server: PageServer) -> NoReturn:
+def serve(game: Game, server: PageServer, is_opened: bool) -> NoReturn:
     """Answer the page's requests until Ctrl-C, or an exception of the environment or the policy, which the page shows, too.
 
     The server's threads hand each request to this thread, which alone touches the environment: some environments may only be
@@ -83,9 +81,16 @@ def serve(game: Game, server: PageServer) -> NoReturn:
         requests.put((partial(move, given), answer))
         return answer.result()
 
+    def page(_: Any) -> str:
+        return page_html(game.replay, "play", server.token)
+
+    moves: dict[str, Callable[[Any], Any]]
     moves = {"/act": game.act, "/next": game.begin_episode, "/undo": game.undo, "/restart": game.restart}
-    server.pages = {"/": partial(ask, lambda _: page_html(game.replay, "play", server.token))}
+    server.pages = {"/": partial(ask, page)}
     server.posts = {path: partial(ask, move) for path, move in moves.items()}
+    print(f"{server.url} ; Ctrl-C ends it", flush=True)
+    if is_opened:
+        open_in_browser(server.url)
     try:
         while True:
             try:

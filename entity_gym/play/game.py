@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -53,7 +52,6 @@ class Moment(NamedTuple):
     total: float  # reward of the episode so far
     episode: int  # from 1
     actions: Mapping[str, VecAction] | None  # that led here; None for a reset
-    state: Mapping[str, Any] | None  # of the environment, where it can be saved
 
 
 class Game:
@@ -83,9 +81,6 @@ class Game:
             settings=source.given(),
             obs_space=self._pool.obs_space(),
             action_space=self._pool.action_space(),
-            players=[""],
-            network=None,
-            episodes=[],
         )
         self._begin()
 
@@ -137,36 +132,26 @@ class Game:
     def _remember(self, obs: VecObs, actions: Mapping[str, VecAction] | None) -> None:
         total = 0.0 if actions is None else self.moments[-1].total + float(obs.reward[0])
         episode = len(self.replay["episodes"]) + (actions is None)
-        state = copy.deepcopy(self._pool.state()) if self._pool.can_save else None
-        self.moments.append(Moment(obs, total, episode, actions, state))
+        self.moments.append(Moment(obs, total, episode, actions))
 
     def _go_back(self, index: int) -> dict[str, Any]:
+        """Play a new environment up to the moment `index`."""
         target = self.moments[index]
         if target is self.moments[-1]:
             return self._answer(1)
-        if target.state is not None:
-            self._pool.load_state(copy.deepcopy(target.state))
-        else:
-            pool = self._play_again(index)
-            self._pool.close()
-            self._pool = pool
-        del self.moments[index + 1 :]
-        del self.replay["episodes"][target.episode :]
-        del self._steps[int(target.obs.elapsed_step[0]) :]
-        self._steps.append(self._step())
-        return self._answer(1)
-
-    def _play_again(self, index: int) -> ListEnv:
-        """Make a new environment, and play it up to that moment."""
         pool = self._make_pool()
         for moment in self.moments[: index + 1]:
             obs = pool.reset() if moment.actions is None else pool.act(moment.actions)
             if difference(moment.obs, obs, pool.obs_space()):
                 pool.close()
-                raise NotAllowedError(
-                    f"{self._source.name} cannot be saved, and does not repeat itself from its seed: there is no way back"
-                )
-        return pool
+                raise NotAllowedError(f"{self._source.name} does not repeat itself from its seed: there is no way back")
+        self._pool.close()
+        self._pool = pool
+        del self.moments[index + 1 :]
+        del self.replay["episodes"][target.episode :]
+        del self._steps[int(target.obs.elapsed_step[0]) :]
+        self._steps.append(self._step())
+        return self._answer(1)
 
     def _answer(self, num_steps: int) -> dict[str, Any]:
         now, episode = self.moments[-1], self.replay["episodes"][-1]

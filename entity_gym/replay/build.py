@@ -9,6 +9,7 @@ import base64
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,17 +28,19 @@ LONGEST_TEXT = 1000  # characters of a value in an info
 DECIMALS = 7  # of probabilities
 _LARGEST_WHOLE = 2.0**53  # float64 and the numbers of JavaScript are exact up to here
 
+NOTHING = ObsSpace()  # of a live page that waits for the first replay
+
 
 def build_replay(
     *,
     title: str,
-    world: str,
-    settings: Mapping[str, Any],
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
-    players: Sequence[str],
-    network: Mapping[str, Any] | None,
-    episodes: Sequence[Mapping[str, Any]],
+    world: str = "",
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    obs_space: ObsSpace = NOTHING,
+    action_space: Mapping[str, ActionSpace] = MappingProxyType({}),
+    players: Sequence[str] = ("",),
+    network: Mapping[str, Any] | None = None,
+    episodes: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return a replay of these parts."""
     return {
@@ -57,20 +60,6 @@ def build_replay(
         "network": network,
         "episodes": list(episodes),
     }
-
-
-def empty_replay(title: str) -> dict[str, Any]:
-    """Return a replay without episodes, for a live page that waits for the first one."""
-    return build_replay(
-        title=title,
-        world="",
-        settings={},
-        obs_space=ObsSpace(),
-        action_space={},
-        players=[""],
-        network=None,
-        episodes=[],
-    )
 
 
 def build_view(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ _Rule = tuple[Callable[[Any], bool], Callable[[Any], Any], str]
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _is_bounds(value: Any) -> bool:
@@ -35,7 +34,9 @@ def _is_bounds(value: Any) -> bool:
 
 _FLAG: _Rule = (lambda value: isinstance(value, bool | np.bool_), bool, "True or False")
 _WHOLE: _Rule = (
-    lambda value: isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) <= LONGEST_TRAIL,
+    lambda value: (
+        isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= int(value) <= LONGEST_TRAIL
+    ),
     int,
     f"a whole number from 0 to {LONGEST_TRAIL}",
 )
@@ -105,7 +106,7 @@ def check_hints(given: Any, obs_space: ObsSpace, where: str) -> dict[str, Any] |
     checked = _checked(given, {**_RULES, "types": is_types}, at)
     for name, hints in checked.get("types", {}).items():
         of_type = checked["types"][name] = _checked(hints, _RULES_OF_TYPE, f"{at}['types'][{name!r}]")
-        named = {key: [of_type[key]] for key in ("color_by", "angle") if key in of_type}
+        named: dict[str, list[Any]] = {key: [of_type[key]] for key in ("color_by", "angle") if key in of_type}
         named |= {"position": of_type.get("position", []), "label": _PLACEHOLDER.findall(of_type.get("label", ""))}
         for key, feature in [(key, feature) for key, listed in named.items() for feature in listed]:
             if feature not in features[name]:

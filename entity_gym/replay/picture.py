@@ -61,28 +61,58 @@ def draw_frame(obs: VecObs, hints: Mapping[str, Any], obs_space: ObsSpace, where
         ValueError: the hints are not what the format allows.
     """
     checked = check_hints(hints, obs_space, where) or {}
+    styles, y_up, has_grid = checked.get("types", {}), checked.get("y_up", False), checked.get("grid", False)
     features = {name: entity.features for name, entity in obs_space.entities.items()}
-    styles = checked.get("types", {})
     if GLOBAL_ENTITY in styles:
         features[GLOBAL_ENTITY] = obs_space.global_features
     marks = {
-        name: _marks(obs, name, number, styles.get(name, {}), names, checked.get("y_up", False))
+        name: _marks(obs, name, number, styles.get(name, {}), names, y_up)
         for number, (name, names) in enumerate(features.items())
     }
     in_rows = [name for name, names in features.items() if _position(styles.get(name, {}), names) is None]
     in_plane = [mark for name in marks if name not in in_rows for mark in marks[name]]
-    plane = _plane_of(checked, in_plane) if len(in_rows) < len(features) else None
-    width, height = (SIDE, 0) if plane is None else plane.pixels
+    left, top, right, bottom = _shown(checked, in_plane)
+    scale = (SIDE - 1) / max(right - left, bottom - top)  # pixels of a unit of the world
+    # Even numbers, as films need them.
+    width, height = (max(2 * round((length * scale + 1) / 2), TILE) for length in (right - left, bottom - top))
+    if len(in_rows) == len(features):
+        width, height = SIDE, 0
+
+    def pixel(x: float, y: float) -> tuple[float, float]:
+        """Return the pixel of (x, y), from the left and from above."""
+        return (x - left) * scale, ((bottom - y) if y_up else (y - top)) * scale
+
     image = Image.new("RGB", (width, height + STRIP * len(in_rows)), GROUND)
     pen = ImageDraw.Draw(image)
-    if plane is not None:
-        plane.draw_grid(pen)
-        for mark in sorted(in_plane, key=lambda mark: mark.layer):
-            assert mark.place is not None
-            _draw(pen, mark, *plane.pixel(*mark.place), max(mark.size * plane.scale / 2, 2.0))
-    for row, name in enumerate(in_rows):
-        _draw_row(pen, marks[name], width, height + STRIP * row)
+    if has_grid and height and scale >= 4:
+        for x in np.arange(left, right + 0.5):
+            pen.line([pixel(x, top), pixel(x, bottom)], LINE)
+        for y in np.arange(top, bottom + 0.5):
+            pen.line([pixel(left, y), pixel(right, y)], LINE)
+    for mark in sorted(in_plane, key=lambda mark: mark.layer):
+        assert mark.place is not None
+        _draw(pen, mark, *pixel(*mark.place), max(mark.size * scale / 2, 2.0))
+    for row, name in enumerate(in_rows):  # from left to right, smaller where there are many
+        side = TILE
+        while side > 4 and (width // side) * (STRIP // side) < len(marks[name]):
+            side -= 1
+        for i, mark in enumerate(marks[name]):
+            down, across = divmod(i, width // side)
+            _draw(pen, mark, (across + 0.5) * side, height + STRIP * row + (down + 0.5) * side, 0.4 * side)
     return np.asarray(image)
+
+
+def _shown(hints: Mapping[str, Any], marks: Sequence[Mark]) -> tuple[float, float, float, float]:
+    """Return the left, top, right and bottom of the rectangle of the world that is shown."""
+    places = np.array([mark.place for mark in marks] or [(0.0, 0.0)])
+    left, top, right, bottom = hints.get("bounds", [*places.min(axis=0), *places.max(axis=0)])
+    if hints.get("grid", False):
+        return left - 0.5, top - 0.5, right + 0.5, bottom + 0.5
+    if "bounds" not in hints:  # a square: its pixels do not depend on the entities
+        side = 1.1 * max(right - left, bottom - top) or 1.0
+        left, top = (left + right - side) / 2, (top + bottom - side) / 2
+        return left, top, left + side, top + side
+    return left, top, right, bottom
 
 
 def _position(style: Mapping[str, Any], features: Sequence[str]) -> tuple[int, int] | None:
@@ -114,65 +144,6 @@ def _marks(
             Mark(place, size, shape, color, label, heading if y_up else -heading, is_hidden, style.get("layer", 0))
         )
     return marks
-
-
-class _Plane(NamedTuple):
-    """The rectangle of the world that is shown."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-    y_up: bool
-    has_grid: bool
-
-    @property
-    def scale(self) -> float:
-        """Pixels of a unit of the world."""
-        return (SIDE - 1) / max(self.right - self.left, self.bottom - self.top)
-
-    @property
-    def pixels(self) -> tuple[int, int]:
-        """Width and height; even numbers, as films need them."""
-        sides = ((length * self.scale + 1) / 2 for length in (self.right - self.left, self.bottom - self.top))
-        width, height = (max(2 * round(half), TILE) for half in sides)
-        return width, height
-
-    def pixel(self, x: float, y: float) -> tuple[float, float]:
-        """Return the pixel of (x, y), from the left and from above."""
-        return (x - self.left) * self.scale, ((self.bottom - y) if self.y_up else (y - self.top)) * self.scale
-
-    def draw_grid(self, pen: ImageDraw.ImageDraw) -> None:
-        """Draw the borders of cells of size 1."""
-        if not self.has_grid or self.scale < 4:
-            return
-        for x in np.arange(self.left, self.right + 0.5):
-            pen.line([self.pixel(x, self.top), self.pixel(x, self.bottom)], LINE)
-        for y in np.arange(self.top, self.bottom + 0.5):
-            pen.line([self.pixel(self.left, y), self.pixel(self.right, y)], LINE)
-
-
-def _plane_of(hints: Mapping[str, Any], marks: Sequence[Mark]) -> _Plane:
-    places = np.array([mark.place for mark in marks] or [(0.0, 0.0)])
-    left, top, right, bottom = hints.get("bounds", [*places.min(axis=0), *places.max(axis=0)])
-    has_grid = hints.get("grid", False)
-    if has_grid:
-        return _Plane(left - 0.5, top - 0.5, right + 0.5, bottom + 0.5, hints.get("y_up", False), True)
-    if "bounds" not in hints:  # a square: its pixels do not depend on what is there
-        side = 1.1 * max(right - left, bottom - top) or 1.0
-        left, top = (left + right - side) / 2, (top + bottom - side) / 2
-        right, bottom = left + side, top + side
-    return _Plane(left, top, right, bottom, hints.get("y_up", False), False)
-
-
-def _draw_row(pen: ImageDraw.ImageDraw, marks: Sequence[Mark], width: int, top: int) -> None:
-    """Draw entities without a position from left to right, smaller where there are many."""
-    side = TILE
-    while side > 4 and (width // side) * (STRIP // side) < len(marks):
-        side -= 1
-    for i, mark in enumerate(marks):
-        row, column = divmod(i, width // side)
-        _draw(pen, mark, (column + 0.5) * side, top + (row + 0.5) * side, 0.4 * side)
 
 
 def _draw(pen: ImageDraw.ImageDraw, mark: Mark, x: float, y: float, radius: float) -> None:

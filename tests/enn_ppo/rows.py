@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,3 +66,17 @@ def size_of_png(path: Path) -> tuple[int, int]:
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG") and data[-8:-4] == b"IEND"
     return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
+
+
+def documented_metrics() -> dict[str, dict[str, str]]:
+    """Chapter of docs/metrics.md -> name of a metric -> when it is null."""
+    text = (Path(__file__).parents[2] / "docs/metrics.md").read_text("utf-8")
+    chapters = {chapter.split("\n", 1)[0]: chapter for chapter in text.split("\n## ")[1:]}
+    return {
+        title: {
+            name: null
+            for names, null in re.findall(r"^\| (`.*?) \| .* \| (.*?) \|$", chapter, re.M)
+            for name in re.findall(r"`(.*?)`", names)
+        }
+        for title, chapter in chapters.items()
+    }

@@ -30,8 +30,7 @@ from entity_gym import (
     ObsSpace,
     SelectEntityActionSpace,
 )
-from entity_gym.bridges.remote.messages import MessageReader, encode
-from entity_gym.bridges.remote.wire import observation_from_json
+from entity_gym.bridges.remote.messages import MessageReader, encode, observation_from_json
 
 CPU = torch.device("cpu")
 

@@ -1,4 +1,4 @@
-"""`names.GROUPS` lists the names that runs write, and says when they are null."""
+"""docs/metrics.md lists the names that runs write, and says when they are null."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, SelfPlayConfig, Trai
 from enn_ppo.settings.config import PPOConfig
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.tracking.logger import read_metrics
-from enn_ppo.training.tracking.names import GROUPS
 from entity_gym import (
     Action,
     ActionSpace,
@@ -26,13 +25,12 @@ from entity_gym import (
     ObsSpace,
 )
 from tests.enn_ppo.evaluation_worlds import Duel
+from tests.enn_ppo.rows import documented_metrics
 from tests.enn_ppo.worlds import Clock, tiny_config
 from tests.entity_gym.pools.test_targets import Hidden
 from tests.worlds import Zoo
 
-NULL = {
-    name: metric.null for group in GROUPS if group.title != "Ray" for metric in group.metrics for name in metric.names
-}
+NULL = {name: null for title, of in documented_metrics().items() if title != "Ray" for name, null in of.items()}
 """Name -> when the metric is null. Those of Ray are looked at by tests that start Ray."""
 
 

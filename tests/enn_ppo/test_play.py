@@ -96,13 +96,13 @@ def game(run_dir: str, *arguments: str) -> dict[str, Any]:
     """What the page of `main` shows at first: the view of the only step."""
     replays = []
 
-    def shown(game: Game, server: Any) -> None:
+    def shown(game: Game, *_: Any) -> None:
         replays.append(game.replay)
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("entity_gym.play.command.serve", shown)
-        assert main([run_dir, *arguments, "--no-open"]) == 130
+        assert main([run_dir, *arguments]) == 130
     view: dict[str, Any] = replays[0]["episodes"][0]["steps"][0]["views"][0]
     return view
 

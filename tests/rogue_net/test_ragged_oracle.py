@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from entity_gym.batch import columns
 from entity_gym.batch.ragged import RaggedBuffer
 from rogue_net.batch.packing import pack
 
@@ -33,7 +34,7 @@ def theirs(package: Any, buffer: RaggedBuffer[Any]) -> Any:
 def agree(buffer: RaggedBuffer[Any], other: Any) -> None:
     assert type(other).__name__ == THEIRS[buffer.dtype.name]
     whole = other.materialize()
-    assert (whole.size0(), whole.size2(), whole.items()) == (buffer.size0(), buffer.size2(), buffer.items())
+    assert (whole.size0(), whole.size2(), whole.items()) == (len(buffer), buffer.values.shape[1], buffer.items())
     assert whole.size1().tolist() == buffer.size1().tolist()
     assert whole.as_array().reshape(buffer.values.shape).tolist() == buffer.values.tolist()
 
@@ -49,7 +50,7 @@ def test_sizes_indexing_and_joining_agree(
     for each in (0, index, np.array(index, dtype=np.int64)):
         agree(buffer[each], other[each])
     more = ours(data.draw(LENGTHS), features, dtype)
-    agree(RaggedBuffer.cat([buffer, more]), package.cat([other, theirs(package, more)], 0))
+    agree(columns.cat([{"": buffer}, {"": more}])[""], package.cat([other, theirs(package, more)], 0))
 
 
 @given(st.lists(st.integers(0, 12), max_size=40))

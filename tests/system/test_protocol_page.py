@@ -13,8 +13,14 @@ import pytest
 from entity_gym import CategoricalAction, ContinuousAction, GlobalCategoricalAction, SelectEntityAction
 from entity_gym.batch.frame import FrameReader
 from entity_gym.bridges.remote import ProgramWorlds
-from entity_gym.bridges.remote.messages import PROTOCOL, MessageReader, encode
-from entity_gym.bridges.remote.wire import actions_to_json, observation_from_json, spaces_from_json
+from entity_gym.bridges.remote.messages import (
+    PROTOCOL,
+    MessageReader,
+    actions_to_json,
+    encode,
+    observation_from_json,
+    spaces_from_json,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 MESSAGES: list[dict[str, Any]] = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]

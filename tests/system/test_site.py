@@ -19,7 +19,6 @@ from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import flatten, setting_names, to_dict
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
-from enn_ppo.training.tracking.names import GROUPS
 from entity_gym.registry import list_envs
 
 pytestmark = pytest.mark.slow
@@ -98,9 +97,3 @@ def test_every_world_says_what_it_shows_takes_and_rewards_when_it_ends_and_what_
     for section in sections[1:]:  # the first, CartPole-v0, refers to CartPole-v1
         for title in ("Observation", "Actions", "Reward", "End", "Best score"):
             assert section.count(f"<strong>{title}.</strong>") == 1, title
-
-
-def test_every_metric_stands_on_the_page_of_metrics(site: Path) -> None:
-    text = (site / "metrics" / "index.html").read_text("utf-8")
-    names = [name.replace("<", "&lt;").replace(">", "&gt;") for g in GROUPS for m in g.metrics for name in m.names]
-    assert [name for name in names if f"<code>{name}</code>" not in text] == []

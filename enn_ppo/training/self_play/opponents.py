@@ -22,7 +22,7 @@ from enn_ppo.eval.policy import Policy
 from enn_ppo.training.self_play.snapshots import snapshot_path, snapshots_of
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import random_actions
-from entity_gym.batch.ragged import RaggedBuffer
+from entity_gym.batch import columns
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.players import Opponents
 from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
@@ -176,7 +176,8 @@ class PolicyOpponents:
             frames = torch.from_numpy(np.flatnonzero(faced == number))
             parts.append(self._chosen(number, batch[frames.to(self._device)], keys[frames]))
         order = np.argsort(np.argsort(faced, kind="stable"))  # from frames by policy to frames as they are in `obs`
-        return {name: RaggedBuffer.cat([part[name] for part in parts])[order] for name in parts[0]}
+        joined: Any = columns.gather(columns.cat(parts), order)
+        return dict(joined)
 
     def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
         """The opponent in each environment: `latest` or `step_<12 digits>`."""

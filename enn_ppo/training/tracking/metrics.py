@@ -1,4 +1,4 @@
-"""One row of metrics per update. `names.py` explains every name."""
+"""One row of metrics per update. docs/metrics.md explains every name."""
 
 from __future__ import annotations
 

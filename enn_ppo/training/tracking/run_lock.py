@@ -29,37 +29,31 @@ class RunLock:
         Raises:
             ValueError: another trainer writes into one, one of a policy is a link, or it cannot be written.
         """
-        for folder in (run_dir, *(run_dir / name for name in policies)):
-            if (folder != run_dir and is_link(folder)) or is_link(folder / LOCK):
-                link = folder / LOCK if is_link(folder / LOCK) else folder
-                raise ValueError(f"run_dir {run_dir} is refused: {link.name} is a link; give another run_dir")
-            self._take(folder)
-
-    def _take(self, run_dir: Path) -> None:
-        try:
-            folder = run_dir.absolute()  # the working directory may change before `close`
+        for name in ("", *policies):
+            folder = (run_dir / name).absolute()  # the working directory may change before `close`
             if folder.exists() and not folder.is_dir():
-                return
-            self._made = [each for each in (folder, *folder.parents) if not each.exists()] + self._made
-            folder.mkdir(parents=True, exist_ok=True)
+                continue
+            if link := next((each for each in (folder / LOCK, *[folder] * bool(name)) if is_link(each)), None):
+                raise ValueError(f"run_dir {run_dir} is refused: {link.name} is a link; give another run_dir")
             lock = FileLock(folder / LOCK)
-            lock.acquire(blocking=False)
-        except Timeout:
-            raise ValueError(
-                f"run_dir {run_dir} is in use: another trainer writes into it. Wait until it has ended, stop it, or give another "
-                "run_dir"
-            ) from None
-        except OSError as error:
-            if error.errno in (errno.ENOLCK, errno.ENOTSUP):  # some network file systems
-                warnings.warn(
-                    f"run_dir {run_dir} cannot be locked ({error.strerror}): see to it that no other trainer writes into it",
-                    stacklevel=4,
-                )
+            try:
+                self._made = [each for each in (folder, *folder.parents) if not each.exists()] + self._made
+                folder.mkdir(parents=True, exist_ok=True)
+                lock.acquire(blocking=False)
+            except Timeout:
+                raise ValueError(
+                    f"run_dir {run_dir / name} is in use: another trainer writes into it. Wait until it has ended, stop it, or "
+                    "give another run_dir"
+                ) from None
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # some network file systems
+                    reason = f"{error.strerror or error} ({error.filename or run_dir})"
+                    raise ValueError(f"run_dir {run_dir} cannot be written: {reason}") from error
+                told = f"run_dir {run_dir} cannot be locked ({error.strerror})"
+                warnings.warn(f"{told}: see to it that no other trainer writes into it", stacklevel=3)
                 (folder / LOCK).unlink(missing_ok=True)
-                return
-            blocker = error.filename or run_dir
-            raise ValueError(f"run_dir {run_dir} cannot be written: {error.strerror or error} ({blocker})") from error
-        self._locks.append(lock)
+            else:
+                self._locks.append(lock)
 
     def close(self) -> None:
         """Release the locks, and remove the folders that `take` has made and that are still empty. May be called twice."""

@@ -15,7 +15,7 @@ from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.files import replace_file
 from enn_ppo.training.tracking.curve import plot_learning_curve
 from enn_ppo.training.tracking.logger import Row
-from enn_ppo.training.tracking.progress import Progress
+from enn_ppo.training.tracking.progress import Progress, say
 from enn_ppo.training.tracking.run_dir import CONFIG, LEARNING_CURVE, METRICS
 from enn_ppo.training.tracking.trackers import make_logger
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 
-class RunOutput:
+class RunOutput(Progress):
     """Writes progress, metrics and config of a run. A context manager; at its end the learning curve is drawn.
 
     Args:
@@ -40,22 +40,20 @@ class RunOutput:
     def __init__(
         self, run_dir: Path, config: TrainConfig, step: int | None, name: str = "", live: Live | None = None
     ) -> None:
+        super().__init__(
+            config.total_timesteps,
+            step or 0,
+            live=live,
+            max_seconds=config.max_train_seconds,
+            prefix=f"{name}: " if name else "",
+            title=f"{config.env.id}  {run_dir}",
+        )
         self.run_dir = run_dir
-        self._prefix = f"{name}: " if name else ""
         try:
             self._logger = make_logger(run_dir, config, step, self.say)
             replace_file(run_dir / CONFIG, yaml.safe_dump(to_dict(config), sort_keys=False).encode())
         except OSError as error:
             raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error
-        self._progress = Progress(
-            config.total_timesteps,
-            step or 0,
-            live=live,
-            max_seconds=config.max_train_seconds,
-            prefix=self._prefix,
-            title=config.env.id,
-            run_dir=str(run_dir),
-        )
 
     def log(self, row: Row) -> None:
         """Show and log the metrics of an update, or of an evaluation (`step` and `eval/...` only).
@@ -70,7 +68,7 @@ class RunOutput:
                 f"{self.run_dir / METRICS} cannot be written: {error}; training ends after {row['step']:,} steps"
             ) from error
         if "seconds" in row:
-            self._progress.update(row)
+            self.update(row)
         if row.get("eval/episodic_reward") is not None:
             self.say(_evaluated(row))
 
@@ -78,21 +76,9 @@ class RunOutput:
         """Hand files to the trackers; see `MetricsLogger.show`."""
         self._logger.show(files, step, now)
 
-    def playing(self, step: int, seconds: float, played: float) -> None:
-        """Show the progress of a rollout; arguments as in `Progress.playing`."""
-        self._progress.playing(step, seconds, played)
-
-    def saved(self, step: int) -> None:
-        """Show that the checkpoint of a step was written."""
-        self._progress.saved(step)
-
-    def say(self, text: str) -> None:
-        """Print a line above the dashboard."""
-        self._progress.write(self._prefix + text)
-
     def say_of_all(self, text: str) -> None:
         """Print a line about all policies, without a policy's name."""
-        self._progress.write(text)
+        say(text)
 
     def __enter__(self) -> RunOutput:
         return self
@@ -100,14 +86,14 @@ class RunOutput:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.close()
+        self.close()
         self._logger.close()
         try:
             plot_learning_curve(self.run_dir / METRICS, self.run_dir / LEARNING_CURVE)
         except (OSError, ValueError) as problem:  # must not hide the error that has ended the run
             print(f"learning_curve.png was not drawn: {problem}", file=sys.stderr)
         if kind is None:
-            print(f"done: {self.run_dir}")
+            say(f"done: {self.run_dir}")
 
 
 def _evaluated(row: Row) -> str:

@@ -8,8 +8,6 @@ open one; `replaced_actions` counts these.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from entity_gym.batch.columns import cat, gather
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.bridges.padded import Field, Frames, PaddedPool, frame_of, in_batch, make_form, prepare_form
 from entity_gym.pools.spec import EnvSpec
-from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_batch_size
+from entity_gym.pools.vec_env import EnvIdLike, VecEnv
 
 try:
     import dm_env
@@ -50,17 +48,15 @@ class DmSpecs(PaddedPool, dm_env.Environment):  # type: ignore[misc, unused-igno
 
     def reward_spec(self) -> specs.Array:
         """Return the spec of one number for each environment."""
-        return specs.Array(self._batch, np.float32 if self._batch else np.float64, "reward")
+        return specs.Array(self._batch, np.float32, "reward")
 
     def discount_spec(self) -> specs.BoundedArray:
         """Return the spec of one number for each environment."""
-        return specs.BoundedArray(self._batch, np.float32 if self._batch else np.float64, 0.0, 1.0, "discount")
+        return specs.BoundedArray(self._batch, np.float32, 0.0, 1.0, "discount")
 
     def _spec(self, field: Field, name: str) -> specs.BoundedArray:
-        shape = (*self._batch, *field.shape)
-        return specs.BoundedArray(
-            shape, field.dtype, np.broadcast_to(field.low, shape), np.broadcast_to(field.high, shape), name
-        )
+        low, high = (np.broadcast_to(side, (*self._batch, *field.shape)) for side in (field.low, field.high))
+        return specs.BoundedArray(low.shape, field.dtype, low, high, name)
 
 
 class DmEnvironment(DmSpecs):
@@ -74,15 +70,13 @@ class DmEnvironment(DmSpecs):
         """Take one step, or reset if no episode is running; raises ValueError for an action out of bounds."""
         return self.reset() if self.obs is None or self.obs.done[0] else super().step(in_batch(action))
 
-    def tell(  # noqa: D102
-        self, obs: VecObs, observation: Frames, info: Frames, begun: NDArray[np.intp], last: tuple[Frames, Frames]
-    ) -> dm_env.TimeStep:
+    def tell(self, obs: VecObs, observation: Frames, info: Frames) -> dm_env.TimeStep:  # noqa: D102
         shown = {name: np.asarray(value) for name, value in frame_of({**observation, **info}, 0).items()}
-        done, truncated = bool(obs.done[0]), bool(obs.truncated[0])
-        if not done and obs.elapsed_step[0] == 0:
+        if obs.done[0]:
+            return dm_env.TimeStep(dm_env.StepType.LAST, obs.reward[0], np.float32(obs.truncated[0]), shown)
+        if obs.elapsed_step[0] == 0:
             return dm_env.restart(shown)
-        step_type = dm_env.StepType.LAST if done else dm_env.StepType.MID
-        return dm_env.TimeStep(step_type, float(obs.reward[0]), float(truncated or not done), shown)
+        return dm_env.TimeStep(dm_env.StepType.MID, obs.reward[0], np.float32(1), shown)
 
 
 class DmVecEnv(DmSpecs):
@@ -95,18 +89,13 @@ class DmVecEnv(DmSpecs):
     action, which is ignored, is the first observation of the next episode, FIRST with reward 0. The pool has reset
     the environment at the end of the episode already, so the same seed gives the same episodes in every form.
 
-    Asynchronously: `async_reset()`, then `recv()` and `send(action, observation["env_id"])` in turn. `recv` returns environments
-    in ascending order.
-
-    Args:
-        pool: made with final_observations="all", and with batch_size=1 for asynchronous use; closed with this object.
-        spec: its `config.batch_size` is how many environments `recv` returns.
+    Asynchronously: `async_reset()`, then `recv()` and `send(action, observation["env_id"])` in turn. `recv` returns the
+    environments whose episodes begin by themselves, and otherwise `batch_size` of those under way.
     """
 
     def __init__(self, pool: VecEnv, spec: EnvSpec) -> None:
         super().__init__(pool, spec, (len(pool),))
         self.num_envs = len(pool)
-        self.batch_size = check_batch_size(spec.config.batch_size, self.num_envs)
         self._forget()
 
     def reset(self, seed: int | None = None) -> dm_env.TimeStep:
@@ -128,60 +117,47 @@ class DmVecEnv(DmSpecs):
             return super().step(actions, env_id)
         parts = []
         if running.any():
-            parts.append(self._told(self.pool.act(self.form.to_pool(actions, ids, running), ids[running])))
-        return _in_order([*parts, self._first(ids[~running])], ids)
+            parts.append(self._told(self.pool.act(self.form.to_pool(actions, ids, running), ids[running]))._asdict())
+        joined: Any = cat([*parts, self._first(ids[~running])._asdict()])
+        place = np.argsort(joined["observation"]["env_id"])[np.argsort(np.argsort(ids))]
+        return dm_env.TimeStep(**gather(joined, place))
 
     def async_reset(self) -> None:  # noqa: D102
         self._forget()
         super().async_reset()
-        self._num_under_way = self.num_envs
 
     def send(self, actions: Any, env_id: EnvIdLike | None = None) -> None:  # noqa: D102
         ids = self.ids(env_id)
         running = ~self._over[ids]
         if running.any():
             self.pool.send(self.form.to_pool(actions, ids, running), ids[running])
-            self._num_under_way += int(running.sum())
-        self._ready.extend(self._first(ids[k : k + 1]) for k in np.flatnonzero(~running))
+        self._beginning += ids[~running].tolist()
 
-    def recv(self) -> dm_env.TimeStep:
-        """Wait for `batch_size` of the environments under way; raises ValueError if fewer are, and errors of environments."""
-        under_way = self._num_under_way + len(self._ready)
-        if under_way < self.batch_size:
-            raise ValueError(
-                f"recv returns batch_size={self.batch_size} environments, and {under_way} are under way: send them actions, or "
-                "call async_reset"
-            )
-        while len(self._ready) < self.batch_size:
-            self._num_under_way -= 1  # also if this environment fails
-            self._ready.append(super().recv())
-        parts = [self._ready.popleft() for _ in range(self.batch_size)]
-        return _in_order(parts, np.sort([part.observation["env_id"][0] for part in parts]))
+    def recv(self) -> dm_env.TimeStep:  # noqa: D102
+        ids, self._beginning = np.array(sorted(self._beginning), np.int64), []
+        return self._first(ids) if len(ids) else super().recv()
 
-    def tell(
-        self, obs: VecObs, observation: Frames, info: Frames, begun: NDArray[np.intp], last: tuple[Frames, Frames]
-    ) -> dm_env.TimeStep:
+    def tell(self, obs: VecObs, observation: Frames, info: Frames) -> dm_env.TimeStep:
         """Return time steps, with last observations where episodes ended; keep the first ones of the next episodes."""
         frames = {**observation, **info}
         step_type = np.where(obs.done, LAST, np.where(obs.elapsed_step == 0, FIRST, MID)).astype(np.int32)
         discount = np.where(obs.done & ~obs.truncated, np.float32(0), np.float32(1))
-        if len(begun):
-            ended, finals = obs.env_id[begun], {**last[0], **last[1]}
+        if len(self.begun):
+            ended, last = obs.env_id[self.begun], {**self.last[0], **self.last[1]}
             self._over[ended] = True
             for name, array in frames.items():
                 if name not in self._next:
                     self._next[name] = np.zeros((self.num_envs, *array.shape[1:]), array.dtype)
-                self._next[name][ended] = array[begun]
+                self._next[name][ended] = array[self.begun]
                 frames[name] = array.copy()  # `obs` has some of these arrays
-                frames[name][begun] = finals[name]
+                frames[name][self.begun] = last[name]
         return dm_env.TimeStep(step_type, obs.reward, discount, frames)
 
     def _forget(self) -> None:
-        """Forget the episodes that have ended, and what is under way."""
+        """Forget the episodes that have ended."""
         self._over = np.zeros(self.num_envs, np.bool_)  # the last step of an environment was LAST
         self._next: dict[str, NDArray[Any]] = {}  # first observations of the next episodes of these, in their rows of N
-        self._ready: deque[dm_env.TimeStep] = deque()  # for `recv`, of one environment each
-        self._num_under_way = 0  # in the pool
+        self._beginning: list[int] = []  # those of these that were sent an action
 
     def _first(self, ids: NDArray[np.int64]) -> dm_env.TimeStep:
         """Return the first time steps of the environments `ids`, whose episodes have ended."""
@@ -190,20 +166,12 @@ class DmVecEnv(DmSpecs):
         return dm_env.TimeStep(np.full(len(ids), FIRST, np.int32), zeros, zeros + 1, gather(self._next, ids))
 
 
-def _in_order(parts: Sequence[dm_env.TimeStep], ids: NDArray[np.int64]) -> dm_env.TimeStep:
-    """Return the time steps of `parts` in the order of `ids`."""
-    steps: Any = cat([part._asdict() for part in parts])
-    place = np.argsort(steps["observation"]["env_id"])[np.argsort(np.argsort(ids))]
-    return dm_env.TimeStep(**gather(steps, place))
-
-
 # ---- for users
 
 
 def make_dm(env: Any, num_envs: int = 1, **options: Any) -> DmVecEnv:
     """Make a pool of environments as a `dm_env.Environment`; arguments and errors as in `make_gym`, without `render_mode`."""
-    # An environment whose episode has ended answers without a step, so the form itself collects a batch.
-    return make_form(prepare_form(env, options, None, num_envs), DmVecEnv, batch_size=1)
+    return make_form(prepare_form(env, options, None, num_envs), DmVecEnv)
 
 
 def to_dm_env(env: Any, seed: int = 0, **options: Any) -> DmEnvironment:

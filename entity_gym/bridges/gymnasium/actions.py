@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace, CategoricalActionSpace, ContinuousActionSpace
-from entity_gym.bridges.gymnasium.observations import GROUPS, join, kind_of, members_of, numbered, shape_of
+from entity_gym.bridges.gymnasium.observations import FIXED, GROUPS, join, kind_of, members_of, numbered, shape_of
 
 #: Name of an action without a name of its own.
 ACTION = "action"
@@ -80,70 +80,76 @@ class GymActions:
             for key, member in members.items():
                 yield from self._masks(given[key], member, f"{path} of {key!r}", are_numbers)
             return
-        names = list(_names(tree))
-        counts = [self._counts[name] for name in names]
-        size, first = sum(counts), self.firsts.get(names[0], 0) if len(names) == 1 else 0
+        counts = {name: self._counts[name] for name in _names(tree)}
+        size, first = sum(counts.values()), self.firsts.get(next(iter(counts)), 0) if len(counts) == 1 else 0
         flags = np.asarray(given).reshape(-1)
         if are_numbers:
             flags = _flags_of(flags, first, size)
         if len(flags) != size or flags.dtype.kind not in "biuf" or not ((flags == 0) | (flags == 1)).all() or not size:
-            expected = f"{size} flags, 1 where the choice is open"
+            expected = f"{size} flags, 1 where a choice is open: {counts}"
             if are_numbers:
                 expected = f"different whole numbers from {first} to {first + size - 1}"
             elif not size:
                 expected = "None, since real numbers have no mask"
-            elif len(names) > 1:
-                expected += f": {' and '.join(f'{count} of {name}' for name, count in zip(names, counts, strict=True))}"
-            raise ValueError(f"the action mask of {', '.join(map(repr, names))} is {given!r:.200}; expected {expected}")
-        flags = flags.astype(np.bool_)
-        parts = [flags] if len(names) == 1 else np.split(flags, np.cumsum(counts)[:-1])
-        yield from ((name, part) for name, part in zip(names, parts, strict=True) if len(part))
+            raise ValueError(f"{path} is {given!r:.200}; expected {expected}")
+        parts = (
+            np.split(flags.astype(np.bool_), np.cumsum([*counts.values()])[:-1]) if len(counts) > 1 else [flags != 0]
+        )
+        yield from ((name, part) for name, part in zip(counts, parts, strict=True) if len(part))
 
     def _read(self, space: Any, path: str) -> tuple[Any, Decode]:
         """Return the names of a space's actions, in its form, and what decodes them."""
-        kind = kind_of(space)
+        kind, name = kind_of(space), path or ACTION
         if kind in GROUPS:
-            return self._read_group(space, path, kind == "Tuple")
-        name, shape = (
-            path or ACTION,
-            shape_of(space) if kind in ("Box", "Discrete", "MultiDiscrete", "MultiBinary") else (),
-        )
-        if kind == "Box" and np.dtype(space.dtype).kind == "f":
-            self._add(name, _continuous(space, name), 0)
-            dtype = np.dtype(space.dtype)
-            low, high = (np.broadcast_to(side, shape).astype(dtype) for side in (space.low, space.high))
-
-            def numbers(chosen: Chosen, n: int) -> list[Any]:
-                values = chosen[name].reshape(n, *shape).astype(dtype)
-                return list(
-                    np.clip(values, low, high, out=values)
-                )  # float32 meets bounds of float64 only to its precision
-
-            return name, numbers
-        if kind not in ("Discrete", "Box", "MultiDiscrete", "MultiBinary"):
+            return self._read_group(space, ACTION if kind == "Tuple" and not path else path, kind == "Tuple")
+        if kind not in FIXED:
             raise ValueError(
                 f"the action space at {name!r} is a {kind}, which no actor can take: make it of Discrete, MultiDiscrete, "
                 "MultiBinary and Box, in a wrapper such as gymnasium.wrappers.TransformAction"
             )
-        firsts, counts = _whole_numbers(space, kind, name)
-        names = numbered(name, shape)
-        for each, count, first in zip(names, counts, firsts.tolist(), strict=True):
-            self._add(each, _categorical(count, each), count)
+        shape, dtype = shape_of(space), np.dtype(space.dtype or np.int64)
+        if kind == "Box" and dtype.kind == "f":
+            low, high = (np.broadcast_to(side, shape).astype(dtype) for side in (space.low, space.high))
+            try:
+                self._add(name, ContinuousActionSpace(low.reshape(-1).tolist(), high.reshape(-1).tolist()), 0)
+            except ValueError as error:
+                raise ValueError(
+                    f"the action space at {name!r}: {error}; leave such numbers out in a wrapper, and let it fill them in"
+                ) from None
+
+            def numbers(chosen: Chosen, n: int) -> list[Any]:
+                values = chosen[name].reshape(n, *shape).astype(dtype)
+                # float32 meets bounds of float64 only to its precision
+                return list(np.clip(values, low, high, out=values))
+
+            return name, numbers
+        if kind == "Box":
+            firsts, nums = np.asarray(space.low, np.int64), np.asarray(space.high, np.int64) - space.low + 1
+        else:
+            firsts = np.asarray(getattr(space, "start", 0))
+            nums = 2 if kind == "MultiBinary" else space.n if kind == "Discrete" else space.nvec
+        firsts, nums = (np.broadcast_to(each, shape).reshape(-1).astype(np.int64) for each in (firsts, nums))
+        names, most = numbered(name, shape), MOST_OF_A_BOX if kind == "Box" else MOST_CHOICES
+        for each, num, first in zip(names, nums.tolist(), firsts.tolist(), strict=True):
+            if not 1 <= num <= most:
+                raise ValueError(
+                    f"the action space at {each!r} is a {kind} of {num:,} choices; from 1 to {most:,} can be there: make it a "
+                    "MultiDiscrete of several smaller ones, such as rows and columns, or a Box of float32, in a wrapper"
+                )
+            self._add(each, CategoricalActionSpace([str(choice) for choice in range(num)]), num)
             self.firsts[each] = first
         if kind == "Discrete":
             first = firsts[0]
             return name, lambda chosen, n: (chosen[name] + first if first else chosen[name]).tolist()
-        whole = np.dtype(space.dtype or np.int64)
 
         def choices(chosen: Chosen, n: int) -> list[Any]:
             values = np.stack([chosen[each] for each in names], axis=1) + firsts
-            return list(values.astype(whole).reshape(n, *shape))
+            return list(values.astype(dtype).reshape(n, *shape))
 
         return names, choices
 
     def _read_group(self, space: Any, path: str, is_tuple: bool) -> tuple[Any, Decode]:
-        outer = ACTION if is_tuple and not path else path
-        members = {key: self._read(each, join(outer, str(key))) for key, each in members_of(space)}
+        members = {key: self._read(each, join(path, str(key))) for key, each in members_of(space).items()}
 
         def decode(chosen: Chosen, n: int) -> list[Any]:
             parts = [of_member(chosen, n) for _, of_member in members.values()]
@@ -189,44 +195,3 @@ def _names(tree: Any) -> Iterator[str]:
     else:
         for each in tree.values() if isinstance(tree, Mapping) else tree:
             yield from _names(each)
-
-
-def _categorical(count: int, name: str) -> CategoricalActionSpace:
-    if count < 1:
-        raise ValueError(f"the action space at {name!r} has {count} choices; it needs at least one")
-    if count > MOST_CHOICES:
-        raise ValueError(
-            f"the action space at {name!r} has {count:,} choices; at most {MOST_CHOICES:,} can be chosen from: make it a "
-            "MultiDiscrete of several smaller ones, such as rows and columns, or a Box of float32, in a wrapper"
-        )
-    return CategoricalActionSpace([str(choice) for choice in range(count)])
-
-
-def _continuous(space: Any, name: str) -> ContinuousActionSpace:
-    shape = shape_of(space)
-    low, high = (np.broadcast_to(side, shape).reshape(-1).tolist() for side in (space.low, space.high))
-    try:
-        return ContinuousActionSpace(low, high)
-    except ValueError as error:
-        raise ValueError(
-            f"the action space at {name!r}: {error}; leave such numbers out in a wrapper, and let it fill them in"
-        ) from None
-
-
-def _whole_numbers(space: Any, kind: str, name: str) -> tuple[NDArray[np.int64], list[int]]:
-    """Return the smallest value of each number of a space, and how many values it has."""
-    shape = shape_of(space)
-    size = int(np.prod(shape, dtype=np.int64))
-    if kind == "MultiBinary":
-        return np.zeros(size, np.int64), [2] * size
-    if kind in ("Discrete", "MultiDiscrete"):
-        firsts = np.broadcast_to(np.asarray(getattr(space, "start", 0)), shape).reshape(-1).astype(np.int64)
-        return firsts, np.asarray(space.n if kind == "Discrete" else space.nvec).reshape(-1).tolist()
-    low, high = (np.broadcast_to(side, shape).reshape(-1).tolist() for side in (space.low, space.high))
-    counts = [int(high) - int(low) + 1 for low, high in zip(low, high, strict=True)]
-    if max(counts, default=0) > MOST_OF_A_BOX:
-        raise ValueError(
-            f"the action space at {name!r} is a Box of whole numbers of which one has {max(counts):,} values; at most "
-            f"{MOST_OF_A_BOX:,} can be chosen from: make it a Box of float32, and round, in a wrapper"
-        )
-    return np.array(low, np.int64), counts

@@ -94,13 +94,11 @@ class GymnasiumVectorEnv(PaddedPool, VectorEnv[Any, Any, NDArray[Any]]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def tell(  # noqa: D102
-        self, obs: VecObs, observation: Frames, info: Frames, begun: NDArray[np.intp], last: tuple[Frames, Frames]
-    ) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+    def tell(self, obs: VecObs, observation: Frames, info: Frames) -> tuple[Any, ...]:  # noqa: D102
         valid = np.ones(len(obs), np.bool_)
         final: dict[str, Any] = {}
-        for place, row in enumerate(begun.tolist()):
-            shown, told = (frame_of(each, place) for each in last)
+        for place, row in enumerate(self.begun.tolist()):
+            shown, told = (frame_of(each, place) for each in self.last)
             final = self._add_info(
                 final, {"final_obs": shown, "final_info": {**told, **report_of(obs, row, told)}}, row
             )
@@ -155,9 +153,7 @@ class GymnasiumEnv(PaddedPool, gymnasium.Env[Any, Any]):
         images = self.images()
         return None if images is None else images[0]
 
-    def tell(  # noqa: D102
-        self, obs: VecObs, observation: Frames, info: Frames, begun: NDArray[np.intp], last: tuple[Frames, Frames]
-    ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def tell(self, obs: VecObs, observation: Frames, info: Frames) -> tuple[Any, ...]:  # noqa: D102
         self._observation = frame_of(observation, 0)
         done, truncated, told = bool(obs.done[0]), bool(obs.truncated[0]), frame_of(info, 0)
         told |= report_of(obs, 0, told)

@@ -177,12 +177,13 @@ class Group:
             if self._is_wrapped:
                 space = members[OBSERVATION]
             self.reader = None if view is None else ViewReader(view, space, num_agents)
-            reader = FixedFeatures(space) if self.reader is None else self.reader
-            self._write: Callable[[Any, NDArray[np.float32]], Any] = reader.write
-            if isinstance(reader, ViewReader):
-                self._size, features = reader.size, reader.obs_space.entities[reader.actor].features
+            if self.reader is None:
+                fixed = FixedFeatures(space)
+                self._write: Callable[[Any, NDArray[np.float32]], Any] = fixed.write
+                self._size, features = len(fixed.features), fixed.features
             else:
-                self._size, features = len(reader.features), reader.features
+                self._write, self._size = self.reader.write, self.reader.size
+                features = self.reader.obs_space.entities[self.reader.actor].features
             self.entity = Entity([*features, *sides.features()])
         except ValueError as error:
             raise ValueError(f"agent {agent!r}: {error}") from None
@@ -218,17 +219,18 @@ class Group:
         rows = np.zeros((len(observations), self._size), np.float32)
         masks: dict[AgentID, Masks] = {}
         for row, (agent, observation) in zip(rows, observations.items(), strict=True):
+            acts, info = agent == turn or not self.sides.takes_turns, infos.get(agent)
             try:
-                rest = self.masks.rest(observation)
+                rest, closed = self.masks.read(observation, (info or {}) if acts else None)
                 self._write(rest[OBSERVATION] if self._is_wrapped else rest, row)
-                if agent == turn or not self.sides.takes_turns:
-                    masks[agent] = self.masks.read(observation, infos.get(agent) or {})
+                if acts:
+                    masks[agent] = closed
             except ValueError as error:
                 raise ValueError(f"agent {agent!r}: {error}") from None
         features, everywhere, agents = {self.name: rows}, None, list(observations)
         if self.reader is not None:
             features, everywhere = self.reader.read_agents(rows, agents.index(turn) if turn in agents else 0)
-        more = [[agent == turn for agent in agents]] if self.sides.takes_turns else []
+        more = [[int(agent == turn) for agent in agents]] if self.sides.takes_turns else []
         more += [[self.side[agent] for agent in agents]] if len(self.sides.players) > 1 else []
         if more:
             features[self.name] = np.concatenate([features[self.name], np.array(more, np.float32).T], axis=1)

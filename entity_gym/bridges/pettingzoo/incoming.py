@@ -38,11 +38,10 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionMask, ActionSpace
 from entity_gym.bridges.gymnasium.observations import AGENT
-from entity_gym.bridges.incoming import Constructor, check_installed, naming_extras, pool_from
+from entity_gym.bridges.incoming import Constructor, Wrapper, load_wrappers, naming_extras, pool_from, wrapped
 from entity_gym.bridges.pettingzoo.groups import AgentID, Group, Groups, Sides, name_of, place_of, read_groups
 from entity_gym.bridges.pettingzoo.turns import TakingTurns, as_parallel
 from entity_gym.bridges.views.view import View, load_view
-from entity_gym.bridges.wrappers import Wrapper, load_wrappers, wrapped
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
 from entity_gym.pools.source import EnvSource
@@ -236,7 +235,7 @@ class PettingZooEnvironment(Environment):
         return self._observe(self._agents, observations, infos, {})
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
-        acting, told = self._agents, {}
+        acting, told = self._agents, dict[AgentID, Any]()
         for group in self.groups.values():
             told |= group.decode(actions, [agent for agent in acting if self._group[agent] is group])
         result = self.env.step({agent: told[agent] for agent in acting})  # in the order of the environment
@@ -375,8 +374,8 @@ def _constructor(env: Any, kwargs: Mapping[str, Any]) -> Constructor:
         make = _function_of(f"{package}.{name}".replace("-", "_"))
         constructor = Constructor(env if make is None else make, kwargs, option)
     else:
-        check_installed(f"pettingzoo:{name}")
-        constructor = Constructor(_make_registered, {"env_id": name, **kwargs}, option)
+        with naming_extras(f"pettingzoo:{name}"):
+            constructor = Constructor(_make_registered, {"env_id": name, **kwargs}, option)
     constructor.name = env
     return constructor
 

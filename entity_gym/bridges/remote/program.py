@@ -30,10 +30,12 @@ from entity_gym.bridges.remote.messages import (
     MessageReader,
     Parts,
     ProtocolError,
+    actions_to_json,
     check,
     encode,
+    observation_from_json,
+    spaces_from_json,
 )
-from entity_gym.bridges.remote.wire import actions_to_json, observation_from_json, spaces_from_json
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import check_parts, check_whole, nearest
 from entity_gym.pools.python_slots import PythonSlots

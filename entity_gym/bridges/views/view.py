@@ -10,17 +10,19 @@ This module knows no spaces: `entity_gym.bridges.views.reading` checks a view ag
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from entity_gym.errors import nearest
-from entity_gym.spaces import GLOBAL_ENTITY, Angle, Category, Flag
+from entity_gym.spaces import GLOBAL_ENTITY
 
 _FOLDER = Path(__file__).parent
 #: "as declared": a view says nothing of the column, which is a category or a flag where the space says so, otherwise a number.
 Kind = Literal["as declared", "angle", "flag", "category", "pointer"]
+_LIST = (list, tuple)
+_COLUMNS = (list, tuple, Mapping)
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class View:
             entity `Agent`, whose features are all numbers that no entity holds.
         global_features: features of the whole frame. With an `actor`, numbers that no entity holds are global features too.
         select: action -> type of the entity that it selects: choice i is row i.
-        action_mask: path of the leaf with the open choices (1) of the only action.
+        action_mask: key of an observation's mask, if it is another than `entity_gym.bridges.masks` looks for.
         ignore: paths of leaves, or numbers of columns, that are left out; "rest": all that is in no entity.
     """
 
@@ -90,9 +92,9 @@ class View:
     ignore: tuple[str, ...] | Literal["rest"] = ()
 
     def paths(self) -> set[str]:
-        """Return the paths of the leaves that the view reads."""
+        """Return the paths of the leaves of which the view makes features."""
         views = [*self.entities.values(), *([] if self.global_features is None else [self.global_features])]
-        return {path for each in views for path in each.features} | ({self.action_mask} if self.action_mask else set())
+        return {path for each in views for path in each.features}
 
 
 def included_views() -> list[str]:
@@ -109,10 +111,10 @@ def load_view(given: str | Path | Mapping[str, Any] | View) -> View:
     if isinstance(given, View):
         return given
     if isinstance(given, Mapping):
-        return parse_view(given, "the view")
+        return _parse(given, "the view")
     if not isinstance(given, str | Path):
         raise ValueError(f"view is {given!r:.200}; expected a name, a YAML file, or a mapping with its content")
-    return parse_view(view_mapping(given), f"view {given}")
+    return _parse(view_mapping(given), f"view {given}")
 
 
 def view_mapping(given: str | Path) -> dict[str, Any]:
@@ -131,10 +133,8 @@ def view_mapping(given: str | Path) -> dict[str, Any]:
         raise ValueError(
             f"view is {str(given)!r}, which is neither a file nor a view that comes with entity_gym; {nearest(given, known)}"
         ) from None
-    except OSError as error:
-        raise ValueError(f"view {given} cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise ValueError(f"view {given}: not YAML: {error}") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"view {given} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"view {given} holds {content!r:.80}; expected a mapping with `entities`")
     return content
@@ -143,118 +143,104 @@ def view_mapping(given: str | Path) -> dict[str, Any]:
 # ---- parsing
 
 
-def parse_view(given: Mapping[str, Any], name: str) -> View:
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+#: Key of a view -> the test that its value passes, and what messages say is expected. None stands for the default.
+_OF_VIEW: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "entities": (lambda it: isinstance(it, Mapping) and len(it) > 0, "a mapping of types, such as Food: {count: 3}"),
+    "actor": (lambda it: isinstance(it, str), "a type of entities"),
+    "global_features": (lambda it: isinstance(it, _COLUMNS), "names, or {path of a leaf: names}"),
+    "select": (lambda it: isinstance(it, str | Mapping), "a type, or {action: type}"),
+    "action_mask": (lambda it: isinstance(it, str), "a key of the observation"),
+    "ignore": (lambda it: it == "rest" or isinstance(it, _LIST), "a list of paths, numbers of columns, or rest"),
+}
+#: The same of a type of entities.
+_OF_ENTITY: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "features": (lambda it: isinstance(it, _COLUMNS), "a list of names, or {path of a leaf: names}"),
+    "start": (lambda it: _is_whole(it, 0), "the number of a column or row, from 0"),
+    "count": (lambda it: it == "agents" or _is_whole(it, 1), "a whole number from 1, or agents"),
+    "index": (lambda it: isinstance(it, str | list | tuple), "a list of names"),
+    "presence": (lambda it: isinstance(it, str), "the name of a column"),
+    "absent": (
+        lambda it: isinstance(it, Mapping) and all(isinstance(each, int | float) for each in it.values()),
+        "columns with numbers, such as {level: 0}",
+    ),
+    "add_actor": (lambda it: isinstance(it, _LIST), "a list of names of features"),
+    "per_agent": (lambda it: isinstance(it, bool), "true or false"),
+}
+
+
+def _checked(given: Mapping[str, Any], rules: Mapping[str, Any], where: str, prefix: str) -> dict[str, Any]:
+    """Return the keys that have a value; raises ValueError for a key without a rule, or a value that breaks its rule."""
+    for key, value in given.items():
+        if key not in rules:
+            raise ValueError(f"{where} has no {key!r}; {nearest(key, rules)}")
+        if value is not None and not rules[key][0](value):
+            raise ValueError(f"{prefix}{key} is {value!r:.80}; expected {rules[key][1]}")
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _parse(given: Mapping[str, Any], name: str) -> View:
     """Return the view that a mapping describes; errors begin with `name`."""
-    _check_keys(given, ("entities", "actor", "global_features", "select", "action_mask", "ignore"), name)
-    entities = given.get("entities")
-    if not isinstance(entities, Mapping) or not entities:
-        raise ValueError(
-            f"{name}: entities is {entities!r:.80}; expected a mapping of types, such as Food: {{count: 3}}"
-        )
-    parsed = {}
-    for entity_type, each in entities.items():
+    given = _checked(given, _OF_VIEW, name, f"{name}: ")
+    if "entities" not in given:
+        raise ValueError(f"{name} has no entities; expected {_OF_VIEW['entities'][1]}")
+    entities = {}
+    for entity_type, each in given["entities"].items():
         if not isinstance(entity_type, str) or entity_type == GLOBAL_ENTITY:
             raise ValueError(f"{name}: entities has the type {entity_type!r}; expected a text that is not reserved")
-        parsed[entity_type] = _entity(each, f"{name}: entities.{entity_type}")
-    actor = given.get("actor")
-    if actor is not None and actor not in parsed:
-        raise ValueError(f"{name}: actor is {actor!r}; {nearest(actor, parsed)}")
-    if actor is not None and (parsed[actor].presence or parsed[actor].absent):
+        entities[entity_type] = _entity(each, f"{name}: entities.{entity_type}")
+    given["entities"], actor, select = entities, given.get("actor"), given.get("select", {})
+    if actor is not None and actor not in entities:
+        raise ValueError(f"{name}: actor is {actor!r}; {nearest(actor, entities)}")
+    if actor is not None and (entities[actor].presence or entities[actor].absent):
         raise ValueError(
             f"{name}: entities.{actor} is the actor, which is always there: it cannot have presence or absent"
         )
-    everywhere = given.get("global_features")
-    if everywhere is not None:
-        where = f"{name}: global_features"
-        everywhere = _entity(everywhere if isinstance(everywhere, Mapping) else {"features": everywhere}, where)
-        if everywhere != EntityView(everywhere.features, everywhere.start):
-            raise ValueError(f"{where} can have `features` and `start` alone")
-        everywhere = EntityView(everywhere.features, everywhere.start, count=1)
-    select = given.get("select") or {}
-    select = {"action": select} if isinstance(select, str) else select
-    for action, entity_type in select.items() if isinstance(select, Mapping) else [("", select)]:
-        if entity_type not in parsed:
-            raise ValueError(f"{name}: select has {action}: {entity_type!r}; {nearest(entity_type, parsed)}")
-    mask = given.get("action_mask")
-    if mask is not None and not isinstance(mask, str):
-        raise ValueError(f"{name}: action_mask is {mask!r}; expected the path of a leaf of the observation space")
-    ignore = given.get("ignore", ())
-    if ignore != "rest":
-        ignore = tuple(str(each) for each in _list(ignore, f"{name}: ignore", "paths, numbers of columns, or rest"))
-    return View(name, parsed, actor, everywhere, dict(select), mask, ignore)
+    if "global_features" in given:
+        its = {"features": given["global_features"], "count": 1}
+        given["global_features"] = _entity(its, f"{name}: global_features")
+    given["select"] = {"action": select} if isinstance(select, str) else dict(select)
+    for action, entity_type in given["select"].items():
+        if entity_type not in entities:
+            raise ValueError(f"{name}: select has {action}: {entity_type!r}; {nearest(entity_type, entities)}")
+    if given.get("ignore") != "rest":
+        given["ignore"] = tuple(map(str, given.get("ignore", ())))
+    return View(name, **given)
 
 
 def _entity(given: Any, where: str) -> EntityView:
     given = {} if given is None else given
     if not isinstance(given, Mapping):
         raise ValueError(f"{where} is {given!r:.80}; expected a mapping, such as {{count: 3, features: [x, y]}}")
-    if "relative" in given:
-        raise ValueError(
-            f"{where} has no 'relative'; it is called add_actor, since it adds the actor's features of the same names: that "
-            "turns offsets from the actor into places, and doubles what are places already"
-        )
-    _check_keys(given, [each.name for each in fields(EntityView)], where)
-    features = given.get("features")
-    leaves = features if isinstance(features, Mapping) else {"": features}
-    columns = {
-        str(path): None
-        if items is None
-        else tuple(_column(item, f"{where}.features") for item in _list(items, f"{where}.features", "names"))
-        for path, items in leaves.items()
-    }
-    start, count, own = given.get("start"), given.get("count"), given.get("per_agent", False)
-    if start is not None and (isinstance(start, bool) or not isinstance(start, int) or start < 0):
-        raise ValueError(f"{where}.start is {start!r}; expected the number of a column or row, from 0")
-    if count not in (None, "agents") and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-        raise ValueError(f"{where}.count is {count!r}; expected a whole number from 1, or agents")
-    if not isinstance(own, bool):
-        raise ValueError(f"{where}.per_agent is {own!r}; expected true or false")
+    given = _checked(given, _OF_ENTITY, where, f"{where}.")
+    leaves = given.get("features")
+    leaves = leaves if isinstance(leaves, Mapping) else {"": leaves}
+    columns = {}
+    for path, items in leaves.items():
+        if not isinstance(items, list | tuple | None):
+            raise ValueError(f"{where}.features of {path} are {items!r:.80}; expected a list of names")
+        columns[str(path)] = None if items is None else tuple(_column(item, f"{where}.features") for item in items)
     index = given.get("index", ())
-    index = tuple(_list([index] if isinstance(index, str) else index, f"{where}.index", "names"))
-    added = tuple(_list(given.get("add_actor", ()), f"{where}.add_actor", "names of features"))
-    absent = given.get("absent") or {}
-    if not isinstance(absent, Mapping) or not all(isinstance(value, int | float) for value in absent.values()):
-        raise ValueError(f"{where}.absent is {absent!r:.80}; expected columns with numbers, such as {{level: 0}}")
-    presence = given.get("presence")
-    named = [column.name for items in columns.values() for column in items or () if column.name is not None]
-    for what, names in (("presence", [presence] if presence else []), ("absent", absent), ("add_actor", added)):
-        for name in names:
-            if name not in named and None not in columns.values():
-                raise ValueError(f"{where}.{what} names {name!r}, which is no column; {nearest(name, named)}")
-    return EntityView(columns, start, count, index, presence, dict(absent), added, own)
+    given["index"] = (index,) if isinstance(index, str) else tuple(index)
+    return EntityView(**{**given, "features": columns, "add_actor": tuple(given.get("add_actor", ()))})
 
 
 def _column(given: Any, where: str) -> Column:
     if given is None or isinstance(given, str):
         return Column(given)
-    if isinstance(given, Category):
-        return Column(given.name, "category", 0, given.num)
-    if isinstance(given, Angle | Flag):
-        return Column(given.name, "angle" if isinstance(given, Angle) else "flag")
     if isinstance(given, Mapping) and len(given) == 1:
         ((name, kind),) = given.items()
-        if isinstance(name, str):
-            if kind in ("angle", "flag", "pointer"):
-                return Column(name, kind)
-            whole = [kind] if isinstance(kind, int) and not isinstance(kind, bool) else kind
-            if isinstance(whole, Sequence) and all(isinstance(each, int) for each in whole):
-                if len(whole) == 1 and whole[0] >= 1:
-                    return Column(name, "category", 0, whole[0])
-                if len(whole) == 2 and whole[1] >= whole[0]:
-                    return Column(name, "category", whole[0], whole[1] - whole[0] + 1)
+        if kind in ("angle", "flag", "pointer"):
+            return Column(str(name), kind)
+        first, last = (
+            (0, kind - 1) if _is_whole(kind, 1) else kind if isinstance(kind, _LIST) and len(kind) == 2 else (0, -1)
+        )
+        if isinstance(first, int) and _is_whole(last, first):
+            return Column(str(name), "category", first, last - first + 1)
     raise ValueError(
         f"{where} has {given!r:.80}; expected a name, null (left out), or {{name: kind}} with a kind of angle, flag, pointer, a "
         "number of categories, or [first category, last category]"
     )
-
-
-def _list(given: Any, where: str, what: str) -> Sequence[Any]:
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return given
-    raise ValueError(f"{where} is {given!r:.80}; expected a list of {what}")
-
-
-def _check_keys(given: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    for key in given:
-        if key not in known:
-            raise ValueError(f"{where} has no {key!r}; {nearest(key, known)}")

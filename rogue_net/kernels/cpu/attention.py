@@ -176,8 +176,8 @@ def _attend(  # type: ignore[no-untyped-def]
     """Attend in one frame, with `lanes` keys at once."""
     size = num_heads * value(width)
     for number in range(num_heads):
-        query = first * 3 * size + number * value(width)
-        head = Head(query, query + size, query + 2 * size, 3 * size, length)
+        start = first * 3 * size + number * value(width)
+        head = Head(start, start + size, start + 2 * size, 3 * size, length)
         transpose(lanes, width, qkv, head.keys, head, scratch.keys)
         for tile in range(0, length, TILE):
             end = min(tile + TILE, length)

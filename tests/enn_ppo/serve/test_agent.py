@@ -21,7 +21,7 @@ from enn_ppo.play import advice
 from enn_ppo.serve.agent import PolicyDecision, TrainedAgent, load_agent, load_policy
 from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.settings.serving import ServeConfig
-from entity_gym.agents import Agent, Obs, TrainEnvBuilder
+from entity_gym.agents import Agent, Obs, TrainEnv
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.saving import spaces_to_dict
 from rogue_net import ObsBatch
@@ -56,7 +56,7 @@ def seek(agent: Agent, config: Any, seed: int) -> None:
         agent.game_over(Obs(Turn, score=float(turn.value == apple.x)))
 
 
-env = TrainEnvBuilder().entity(Me, Apple).action(Turn).build(seek)
+env = TrainEnv(seek, [Me, Apple], [Turn])
 
 
 def config_for(run_dir: Path) -> TrainConfig:

@@ -23,8 +23,7 @@ from entity_gym import (
 )
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.saving import spaces_to_dict
-from entity_gym.bridges.remote.messages import encode
-from entity_gym.bridges.remote.wire import observation_from_json
+from entity_gym.bridges.remote.messages import encode, observation_from_json
 from rogue_net import ObsBatch
 from tests.enn_ppo.served import ACTION_SPACE, CPU, OBS_SPACE, Client, Running, garden, one_dropped, train_garden
 

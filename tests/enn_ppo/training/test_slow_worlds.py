@@ -130,7 +130,7 @@ def test_progress_within_rollouts_is_printed(
     lines = capsys.readouterr().out.splitlines()
     first = [line for line in lines if line.startswith("first rollout: ")]
     assert first and all("steps/s" in line and line.endswith("left") for line in first)
-    assert [line for line in lines if "  rollout " in line and "steps/s" in line]
+    assert [line for line in lines if "% of the rollout" in line and "steps/s" in line]
 
 
 # ---- the number of steps

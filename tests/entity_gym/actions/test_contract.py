@@ -33,7 +33,7 @@ from entity_gym.batch.saving import (
     spaces_to_dict,
 )
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.remote.wire import actions_to_json, mask_from_json
+from entity_gym.bridges.remote.messages import actions_to_json, mask_from_json
 from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.actions.harbour import Harbour

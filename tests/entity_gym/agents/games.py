@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from entity_gym.agents import Agent, TrainEnvBuilder
+from entity_gym.agents import Agent, TrainEnv
 from tests.entity_gym.agents.programs import Goal, Move, Walker, walk
 
 
@@ -10,4 +10,4 @@ def play(agent: Agent, config: None, seed: int) -> None:
     walk(agent, config, seed)
 
 
-line = TrainEnvBuilder().entity(Walker, Goal).action(Move).build(play)
+line = TrainEnv(play, [Walker, Goal], [Move])

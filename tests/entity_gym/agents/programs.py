@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.agents import Agent, Obs, TrainEnv, TrainEnvBuilder
+from entity_gym.agents import Agent, Obs, TrainEnv
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.vec_env import VecEnv
@@ -135,7 +135,7 @@ def keep_log(agent: Agent, config: Log, seed: int) -> None:
 
 
 def make(main: Any, config: Any = None, **options: Any) -> TrainEnv:
-    return TrainEnvBuilder().entity(Walker, Goal, Wall).action(Move).build(main, config, **options)
+    return TrainEnv(main, [Walker, Goal, Wall], [Move], config, **options)
 
 
 def moves(obs: VecObs, choices: Sequence[int] | int) -> dict[str, Any]:

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from entity_gym import CategoricalActionSpace, Entity, ObsSpace
-from entity_gym.agents import Agent, Obs, TrainAgent, TrainEnvBuilder
-from entity_gym.errors import NoPictureError
+from entity_gym.agents import Agent, Obs, TrainAgent, TrainEnv
 from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
 from tests.entity_gym.agents.programs import (
@@ -128,7 +127,7 @@ def several_actors(agent: Agent, config: Any, seed: int) -> None:
 
 
 def test_actors_masks_and_actions_differ_from_step_to_step() -> None:
-    env = TrainEnvBuilder().entity(Walker, Goal).action(Move, Paint).build(several_actors)
+    env = TrainEnv(several_actors, [Walker, Goal], [Move, Paint])
     pool = ThreadedVecEnv(env, 1)
     obs = pool.reset()
     assert obs.action_masks["Move"].mask.values.tolist() == [[True] * 3, [False, True, False]]  # type: ignore[union-attr]
@@ -331,8 +330,8 @@ def ends_with_nonsense(agent: Agent, config: Any, seed: int) -> None:
 @pytest.mark.parametrize(
     ("main", "message"),
     [
-        (shows_a_stranger, r"entity 'Stranger' was not declared: add \.entity\(Stranger\)"),
-        (asks_for_more, r"action 'Paint' was not declared: add \.action\(Paint\)"),
+        (shows_a_stranger, "TrainEnv has no 'Stranger' in entity_types"),
+        (asks_for_more, "TrainEnv has no 'Paint' in action_types"),
         (shows_no_number, r"shows_no_number \(environment 0\): feature 'x' of entity 0 of type 'Walker' is nan"),
         (
             shows_text,
@@ -379,41 +378,6 @@ def test_a_program_can_ask_whether_the_trainer_is_gone() -> None:
 # ---- programs that do not leave
 
 
-def closes_soon(pool: ThreadedVecEnv) -> bool:
-    """Whether it is closed within 10 seconds."""
-    closing = threading.Thread(target=pool.close, daemon=True)
-    closing.start()
-    closing.join(10)
-    return not closing.is_alive()
-
-
-@pytest.mark.filterwarnings("ignore:.*it is left behind:RuntimeWarning")
-def test_programs_that_hang_are_waited_for_all_at_once_and_not_one_after_the_other() -> None:
-    go_on = threading.Event()
-    pool = ThreadedVecEnv(make(hang_after_one_step, go_on, time_limit=0.5), 40)
-    obs = pool.reset()
-    with pytest.raises(ValueError, match=r"\(time_limit\)"):
-        pool.act(moves(obs, 1))
-    assert closes_soon(pool)  # half a second for all of them, and not for each
-    go_on.set()
-
-
-def test_a_program_that_was_not_waited_for_any_longer_has_little_time_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    def press_ctrl_c(queue: Any, seconds: float) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("entity_gym.agents.train_env.LEAVING_AT_ONCE", 0.1)
-    go_on = threading.Event()
-    pool = pool_of(hang_after_one_step, 2, go_on)
-    obs = pool.reset()
-    monkeypatch.setattr("entity_gym.agents.train_env._get", press_ctrl_c)
-    with pytest.raises(KeyboardInterrupt):
-        pool.act(moves(obs, 1))
-    with pytest.warns(RuntimeWarning, match="has not returned 0.1 seconds after .* left behind"):
-        pool.close()
-    go_on.set()
-
-
 def waits_in_our_lines(agent: Agent, config: threading.Event, seed: int) -> None:
     agent.act(Obs(Move, score=0, actors=[Walker(0)]))
 
@@ -425,40 +389,29 @@ def test_a_program_that_waits_for_us_is_told_at_the_line_that_asked() -> None:
     env.close()
 
 
-def nobody_acts(agent: Agent, config: Any, seed: int) -> None:
-    while agent.act_each(Obs(Move, score=0, entities=[Walker(0)])) is not None:
-        agent.game_over(Obs(Move, score=1))
+# ---- what is declared
 
 
-def test_a_game_in_which_nobody_acts_is_warned_of() -> None:
-    pool = ThreadedVecEnv(make(nobody_acts), 1)
-    obs = pool.reset()
-    with pytest.warns(UserWarning, match="nobody_acts: nobody acted in a whole game, so nothing can be learned"):
-        pool.act({name: mask.actors.clone() for name, mask in obs.action_masks.items()})
-    pool.close()
-
-
-# ---- building
-
-
-def test_a_builder_refuses_what_cannot_be() -> None:
-    builder = TrainEnvBuilder().entity(Walker)
-    with pytest.raises(ValueError, match="no action was given"):
-        builder.build(walk)
-    entity: Any
-    for entity in (Walker, Walker(3)):
-        with pytest.raises(ValueError, match="Walker.* is no class, or another dataclass has its name"):
-            builder.entity(entity)
-    builder.action(Move)
-    with pytest.raises(ValueError, match="another action is called 'Move'"):
-        builder.action(Move)
-    main: Any
-    for main in (lambda agent: None, 3):
-        with pytest.raises(ValueError, match=r"main is .*; it must be a function of \(agent, config, seed\)"):
-            builder.build(main)
-    for time_limit in (0, -1.0, "1"):
-        with pytest.raises(ValueError, match="time_limit is .*; it must be a number of seconds above 0"):
-            builder.build(walk, time_limit=time_limit)  # type: ignore[arg-type]
+def test_what_cannot_be_declared_is_refused() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"action_types": []}, "action_types is empty; give at least one Enum"),
+        *(
+            ({"entity_types": [Walker, cls]}, "entity_types has .*Walker.*, which is no class, or")
+            for cls in (Walker, Walker(3))
+        ),
+        ({"action_types": [Move, Move]}, "action_types has .*Move.*, which is no class, or"),
+        *(
+            ({"main": main}, r"main is .*; it must be a function of \(agent, config, seed\)")
+            for main in (lambda agent: None, 3)
+        ),
+        *(
+            ({"time_limit": limit}, "time_limit is .*; it must be a number of seconds above 0")
+            for limit in (0, -1.0, "1")
+        ),
+    ]
+    for changes, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            TrainEnv(**{"main": walk, "entity_types": [Walker], "action_types": [Move], **changes})
 
 
 @dataclass(frozen=True)
@@ -485,16 +438,3 @@ def test_fields_of_the_config_can_be_set_to_other_values() -> None:
         ValueError, match=r"\{'size': 4\} cannot be set for .*walk: its config is None, and only the fields"
     ):
         make(walk).with_values({"size": 4})
-
-
-def test_a_program_has_a_name_no_picture_and_no_env_info() -> None:
-    assert make(walk).name == "tests.entity_gym.agents.programs.walk"  # the title of whoever plays it
-    pool = pool_of(walk, 1)
-    pool.reset()
-    with pytest.raises(
-        NoPictureError, match=r"walk draws itself, if at all, in its own loop: there is nothing to film"
-    ):
-        pool.render([0])
-    with pytest.raises(ValueError, match="walk takes no env_info: its parameters are the fields of its config"):
-        pool.reset(env_info=[{"number": 3}])
-    pool.close()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from entity_gym.batch.columns import cat
 from entity_gym.batch.ragged import RaggedBuffer, rows_of
 
 FIRST, SECOND, THIRD = [[0, 1], [2, 3], [4, 5]], [[6, 7]], [[8, 9], [10, 11]]
@@ -69,7 +70,7 @@ class TestConstruction:
 
     def test_items_may_have_no_features(self) -> None:
         buffer = RaggedBuffer.from_flattened(np.empty((3, 0)), [1, 2])
-        assert (buffer.items(), buffer.size2(), buffer.to_list()) == (3, 0, [[[]], [[], []]])
+        assert (buffer.items(), buffer.to_list()) == (3, [[[]], [[], []]])
 
     def test_real_numbers_become_float32_and_integers_int64(self) -> None:
         for given_dtype, dtype in (("f4", "f4"), ("f8", "f4"), ("i8", "i8"), ("u1", "i8"), ("?", "?"), ("c8", "c8")):
@@ -124,9 +125,8 @@ class TestConstruction:
 class TestSizesAndContent:
     def test_the_sizes_count_sequences_items_and_features(self) -> None:
         buffer = three()
-        assert (buffer.size0(), len(buffer), buffer.size2(), buffer.items()) == (3, 3, 2, 6)
+        assert (len(buffer), buffer.items()) == (3, 6)
         assert buffer.size1().tolist() == [3, 1, 2]
-        assert (buffer.size1(0), buffer.size1(-1)) == (3, 2)
 
     def test_iteration_gives_each_sequence_as_an_array_and_ends(self) -> None:
         assert [sequence.tolist() for sequence in of(FIRST, [], SECOND)] == [FIRST, [], SECOND]
@@ -179,9 +179,6 @@ class TestIndexing:
     def test_what_names_no_sequences_is_an_index_error(self, index: Any) -> None:
         with pytest.raises(IndexError):
             three()[index]
-        if isinstance(index, int) and index is not True:
-            with pytest.raises(IndexError, match=f"index {index} is out of bounds .* with size 3"):
-                three().size1(index)
 
     def test_an_index_of_two_dimensions_is_refused(self) -> None:
         with pytest.raises(IndexError, match=r"array\(\[\[0\]\]\) is no index of sequences"):
@@ -201,15 +198,9 @@ class TestIndexing:
         assert buffer[index].to_list() == expected
 
 
-def test_cat_joins_the_sequences_of_buffers_of_one_kind() -> None:
-    assert RaggedBuffer.cat([of(FIRST, []), of(), of(SECOND)]).to_list() == [FIRST, [], SECOND]
-    assert RaggedBuffer.cat([pictures(), pictures()]).to_list() == pictures().to_list() * 2
-    with pytest.raises(ValueError, match="cat was given no buffers"):
-        RaggedBuffer.cat([])
-    with pytest.raises(TypeError, match="buffers of int64 and float32 cannot be joined"):
-        RaggedBuffer.cat([of(), RaggedBuffer.from_array([[[1.0, 2.0]]])])
-    with pytest.raises(ValueError, match="must match exactly"):
-        RaggedBuffer.cat([of(), of(features=1)])
+def test_cat_joins_the_sequences_of_buffers() -> None:
+    assert cat([{"a": of(FIRST, [])}, {"a": of()}, {"a": of(SECOND)}]) == {"a": of(FIRST, [], SECOND)}
+    assert cat([{"a": pictures()}, {"a": pictures()}])["a"].to_list() == pictures().to_list() * 2  # type: ignore[union-attr]
 
 
 @given(st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 4)), max_size=6))

@@ -144,21 +144,3 @@ def test_wrong_actions_are_named(out: Made) -> None:
         ValueError, match=r"Hall \(environment 1\): action 'light' of actor 0 is 2; it must be from 0 to 1"
     ):
         env.step(np.array([[0, 0, 0, 0, 2]] * 2))
-
-
-def test_fewer_environments_under_way_than_recv_returns_are_told(out: Made) -> None:
-    env = out("Xor", 3, batch_size=2)
-    env.async_reset()
-    env.recv()
-    with pytest.raises(ValueError, match="recv returns batch_size=2 environments, and 1 are under way"):
-        env.recv()
-
-
-def test_one_environment_object_can_be_given_and_it_is_one(out: Made) -> None:
-    yard = Yard()
-    env = out(yard, **ROOM)
-    env.reset()
-    env.close()
-    assert yard.closed == 1
-    with pytest.raises(ValueError, match="num_envs is 2; this is one environment"):
-        to_dm_env("Xor", num_envs=2)

@@ -21,7 +21,6 @@ from entity_gym.bridges.gymnasium.incoming import (  # noqa: E402
     from_gymnasium,
     gymnasium_worlds,
 )
-from entity_gym.envs.cart_pole import CartPole  # noqa: E402
 from entity_gym.errors import NoPictureError  # noqa: E402
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv  # noqa: E402
 from entity_gym.pools.slots import SlotOptions  # noqa: E402
@@ -196,11 +195,11 @@ def test_the_wrappers_of_gymnasium_change_nothing() -> None:
 
 def test_environments_of_different_spaces_are_refused() -> None:
     wide = Shows(spaces.Box(-1, 1, (3,)), [np.zeros(3)])
-    with pytest.raises(ValueError, match=r"same spaces: as entities, the observation space of environment 0 \(Line\)"):
+    with pytest.raises(ValueError, match=r"same spaces: .* Line \(environment 0\) are .* Shows \(environment 1\)"):
         from_gymnasium(iter([Line(), wide]).__next__, 2)
     shifted = Line()
     shifted.action_space = spaces.Discrete(2, start=1)
-    with pytest.raises(ValueError, match=r"action space of environment 0 .* that of environment 1"):
+    with pytest.raises(ValueError, match=r"same spaces"):
         from_gymnasium(iter([Line(), shifted]).__next__, 2)
 
 
@@ -236,12 +235,11 @@ class NoInfo(Line):
         (("entity_gym:Line-v0",), r"'entity_gym:Line-v0' is no environment that Gymnasium knows"),
         (([Line, Line],), r"env is \[.*\]; expected an id, a class, or a function that makes an environment"),
         ((5,), r"env is 5; expected an id, a class, or a function"),
-        ((Line(),), r"env is one Line object; give its class, or a function that makes one"),
-        ((lambda: 5,), r"5 is no environment of Gymnasium's interface: it has no reset\(\) and step\(\)"),
-        ((lambda: CartPole().as_environment(),), r"has entities already: give it to ListEnv"),
+        ((Line(),), r"env is <.*Line object.*>; expected an id, a class"),
+        ((lambda: 5,), r"int is no environment of Gymnasium's interface; expected .* older gym get it from shimmy"),
         ((lambda: gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync"),), r"is a vector environment; give what makes"),
-        ((NoActions,), r"NoActions declares no action_space; make it a space of gymnasium.spaces"),
-        ((OldReset,), r"OldReset: reset\(\) has no parameter `seed`; expected .* older gym get it from shimmy"),
+        ((NoActions,), r"NoActions: it declares no action_space; make it a space of gymnasium.spaces"),
+        ((OldReset,), r"OldReset is no environment of Gymnasium's interface"),
         ((lambda: Shows(spaces.Text(3), [""]),), r"Shows: the observation space is a Text, which has no form as entities"),
         ((Line, 0), r"num_envs is 0; it must be a whole number of at least 1"),
     ],
@@ -300,17 +298,17 @@ NUMBER = "expected a finite number that float32 can hold"
         ((1, 2, 3), r"step\(\) returned \(1, 2, 3\); expected Gymnasium's .*environments of the older gym"),
         (((0, 0), 0.0, False, {}), "expected Gymnasium's"),
         (None, r"step\(\) returned None"),
-        (returned(None), r"step\(\) does not fit the observation space: .* is None"),
-        (returned(np.zeros(3)), r"step\(\) does not fit the observation space: .*\(3,\); expected \(2,\)"),
+        (returned(None), r"the observation is None; it must be numbers"),
+        (returned(np.zeros(3)), r"the observation has shape \(3,\); expected \(2,\)"),
         (returned(np.array([0, np.inf])), r"feature '1' of entity 0 of type 'Agent' is inf"),
-        (returned(reward="5"), f"the reward '5'; {NUMBER}"),
-        (returned(reward=None), f"the reward None; {NUMBER}"),
-        (returned(reward=[1, 2]), rf"the reward \[1, 2\]; {NUMBER}; if each member"),
-        (returned(reward=[[1], [2, 3]]), rf"the reward \[\[1\], \[2, 3\]\]; {NUMBER}"),
-        (returned(reward=np.zeros(0)), f"the reward array.*; {NUMBER}"),
-        (returned(reward=np.nan), f"the reward nan; {NUMBER}"),
-        (returned(reward=1e39), rf"the reward 1e\+39; {NUMBER}"),
-        (returned(reward=-(10**400)), f"the reward -10+; {NUMBER}"),
+        (returned(reward="5"), f"reward='5'; {NUMBER}"),
+        (returned(reward=None), f"reward=None; {NUMBER}"),
+        (returned(reward=[1, 2]), rf"reward=\[1, 2\]; {NUMBER}; an environment of several agents"),
+        (returned(reward=[[1], [2, 3]]), rf"reward=\[\[1\], \[2, 3\]\]; {NUMBER}"),
+        (returned(reward=np.zeros(0)), f"reward=array.*; {NUMBER}"),
+        (returned(reward=np.nan), f"reward=nan; {NUMBER}"),
+        (returned(reward=1e39), rf"reward=1e\+39; {NUMBER}"),
+        (returned(reward=-(10**400)), f"reward=-10+; {NUMBER}"),
         (returned(terminated="no"), "returned terminated='no'; expected a bool"),
         (returned(terminated=2), "returned terminated=2; expected a bool"),
         (returned(truncated=np.array([False, True])), "returned truncated=array.*; expected a bool"),
@@ -339,9 +337,7 @@ def test_the_scalars_of_any_library_are_numbers_and_flags(one: Any) -> None:
 def test_a_category_out_of_range_and_a_reset_without_an_info_are_refused() -> None:
     with pytest.raises(ValueError, match=r"feature 'value' .* is 7; a category of 5 must be a whole number"):
         from_gymnasium(lambda: Shows(spaces.Discrete(5), [7])).reset()
-    with pytest.raises(
-        ValueError, match=r"NoInfo \(environment 0\): reset\(\) returned array.*; expected Gymnasium's reset"
-    ):
+    with pytest.raises(ValueError, match=r"reset\(\) returned array.*; expected Gymnasium's reset"):
         from_gymnasium(NoInfo).reset()
 
 
@@ -362,9 +358,7 @@ def test_a_wrapper_that_keeps_statistics_is_named() -> None:
 def test_a_space_that_changes_is_refused(pools: Any) -> None:
     pool = pools(Grows, 1)
     pool.reset()
-    with pytest.raises(
-        ValueError, match=r"Grows \(environment 0\): observation_space was Box.* and is Box.*must not change"
-    ):
+    with pytest.raises(ValueError, match=r"observation_space was Box.* and is Box.*must not change"):
         pool.reset()
 
 
@@ -373,7 +367,8 @@ def test_an_action_space_that_changes_is_advised_to_close_choices(pools: Any) ->
     pool = pools(lambda: line)
     line.action_space = spaces.Discrete(3)
     with pytest.raises(
-        ValueError, match=r"action_space was Discrete\(2\) and is Discrete\(3\).*all actions, and close"
+        ValueError,
+        match=r"action_space was Discrete\(2\) and is Discrete\(3\).*spaces must not change.* and close actions with",
     ):
         pool.reset()
 
@@ -408,7 +403,7 @@ def test_environments_are_closed_with_their_pool_and_when_one_cannot_be_made() -
     assert [env.closed for env in envs] == [1, 1, 1]
     made = [Line(), Line()]
     waiting: Iterator[Any] = iter([*made, 5])
-    with pytest.raises(ValueError, match="5 is no environment"):
+    with pytest.raises(ValueError, match="int is no environment"):
         from_gymnasium(lambda: next(waiting), 3)
     assert [env.closed for env in made] == [1, 1]
 

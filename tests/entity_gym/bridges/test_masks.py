@@ -167,31 +167,31 @@ def test_the_method_is_found_inside_of_wrappers() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (told([1, 0, 1, 1]), r'Shows \(environment 0\): reset\(\): info\["action_mask"\]: the action mask of .action. is '
-         r"\[1, 0, 1, 1\]; expected 5 flags, 1 where the choice is open"),
+        (told([1, 0, 1, 1]), r'info\["action_mask"\]: the action mask is \[1, 0, 1, 1\]; expected 5 flags, 1 where'),
         (told([1, 0, 1, 1, 2]), "expected 5 flags"),
         (told(["a"] * 5), "expected 5 flags"),
         (told([5], key="valid_actions"), "expected different whole numbers from 0 to 4"),
         (told([2, 8], STARTS, key="valid_actions"), "expected different whole numbers from 3 to 7"),
-        (told([1, 1, 0], SEVERAL), r"mask of 'action.0', 'action.1' .*expected 7 flags, .*: 2 of action.0 and 5 of action.1"),
+        (told([1, 1, 0], SEVERAL), r"expected 7 flags, .*: \{'action.0': 2, 'action.1': 5\}"),
         (told([[1, 1], [1, 1], [1, 1]], SEVERAL), r"expected one mask for each of \[0, 1\]"),
         (told({"go": [1, 1, 1]}, NESTED), r"the action mask is .*; expected one mask for each of \['go', 'pick', 'turn'\]"),
         (told(SIDES | {"turn": [1]}, NESTED), "action mask of 'turn' is .*; expected None, since real numbers have no mask"),
         (told(np.zeros(5)), "'action': everything is masked; leave something open"),
         (told([], key="valid_actions"), "everything is masked"),
-        (asked([1, 2]), r"WithMethod .*action_masks\(\): the action mask of 'action'"),
+        (asked([1, 2]), r"action_masks\(\): the action mask is \[1, 2\]"),
     ],
 )  # fmt: skip
 def test_a_mask_that_does_not_fit_is_refused_naming_its_place(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as error:
         from_gymnasium(make, 2).reset()
+    assert "(environment 0)" in "".join([str(error.value), *getattr(error.value, "__notes__", ())])
 
 
 def test_an_observation_without_its_mask_is_refused() -> None:
     make = seen(np.array(FLAGS, np.int8))
     world = make()
     world.shown = [{"place": PLACE}]
-    with pytest.raises(ValueError, match=r"Shows .*expected a dictionary with 'action_mask'"):
+    with pytest.raises(ValueError, match=r"expected a dictionary with 'action_mask'"):
         from_gymnasium(lambda: world).reset()
 
 

@@ -226,7 +226,7 @@ def test_an_agent_with_nothing_open_does_not_act_and_the_world_is_told_its_first
     env.act({"sheep.action": graze(["sheep_1"], [2])})
     assert herd.told == [{"sheep_0": 5, "sheep_1": 7}]
     herd.masks = {**herd.masks, "sheep_1": np.ones(2, np.int8)}
-    with pytest.raises(ValueError, match="agent 'sheep_1': .*the action mask of 'action' is .*expected 3 flags"):
+    with pytest.raises(ValueError, match="agent 'sheep_1': .*the action mask is .*expected 3 flags"):
         env.reset()
 
 

@@ -113,43 +113,42 @@ def test_a_mask_for_each_agent_in_the_info_closes_its_choices(shown: Any) -> Non
     assert asked.reset().action_masks["agent.action"] == pool.reset().action_masks["agent.action"]
     short = from_gymnasium(type("Short", (Masked,), {"masks": ([1, 1, 1],)}))
     with pytest.raises(
-        ValueError, match="Short: .* returned the (action masks|infos) .*; expected one for each of 2 agents"
+        ValueError, match="Short returned the (action masks|infos) .*; expected one for each of 2 agents"
     ):
         short.reset()
 
 
-def test_tuples_of_an_environment_that_does_not_say_so_are_agents_where_that_is_asked_for() -> None:
+def test_tuples_of_an_environment_that_does_not_say_so_are_parts_of_one_action() -> None:
     pool = from_gymnasium(Anonymous)
     assert list(pool.action_space()) == ["action.0", "action.1"], "one agent takes both"
     pool.reset()
     both = {name: RaggedBuffer.from_array(np.array([[[0]]])) for name in pool.action_space()}
     with pytest.raises(
-        ValueError, match=r"returned the reward \[.*0.*\]; expected a finite number .*; if each member .* agents=True"
+        ValueError, match=r"returned reward=\[.*0.*\]; expected a finite number .* has n_agents and Tuple"
     ):
         pool.act(both)
-    assert list(from_gymnasium(Anonymous, agents=True).action_space()) == ["agent.action"]
-    assert list(from_gymnasium(Pair, agents=False).action_space()) == ["action.0", "action.1"]
 
 
-def test_spaces_that_are_no_tuples_of_agents_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"CartPole-v1: agents=True needs Tuple spaces, .* observation_space is Box"):
-        from_gymnasium("CartPole-v1", agents=True)
+def test_an_episode_ends_when_all_agents_have_ended_by_their_own_flags() -> None:
+    class Apart(Pair):
+        def step(self, action: Any) -> Any:
+            return self._seen(), [1.0, 1.0], [True, False], [False, bool(action[1])], {}
 
-    class Uneven(Pair):
-        action_space = spaces.Tuple([spaces.Discrete(3)])
+    pool = from_gymnasium(Apart)
+    pool.reset()
+    assert not pool.act(choices(0, 0)).done[0]
+    obs = pool.act(choices(0, 1))
+    assert obs.done[0] and obs.truncated[0], "one agent was only cut"
 
-    with pytest.raises(ValueError, match=r"Uneven: .* observation space has 2, and the action space 1"):
-        from_gymnasium(Uneven, agents=True)
 
+def test_what_is_not_one_for_each_agent_is_refused() -> None:
     class Mute(Pair):
         def step(self, action: Any) -> Any:
             return self._seen(), [1.0], False, False, {}
 
     pool = from_gymnasium(Mute)
     pool.reset()
-    with pytest.raises(
-        ValueError, match=r"Mute: step\(\) returned the rewards \[1.0\]; expected one for each of 2 agents"
-    ):
+    with pytest.raises(ValueError, match=r"Mute returned the rewards \[1.0\]; expected one for each of 2 agents"):
         pool.act(choices(0, 0))
 
 
@@ -163,5 +162,5 @@ def test_a_view_reads_the_first_row_of_each_agent_and_the_rest_from_the_first_ag
     assert {name: buffer.values.tolist() for name, buffer in obs.features.items()} == {"Me": [[0], [1]], "Clock": [[0]]}
     obs = pool.act({"Me.action": choices(1, 1)["agent.action"]})
     assert {name: buffer.values.tolist() for name, buffer in obs.features.items()} == {"Me": [[0], [1]], "Clock": [[1]]}
-    with pytest.raises(ValueError, match="select and action_mask are for worlds of one agent"):
+    with pytest.raises(ValueError, match="select is for worlds of one agent"):
         from_gymnasium(Pair, view=view | {"select": "Clock"})

@@ -71,7 +71,7 @@ def test_an_end_of_its_own_in_the_last_step_is_no_truncation() -> None:
 def test_after_the_end_the_first_observation_of_the_next_episode_is_shown_with_the_reward_of_the_last() -> None:
     playing = Playing(ordinary(Watching(max_steps=4), 1, final_observations="all"))
     obs = [playing.step() for _ in range(4)][-1]
-    assert obs.reward.tolist() == [0.5] and obs.features["Star"].size1(0) == 0
+    assert obs.reward.tolist() == [0.5] and obs.features["Star"].size1()[0] == 0
     assert obs.elapsed_step.tolist() == [0]
     assert obs.final is not None
     assert obs.final.elapsed_step.tolist() == [4] and obs.final.env_id.tolist() == [0]

@@ -279,7 +279,7 @@ def test_the_player_is_the_actor_whatever_stands_before_it(num_lava: int) -> Non
     # An ancestor took the first lava for the player: types without ids did not advance the index.
     env = SlotVecEnv(CompiledSlots(FloorIsLava, 1, SlotOptions(compile=False)))
     obs, rng = env.reset(), np.random.default_rng(0)
-    while obs.features["Lava"].size1(0) != num_lava:
+    while obs.features["Lava"].size1()[0] != num_lava:
         obs = env.act(random_actions(obs, rng, env.action_space()))
     assert obs.action_masks["move"].actors.values.tolist() == [[num_lava + 1]]
 

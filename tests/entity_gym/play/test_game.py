@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym import CategoricalActionMask, Environment, Observation, SelectEntityActionMask, SelectEntityActionSpace
+from entity_gym import Observation, SelectEntityActionMask, SelectEntityActionSpace
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.play.game import Advice, Game, NotAllowedError
 from entity_gym.pools.pool import ListEnv
@@ -18,14 +18,8 @@ from tests.entity_gym.play.workshop import NOBODY, Workshop
 STAY = {"actions": {"step": [2], "look at": [0]}}
 
 
-class Unsaved(broken.Walk):
-    """The same, and cannot be saved."""
-
-    state, load_state = Environment.state, Environment.load_state
-
-
-def walk(*, saved: bool = True, seed: int = 0, **options: int) -> Game:
-    return Game(as_source(broken.Walk if saved else Unsaved).with_values(options), seed)
+def walk(*, seed: int = 0, **options: int) -> Game:
+    return Game(as_source(broken.Walk).with_values(options), seed)
 
 
 def now(game: Game) -> tuple[int, int, float, float]:
@@ -42,12 +36,9 @@ def has_ended(game: Game) -> bool:
 
 # --- The way back
 
-either_way = pytest.mark.parametrize("saved", [True, False], ids=["with state()", "by playing it again"])
 
-
-@either_way
-def test_undo_goes_back_step_by_step_over_the_ends_of_episodes(saved: bool) -> None:
-    game = walk(saved=saved, max_steps=2)
+def test_undo_goes_back_step_by_step_over_the_ends_of_episodes() -> None:
+    game = walk(max_steps=2)
     seen = []
     for _ in range(3):
         while not has_ended(game):
@@ -63,9 +54,8 @@ def test_undo_goes_back_step_by_step_over_the_ends_of_episodes(saved: bool) -> N
     assert now(game) == seen[0], "nothing was before the first observation"
 
 
-@either_way
-def test_what_comes_after_undo_is_what_would_have_come(saved: bool) -> None:
-    game = walk(saved=saved, max_steps=1)
+def test_what_comes_after_undo_is_what_would_have_come() -> None:
+    game = walk(max_steps=1)
     game.act(STAY)
     game.begin_episode()
     expected = now(game)
@@ -76,9 +66,8 @@ def test_what_comes_after_undo_is_what_would_have_come(saved: bool) -> None:
     assert now(game) == expected
 
 
-@either_way
-def test_restart_goes_back_to_the_beginning_of_this_episode(saved: bool) -> None:
-    game = walk(saved=saved, max_steps=3)
+def test_restart_goes_back_to_the_beginning_of_this_episode() -> None:
+    game = walk(max_steps=3)
     for _ in range(3):
         game.act(STAY)
     game.begin_episode()
@@ -91,8 +80,8 @@ def test_restart_goes_back_to_the_beginning_of_this_episode(saved: bool) -> None
         assert now(game) == first
 
 
-def test_an_environment_that_neither_saves_nor_repeats_itself_has_no_way_back() -> None:
-    class Moody(Unsaved):
+def test_an_environment_that_does_not_repeat_itself_has_no_way_back() -> None:
+    class Moody(broken.Walk):
         moods = iter(range(10))
 
         def reset(self) -> Observation:
@@ -102,7 +91,7 @@ def test_an_environment_that_neither_saves_nor_repeats_itself_has_no_way_back() 
 
     game = Game(as_source(Moody), 0)
     game.act(STAY)
-    with pytest.raises(NotAllowedError, match="Moody cannot be saved, and does not repeat itself"):
+    with pytest.raises(NotAllowedError, match="Moody does not repeat itself"):
         game.undo()
     assert now(game)[:2] == (1, 1)
     game.act(STAY)
@@ -124,34 +113,6 @@ def test_rewards_add_up_over_an_episode() -> None:
     assert now(game) == (1, 1, 1.0, 5.0) and has_ended(game)
     game.begin_episode()
     assert now(game)[:3] == (2, 0, 0.0)
-
-
-def test_an_observation_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"ShowsNaN \(environment 0\): feature 'x' of entity 0 of type 'Walker' is nan"
-    ):
-        Game(as_source(broken.ShowsNaN), 0).act(STAY)
-
-
-def test_a_last_observation_is_read_without_its_actions_as_pools_read_it() -> None:
-    class Leaves(broken.Walk):
-        """The walker is gone at the end, and its actions are still offered."""
-
-        def observe(self) -> Observation:
-            obs = super().observe()
-            if obs.done:
-                obs.features, obs.ids = {}, {}
-                obs.actions = {
-                    "step": CategoricalActionMask(actor_ids=["walker"]),
-                    "look at": SelectEntityActionMask(actor_ids=["walker"], actee_types=["Wall"]),
-                }
-            return obs
-
-    game = Game(as_source(Leaves).with_values({"max_steps": 1}), 0)
-    game.act(STAY)
-    last = game.moments[-1].obs
-    assert has_ended(game) and len(last.features["Walker"].values) == 0
-    assert [len(mask.actors.values) for mask in last.action_masks.values()] == [0, 0]
 
 
 def test_a_compiled_world_is_played_as_ordinary_python(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,24 +139,16 @@ GOOD = {"move": [0, 1], "aim": [0, 3], "push": [[0, 1]], "ring": [0]}
     ("given", "refusal"),
     [
         (None, "actions must be an object with 'move', 'aim', 'push', 'ring'"),
-        ({"actions": []}, "actions must be an object"),
         ({"actions": {**GOOD, "other": []}}, "actions must be an object"),
         ({"actions": {**GOOD, "move": [0]}}, "move must be a list with a choice of each of 2 actors"),
-        ({"actions": {**GOOD, "move": {"0": 0}}}, "move must be a list"),
         ({"actions": {**GOOD, "move": [1, 0]}}, "move of entity 3 is 1, which is no open choice"),
-        ({"actions": {**GOOD, "move": [3, 0]}}, "move of entity 3 is 3, which is no open choice"),
         ({"actions": {**GOOD, "move": [-1, 0]}}, "move of entity 3 is -1, which is no open choice"),
         ({"actions": {**GOOD, "move": [True, 0]}}, "move of entity 3 is True"),
-        ({"actions": {**GOOD, "move": ["0", 0]}}, "move of entity 3 is '0'"),
-        ({"actions": {**GOOD, "move": [None, 0]}}, "move of entity 3 is None"),
         ({"actions": {**GOOD, "aim": [2, 0]}}, "aim of entity 3 is 2, which is no open choice"),
-        ({"actions": {**GOOD, "aim": [4, 0]}}, "aim of entity 3 is 4, which is no open choice"),
         ({"actions": {**GOOD, "push": [[0]]}}, "push of entity 3 must be a list of 2 numbers"),
         ({"actions": {**GOOD, "push": [[0, 1.5]]}}, "push of entity 3 is 1.5; it must be a number from 0 to 1"),
         ({"actions": {**GOOD, "push": [[float("nan"), 1]]}}, "push of entity 3 is nan"),
-        ({"actions": {**GOOD, "push": [[float("inf"), 1]]}}, "push of entity 3 is inf"),
         ({"actions": {**GOOD, "push": [[10**400, 1]]}}, "push of entity 3 is 1000"),
-        ({"actions": {**GOOD, "push": [["1", 1]]}}, "push of entity 3 is '1'"),
     ],
 )
 def test_a_wrong_request_changes_nothing(given: Any, refusal: str) -> None:

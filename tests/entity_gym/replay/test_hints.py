@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, Environment, Observation, ObsSpace
+from entity_gym import Entity, ObsSpace
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.envs.toys import FloorIsLava
 from entity_gym.pools.pool import ListEnv, ProcessVecEnv
 from entity_gym.replay.hints import check_hints
 from tests.entity_gym.envs.test_zoo import WORLDS
@@ -110,14 +109,6 @@ def test_hints_of_the_zoo_are_right_and_change_nothing(world: CompiledEnvironmen
     np.testing.assert_equal(pool.state(), before)
 
 
-def test_bounds_hold_all_positions_of_an_episode_of_the_zoo() -> None:
-    pool = ListEnv(FloorIsLava(), 8, compile=False)
-    obs = pool.reset(seed=1)
-    for hints, tiles in zip(pool.draw(range(8)), obs.features["Player"], strict=True):
-        left, top, right, bottom = hints["bounds"]  # type: ignore[index]
-        assert (left + right) / 2 == tiles[0, 0] and (top + bottom) / 2 == tiles[0, 1]
-
-
 @pytest.mark.parametrize("num_rooms", [1, 3])
 def test_a_python_world_is_asked_for_the_running_episode(num_rooms: int) -> None:
     pool = ListEnv(Rooms, 2)
@@ -130,43 +121,3 @@ def test_hints_cross_from_worker_processes(threads: None) -> None:
     with ProcessVecEnv(MineSweeper(width=4, height=7), 3, 2) as pool:
         pool.reset(seed=0)
         assert [hints["bounds"] for hints in pool.draw([2, 0])] == [[0, 0, 3, 6]] * 2  # type: ignore[index]
-
-
-def test_a_world_that_says_nothing_has_no_hints() -> None:
-    class Plain(Environment):
-        def obs_space(self) -> ObsSpace:
-            return ObsSpace({"Unit": Entity([])})
-
-        def action_space(self) -> dict[str, Any]:
-            return {"act": CategoricalActionSpace(["wait"])}
-
-        def reset(self) -> Observation:
-            return Observation(features={"Unit": [[]]}, ids={"Unit": [0]}, actions={"act": CategoricalActionMask()})
-
-        def act(self, actions: Any) -> Observation:
-            return self.reset()
-
-    pool = ListEnv(Plain, 2)
-    pool.reset()
-    assert pool.draw([0, 1]) == [None, None]
-
-
-def test_what_draw_raises_says_which_environment_it_was() -> None:
-    pool = ListEnv(lambda: Rooms(broken=True), 2)
-    pool.reset()
-    with pytest.raises(KeyError, match="door") as caught:
-        pool.draw([1])
-    assert caught.value.__notes__ == ["raised by Rooms (environment 1) in draw()"]
-
-
-def test_a_method_of_the_users_that_is_called_draw_is_taken_for_the_hook_and_named() -> None:
-    class Drawn(Rooms):
-        def draw(self, screen: Any) -> None:  # type: ignore[override]
-            screen.fill(0)
-
-    pool = ListEnv(Drawn, 1)
-    pool.reset()
-    with pytest.raises(
-        ValueError, match=r"Drawn \(environment 0\) has a method draw\(screen.*give a method that does some"
-    ):
-        pool.draw([0])

@@ -79,12 +79,12 @@ def test_resume_and_overwrite_exclude_each_other(tmp_path: Path) -> None:
     [
         (lambda run: (run / "config.yaml").write_text("port: 80\n"), "config.yaml has no total_timesteps"),
         (lambda run: (run / "config.yaml").write_text("a: [1,"), "config.yaml has no total_timesteps"),
-        (lambda run: (run / "metrics.jsonl").write_text("[1]\n"), "metrics.jsonl does not start with a row of metrics"),
-        (lambda run: (run / "metrics.jsonl").write_bytes(b"\xff\n"), "metrics.jsonl does not start with a row"),
+        (lambda run: (run / "metrics.jsonl").write_text("[1]\n"), "metrics.jsonl holds no rows of metrics"),
+        (lambda run: (run / "metrics.jsonl").write_bytes(b"\xff\n"), "metrics.jsonl holds no rows"),
         (lambda run: (run / "checkpoints" / "thesis.tex").touch(), "checkpoints holds thesis.tex"),
         (lambda run: (run / "videos" / "wedding.mp4").touch(), "videos holds wedding.mp4"),
         (lambda run: (run / "pool" / "swimming.safetensors").touch(), "pool holds swimming.safetensors"),
-        (lambda run: ((run / "metrics.jsonl").unlink(), (run / "metrics.jsonl").mkdir()), "metrics.jsonl is a directo"),
+        (lambda run: ((run / "metrics.jsonl").unlink(), (run / "metrics.jsonl").mkdir()), "metrics.jsonl is no file"),
         (
             lambda run: (
                 (run / "checkpoints").rename(run / "elsewhere"),
@@ -94,7 +94,7 @@ def test_resume_and_overwrite_exclude_each_other(tmp_path: Path) -> None:
         ),
         (
             lambda run: ((run / "wandb").rename(run / "elsewhere"), (run / "wandb").write_text("")),
-            "wandb is not a directory",
+            "wandb is no folder",
         ),
     ],
 )
@@ -104,7 +104,7 @@ def test_overwrite_refuses_what_does_not_look_like_a_run(
     run = a_run(tmp_path / "run")
     spoil(run)
     before = sorted(str(path) for path in run.rglob("*"))
-    with pytest.raises(ValueError, match=rf"refuses to touch run_dir {run}, which does not look like a run: {message}"):
+    with pytest.raises(ValueError, match=rf"run_dir {run} is refused: {message}"):
         prepare_run_dir(run, resume=False, overwrite=True)
     assert sorted(str(path) for path in run.rglob("*")) == before
 
@@ -137,11 +137,11 @@ def test_a_place_where_nothing_can_be_created_is_named() -> None:
 
 
 def test_a_full_disk_is_noticed_before_the_run_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Path, data: bytes) -> int:
-        self.touch()
+    def full(path: Path, data: bytes, mode: int = 0) -> None:
+        path.touch()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("enn_ppo.training.files.write_file", full)
     with pytest.raises(ValueError, match="cannot be written: No space left on device"):
         prepare_run_dir(tmp_path, resume=False, overwrite=False)
     assert names(tmp_path) == []

@@ -1,12 +1,37 @@
-"""The bytes that travel."""
+"""The bytes of messages, and the spaces, observations and actions in them."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import numpy as np
 import pytest
 
-from entity_gym.bridges.remote.messages import MessageReader, ProtocolError, encode
+from entity_gym import (
+    Angle,
+    CategoricalAction,
+    CategoricalActionSpace,
+    Category,
+    ContinuousAction,
+    ContinuousActionSpace,
+    Entity,
+    Flag,
+    GlobalCategoricalAction,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    SelectEntityAction,
+    SelectEntityActionSpace,
+)
+from entity_gym.batch.saving import spaces_to_dict
+from entity_gym.bridges.remote.messages import (
+    MessageReader,
+    ProtocolError,
+    actions_to_json,
+    encode,
+    observation_from_json,
+    spaces_from_json,
+)
 
 MESSAGES: list[dict[str, object]] = [
     {"type": "act", "x": [0.1, -3, 2**53], "é": {"a": None, "b": [True, False]}},
@@ -100,3 +125,162 @@ def test_what_is_no_message_is_refused(body: bytes, why: str) -> None:
     reader.feed(framed(body))
     with pytest.raises(ProtocolError, match=why):
         reader.next()
+
+
+# --- Spaces, observations and actions
+
+ACTIONS = {
+    "move": CategoricalActionSpace(["left", "right"]),
+    "shoot": SelectEntityActionSpace(nobody=True),
+    "wait": GlobalCategoricalActionSpace(["no", "yes"]),
+    "steer": ContinuousActionSpace([-1.0], [np.inf]),
+}
+PLAIN = {"name": "A", "features": []}
+FEATURES = {"Ship": [[1.5, 2]], "Mine": [[0], [1]]}
+
+
+def refused(given: Any, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        observation_from_json(given, ACTIONS)
+
+
+def test_every_space_goes_there_and_back() -> None:
+    entities = {"Ship": Entity(["x", Angle("turn")]), "Mine": Entity([Flag("live")])}
+    obs_space = ObsSpace(entities, [Category("level", 3)], targets={"wind": 2})
+    plain = spaces_to_dict(obs_space, ACTIONS)
+    assert encode({"type": "worlds", "spaces": plain})  # nothing in it that JSON does not have
+    assert spaces_from_json(plain) == (obs_space, ACTIONS)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (None, "'spaces' is None; it must be an object with any of 'entities'"),
+        ({"entities": [{"name": "A", "features": [], "kind": []}], "actions": []}, "entity 'A' has no part 'kind'"),
+        ({"actions": []}, "'spaces' lacks 'entities', a list"),
+        (
+            {"entities": [{"name": "A", "features": []}], "actions": []},
+            "the spaces must have an action, and an entity type or global features",
+        ),
+        (
+            {"entities": [], "actions": [{"name": "a", "type": "SelectEntityActionSpace"}]},
+            "must have .* an entity type",
+        ),
+        (
+            {"entities": [{"features": []}], "actions": []},
+            r"entity \{'features': \[\]\}: it must be an object with a 'name'",
+        ),
+        ({"entities": [{"name": "A", "features": []}] * 2, "actions": []}, r"names \['A'\] more than once"),
+        (
+            {"entities": [{"name": "A", "features": "x"}], "actions": [{"name": "a"}]},
+            "features of entity 'A' is 'x'; it must be a list",
+        ),
+        (
+            {"entities": [{"name": "A", "features": ["x", "x"]}], "actions": []},
+            r"entity 'A': .* names \['x'\] more than",
+        ),
+        (
+            {"entities": [{"name": "A", "features": ["x"], "kinds": [{"name": "x", "type": "Flagg"}]}], "actions": []},
+            "entity 'A': kind 'x': the type is 'Flagg'; .*did you mean 'Flag'",
+        ),
+        (
+            {
+                "entities": [{"name": "A", "features": ["x"], "kinds": [{"name": "x", "type": "Flag", "num": 2}]}],
+                "actions": [],
+            },
+            "entity 'A': kind 'x' has no part 'num'; allowed: 'type', 'name'",
+        ),
+        (
+            {"entities": [PLAIN], "actions": [{"name": "a", "type": "SelectEntityActionSpace", "foo": 1}]},
+            "action 'a' has no part 'foo'; allowed: 'type', 'name', 'exclude_self', 'nobody'",
+        ),
+        (
+            {"entities": [PLAIN], "actions": [{"name": "a", "type": "CategoricalActionSpace", "choices": "ab"}]},
+            "action 'a': CategoricalActionSpace.choices is 'ab'; it must be a list of names",
+        ),
+        (
+            {"entities": [PLAIN], "actions": [], "global_kinds": [{"name": "g", "type": "Angel"}]},
+            "'global_kinds': kind 'g': .* did you mean 'Angle'",
+        ),
+        (
+            {"entities": [{"name": "A", "features": []}], "actions": [{"name": "a", "type": "CategoricalActionSpace"}]},
+            "missing 1 required positional argument: 'choices'",
+        ),
+    ],
+)
+def test_spaces_that_cannot_be_are_refused(given: Any, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        spaces_from_json(given)
+
+
+def test_an_observation_has_what_was_sent_and_defaults_for_the_rest() -> None:
+    obs = observation_from_json(
+        {
+            "type": "observation",
+            "env": 3,
+            "features": FEATURES,
+            "ids": {"Ship": ["s"], "Mine": [1, 2]},
+            "actions": {
+                "move": {"actor_ids": ["s"], "mask": [[True, False]]},
+                "shoot": {"actor_types": ["Ship"], "actee_ids": [2]},
+                "wait": {"mask": [True, True]},
+                "steer": {},
+            },
+            "reward": 2,
+            "metrics": {"speed": 0.5},
+            "targets": {"wind": [0.5, 1]},
+        },
+        ACTIONS,
+    )
+    assert np.array_equal(obs.features["Ship"], [[1.5, 2]])
+    assert np.array_equal(obs.targets["wind"], [0.5, 1])
+    assert obs.ids == {"Ship": ["s"], "Mine": [1, 2]}
+    assert list(obs.actions) == ["move", "shoot", "wait", "steer"]
+    assert (obs.reward, obs.done, obs.truncated, obs.metrics) == (2, False, False, {"speed": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ([], "it must be an object"),
+        ({"features": []}, "features of the observation is .*; it must be an object"),
+        ({"reward": "1"}, "reward of the observation is '1'; it must be a number"),
+        ({"reward": 1e300}, "reward is 1e.300; it must be a number that float32 can hold"),
+        ({"done": 1}, "done of the observation is 1; it must be true or false"),
+        ({"features": {"Mine": [["1.5"]]}}, "features of 'Mine' are .* they must be numbers"),
+        ({"features": {"Mine": [[1], [1, 2]]}}, "as many in every row"),
+        ({"features": {"Mine": 3}}, "features of 'Mine' are 3"),
+        ({"global_features": ["a"]}, "global_features are"),
+        ({"ids": {"Ship": "s"}}, "ids of 'Ship' are 's'"),
+        ({"ids": {"Ship": [1.5]}}, "they must be a list of texts or whole numbers"),
+        ({"actions": {"jump": {}}}, "unknown action 'jump'; allowed: 'move'"),
+        ({"actions": {"move": []}}, "action 'move' is .*; it must be an object"),
+        ({"actions": {"move": {"actee_ids": []}}}, "action 'move' has no part 'actee_ids'; .* 'actor_ids'"),
+        (
+            {"actions": {"move": {"actor_ids": "s"}}},
+            "actor_ids of action 'move' are 's'; they must be a list of texts or",
+        ),
+        ({"actions": {"move": {"actor_ids": [], "actor_types": []}}}, "action 'move': .* give one"),
+        ({"truncated": True}, "a truncated episode has ended"),
+        ({"targets": {"wind": ["a"]}}, "targets of 'wind' are"),
+    ],
+)
+def test_an_observation_that_cannot_be_is_refused_and_named(given: Any, why: str) -> None:
+    refused(given, why)
+
+
+def test_actions_say_who_does_what_in_the_worlds_own_ids() -> None:
+    told = actions_to_json(
+        {
+            "move": CategoricalAction(["s"], np.array([1])),
+            "shoot": SelectEntityAction(["s", "t"], [2, None]),  # nobody is not told
+            "wait": GlobalCategoricalAction(1, "yes"),
+            "steer": ContinuousAction(["s"], np.array([[0.5]], dtype=np.float32)),
+        }
+    )
+    assert told == {
+        "move": {"actors": ["s"], "choices": [1]},
+        "shoot": {"actors": ["s"], "actees": [2]},
+        "wait": {"choice": 1, "label": "yes"},
+        "steer": {"actors": ["s"], "values": [[0.5]]},
+    }

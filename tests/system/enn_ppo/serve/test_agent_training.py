@@ -17,7 +17,7 @@ import pytest
 
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.train import train
-from entity_gym.agents import Agent, Obs, TrainEnvBuilder
+from entity_gym.agents import Agent, Obs, TrainEnv
 
 ROOT = Path(__file__).resolve().parents[4]
 HERE = "tests.system.enn_ppo.serve.test_agent_training"
@@ -73,12 +73,11 @@ def stumble(agent: Agent, config: Any, seed: int) -> None:
     raise LookupError("the map is lost")
 
 
-builder = TrainEnvBuilder().entity(Me).action(Sign)
-hanging = builder.build(hang)
-sleeping = builder.build(sleep, time_limit=0.3)
-showing_a_stranger = builder.build(show_a_stranger)
-ignoring_none = builder.build(ignore_none)
-stumbling = builder.build(stumble)
+hanging = TrainEnv(hang, [Me], [Sign])
+sleeping = TrainEnv(sleep, [Me], [Sign], time_limit=0.3)
+showing_a_stranger = TrainEnv(show_a_stranger, [Me], [Sign])
+ignoring_none = TrainEnv(ignore_none, [Me], [Sign])
+stumbling = TrainEnv(stumble, [Me], [Sign])
 
 
 @pytest.mark.parametrize("workers", ["num_threads=2", "num_processes=2"])
@@ -128,7 +127,7 @@ def test_a_mistake_of_a_program_in_a_worker_process_is_one_line_without_its_trac
     run = [f"env.id={HERE}:showing_a_stranger", f"run_dir={tmp_path / 'run'}", "rollout.num_processes=2"]
     assert run_train(train, [*TINY, *run]) == 2
     said = capsys.readouterr().err
-    assert "error: the entity 'Stranger' was not declared" in said
+    assert "error: TrainEnv has no 'Stranger' in entity_types" in said
     assert re.search(r"raised in worker (0 \(environments 0 to 3|1 \(environments 4 to 7),", said)  # whichever is first
     assert "Traceback" not in said and 'File "' not in said
 

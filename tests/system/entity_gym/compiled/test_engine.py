@@ -221,7 +221,7 @@ def test_what_is_seen_has_the_types_and_shapes_of_the_spaces() -> None:
 def test_declared_actors_are_filled_in_in_the_order_of_their_declaration() -> None:
     for obs in play_pool(Everything, steps=30):
         for i in range(6):
-            rocks, cats, dogs = (obs.features[name].size1(i) for name in ("Rock", "Cat", "Guard Dog"))
+            rocks, cats, dogs = (obs.features[name].size1()[i] for name in ("Rock", "Cat", "Guard Dog"))
             walkers = obs.action_masks["Walk"].actors[i].values[:, 0].tolist()
             everybody = [*range(rocks + cats, rocks + cats + dogs), *range(rocks, rocks + cats)]
             assert walkers == ([] if obs.elapsed_step[i] % 5 == 4 else everybody)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym.replay.build import empty_replay
+from entity_gym.replay.build import build_replay
 from entity_gym.replay.page import page_html, read_page, to_json
 from entity_gym.replay.server import PageServer
 from tests import replays
@@ -611,7 +611,7 @@ def test_a_live_page_shows_each_new_replay_by_itself(browser: Browser) -> None:
     newest: dict[str, Any] = {"newest": None}
     pages: dict[str, Callable[[], str]] = {"/replays.json": lambda: json.dumps(newest)}
     with PageServer(pages) as server:
-        pages["/"] = lambda: page_html(empty_replay("Training of World"), "live", server.token)
+        pages["/"] = lambda: page_html(build_replay(title="Training of World"), "live", server.token)
         page = browser.open(server.url)
         page.wait_for(f"{MESSAGE} == 'Waiting for the first evaluation…'")
         assert page.evaluate("document.title") == "Training of World"

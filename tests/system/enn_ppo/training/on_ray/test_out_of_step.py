@@ -9,7 +9,7 @@ import pytest
 
 from enn_ppo import EnvConfig, OptimConfig, RolloutConfig, train
 from enn_ppo.train import TrainResult
-from enn_ppo.training.tracking.names import GROUPS
+from tests.enn_ppo.rows import documented_metrics
 from tests.enn_ppo.training.on_ray.runs import on_ray, rows_of
 from tests.enn_ppo.worlds import Copycat
 
@@ -42,7 +42,7 @@ def test_rollouts_are_stale_but_not_more_than_allowed(done: Done) -> None:
 
 
 def test_every_metric_of_a_run_on_ray_has_a_meaning_and_every_such_name_is_written(done: Done) -> None:
-    names = {name for group in GROUPS if group.title == "Ray" for metric in group.metrics for name in metric.names}
+    names = set(documented_metrics()["Ray"])
     written = {metric for row in done.rows for metric in row if metric.startswith("distributed/")}
     assert {name for name in names if "<" not in name} - written == set()
     assert written <= names
