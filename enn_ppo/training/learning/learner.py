@@ -26,7 +26,7 @@ from enn_ppo.training.learning.moments import update_normalization
 from enn_ppo.training.learning.optimizer import make_optimizer, set_learning_rates
 from enn_ppo.training.learning.return_scale import ReturnScale, RewardScale
 from enn_ppo.training.learning.teacher import load_teacher
-from enn_ppo.training.learning.vtrace import n_step, recompute_log_probs, vtrace
+from enn_ppo.training.learning.vtrace import recompute_log_probs, vtrace
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.tracking.counts import Played, merge_played, summarize
@@ -200,25 +200,18 @@ class Learner:
 
         Args:
             rollout: T steps of N environments.
-            settings: gamma, lambda and n-step settings.
+            settings: gamma and lambda.
             log_ratios: (T, N) log(pi/mu) of a stale rollout, for `vtrace`; None: the rollout is on-policy.
         """
         rewards, values, terminated, truncated, final_values = map(
             rollout.by_step, ("rewards", "values", "terminated", "truncated", "final_values")
         )
-        gamma, n_steps = settings.gamma, settings.n_steps
         if self.reward_scale:
             begins, env_id = (rollout.by_step("step")[0] == 0).cpu(), rollout.by_step("env_id")[0].cpu()
-            rewards = self.reward_scale(rewards, terminated | truncated, gamma, begins, env_id)
+            rewards = self.reward_scale(rewards, terminated | truncated, settings.gamma, begins, env_id)
         played = (rewards, values, terminated, truncated, final_values, rollout.last_values)
-        if log_ratios is not None:
-            decay = settings.gae_lambda if n_steps is None else 1.0
-            advantages = vtrace(*played, log_ratios, gamma=gamma, gae_lambda=decay, n_steps=n_steps)
-        elif n_steps is None:
-            advantages = gae(*played, gamma=gamma, gae_lambda=settings.gae_lambda)
-        else:
-            advantages = n_step(*played, gamma=gamma, n_steps=n_steps)
-        return advantages
+        discounts = {"gamma": settings.gamma, "gae_lambda": settings.gae_lambda}
+        return gae(*played, **discounts) if log_ratios is None else vtrace(*played, log_ratios, **discounts)
 
     def measure(self, obs: ObsBatch) -> None:
         """Update the input statistics with observations."""
