@@ -32,7 +32,7 @@ from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.players import players_of
-from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.source import EnvFactory
 from entity_gym.pools.vec_env import VecEnv
@@ -158,7 +158,7 @@ def _policies_of_run(checkpoint: Checkpoint, bound: BoundEnvironment) -> tuple[s
 
 
 def _seated(
-    pool: SlotVecEnv, bound: BoundEnvironment, config: EpisodesConfig, checkpoint: Checkpoint, device: torch.device
+    pool: VecEnv, bound: BoundEnvironment, config: EpisodesConfig, checkpoint: Checkpoint, device: torch.device
 ) -> VecEnv:
     """Wrap the environments so that an opponent plays all players but one; without an opponent, return them unchanged.
 

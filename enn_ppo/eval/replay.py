@@ -18,7 +18,7 @@ from enn_ppo.training.files import replace_file
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.players import PlayerMapping, Seating
-from entity_gym.pools.pool import SlotVecEnv
+from entity_gym.pools.vec_env import VecEnv
 from entity_gym.replay.build import build_attention, build_decisions, build_replay, build_view, number, plain
 from entity_gym.replay.hints import check_hints
 from entity_gym.replay.page import page_html
@@ -41,7 +41,7 @@ class Subject(NamedTuple):
     world: str
     settings: Mapping[str, Any]  # arguments of the world
     seed: int
-    pool: SlotVecEnv  # the environments, as all players together see them
+    pool: VecEnv  # the environments, as all players together see them
     net: RogueNet  # whose statistics and sizes are shown
     mapping: PlayerMapping | None = None  # None: one policy acts for all players together
     played_by: Sequence[str] = ()  # (P,) names of the players' policies

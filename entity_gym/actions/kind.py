@@ -42,9 +42,8 @@ class ActorMask:
 
     def __post_init__(self) -> None:
         for ids, types in (("actor_ids", "actor_types"), ("actee_ids", "actee_types")):
-            given = {name: getattr(self, name, None) for name in (ids, types)}
-            if None not in given.values():
-                told = " and ".join(f"{name}={value!r}" for name, value in given.items())
+            if getattr(self, ids, None) is not None and getattr(self, types, None) is not None:
+                told = " and ".join(f"{name}={getattr(self, name)!r}" for name in (ids, types))
                 raise ValueError(f"{type(self).__name__} was given both {told}; give one")
 
 

@@ -23,7 +23,7 @@ from entity_gym.batch.vec_obs import VecObs
 from entity_gym.check.loading import describe_error
 from entity_gym.check.trajectory import Trajectory, equal, repeat
 from entity_gym.environment import Environment, Observation
-from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.source import EnvFactory, EnvSource, as_source
 from entity_gym.pools.vec_env import VecEnv
@@ -118,23 +118,23 @@ class Subject:
     trajectory: Trajectory = field(init=False)
     _pools: list[VecEnv] = field(default_factory=list)
 
-    def pool(self, num_envs: int = NUM_ENVS, num_threads: int = 1, **options: Any) -> SlotVecEnv:
+    def pool(self, num_envs: int = NUM_ENVS, num_threads: int = 1, **options: Any) -> VecEnv:
         """Make a pool as a training does; `options` are those of `ThreadedVecEnv`."""
         pool = ThreadedVecEnv(self.source, num_envs, num_threads, seed=SEED, final_observations="all", **options)
         self._pools.append(pool)
         return pool
 
-    def python_pool(self, num_envs: int = NUM_ENVS, **options: Any) -> SlotVecEnv:
+    def python_pool(self, num_envs: int = NUM_ENVS, **options: Any) -> VecEnv:
         """Make a pool in which compiled environments run as ordinary Python."""
         return self.pool(num_envs, compile=False, **options)
 
-    def compiled_pool(self) -> SlotVecEnv:
+    def compiled_pool(self) -> VecEnv:
         """Make a pool of compiled environments; skip the check of others."""
         if not self.source.is_compiled:
             raise Finding("not a compiled environment", Status.SKIPPED)
         return self.pool()
 
-    def process_pool(self) -> SlotVecEnv:
+    def process_pool(self) -> VecEnv:
         """Make a pool of two worker processes; skip the check where that is not possible."""
         if sys.platform == "win32":
             raise Finding("worker processes need Linux or macOS", Status.SKIPPED)
@@ -143,7 +143,7 @@ class Subject:
         except ValueError as error:
             raise Finding(str(error), Status.SKIPPED) if "cannot be sent" in str(error) else error from None
 
-    def played_pool(self) -> SlotVecEnv:
+    def played_pool(self) -> VecEnv:
         """Make a pool that has played episodes of another seed, and stands somewhere within one."""
         pool = self.python_pool()
         # A prime number of steps, so that no length of episodes divides it.

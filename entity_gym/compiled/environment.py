@@ -1,20 +1,14 @@
-"""Environments written as three plain functions over a record, and compiled; one of them as a plain `Environment`."""
+"""Environments written as three plain functions over a record, and compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from entity_gym.compiled.declare import Description
 from entity_gym.compiled.first_use import check_first_use
 from entity_gym.compiled.layout import layout_of
-from entity_gym.compiled.random import random_state
-from entity_gym.compiled.record import Record
 from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.environment import Observation
-from entity_gym.pools.one import ONLY, SlotEnvironment
+from entity_gym.pools.one import SlotEnvironment
 from entity_gym.pools.slots import SlotOptions
 
 
@@ -59,13 +53,9 @@ class CompiledEnvironment(Description):
         layout_of(type(self))  # checks the declaration
         super().__init__(**parameters)
 
-    def as_environment(self, *, compile: bool = False) -> CompiledView:
-        """Make a plain `Environment` with the same rules, for playing, checking and debugging.
-
-        Args:
-            compile: run the compiled form; by default the class runs as ordinary Python, with checks of array bounds.
-        """
-        return CompiledView(self, compile=compile)
+    def as_environment(self) -> SlotEnvironment:
+        """Make a plain `Environment` with the same rules, in ordinary Python, for playing, checking and debugging."""
+        return SlotEnvironment(CompiledSlots(self, 1, SlotOptions(autoreset=False, compile=False)))
 
     def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> CompiledSlots:
         """Make the environments of a pool.
@@ -84,36 +74,3 @@ class CompiledEnvironment(Description):
         if options.compile:
             slots.play_first = check_first_use
         return slots
-
-
-class CompiledView(SlotEnvironment):
-    """One environment of a `CompiledEnvironment`.
-
-    `record` is the environment's `s`; it may be written to between steps, for example by tests.
-    """
-
-    slots: CompiledSlots
-
-    def __init__(self, env: Description, *, compile: bool = False) -> None:
-        super().__init__(CompiledSlots(env, 1, SlotOptions(autoreset=False, compile=compile)))
-        self.env = env
-        self._seeded_by: np.random.Generator | None = None
-        self.record = Record(self.slots.slots["record"][0])
-
-    def reset(self) -> Observation:
-        if self.rng is not self._seeded_by:  # a new generator, after which the environment draws its own numbers
-            self._seeded_by = self.rng
-            sequence = self.rng.bit_generator.seed_seq
-            assert isinstance(sequence, np.random.SeedSequence)
-            self.record["rng"] = random_state(sequence)
-        return super().reset()
-
-    def observe(self) -> Observation:
-        """Return what there is to see now, for example after writing to `record`."""
-        self.slots.observe(ONLY)
-        self._in_episode = True
-        return self.show()
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        super().load_state(state)
-        self._seeded_by = self.rng  # the record has its own random state

@@ -180,15 +180,6 @@ def are_within(values: Any, first: int, count: int, width: int, bounds: Any) -> 
     return fine
 
 
-@inlined
-def as_float64(values: Any, first: int, count: int, width: int, room: Any) -> Any:
-    """Copy rows of float32 to `room`, since compiled code and Python reckon alike in float64. Returns the rows there."""
-    for k in range(count):
-        for f in range(width):
-            room[k, f] = values[first + k, f]
-    return room[:count]
-
-
 # ---- packing: every `copy_...` copies the rows of ids[lo:hi] to `out`, from offsets[j] on; False if one may not be so
 
 

@@ -35,8 +35,6 @@ from entity_gym.spaces import GLOBAL_ENTITY
 
 _WORTH_SPLITTING = 4096  # slots; copying fewer takes less time than waking a thread
 
-#: Slots that a saved state holds: everything but scratch, and what belongs to a step.
-_SAVED = (*(kind for kind in Kind if kind is not Kind.NUMBERS),)
 #: Slots that `observe` writes; the last observations of episodes have their own.
 _SHOWN = tuple(kind for kind in Kind if kind not in (Kind.OUTCOME, Kind.INFO, Kind.METRIC, Kind.PENDING))
 
@@ -64,7 +62,8 @@ class _Caller:
         self._address = self.table.ctypes.data
         self._no_actions: list[NDArray[Any]] = []
         for action in program.layout.actions:
-            self._no_actions += [np.empty((0, action.space.width), action.space.dtype), np.zeros(1, dtype=np.int64)]
+            numbers = np.empty((0, action.space.width), np.int64 if action.space.discrete else np.float64)
+            self._no_actions += [numbers, np.zeros(1, dtype=np.int64)]
 
     def use(self, block: Block) -> None:
         """Pack into `block` from now on."""
@@ -148,29 +147,23 @@ class CompiledSlots(EnvSlots):
         arrays = {**slots, "rooms": self._rooms}
         self._callers = [_Caller(self.program, self._num_envs, arrays) for _ in range(self.options.num_workers)]
         self._choices = [(action.name, np.dtype(action.space.dtype), action.space.width) for action in layout.actions]
-        columns = list(layout.columns)
-        # Of each packed array: its name, the column of its number of rows, and the bytes of a row.
+        columns = layout.columns
+        # Of each packed array the column of its number of rows, and the bytes of a row.
         self._packed = [
-            (slot.name, columns.index(slot.rows), slot.dtype.itemsize * math.prod(slot.row))
+            (slot, columns.index(slot.rows), slot.dtype.itemsize * math.prod(slot.row))
             for slot in layout.packed
             if slot.rows is not None
         ]
-        # The packed arrays that make a batch, by the names of its parts.
-        self._features = [
-            (name, f"{Kind.FEATURES.value}_{type_}", columns.index(type_))
-            for type_, name in layout.entity_names.items()
+        # The parts of a batch by name, each with its places among the packed arrays.
+        names, place = layout.entity_names, {(slot.kind, slot.owner): k for k, slot in enumerate(layout.packed)}
+        self._features = [(names[slot.owner], place[slot.kind, slot.owner]) for slot in layout.of_kind(Kind.FEATURES)]
+        self._features += [
+            (GLOBAL_ENTITY, place[slot.kind, slot.owner]) for slot in layout.of_kind(Kind.GLOBAL_FEATURES)
         ]
-        if GLOBAL_ENTITY in columns:
-            self._features.append((GLOBAL_ENTITY, "global_features", columns.index(GLOBAL_ENTITY)))
-        self._visible = [(layout.entity_names[slot.owner], slot.name) for slot in layout.of_kind(Kind.VISIBLE)]
-        self._ids = [(layout.entity_names[slot.owner], slot.name) for slot in layout.of_kind(Kind.IDS)]
+        self._visible = [(names[slot.owner], place[slot.kind, slot.owner]) for slot in layout.of_kind(Kind.VISIBLE)]
+        self._ids = [(names[slot.owner], place[slot.kind, slot.owner]) for slot in layout.of_kind(Kind.IDS)]
         self._masks = [
-            (
-                action.name,
-                action.lists[0].slot.name,
-                action.lists[1].slot.name if action.space.selects else None,
-                None if action.mask is None else action.mask.name,
-            )
+            (action.name, *(place.get((kind, action.attribute), -1) for kind in (Kind.ACTORS, Kind.ACTEES, Kind.MASK)))
             for action in layout.actions
         ]
         self._info = {name: slots[f"info_{name}"] for name in layout.env.info}
@@ -311,7 +304,7 @@ class CompiledSlots(EnvSlots):
     def _saved(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Everything that goes on in another pool: the records, and what each slot shows."""
         records = self.slots["record"]
-        names = [slot.name for slot in self.layout.of_kind(*_SAVED) if slot.name != "kept"]
+        names = [each.name for each in self.layout.slots if each.name != "kept" and 0 not in each.shape]
         return {
             "fields": {name: records[name] for name in self.layout.record.names or ()},
             "slots": {name: self.slots[name] for name in ("lengths", *names)},
@@ -331,6 +324,8 @@ class CompiledSlots(EnvSlots):
             values, starts = given.values, given.offsets
             if len(starts) != num_starts or values.dtype != dtype or values.shape[1:] != (width,):
                 return None
+            if values.dtype == np.float32:  # compiled code and ordinary Python calculate alike in float64
+                values = values.astype(np.float64)
             for array in (values, starts):
                 arrays.append(array if array.flags.carray else array.copy(order="C"))  # else compiled code takes none
         return arrays
@@ -457,7 +452,7 @@ class CompiledSlots(EnvSlots):
         self._stride = max(num_ids, min(self._num_envs, num_ids + num_ids // 4)) + 1
         self._rooms[:] = rooms
         arrays: list[tuple[tuple[int, ...], np.dtype[Any]]] = [((len(rooms), self._stride), np.dtype(np.int64))]
-        for slot, (_, column, _) in zip(self.layout.packed, self._packed, strict=True):
+        for slot, column, _ in self._packed:
             arrays.append(((rooms[column], *slot.row), slot.dtype))
         self._blocks, self._block = Recycler(arrays), None
         caller = self._callers[0]
@@ -476,30 +471,24 @@ class CompiledSlots(EnvSlots):
         offsets = offsets[:, : num_ids + 1]
         rows = list(offsets)
         totals = offsets[:, num_ids].tolist()
-        buffers: dict[str | None, Any] = {}
+        buffers: list[Any] = []
         used = 0
-        for (name, column, row_bytes), array in zip(self._packed, packed, strict=True):
+        for (_, column, row_bytes), array in zip(self._packed, packed, strict=True):
             total = totals[column]
             used += total * row_bytes
-            buffers[name] = RaggedBuffer.unchecked(array[:total], rows[column])
-        if (
-            self._blocks.size > 4 * used + 16 * offsets.size + 65536
-        ):  # there were many more rows at some time: keep less
+            buffers.append(RaggedBuffer.unchecked(array[:total], rows[column]))
+        # Keep less where there were many more rows at some time.
+        if self._blocks.size > 4 * used + 16 * offsets.size + 65536:
             self._make_room(num_ids, [total + total // 4 for total in totals])
 
-        features = {}
-        for name, array_name, column in self._features:
-            shown = buffers.get(array_name)
-            if shown is None:
-                nothing = np.empty((totals[column], 0), dtype=np.float32)
-                shown = RaggedBuffer.unchecked(nothing, rows[column])
-            features[name] = shown
+        features = {name: buffers[place] for name, place in self._features}
         masks = {}
-        for action, actors, actees, mask in self._masks:
-            is_open = buffers.get(mask)
+        buffers.append(None)  # at -1, where an action has no actees or mask
+        for name, actors, actees, mask in self._masks:
+            is_open = buffers[mask]
             if is_open is not None and not len(is_open.values):
                 is_open = None
-            masks[action] = VecActionMask(buffers[actors], buffers.get(actees), is_open)
+            masks[name] = VecActionMask(buffers[actors], buffers[actees], is_open)
         everyone = ids is self._everyone
         if not everyone and num_ids == self._num_envs and (np.diff(ids) == 1).all():
             self._everyone, everyone = ids, True
@@ -514,11 +503,11 @@ class CompiledSlots(EnvSlots):
             ids.copy(),
             taken(slots["elapsed"]),
         )
-        for name, array_name in self._visible:
-            if not buffers[array_name].values.all():
-                obs.visible[name] = buffers[array_name]
-        for name, array_name in self._ids:
-            obs.ids[name] = buffers[array_name]
+        for name, place in self._visible:
+            if not buffers[place].values.all():
+                obs.visible[name] = buffers[place]
+        for name, place in self._ids:
+            obs.ids[name] = buffers[place]
         if self._info:
             ended = ids[done] if ended is None else ended
             if len(ended):

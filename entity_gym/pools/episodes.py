@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecObs
-from entity_gym.pools.seats import final_scores, outcome
+
+TIE = 1e-6  # scores that differ by less than this share of their size are equal: sums of float32 rewards are not exact
 
 
 class Episode(NamedTuple):
@@ -73,22 +74,7 @@ class EpisodeTracker:
 
     def step(self, obs: VecObs) -> list[Episode]:
         """Take in what `act` returned; returns the episodes that ended with it."""
-        if len(obs.env_id) == len(self._all) and (obs.env_id == self._all).all():
-            self.rewards += obs.reward  # a step of all environments, the usual one: indexing takes many times as long
-            self.lengths += 1
-        else:
-            self.rewards[obs.env_id] += obs.reward
-            self.lengths[obs.env_id] += 1
-        (frames,) = obs.done.nonzero()
-        if len(frames) == 0:
-            return []
-        envs = obs.env_id[frames]
-        rewards, lengths, truncated = self.rewards[envs], self.lengths[envs], obs.truncated[frames]
-        self.rewards[envs], self.lengths[envs] = 0.0, 0
-        told = obs.end_of_episode_info
-        infos = [told.get(env, {}) for env in envs.tolist()]
-        columns = (envs + self.first_env, rewards, lengths, truncated)
-        return list(map(Episode._make, zip(*(column.tolist() for column in columns), infos, strict=True)))
+        return list(map(Episode._make, self._ended(obs, obs.reward)))
 
     def step_players(self, obs: VecObs, rewards: NDArray[np.float32]) -> dict[str, list[Episode]]:
         """Take in what `act` returned, and (n, P) what it was worth to each player.
@@ -96,33 +82,56 @@ class EpisodeTracker:
         Returns:
             Policy -> the episodes that ended with it, as this policy has played them.
         """
-        self.rewards[obs.env_id] += rewards
-        self.lengths[obs.env_id] += 1
         finished: dict[str, list[Episode]] = {name: [] for name in self._policies}
-        for i in np.flatnonzero(obs.done):
-            env = int(obs.env_id[i])
-            sums, length = self.rewards[env].tolist(), int(self.lengths[env])
-            info = obs.end_of_episode_info.get(env, {})
+        for env, sums, length, truncated, info in self._ended(obs, rewards):
             scores = final_scores(sums, info, PLAYER_REWARD in obs.arrays)
             for name, players in self._policies.items():
-                reward = fmean(sums[player] for player in players)
-                told = {**info, **self._told(name, scores)}
-                finished[name].append(Episode(self.first_env + env, reward, length, bool(obs.truncated[i]), told))
-            self.rewards[env] = 0.0
-            self.lengths[env] = 0
+                others = [other for other in self._policies if other != name]
+                results = outcome(scores, players, [player for other in others for player in self._policies[other]])
+                told = {**info, "policy": name, **({"opponent": ", ".join(others)} if others else {}), **results}
+                finished[name].append(Episode(env, fmean(sums[player] for player in players), length, truncated, told))
         return finished
 
-    def _told(self, name: str, scores: Sequence[float]) -> dict[str, Any]:
-        """Return the infos of a policy for an episode with these scores of all players."""
-        others = [other for other in self._policies if other != name]
-        if not others:
-            return {"policy": name}
-        theirs = [scores[player] for other in others for player in self._policies[other]]
-        results = [outcome([scores[player], *theirs], 0) for player in self._policies[name]]
-        win_rate = fmean(result["win_rate"] for result in results)
-        return {
-            "policy": name,
-            "opponent": ", ".join(others),
-            "opponent_reward": results[0]["opponent_reward"],
-            "win_rate": win_rate,
-        }
+    def _ended(self, obs: VecObs, rewards: NDArray[np.float32]) -> Iterable[tuple[Any, ...]]:
+        """Add up a step; returns the environment, rewards, length, end and info of each episode that it ended."""
+        if len(obs.env_id) == len(self._all) and (obs.env_id == self._all).all():
+            self.rewards += rewards  # a step of all environments, the usual one: indexing takes many times as long
+            self.lengths += 1
+        else:
+            self.rewards[obs.env_id] += rewards
+            self.lengths[obs.env_id] += 1
+        (frames,) = obs.done.nonzero()
+        if len(frames) == 0:
+            return []
+        envs = obs.env_id[frames]
+        columns = (envs + self.first_env, self.rewards[envs], self.lengths[envs], obs.truncated[frames])
+        self.rewards[envs], self.lengths[envs] = 0.0, 0
+        told = obs.end_of_episode_info
+        infos = [told.get(env, {}) for env in envs.tolist()]
+        return zip(*(column.tolist() for column in columns), infos, strict=True)
+
+
+def final_scores(sums: Sequence[float], info: Mapping[str, Any], players_are_told: bool) -> Sequence[float]:
+    """Return the score of each player in an episode: the sum of its rewards.
+
+    Args:
+        sums: of each player's rewards.
+        info: of the episode.
+        players_are_told: whether the world tells rewards apart; if not, `score_<player>` of `info`, where it is there, does.
+    """
+    names = [f"score_{player}" for player in range(len(sums))]
+    if not players_are_told and info.keys() >= set(names):
+        return [float(info[name]) for name in names]
+    return sums
+
+
+def outcome(scores: Sequence[float], mine: Sequence[int], theirs: Sequence[int]) -> dict[str, float]:
+    """Return `win_rate`, the mean over the players `mine`, and `opponent_reward` of a game; empty without other players."""
+    if not theirs:
+        return {}
+    best = max(scores[player] for player in theirs)
+    results = [
+        0.5 if abs(scores[player] - best) <= TIE * max(1.0, abs(scores[player]), abs(best)) else scores[player] > best
+        for player in mine
+    ]
+    return {"opponent_reward": best, "win_rate": fmean(results)}

@@ -5,22 +5,17 @@ Shapes: N environments, P players.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
+from entity_gym.pools.episodes import final_scores, outcome
 from entity_gym.pools.players import Opponents, Part, PlayerMapping, Seating
-from entity_gym.pools.pool import SlotVecEnv
 from entity_gym.pools.slots import EnvIds, check_state
 from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info
-from entity_gym.spaces import ObsSpace
-
-TIE = 1e-6  # scores that differ by less than this share of their size are equal: sums of float32 rewards are not exact
 
 
 class SeatedVecEnv(VecEnv):
@@ -34,40 +29,24 @@ class SeatedVecEnv(VecEnv):
     There is no asynchronous form.
 
     Args:
-        pool: the environments; belongs to this one from now on.
+        pool: the environments, as all players together see them; steps through this one alone from now on.
         mapping: of their world, see `players_of`.
         opponents: play the other players. The learner's player is `i % num_players` in environment i.
         zero_sum: whether the learner's reward is its own less the mean of the others', in the place of its own.
 
     Attributes:
-        pool: the environments, as all players together see them.
         seats: (N,) the learner's player in each environment.
     """
 
     #: Called with the frames of the opponents, their players and their actions, before a step is taken; None: nobody watches.
     on_opponents: Callable[[VecObs, EnvIds, Mapping[str, VecAction]], None] | None = None
 
-    def __init__(self, pool: SlotVecEnv, mapping: PlayerMapping, opponents: Opponents, zero_sum: bool = False) -> None:
-        self.pool, self.mapping, self.opponents, self._zero_sum = pool, mapping, opponents, zero_sum
-        self._everyone: EnvIds = np.arange(len(pool), dtype=np.int64)
+    def __init__(self, pool: VecEnv, mapping: PlayerMapping, opponents: Opponents, zero_sum: bool = False) -> None:
+        vars(self).update(vars(pool))  # it steps the same environments
+        self.mapping, self.opponents, self._zero_sum = mapping, opponents, zero_sum
         self.seats: NDArray[np.int64] = self._everyone % mapping.num_players
         self._scores = np.zeros((len(pool), mapping.num_players))  # of the running episodes
         self._latest: tuple[Seating, Part] | None = None  # of what was shown last, so that acting on it costs less
-
-    def obs_space(self) -> ObsSpace:
-        return self.pool.obs_space()
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return self.pool.action_space()
-
-    def __len__(self) -> int:
-        return len(self.pool)
-
-    def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
-        return self.pool.render(env_ids)
-
-    def close(self) -> None:
-        self.pool.close()
 
     def rotate(self) -> None:
         """Give the learner the next player of each environment, from the next reset on."""
@@ -75,30 +54,26 @@ class SeatedVecEnv(VecEnv):
 
     def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
         self._check_info(env_info)
-        obs = self.pool.reset(seed, env_info)
+        obs = super().reset(seed, env_info)
         self._scores[:] = 0.0
-        return self._show(obs)
+        return self._view(obs)
 
     def configure(self, env_info: EnvInfo) -> None:
         self._check_info(env_info)
-        self.pool.configure(env_info)
+        super().configure(env_info)
 
     def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
         ids = self._everyone if env_id is None else check_env_id(env_id, len(self))
-        view = self._show(self.pool.act(self._join(actions, ids), env_id))
+        view = self._view(super().act(self._join(actions, ids), env_id))
         self._count(view)
         return view
 
-    def under_way(self) -> str:
-        return self.pool.under_way()
-
-    @property
-    def can_save(self) -> bool:
-        return self.pool.can_save
+    def _submit(self, ids: EnvIds, do: Callable[[int, int, int], None]) -> None:
+        raise NotImplementedError(f"{type(self).__name__} has no asynchronous form")
 
     def state(self) -> dict[str, Any]:
         own = {"scores": self._scores.copy(), "seats": self.seats.copy(), "opponents": self.opponents.state()}
-        return {"pool": self.pool.state(), **own}
+        return {"pool": super().state(), **own}
 
     def load_state(self, state: Mapping[str, Any]) -> VecObs:
         check_state(state, "pool", "scores", "seats", "opponents")
@@ -110,15 +85,14 @@ class SeatedVecEnv(VecEnv):
             )
         self._scores, self.seats = scores, seats
         self.opponents.load_state(state["opponents"])
-        return self._show(self.pool.load_state(state["pool"]))
+        return self._view(super().load_state(state["pool"]))
 
     def clone(self) -> Self:
-        twin = copy.copy(self)
-        twin.pool, twin.opponents = self.pool.clone(), self.opponents.clone()
-        twin.seats, twin._scores = self.seats.copy(), self._scores.copy()
+        twin = super().clone()
+        twin.opponents, twin.seats, twin._scores = self.opponents.clone(), self.seats.copy(), self._scores.copy()
         return twin
 
-    def _show(self, obs: VecObs) -> VecObs:
+    def _view(self, obs: VecObs) -> VecObs:
         """Return the learner's view of frames that all players see."""
         seating = Seating(obs, self.mapping)
         part = seating.part(self.seats[obs.env_id])
@@ -140,7 +114,9 @@ class SeatedVecEnv(VecEnv):
             faced, reports = self.opponents.faced(ended), {}
             for i, scores, opponent in zip(ended.tolist(), self._scores[ended].tolist(), faced, strict=True):
                 scores = final_scores(scores, told.get(i, {}), players_are_told)
-                reports[i] = {**told.get(i, {}), **outcome(scores, int(self.seats[i])), "opponent": opponent}
+                seat = int(self.seats[i])
+                others = [player for player in range(len(scores)) if player != seat]
+                reports[i] = {**told.get(i, {}), **outcome(scores, [seat], others), "opponent": opponent}
             view.end_of_episode_info = reports
             self._scores[ended] = 0.0
 
@@ -150,7 +126,7 @@ class SeatedVecEnv(VecEnv):
             raise ValueError("act was called before reset")
         seating, part = self._latest
         if not np.array_equal(seating.obs.env_id, ids):
-            seating = Seating(self.pool.show(ids), self.mapping)
+            seating = Seating(self.show(ids), self.mapping)
             part = seating.part(self.seats[ids])
         num_players = self.mapping.num_players
         others = [seating.part((part.seats + k) % num_players) for k in range(1, num_players)]
@@ -175,27 +151,3 @@ class SeatedVecEnv(VecEnv):
                         f"env_info of environment {i} has {name!r}, on which it depends what belongs to which player: "
                         "it cannot change between episodes that are played against opponents"
                     )
-
-
-def final_scores(sums: Sequence[float], info: Mapping[str, Any], players_are_told: bool) -> Sequence[float]:
-    """Return the score of each player in an episode: the sum of its rewards.
-
-    Args:
-        sums: of each player's rewards.
-        info: of the episode.
-        players_are_told: whether the world tells rewards apart; if not, `score_<player>` of `info`, where it is there, does.
-    """
-    names = [f"score_{player}" for player in range(len(sums))]
-    if not players_are_told and info.keys() >= set(names):
-        return [float(info[name]) for name in names]
-    return sums
-
-
-def outcome(scores: Sequence[float], player: int) -> dict[str, float]:
-    """Return `win_rate` and `opponent_reward` of a player in a game with these scores; empty for a single player."""
-    others = [score for other, score in enumerate(scores) if other != player]
-    if not others:
-        return {}
-    own, best = scores[player], max(others)
-    is_tie = abs(own - best) <= TIE * max(1.0, abs(own), abs(best))
-    return {"opponent_reward": best, "win_rate": 0.5 if is_tie else float(own > best)}

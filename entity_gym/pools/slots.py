@@ -1,7 +1,7 @@
 """Slots: the places of N environments, each with what its environment last showed. Pools are built on them.
 
 Slots know how to step environments and to pack their observations. They know nothing of threads, steps that are under way or
-batches: that is `SlotVecEnv`. Because each slot remembers what its environment last showed, any of the environments can be
+batches: that is `VecEnv`. Because each slot remembers what its environment last showed, any of the environments can be
 stepped, in any order, in any number at once.
 """
 

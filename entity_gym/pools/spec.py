@@ -9,9 +9,8 @@ from typing import Any
 
 from entity_gym.actions import ActionSpace, ContinuousActionSpace, SelectEntityActionSpace
 from entity_gym.errors import check_whole, nearest
+from entity_gym.pools.pool import check_pool
 from entity_gym.pools.slots import FinalObservations, SlotOptions
-from entity_gym.pools.vec_env import check_batch_size
-from entity_gym.pools.workers import check_affinity, check_num_threads
 from entity_gym.spaces import FeatureKind, ObsSpace, describe
 
 
@@ -25,7 +24,6 @@ class PoolConfig:
         batch_size: how many environments `recv` returns; None: all.
         num_threads: threads that step the environments; see `ThreadedVecEnv`.
         num_processes: worker processes that step them, see `ProcessVecEnv`; 0: none.
-        thread_affinity_offset: the first core that threads are bound to; see `ThreadedVecEnv`.
         seed: environment i draws from `SeedSequence((seed, i))`.
         max_episode_steps: steps after which an episode is truncated; None: as the environment says.
         reward_threshold: mean episodic reward at which the environment counts as solved; for information only.
@@ -45,7 +43,6 @@ class PoolConfig:
     batch_size: int | None = None
     num_threads: int = 1
     num_processes: int = 0
-    thread_affinity_offset: int = -1
     seed: int = 0
     max_episode_steps: int | None = None
     reward_threshold: float | None = None
@@ -56,24 +53,14 @@ class PoolConfig:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_whole(self.num_envs, "num_envs")
-        check_batch_size(self.batch_size, self.num_envs)
-        check_num_threads(self.num_threads)
-        check_whole(self.num_processes, "num_processes", 0)
-        check_affinity(self.thread_affinity_offset)
-        check_whole(self.seed, "seed", 0)
+        check_pool(self.num_envs, self.num_threads, self.batch_size, self.seed, self.num_processes)
         SlotOptions(final_observations=self.final_observations)
         if self.max_episode_steps is not None:
             check_whole(self.max_episode_steps, "max_episode_steps")
-        if self.num_processes and (self.num_threads != 1 or self.thread_affinity_offset != -1):
-            raise ValueError(
-                f"num_processes is {self.num_processes}, so num_threads={self.num_threads} and thread_affinity_offset="
-                f"{self.thread_affinity_offset} would not be used: leave them out"
-            )
 
     def of_pool(self) -> dict[str, Any]:
         """Return the arguments of `ThreadedVecEnv`, by name."""
-        names = ("num_envs", "num_threads", "batch_size", "seed", "num_processes", "thread_affinity_offset")
+        names = ("num_envs", "num_threads", "batch_size", "seed", "num_processes")
         return {name: getattr(self, name) for name in (*names, "final_observations", "compile")}
 
     def __str__(self) -> str:

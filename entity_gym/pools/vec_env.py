@@ -1,9 +1,12 @@
-"""The interface of every pool of environments."""
+"""Pools: N environments that are stepped together or asynchronously."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+import copy
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,6 +15,10 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.environment import Environment
+from entity_gym.pools.python_slots import PythonSlots
+from entity_gym.pools.slots import EnvIds, EnvSlots, run_serially
+from entity_gym.pools.workers import PATIENCE, Workers
 from entity_gym.spaces import ObsSpace
 
 #: Parameters for the coming episodes: one mapping for each environment, or parameter -> one value for each environment.
@@ -20,8 +27,19 @@ EnvInfo = Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]]
 #: Some of the environments of a pool, by number.
 EnvIdLike = Sequence[int] | NDArray[np.integer[Any]]
 
+# What an environment can take now. All but READY take nothing but a reset; one that is UNDER_WAY is received first.
+_NEW, _READY, _UNDER_WAY, _LOST, _OVER, _CLOSED = range(6)
 
-class VecEnv(ABC):
+_REFUSALS = {
+    _NEW: "{method} was called before reset",
+    _UNDER_WAY: "{method}: {where} is under way; recv it first",
+    _LOST: "{method}: what {where} showed last was lost to an error; call reset first",
+    _OVER: "{method}: the episode of {where} has ended, and there is no autoreset; step those that go on, or call reset",
+    _CLOSED: "the pool is closed",
+}
+
+
+class VecEnv:
     """N environments of one kind that are stepped together, or some of them at a time.
 
     Autoreset happens in the same step: the observation after `done` is the first of the next episode, and comes with the
@@ -36,28 +54,57 @@ class VecEnv(ABC):
     Together: `obs = reset()`, then `obs = act(actions)`. Asynchronously: `async_reset()`, then `obs = recv()` and
     `send(actions, obs.env_id)` in turn, where `recv` returns `batch_size` environments, whichever were ready first.
     Both can be mixed: what is not under way may be acted on. No array that a pool returned is ever written to again.
+
+    What environments show depends on their seeds and actions alone: not on the workers, nor on the order in which they are
+    stepped. After an error the environments concerned have to be reset, and the others may go on.
+
+    Args:
+        slots: the environments; belongs to this pool from now on. `ThreadedVecEnv` makes them.
+        workers: who steps them. None: the calling thread.
+        batch_size: how many environments `recv` returns, 1 to N. None: all.
+        seed: see `reset`.
     """
 
-    @abstractmethod
+    def __init__(
+        self, slots: EnvSlots, workers: Workers | None = None, *, batch_size: int | None = None, seed: int = 0
+    ) -> None:
+        self.slots = slots
+        self._workers = Workers() if workers is None else workers
+        self._everyone: EnvIds = np.arange(len(slots), dtype=np.int64)
+        self._status = np.full(len(slots), _NEW, np.int8)  # (N,)
+        self._all_ready = np.full(len(slots), _READY, np.int8).tobytes()
+        self._shown: VecObs | None = None  # the last batch; slots that act at once check actions without it
+        self._finished: deque[int] = deque()  # under way, and done: for `recv`, in this order
+        self._waiting = 0  # under way, and not yet done
+        try:
+            self.batch_size = check_batch_size(batch_size, len(slots))
+            slots.seed(seed)
+        except ValueError:
+            self.close()
+            raise
+
     def obs_space(self) -> ObsSpace:
         """Return the space of their observations."""
+        return self.slots.obs_space
 
-    @abstractmethod
     def action_space(self) -> Mapping[str, ActionSpace]:
         """Return their action spaces by name."""
+        return self.slots.action_space
 
-    @abstractmethod
-    def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
-        """Start an episode everywhere. What is under way is finished first, and forgotten.
+    def __len__(self) -> int:
+        """The number of environments."""
+        return len(self._status)
 
-        Args:
-            seed: environment i draws from `SeedSequence((seed, i))`. None: the random numbers go on where they are.
-            env_info: parameters for the episodes from now on (see `Environment.configure`), one mapping for each
-                environment, or parameter -> one value for each environment. None: they stay what they are.
+    @property
+    def envs(self) -> list[Environment]:
+        """The environments, where they are Python objects."""
+        if not isinstance(self.slots, PythonSlots):
+            raise AttributeError(f"environments of {type(self.slots).__name__} are no Python objects")
+        return self.slots.envs
 
-        Raises:
-            ValueError: for a negative seed, or parameters that do not fit the environments.
-        """
+    def under_way(self) -> str:
+        """Name the environments that are taking a step, for messages. Other threads may call it, too."""
+        return self.slots.under_way()
 
     def configure(self, env_info: EnvInfo) -> None:
         """Set parameters for the episodes that begin from now on; the running ones go on with theirs, to their ends.
@@ -72,9 +119,33 @@ class VecEnv(ABC):
             ValueError: for environments that take no parameters, or parameters that do not fit them; an environment that is
                 a Python object refuses a value only when the episode begins.
         """
-        raise ValueError(f"{type(self).__name__} takes no parameters (env_info) between episodes")
+        infos = check_env_info(env_info, len(self))
+        self._settle()
+        self.slots.configure(self._everyone, infos)
 
-    @abstractmethod
+    # ---- together
+
+    def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
+        """Start an episode everywhere. What is under way is finished first, and forgotten.
+
+        Args:
+            seed: environment i draws from `SeedSequence((seed, i))`. None: the random numbers go on where they are.
+            env_info: parameters for the episodes from now on (see `Environment.configure`), one mapping for each
+                environment, or parameter -> one value for each environment. None: they stay what they are.
+
+        Raises:
+            ValueError: for a negative seed, or parameters that do not fit the environments.
+        """
+        infos = None if env_info is None else check_env_info(env_info, len(self))
+        self._settle(forget=True)
+        self._status.fill(_NEW)
+        if seed is not None:
+            self.slots.seed(seed)
+        if infos is not None:
+            self.slots.configure(self._everyone, infos)
+        slots, ids = self.slots, self._everyone
+        return self._together(ids, lambda lo, hi, worker: slots.reset(ids[lo:hi], worker))
+
     def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
         """Step environments, and wait for them.
 
@@ -91,27 +162,48 @@ class VecEnv(ABC):
             ValueError: for actions that were not offered, an observation that does not fit the spaces, environments that are
                 not there or under way.
         """
+        ids, slots = self._ready(env_id, "act"), self.slots
+        if slots.acts_at_once and self._workers.num_threads == 1:
+            try:
+                obs = slots.act(actions, ids)
+            except BaseException:
+                self._status[ids] = _LOST
+                raise
+            if obs is not None:
+                if not slots.options.autoreset:
+                    self._mark_shown(obs)
+                return obs
+        self._check(actions, ids)
+        return self._together(ids, partial(slots.step, actions, ids))
 
-    @abstractmethod
-    def __len__(self) -> int:
-        """The number of environments."""
+    def _together(self, ids: EnvIds, do: Callable[[int, int, int], None]) -> VecObs:
+        """Call do(lo, hi, worker) in all workers for their parts of `ids`, and return what these show."""
+        self._status[ids] = _LOST  # unless all goes well
+        n, parts = len(ids), min(len(ids), self._workers.num_threads)
+        if self._workers.num_threads == 1:
+            do(0, n, 0)
+        else:
+            self._workers.run(lambda k: do(n * k // parts, n * (k + 1) // parts, k), parts)
+        return self._collect(ids)
 
-    @abstractmethod
-    def close(self) -> None:
-        """Release everything. May be called twice."""
+    def show(self, ids: EnvIds) -> VecObs:
+        """Return the observations of some environments, none of which is under way."""
+        return self.slots.collect(ids, self._workers.run)
 
-    def under_way(self) -> str:
-        """Name the environments that are taking a step, for messages. Other threads may call it, too."""
-        return f"{len(self)} environments"
-
-    @property
-    def batch_size(self) -> int:
-        """Number of environments that `recv` returns, 1 to `len(self)`."""
-        return len(self)
+    # ---- asynchronously
 
     def send(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> None:
         """Step environments without waiting: `recv` returns what they show. Arguments and errors as in `act`."""
-        raise NotImplementedError(f"{type(self).__name__} has no asynchronous form")
+        ids = self._ready(env_id, "send")
+        self._check(actions, ids)
+        own = {name: buffer.clone() for name, buffer in actions.items()}  # the caller may write to theirs meanwhile
+        self._submit(ids, partial(self.slots.step, own, ids))
+
+    def async_reset(self) -> None:
+        """Start an episode everywhere without waiting: `recv` returns the first observations."""
+        self._settle(forget=True)
+        slots, ids = self.slots, self._everyone  # what the workers hold must not hold the pool
+        self._submit(ids, lambda lo, hi, worker: slots.reset(ids[lo:hi], worker))
 
     def recv(self) -> VecObs:
         """Wait for `batch_size` of the environments under way.
@@ -122,35 +214,101 @@ class VecEnv(ABC):
         Raises:
             ValueError: if fewer are under way. What an environment raised, is raised here.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no asynchronous form")
+        self._check_open()
+        if self._waiting + len(self._finished) < self.batch_size:
+            raise ValueError(
+                f"recv returns batch_size={self.batch_size} environments, and "
+                f"{self._waiting + len(self._finished)} are under way: send them actions, or call async_reset"
+            )
+        while len(self._finished) < self.batch_size:
+            ids, error = self._workers.next()
+            self._waiting -= len(ids)
+            self._note(ids, error)
+            if error is not None:
+                raise error
+        ids = np.array(sorted(self._finished.popleft() for _ in range(self.batch_size)), dtype=np.int64)
+        self._status[ids] = _LOST
+        return self._collect(ids)
 
-    def async_reset(self) -> None:
-        """Start an episode everywhere without waiting: `recv` returns the first observations."""
-        raise NotImplementedError(f"{type(self).__name__} has no asynchronous form")
+    def _submit(self, ids: EnvIds, do: Callable[[int, int, int], None]) -> None:
+        """Have do(lo, hi, worker) called without waiting, so that ids[lo:hi] together are `ids`."""
+        n, num_shares = len(ids), max(1, self._workers.num_shares)
+        self._status[ids] = _UNDER_WAY
+        self._waiting += n
+        if self.slots.one_by_one and self.batch_size < len(self):
+            # An environment is always stepped by the same thread.
+            for k, i in enumerate(ids.tolist()):
+                share = ((i + 1) * num_shares - 1) // len(self)
+                self._workers.submit(ids[k : k + 1], partial(do, k, k + 1), share)
+            return
+        parts = min(n, num_shares)
+        for k in range(parts):
+            lo, hi = n * k // parts, n * (k + 1) // parts
+            self._workers.submit(ids[lo:hi], partial(do, lo, hi), k)
+
+    def _note(self, ids: EnvIds, error: BaseException | None) -> None:
+        """Note that a task on these environments is done."""
+        if error is None:
+            self._finished.extend(ids.tolist())
+        else:
+            self._status[ids] = _LOST
+
+    def _settle(self, *, forget: bool = False) -> None:
+        """Wait until everything under way is done, and raise the first error; `forget` it instead, with all that is done.
+
+        It does not rely on `_waiting`: Ctrl-C may have come between counting a task and submitting it, or before one was noted.
+
+        Raises:
+            ValueError: the pool is closed.
+        """
+        self._check_open()
+        first = None
+        for ids, error in self._workers.drain() if self._waiting else ():
+            self._note(ids, error)
+            first = error if first is None else first
+        self._waiting = 0
+        if forget:
+            self._finished.clear()
+        elif first is not None:
+            raise first
+
+    # ---- drawing, saving, copying
 
     def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
         """Draw some of the environments, each as a (height, width, 3) image."""
-        raise NotImplementedError(f"{type(self).__name__} does not render")
+        return [self.slots.render(i) for i in self._settled(env_ids)]
 
     def draw(self, env_ids: EnvIdLike) -> list[Mapping[str, Any] | None]:
         """Return how some of the environments want their running episodes to be drawn; see `Environment.draw`."""
-        return [None for _ in env_ids]
+        return [self.slots.draw(i) for i in self._settled(env_ids)]
+
+    def _settled(self, env_ids: EnvIdLike) -> list[int]:
+        """Return the numbers of some environments, none of which is under way any more."""
+        self._check_open()
+        ids = [int(check_env_id([i], len(self))[0]) for i in env_ids]
+        if (self._status[ids] == _UNDER_WAY).any():
+            self._settle()
+        return ids
 
     @property
     def can_save(self) -> bool:
         """True if `state`, `load_state` and `clone` work for these environments."""
-        return False
+        return self.slots.can_save
 
     def state(self) -> dict[str, Any]:
         """Return a state from which `load_state` continues exactly, with random numbers and observations.
 
         Environments that are under way are waited for; what they show then is among the observations of `load_state`.
         """
-        raise NotImplementedError(f"{type(self).__name__} cannot be saved")
+        self._settle_all("state")
+        return self.slots.state()
 
     def load_state(self, state: Mapping[str, Any]) -> VecObs:
         """Continue from what `state` returned; returns the current observations of all environments, without `final`."""
-        raise NotImplementedError(f"{type(self).__name__} cannot be restored")
+        self._settle(forget=True)
+        self._status.fill(_LOST)
+        self.slots.load_state(state)
+        return self._collect(self._everyone)
 
     def clone(self) -> Self:
         """A second pool that continues from here in the same way, and shares nothing with this one.
@@ -158,7 +316,32 @@ class VecEnv(ABC):
         Raises:
             ValueError: if the environments cannot be saved.
         """
-        raise NotImplementedError(f"{type(self).__name__} cannot be cloned")
+        self._settle_all("clone")
+        twin = copy.copy(self)
+        twin.slots, twin._workers = self.slots.clone(), self._workers.clone()
+        twin._status, twin._finished = self._status.copy(), self._finished.copy()
+        return twin
+
+    def _settle_all(self, method: str) -> None:
+        """Wait until nothing is under way, for a `method` of environments that have all shown something."""
+        self._settle()
+        lacking = np.isin(self._status, (_NEW, _LOST))
+        if lacking.any():
+            self._refuse(int(lacking.argmax()), method)
+
+    def close(self) -> None:
+        """Release everything. May be called twice."""
+        self._status.fill(_CLOSED)
+        if self.slots.closes_at_once:
+            self.slots.close()  # threads that wait for it come back
+        if self._workers.close():
+            self.slots.close()
+        else:
+            warnings.warn(
+                f"environments are still taking a step after {PATIENCE:g} seconds; they are left behind, and not closed",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -167,6 +350,47 @@ class VecEnv(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    # ---- what environments can take
+
+    def _check_open(self) -> None:
+        if self._status[0] == _CLOSED:
+            self._refuse(0, "")
+
+    def _ready(self, env_id: EnvIdLike | None, method: str) -> EnvIds:
+        """Return the environments `env_id` (None: all), for a `method` that steps them.
+
+        Raises:
+            ValueError: unless they are there, named once, and can be stepped.
+        """
+        if env_id is None and self._status.tobytes() == self._all_ready:  # by far the quickest way to ask
+            return self._everyone
+        ids = self._everyone if env_id is None else check_env_id(env_id, len(self))
+        stopped = self._status[ids] != _READY
+        if stopped.any():
+            self._refuse(int(ids[stopped.argmax()]), method)
+        return ids
+
+    def _refuse(self, i: int, method: str) -> None:
+        raise ValueError(_REFUSALS[int(self._status[i])].format(method=method, where=self.slots.where(i)))
+
+    def _check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
+        """Raise a ValueError unless the last observations of `ids` offered `actions`."""
+        shown = self._shown
+        self.slots.check(actions, ids, shown if shown is not None and np.array_equal(shown.env_id, ids) else None)
+
+    def _collect(self, ids: EnvIds) -> VecObs:
+        """Return the observations of environments, which are ready from then on."""
+        run = run_serially if self._waiting else self._workers.run  # workers may be busy for long
+        obs = self.slots.collect(ids, run)
+        if not self.slots.acts_at_once:
+            self._shown = obs
+        self._mark_shown(obs)
+        return obs
+
+    def _mark_shown(self, obs: VecObs) -> None:
+        """Note that environments can be stepped, but those whose episodes have ended without autoreset."""
+        self._status[obs.env_id] = _READY if self.slots.options.autoreset else np.where(obs.done, _OVER, _READY)
 
 
 def check_env_id(env_id: EnvIdLike, num_envs: int) -> NDArray[np.int64]:

@@ -13,25 +13,18 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from operator import itemgetter
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import Any
 
 from entity_gym.pools.slots import EnvIds, run_serially
 
 #: How long `close` waits for steps that are being taken, in seconds.
 PATIENCE = 5.0
 
-MAX_THREADS = 1024
-
 _Jobs = SimpleQueue[Callable[[], None] | None]
 
-
-class Finished(NamedTuple):
-    """A submitted task that has been done: its environments, and the exception that it raised."""
-
-    ids: EnvIds
-    error: BaseException | None
+#: Takes jobs that are done: what they were for, and the exception that they raised.
+_Done = SimpleQueue[tuple[Any, BaseException | None]]
 
 
 class Workers:
@@ -45,20 +38,13 @@ class Workers:
     Args:
         num_threads: at least 1, the calling thread included.
         num_shares: of submitted tasks; 0 without threads for them.
-        affinity_offset: thread t runs on usable core (offset + t) % cores only; -1: wherever the system puts it. The calling
-            thread is left alone. Linux only.
-
-    Raises:
-        ValueError: if the system does not let threads choose their core.
     """
 
-    def __init__(self, num_threads: int = 1, num_shares: int = 0, affinity_offset: int = -1) -> None:
-        check_affinity(affinity_offset)
+    def __init__(self, num_threads: int = 1, num_shares: int = 0) -> None:
         self.num_threads, self.num_shares = num_threads, num_shares
-        self._affinity_offset = affinity_offset
         self._pid = os.getpid()
         self._own: deque[Callable[[], None]] = deque()  # tasks of the calling thread
-        self._finished: SimpleQueue[Finished] = SimpleQueue()
+        self._finished: _Done = SimpleQueue()
         self._jobs: list[_Jobs] = [SimpleQueue() for _ in range(max(num_threads, num_shares))]
         self._threads: dict[int, threading.Thread] = {}  # by share
         closed = threading.Event()
@@ -78,44 +64,49 @@ class Workers:
             run_serially(fn, n)
             return
         self._check_alive()
-        # A queue of its own: a round that was interrupted while waiting does not confuse the next.
-        done: SimpleQueue[tuple[int, BaseException | None]] = SimpleQueue()
+        done: _Done = SimpleQueue()  # of its own: a round that was interrupted while waiting does not confuse the next
         for k in range(1, n):
-            self._jobs[k].put(partial(_do_part, fn, k, done))
-        _do_part(fn, 0, done)
-        failed: list[tuple[int, BaseException]] = []
+            self._jobs[k].put(partial(_do, partial(fn, k), k, done))
+        _do(partial(fn, 0), 0, done)
+        errors: dict[int, BaseException] = {}
         for _ in range(n):
             k, error = done.get()
             if error is not None:
-                failed.append((k, error))
+                errors[k] = error
                 if k == 0 and isinstance(error, KeyboardInterrupt):
                     break  # Ctrl-C comes to the calling thread alone, and is not for waiting for the others
-        if failed:
+        if errors:
             try:
-                raise min(failed, key=itemgetter(0))[1]
+                raise errors[min(errors)]
             finally:
-                failed.clear()  # tracebacks refer to this frame: a reference cycle
+                errors.clear()  # tracebacks refer to this frame: a reference cycle
                 del error
 
     def submit(self, ids: EnvIds, work: Callable[[int], None], share: int) -> None:
         """Queue the task `work(worker)` on the environments `ids`. Tasks of one share run in order; see `next`."""
+        worker = share or (len(self._jobs) if self.num_shares else 0)
+        task = partial(_do, partial(work, worker), ids, self._finished)
         if self.num_shares == 0:
-            self._own.append(partial(_do_task, ids, work, 0, self._finished))
+            self._own.append(task)
             return
         self._check_alive()
         if share not in self._threads:
             self._start(share)
-        self._jobs[share].put(partial(_do_task, ids, work, share or len(self._jobs), self._finished))
+        self._jobs[share].put(task)
 
-    def next(self) -> Finished:
-        """Wait for the next task that is done. There must be one that `next` has not returned yet."""
+    def next(self) -> tuple[EnvIds, BaseException | None]:
+        """Wait for the next submitted task that is done. There must be one that `next` has not returned yet.
+
+        Returns:
+            Its environments, and the exception that it raised.
+        """
         if self._own:
             self._own.popleft()()
         else:
             self._check_alive()
         return self._finished.get()
 
-    def drain(self) -> list[Finished]:
+    def drain(self) -> list[tuple[EnvIds, BaseException | None]]:
         """Wait until all submitted tasks are done, and return those that `next` has not returned."""
         while self._own:
             self._own.popleft()()
@@ -128,7 +119,7 @@ class Workers:
 
     def clone(self) -> Workers:
         """Return as many new workers."""
-        return Workers(self.num_threads, self.num_shares, self._affinity_offset)
+        return Workers(self.num_threads, self.num_shares)
 
     def close(self) -> bool:
         """Stop. Returns True if all threads have ended, False if one still runs after `PATIENCE` seconds."""
@@ -137,15 +128,9 @@ class Workers:
         return not any(thread.is_alive() for thread in self._threads.values())
 
     def _start(self, share: int) -> None:
-        thread = threading.Thread(
-            target=self._serve, args=(self._jobs[share],), name=f"environments-{share}", daemon=True
-        )
-        thread.start()
-        self._threads[share] = thread
-        if self._affinity_offset >= 0:
-            cores = usable_cores()
-            assert thread.native_id is not None
-            os.sched_setaffinity(thread.native_id, {cores[(self._affinity_offset + share) % len(cores)]})
+        name = f"environments-{share}"
+        self._threads[share] = threading.Thread(target=self._serve, args=(self._jobs[share],), name=name, daemon=True)
+        self._threads[share].start()
 
     def _check_alive(self) -> None:
         if not self._stop.alive:
@@ -161,22 +146,14 @@ def _serve(closed: threading.Event, jobs: _Jobs) -> None:
         del job  # it holds environments, which may be gone before there is more to do
 
 
-def _do_part(fn: Callable[[int], None], k: int, done: SimpleQueue[tuple[int, BaseException | None]]) -> None:
+def _do(work: Callable[[], None], what: Any, done: _Done) -> None:
+    """Do a job; whatever it raises belongs to whoever asks for the result."""
     try:
-        fn(k)
-    except BaseException as error:  # raised by `run`, in the thread that called it
-        done.put((k, error))
+        work()
+    except BaseException as error:
+        done.put((what, error))
     else:
-        done.put((k, None))
-
-
-def _do_task(ids: EnvIds, work: Callable[[int], None], worker: int, finished: SimpleQueue[Finished]) -> None:
-    try:
-        work(worker)
-    except BaseException as error:  # whatever it is, it belongs to whoever asks for the result
-        finished.put(Finished(ids, error))
-    else:
-        finished.put(Finished(ids, None))
+        done.put((what, None))
 
 
 def _stop(all_jobs: list[_Jobs], threads: dict[int, threading.Thread], closed: threading.Event) -> None:
@@ -188,31 +165,3 @@ def _stop(all_jobs: list[_Jobs], threads: dict[int, threading.Thread], closed: t
         # The garbage collector may call this from one of the threads themselves.
         if thread is not threading.current_thread():
             thread.join(max(0.0, deadline - time.monotonic()))
-
-
-def usable_cores() -> list[int]:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def check_affinity(offset: int) -> None:
-    """Raise a ValueError if threads cannot be bound to cores, or not to this one."""
-    if offset < -1:
-        raise ValueError(f"thread_affinity_offset is {offset}; it must be a core's number, or -1 for no choice")
-    if offset >= 0 and not hasattr(os, "sched_setaffinity"):
-        raise ValueError(
-            f"thread_affinity_offset is {offset}; only Linux lets threads choose their core: leave it at -1 here"
-        )
-
-
-def check_num_threads(num_threads: object) -> int:
-    """Return `num_threads`.
-
-    Raises:
-        ValueError: if it is no number of threads.
-    """
-    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or not 1 <= num_threads <= MAX_THREADS:
-        raise ValueError(f"num_threads is {num_threads!r}; it must be a whole number, 1 to {MAX_THREADS}")
-    return num_threads

@@ -165,7 +165,6 @@ def test_a_checkpoint_whose_network_cannot_fit_into_memory_is_named(
 def test_a_directory_that_holds_no_run_is_not_plotted(
     metrics: bytes | None, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    pytest.importorskip("pandas")
     if metrics is not None:
         (tmp_path / "metrics.jsonl").write_bytes(metrics)
     assert str(tmp_path) in refused(plot, [str(tmp_path), f"output={tmp_path}/plot.png"])

@@ -11,7 +11,6 @@ import pytest
 from entity_gym import registry
 from entity_gym.actions.choices import random_actions
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.pool import SlotVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import bind, list_envs, make, make_spec, register
 from tests.entity_gym.bridges.out_worlds import Hall
@@ -173,7 +172,7 @@ def test_a_python_environments_keywords_are_looked_at_too() -> None:
 
 def test_episodes_are_truncated_after_max_episode_steps() -> None:
     with make("MultiArmedBandit", max_episode_steps=2, compile=False) as pool:
-        assert isinstance(pool, SlotVecEnv) and not pool.slots.options.compile
+        assert isinstance(pool, VecEnv) and not pool.slots.options.compile
         ends = [obs.truncated.tolist() for obs in play_together(pool, 4)]
     assert ends == [[False], [False], [True], [False], [True]]
 
@@ -279,7 +278,7 @@ def test_a_spec_shows_configuration_observation_and_actions() -> None:
     )
     for part in (
         "num_envs=4, batch_size=2, num_threads=1",
-        "thread_affinity_offset=-1, seed=7, max_episode_steps=100, reward_threshold=3",
+        "num_processes=0, seed=7, max_episode_steps=100, reward_threshold=3",
         "width=8, height=6",
         "Mine: at most 64, features [x, y]",
         "Move: categorical, 0 to 4 (x+1, x-1, y+1, y-1, Defuse Mines), at most 16 actor(s), masked",

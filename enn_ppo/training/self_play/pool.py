@@ -31,9 +31,9 @@ from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, RATINGS
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.players import players_of
-from entity_gym.pools.pool import SlotVecEnv
 from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.source import EnvSource
+from entity_gym.pools.vec_env import VecEnv
 from rogue_net import RogueNet
 
 #: Number of snapshots that play at a time, drawn at every update: each needs its own forward pass.
@@ -64,7 +64,7 @@ class SelfPlay:
         self._opponents: PolicyOpponents | None = None
         self._metrics: Row = {}
 
-    def seat(self, vec_env: SlotVecEnv, source: EnvSource, name: str) -> SeatedVecEnv:
+    def seat(self, vec_env: VecEnv, source: EnvSource, name: str) -> SeatedVecEnv:
         """Wrap environments so that opponents play all players but one.
 
         Raises:

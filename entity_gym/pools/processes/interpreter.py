@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from multiprocessing.spawn import get_executable
 from typing import Any
 
@@ -27,19 +27,16 @@ LOOK = 0.5  # seconds between looks for a hang-up, where the system does not rep
 DEATH_GRACE = 3.0  # seconds that a process has to end once it has hung up, for example to write a core dump
 
 # Ctrl-C reaches the whole process group, and the parent alone decides what it means. It is blocked until it is ignored; Windows
-# cannot block it. Windows inherits handles: that of a socket stays as it is, and files get a descriptor again.
+# cannot block it.
 PROGRAM = """\
-import importlib, json, os, signal, sys
+import importlib, json, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 if hasattr(signal, "pthread_sigmask"):
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-path, module, function, connection, descriptors = json.loads(sys.argv.pop())
+path, module, function, connection = json.loads(sys.argv.pop())
 sys.path[:] = path
 sys.stdout.reconfigure(errors="replace")
-if sys.platform == "win32":
-    import msvcrt
-    descriptors = [msvcrt.open_osfhandle(handle, os.O_RDWR | os.O_BINARY) for handle in descriptors]
-getattr(importlib.import_module(module), function)(connection, *descriptors)
+getattr(importlib.import_module(module), function)(connection)
 """
 
 # Children share the cores: libraries that start one thread for each core would get in each other's way.
@@ -54,18 +51,15 @@ ENVIRONMENT_VARIABLES = {
 }
 
 
-def start_interpreter(
-    module: str, function: str, descriptors: Sequence[int] = ()
-) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a process that imports `module` and calls `function(connection, *descriptors)`.
+def start_interpreter(module: str, function: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a process that imports `module` and calls `function(connection)`.
 
     Its module search path is that of this process. `PYTHONHASHSEED` is 0 unless it is set, so that every child iterates over a
     set of strings in the same order. Numeric libraries use one thread. It ignores Ctrl-C from its start.
 
     Args:
         module: the module's full name.
-        function: takes the descriptor of its end of a pair of connected sockets, and `descriptors`.
-        descriptors: of open files, which the child inherits: under the same numbers, or others on Windows.
+        function: takes the descriptor of its end of a pair of connected sockets.
 
     Returns:
         The process, and this end of the pair of sockets.
@@ -74,23 +68,18 @@ def start_interpreter(
         OSError: if the process cannot be started.
     """
     connection, its_connection = socket.socketpair()
-    if sys.platform == "win32":
-        import msvcrt
-
-        descriptors = [msvcrt.get_osfhandle(descriptor) for descriptor in descriptors]
-    inherited = [its_connection.fileno(), *descriptors]
-    arguments = json.dumps([[str(entry) for entry in sys.path], module, function, inherited[0], inherited[1:]])
+    inherited = its_connection.fileno()
+    arguments = json.dumps([[str(entry) for entry in sys.path], module, function, inherited])
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     can_block = hasattr(signal, "pthread_sigmask")
     mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if can_block else ()
     options: dict[str, Any] = {}
     try:
         if sys.platform == "win32":
-            for handle in inherited:
-                os.set_handle_inheritable(handle, True)
-            options["startupinfo"] = subprocess.STARTUPINFO(lpAttributeList={"handle_list": inherited})
+            os.set_handle_inheritable(inherited, True)
+            options["startupinfo"] = subprocess.STARTUPINFO(lpAttributeList={"handle_list": [inherited]})
         else:
-            options["pass_fds"] = inherited
+            options["pass_fds"] = [inherited]
         process = subprocess.Popen(
             [os.fsdecode(get_executable()), *flags, "-c", PROGRAM, arguments],
             stdin=subprocess.DEVNULL,

@@ -15,46 +15,49 @@ import cloudpickle
 # Pickle raises any of these for an object that it cannot take, depending on the object and the version of Python.
 _CANNOT = (pickle.PicklingError, AttributeError, TypeError)
 
-#: The memory of arrays, which travels beside the pickle.
-Buffers = list[pickle.PickleBuffer]
+#: Bytes from which on an array is copied from process to process by itself, and not into a pickle and out of it again.
+LARGE = 1 << 14
 
 
-def pickled_for_worker(value: Any, buffers: Buffers | None = None) -> bytes:
+def pickled_for_worker(value: Any) -> bytes:
     """Pickle a user's object for a process that has not run the user's script.
-
-    Args:
-        value: the object.
-        buffers: gets the contents of its arrays; None: they are in the pickle.
 
     Raises:
         ValueError: if it cannot be pickled; names the object.
     """
     try:
-        return _pickled(cloudpickle.dumps, value, buffers)
+        pickled: bytes = cloudpickle.dumps(value, protocol=5)
     except _CANNOT as error:
         raise ValueError(f"{value!r:.200} cannot be sent to a worker process: {error}") from error
+    return pickled
 
 
-def pickled_for_parent(value: Any, buffers: Buffers | None = None, name: str = "the result") -> bytes:
+def pickled_for_parent(value: Any, name: str = "the result", large: list[pickle.PickleBuffer] | None = None) -> bytes:
     """Pickle an object that an environment returned: by reference, and by value where that fails.
 
-    Whatever is raised gets a note with `name`, that of the object. `buffers` are as in `pickled_for_worker`.
+    Args:
+        value: the object.
+        name: its name, in a note to any exception of it.
+        large: takes the contents of large arrays, which travel beside the pickle; None: all are in the pickle.
     """
+
+    def is_small(buffer: pickle.PickleBuffer) -> bool:
+        if large is None or buffer.raw().nbytes < LARGE:
+            return True
+        large.append(buffer)
+        return False
+
     try:
         try:
-            return _pickled(pickle.dumps, value, buffers)
+            return pickle.dumps(value, protocol=5, buffer_callback=is_small)
         except _CANNOT:
-            return _pickled(cloudpickle.dumps, value, buffers)
+            if large:
+                large.clear()
+            pickled: bytes = cloudpickle.dumps(value, protocol=5, buffer_callback=is_small)
+            return pickled
     except Exception as error:
         error.add_note(f"raised while sending {name} to the main process")
         raise
-
-
-def _pickled(dumps: Any, value: Any, buffers: Buffers | None) -> bytes:
-    if buffers is not None:
-        buffers.clear()
-    pickled: bytes = dumps(value, protocol=5, buffer_callback=None if buffers is None else buffers.append)
-    return pickled
 
 
 class ErrorReport(NamedTuple):

@@ -18,8 +18,8 @@ from entity_gym.batch import columns
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.errors import check_whole
-from entity_gym.pools.processes.handle import WorkerProcess, shut_down
 from entity_gym.pools.processes.pickling import pickled_for_worker
+from entity_gym.pools.processes.worker import WorkerProcess, shut_down
 from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_state
 from entity_gym.pools.source import EnvSource
 
@@ -60,8 +60,8 @@ class ProcessSlots(EnvSlots):
         obs_space, action_space, name, can_save = self._start(options)
         self._can_save: bool = can_save
         super().__init__(num_envs, options, obs_space, action_space, name)
-        # What each slot has shown last: a row of a batch.
-        self._rows: list[tuple[VecObs, int] | None] = [None] * num_envs
+        # (N,) what was shown last: a batch, and the environment's row there; -1 before the first reset.
+        self._shown, self._row_of = np.empty(num_envs, object), np.full(num_envs, -1)
 
     def _start(self, options: SlotOptions) -> tuple[Any, ...]:
         """Start the processes, wait until all have made their environments, and return the answer of the first."""
@@ -75,7 +75,7 @@ class ProcessSlots(EnvSlots):
             requests = {}
             for index, mine in enumerate(self._slices):
                 its_options = replace(options, first_env=options.first_env + mine.start)
-                requests[index] = ("start", self._pickled_env, len(mine), its_options)
+                requests[index] = ("start", (self._pickled_env, len(mine), its_options))
             # A compiled environment is compiled by the first process, and the others find it in the cache.
             answers = self._ask({0: requests.pop(0)} if self._compiled else {})
             answers |= self._ask(requests)
@@ -103,21 +103,17 @@ class ProcessSlots(EnvSlots):
 
     def seed(self, seed: int) -> None:
         check_whole(seed, "seed", 0)
-        self._ask_all("seed", seed)
+        self._ask(dict.fromkeys(range(len(self._slices)), ("seed", (seed,))))
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
         requests = {}
         for w, rows in self._divided(ids):
-            requests[w] = ("configure", ids[rows] - self._slices[w].start, [env_info[k] for k in rows.tolist()])
+            requests[w] = ("configure", (ids[rows] - self._slices[w].start, [env_info[k] for k in rows.tolist()]))
         self._ask(requests)
 
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
         its = {w: ids[rows] - self._slices[w].start for w, rows in self._divided(ids)}
-        self._record(self._ask({w: ("reset", mine) for w, mine in its.items()}))
-
-    def check(self, actions: Mapping[str, VecAction], ids: EnvIds, shown: VecObs | None = None) -> None:
-        self._check_alive()
-        super().check(actions, ids, shown)
+        self._record(self._ask({w: ("reset", (mine,), mine) for w, mine in its.items()}))
 
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         requests = {}
@@ -125,23 +121,20 @@ class ProcessSlots(EnvSlots):
             first, last = lo + rows[0], lo + rows[-1]
             together = last - first + 1 == len(rows)  # as in a step of everyone
             mine = columns.part(actions, first, last + 1) if together else columns.gather(actions, lo + rows)
-            requests[w] = ("step", mine, ids[lo + rows] - self._slices[w].start)
+            its_ids = ids[lo + rows] - self._slices[w].start
+            requests[w] = ("step", (mine, its_ids, 0, len(rows)), its_ids)
         self._record(self._ask(requests))
 
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
-        rows_of: dict[int, tuple[VecObs, list[int]]] = {}  # of each batch by its identity
-        for i in ids.tolist():
-            row = self._rows[i]
-            assert row is not None, "an environment has not been reset"
-            rows_of.setdefault(id(row[0]), (row[0], []))[1].append(row[1])
-        if not rows_of:
+        shown, row_of, parts = self._shown[ids], self._row_of[ids], []
+        assert (row_of >= 0).all(), "an environment has not been reset"
+        batches = np.fromiter(map(id, shown), np.int64, len(ids))
+        for batch in {id(each): each for each in shown}.values():
+            rows = row_of[batches == id(batch)]
+            parts.append(batch if np.array_equal(rows, np.arange(len(batch))) else batch.gather(rows))
+        if not parts:
             return batch_frames([], [], ids.copy(), np.zeros(0, np.int64), self._reader)
-        obs = VecObs.cat(
-            [
-                batch if rows == list(range(len(batch))) else batch.gather(np.array(rows))
-                for batch, rows in rows_of.values()
-            ]
-        )
+        obs = VecObs.cat(parts)
         if not np.array_equal(obs.env_id, ids):
             order = np.argsort(obs.env_id)
             obs = obs.gather(order[np.searchsorted(obs.env_id, ids, sorter=order)])
@@ -164,13 +157,15 @@ class ProcessSlots(EnvSlots):
         return self._can_save
 
     def state(self) -> dict[str, Any]:
-        answers = self._ask_all("state")
+        answers = self._ask(dict.fromkeys(range(len(self._slices)), ("state", ())))
         merged: dict[str, Any] = merge_states([answers[w] for w in range(len(self._slices))])
         return merged
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         parts = split_state(state, self._slices)
-        self._record(self._ask({w: ("load_state", part) for w, part in enumerate(parts)}))
+        self._record(
+            self._ask({w: ("load_state", (part,), np.arange(len(self._slices[w]))) for w, part in enumerate(parts)})
+        )
 
     def clone(self) -> Self:
         if not self.can_save:
@@ -181,13 +176,13 @@ class ProcessSlots(EnvSlots):
         state = self.state()
         twin = copy.copy(self)
         twin._start(self.options)
+        twin._shown, twin._row_of = self._shown.copy(), self._row_of.copy()
         try:
-            twin._rows = self._rows.copy()
             twin.load_state(state)
-            twin._rows = self._rows.copy()  # with last observations
         except BaseException:
             twin.close()
             raise
+        twin._shown, twin._row_of = self._shown.copy(), self._row_of.copy()  # with last observations
         return twin
 
     def close(self) -> None:
@@ -203,14 +198,10 @@ class ProcessSlots(EnvSlots):
     def _ask_owner(self, i: int, name: str) -> Any:
         """Call a method of the slots that hold environment `i`, and return its result."""
         owner = int(self._owner_of[i])
-        return self._ask({owner: (name, i - self._slices[owner].start)})[owner]
-
-    def _ask_all(self, name: str, *arguments: Any) -> dict[int, Any]:
-        """Call a method in every process, and return the results."""
-        return self._ask(dict.fromkeys(range(len(self._slices)), (name, *arguments)))
+        return self._ask({owner: (name, (i - self._slices[owner].start,))})[owner]
 
     def _ask(self, requests: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-        """Send each process its request, a name and arguments, and return the answers.
+        """Send each process its request (see `worker`), and return the answers.
 
         Raises:
             WorkerDied: if a process is gone.
@@ -245,10 +236,11 @@ class ProcessSlots(EnvSlots):
         for w, obs in answers.items():
             start = self._slices[w].start
             for part in (obs, obs.final) if obs.final is not None else (obs,):
-                part.env_id = part.env_id + start
+                part.env_id += start
                 part.end_of_episode_info = {i + start: info for i, info in part.end_of_episode_info.items()}
-            for row, i in enumerate(obs.env_id.tolist()):
-                self._rows[i] = obs, row
+            batch = np.empty((), object)
+            batch[()] = obs  # for NumPy a batch is one object, and no sequence
+            self._shown[obs.env_id], self._row_of[obs.env_id] = batch, np.arange(len(obs))
 
 
 def merge_states(parts: Sequence[Any]) -> Any:

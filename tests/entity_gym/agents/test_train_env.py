@@ -16,8 +16,9 @@ import pytest
 
 from entity_gym import CategoricalActionSpace, Entity, ObsSpace
 from entity_gym.agents import Agent, Obs, TrainAgent, TrainEnv
-from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
+from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.agents.programs import (
     Goal,
     Log,
@@ -169,7 +170,7 @@ def test_the_same_seed_plays_the_same_whatever_the_pool_and_another_does_not() -
 
 def test_programs_can_travel_to_worker_processes_and_play_the_same_there() -> None:
     env = pickle.loads(pickle.dumps(make(walk)))
-    second_half = SlotVecEnv(env.make_slots(2, SlotOptions(first_env=2)), seed=0)
+    second_half = VecEnv(env.make_slots(2, SlotOptions(first_env=2)), seed=0)
     all_of_them = pool_of(walk, 4)
     expected, got = all_of_them.reset(5), second_half.reset(5)
     for _ in range(5):

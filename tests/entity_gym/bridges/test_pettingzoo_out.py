@@ -50,7 +50,6 @@ class Captains(Duel):
         return {"point": SelectEntityActionSpace(exclude_self=True), "wave": CategoricalActionSpace(["left", "right"])}
 
     def act(self, actions: Mapping[str, Any]) -> Observation:
-        self.told = actions
         self.round += 1
         return self._show([0.0, 0.0])
 
@@ -192,19 +191,6 @@ def test_the_mask_is_what_sampling_takes() -> None:
     assert plain(infos["player_1"]["action_mask"])[4] == [0, 1]
 
 
-def test_actions_of_a_player_reach_its_own_entities_by_their_ids() -> None:
-    world = Captains(pawns=1)
-    env = to_pettingzoo(_maker(world), max_entities={"Pawn": 2}, max_actors={"point": 1, "wave": 1})
-    env.reset()
-    env.step({"player_0": [1, 0], "player_1": [0, 1]})
-    assert list(zip(world.told["point"].actors, world.told["point"].actees, strict=True)) == [
-        ((0, 0), (1, 0)),
-        ((1, 0), (0, 0)),
-    ]
-    assert world.told["wave"].actors == [(0, 0), (1, 0)]
-    assert world.told["wave"].actions.tolist() == [0, 1]
-
-
 def test_every_player_has_replaced_actions_of_its_own() -> None:
     env = to_pettingzoo(Captains, max_entities={"Pawn": 2}, max_actors={"point": 1, "wave": 1})
     left = {"player_0": [1, 0], "player_1": [0, 0]}
@@ -291,13 +277,3 @@ def test_without_pettingzoo_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
         importlib.import_module("entity_gym.bridges.pettingzoo.envs")
     with pytest.raises(ImportError, match=r'pip install "enn-ppo\[pettingzoo\]"'):
         from_pettingzoo("butterfly/pistonball-v6")
-
-
-def _maker(world: Duel) -> Any:
-    """What makes `world`, with its players."""
-
-    class Made(type(world)):  # type: ignore[misc]
-        def __new__(cls) -> Any:
-            return world
-
-    return Made

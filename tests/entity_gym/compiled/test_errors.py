@@ -14,8 +14,9 @@ from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment, CompileError
 from entity_gym.compiled.build import _built, build
-from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
+from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.compiled import mistakes, worlds
 from tests.entity_gym.compiled.comparing import exactly, ordinary
 from tests.entity_gym.compiled.worlds import Everything, Ledge, MadeUpError, Watching
@@ -111,7 +112,7 @@ FAULTS = {
 }
 
 
-def play_with_fault(pool: SlotVecEnv, fault: int, culprit: int) -> None:
+def play_with_fault(pool: VecEnv, fault: int, culprit: int) -> None:
     pool.slots.play_first = None  # which would find it before compiled code does
     rng = np.random.default_rng(0)
     infos: list[Mapping[str, Any]] = [{"fault": fault if i == culprit else 0, "num_dogs": 2} for i in range(len(pool))]

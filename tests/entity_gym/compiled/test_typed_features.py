@@ -12,7 +12,8 @@ from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity
 from entity_gym.compiled.generate import generate
 from entity_gym.compiled.layout import layout_of
-from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
+from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.compiled.worlds import Everything
 
 
@@ -127,7 +128,7 @@ REFUSED = [
 ]  # 1e300 is infinite as float32
 
 
-def show_wrongly(pool: SlotVecEnv, given: Mapping[str, float]) -> None:
+def show_wrongly(pool: VecEnv, given: Mapping[str, float]) -> None:
     with np.errstate(over="ignore"):
         pool.reset(env_info=[given if i == 3 else {} for i in range(5)])
 

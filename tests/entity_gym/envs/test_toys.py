@@ -20,8 +20,8 @@ from entity_gym.envs.toys import (
     RockPaperScissors,
     Xor,
 )
-from entity_gym.pools.pool import SlotVecEnv
 from entity_gym.pools.slots import SlotOptions
+from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.envs.playing import act, episode, episodic_rewards, resets, rows, started
 
 # --- Xor
@@ -110,12 +110,6 @@ def test_uniform_choices_among_the_open_ones_score_as_promised() -> None:
     assert np.mean(scores) == pytest.approx(0.2929, abs=0.03)
 
 
-@pytest.mark.parametrize("masked_choices", [0, 11])
-def test_masked_choices_out_of_range_are_refused(masked_choices: int) -> None:
-    with pytest.raises(ValueError, match=f"Count: masked_choices={masked_choices}; .* from 1 to 10"):
-        Count(masked_choices=masked_choices)
-
-
 # --- NotHotdog
 
 
@@ -164,7 +158,7 @@ def test_the_three_sights_come_with_their_probabilities() -> None:
 
 
 def test_nobody_is_ever_offered_the_unused_action() -> None:
-    env = SlotVecEnv(CompiledSlots(NotHotdog, 8, SlotOptions(compile=False)))
+    env = VecEnv(CompiledSlots(NotHotdog, 8, SlotOptions(compile=False)))
     obs, rng = env.reset(), np.random.default_rng(0)
     for _ in range(5):
         assert obs.action_masks["unused_action"].actors.size1().tolist() == [0] * 8
@@ -277,7 +271,7 @@ def test_tiles_are_different_neighbours_of_a_player_who_is_anywhere() -> None:
 @pytest.mark.parametrize("num_lava", [0, 7])
 def test_the_player_is_the_actor_whatever_stands_before_it(num_lava: int) -> None:
     # An ancestor took the first lava for the player: types without ids did not advance the index.
-    env = SlotVecEnv(CompiledSlots(FloorIsLava, 1, SlotOptions(compile=False)))
+    env = VecEnv(CompiledSlots(FloorIsLava, 1, SlotOptions(compile=False)))
     obs, rng = env.reset(), np.random.default_rng(0)
     while obs.features["Lava"].size1()[0] != num_lava:
         obs = env.act(random_actions(obs, rng, env.action_space()))

@@ -30,7 +30,7 @@ from entity_gym.envs.toys import (
     Xor,
 )
 from entity_gym.envs.treasure_hunt import TreasureHunt
-from entity_gym.pools.pool import ListEnv, SlotVecEnv
+from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import VecEnv
 
@@ -71,7 +71,7 @@ NUM_ENVS = 3
 
 
 def pool(env: CompiledEnvironment, seed: int = 0, *, compile: bool = False) -> VecEnv:
-    return SlotVecEnv(CompiledSlots(env, NUM_ENVS, SlotOptions(final_observations="all", compile=compile)), seed=seed)
+    return VecEnv(CompiledSlots(env, NUM_ENVS, SlotOptions(final_observations="all", compile=compile)), seed=seed)
 
 
 def play(env: VecEnv, steps: int, obs: VecObs | None = None, seed: int = 0) -> list[VecObs]:
@@ -159,6 +159,41 @@ def check_drawing(env: CompiledEnvironment) -> None:
     world.render([0])
     after = world.state()["fields"]
     assert all(before[name].tobytes() == after[name].tobytes() for name in before)  # drawing changes nothing
+
+
+@each_class
+def test_parameters_outside_their_ranges_are_refused(env: type[CompiledEnvironment]) -> None:
+    for name, (least, most) in env.ranges.items():
+        number = "a whole number" if isinstance(env.parameters[name], int) else "a number"
+        for wrong in (least - 1, *([] if most is None else [most + 1])):
+            with pytest.raises(
+                ValueError, match=rf"{env.__name__}: {name}={wrong!r}; it must be {number} (from|>=) {least}"
+            ):
+                env(**{name: wrong})
+        env(**{name: env.parameters[name]})
+
+
+@pytest.mark.parametrize(
+    ("env", "parameters", "message"),
+    [
+        (
+            MineSweeper,
+            {"width": 2, "height": 3},
+            "num_mines=5 and num_robots=2 need 7 cells; .* width=2 and height=3 has 6",
+        ),
+        (MultiSnake, {"num_snakes": 3, "num_players": 2}, "num_snakes=3 cannot be shared equally by num_players=2"),
+        (
+            MultiSnake,
+            {"num_snakes": 4, "max_snake_length": 66, "board_size": 20},
+            "have 260 body segments; there is room for 256, so max_snake_length may be 65",
+        ),
+        (MultiSnake, {"board_size": 4}, "max_snake_length=11, .* need 24 cells; the board of board_size=4 has 16"),
+        (Skirmish, {"num_obstacles": 3}, "num_obstacles=3; it must be even"),
+    ],
+)
+def test_parameters_that_do_not_go_together_are_refused(env: Any, parameters: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=f"{env.__name__}: .*{message}"):
+        env(**parameters)
 
 
 @each_class

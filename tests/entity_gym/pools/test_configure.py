@@ -19,7 +19,7 @@ from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.kinds_of_pools import Counter, add, totals
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
-from tests.worlds import Zoo, choose
+from tests.worlds import choose
 
 
 class Laps(CompiledEnvironment):
@@ -182,11 +182,3 @@ def test_a_python_environment_refuses_when_the_episode_begins() -> None:
         with pytest.raises(ValueError, match="has no parameter 'lap'") as error:
             run(env)
         assert error.value.__notes__[-1] == "raised by Laps (environment 1) in configure()"
-
-
-def test_a_pool_of_ones_own_that_has_no_configure_says_so() -> None:
-    class Own(ListEnv):
-        configure = VecEnv.configure
-
-    with Own(Zoo, 1) as env, pytest.raises(ValueError, match="Own takes no parameters"):
-        env.configure([{}])

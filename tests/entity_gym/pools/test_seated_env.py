@@ -179,12 +179,12 @@ def test_rewards_of_some_of_the_players_only_are_refused() -> None:
 
 
 def test_a_state_of_a_pool_without_seats_is_refused(threads: None) -> None:
-    with snakes("one thread") as pool, seat(snakes("one thread")) as env, seat(snakes("processes")) as other:
+    with snakes("one thread") as pool, seat(snakes("one thread")) as env, snakes("processes") as other:
         pool.reset()
         with pytest.raises(ValueError, match="the saved state is of another kind of environments"):
             env.load_state(pool.state())
         env.reset()
-        for seatless in (pool, other.pool):
+        for seatless in (pool, other):
             with pytest.raises(ValueError, match="the saved state is of another kind of environments"):
                 seatless.load_state(env.state())
 

@@ -1,4 +1,4 @@
-"""Fixtures for tests of worker processes: some in two processes, and that none, nor memory or descriptors, stay behind."""
+"""Fixtures for tests of worker processes: some in two processes, and that neither these nor descriptors stay behind."""
 
 import gc
 import os
@@ -20,12 +20,6 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def shared_memory(process: int | str = "self") -> list[str]:
-    """What is mapped under a name that tells of shared memory."""
-    mapped = [line.split(maxsplit=5)[-1] for line in Path(f"/proc/{process}/maps").read_text().splitlines()]
-    return [name for name in mapped if "entity_gym (" in name or name.startswith("/dev/shm")]
-
-
 @pytest.fixture(autouse=True, scope="module")
 def little_garbage() -> Iterator[None]:
     """Collecting garbage after every test is quick where it need not look at the modules."""
@@ -37,10 +31,10 @@ def little_garbage() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    before = children(), shared_memory(), descriptors()
+    before = children(), descriptors()
     yield
     gc.collect()
-    assert (children(), shared_memory(), descriptors()) == before
+    assert (children(), descriptors()) == before
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from entity_gym import ActionSpace, CategoricalActionSpace
 from entity_gym.bridges.gymnasium.incoming import gymnasium_worlds
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
+from entity_gym.pools.processes import worker
 from examples.walks import Walks
 from tests.entity_gym.pools.fragile import BrokenWorldError, Fragile, NeverMade, do, steps
 from tests.entity_gym.pools.kinds_of_pools import Counter, add, content, contents, play_together, totals
@@ -190,9 +191,9 @@ def interrupted(*arguments: Any) -> Any:
 def test_ctrl_c_before_an_answer_leaves_a_pool_that_can_be_reset(
     pool: ProcessVecEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for worker in pool.slots._workers:
+    for each in pool.slots._workers:
         with monkeypatch.context() as patched:
-            patched.setattr(worker, "_has_answered", interrupted)
+            patched.setattr(each, "_has_answered", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 pool.act(do(*["live"] * 4))
         assert steps(pool.reset()) == [0] * 4
@@ -204,7 +205,10 @@ def test_ctrl_c_in_the_middle_of_an_answer_ends_the_pool_with_a_clear_error(monk
     with ProcessVecEnv(Counter, 2, 2) as env:
         env.reset()
         with monkeypatch.context() as patched:
-            patched.setattr(env.slots._workers[1].channel, "receive", interrupted)
+            here, receive = threading.current_thread(), worker.receive
+            patched.setattr(
+                worker, "receive", lambda end: (interrupted if threading.current_thread() is here else receive)(end)
+            )
             with pytest.raises(KeyboardInterrupt):
                 env.act(add(1, 1))
         with pytest.raises(RuntimeError, match="interrupted in the middle of a message: close it and make a new one"):

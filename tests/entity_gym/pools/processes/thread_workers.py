@@ -1,15 +1,11 @@
 """Workers of a `ProcessVecEnv` in threads of the tests' process: all of the pool but the interpreters, in no time to start."""
 
-import os
 import socket
 import threading
-from collections.abc import Sequence
 
 import pytest
 
-from entity_gym.pools.processes import handle
-from entity_gym.pools.processes.arena import Channel
-from entity_gym.pools.processes.worker import Worker
+from entity_gym.pools.processes import worker
 
 
 class ThreadInsteadOfProcess:
@@ -18,9 +14,8 @@ class ThreadInsteadOfProcess:
     pid = 0
     returncode = 0
 
-    def __init__(self, connection: socket.socket, descriptors: Sequence[int]) -> None:
-        self._worker = Worker(Channel(connection, *map(os.dup, descriptors)))
-        self._thread = threading.Thread(target=self._worker.serve)
+    def __init__(self, connection: socket.socket) -> None:
+        self._thread = threading.Thread(target=worker.serve, args=(connection,))
         self._thread.start()
 
     def poll(self) -> int | None:
@@ -40,8 +35,8 @@ class ThreadInsteadOfProcess:
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has pools start threads instead of processes."""
 
-    def start(module: str, function: str, descriptors: Sequence[int]) -> tuple[ThreadInsteadOfProcess, socket.socket]:
+    def start(module: str, function: str) -> tuple[ThreadInsteadOfProcess, socket.socket]:
         connection, its_connection = socket.socketpair()
-        return ThreadInsteadOfProcess(its_connection, descriptors), connection
+        return ThreadInsteadOfProcess(its_connection), connection
 
-    monkeypatch.setattr(handle, "start_interpreter", start)
+    monkeypatch.setattr(worker, "start_interpreter", start)

@@ -18,8 +18,9 @@ import pytest
 from entity_gym import CategoricalAction
 from entity_gym.bridges.remote import ProgramError, ProgramWorlds, program_worlds
 from entity_gym.bridges.remote.program import Program
-from entity_gym.pools.pool import ListEnv, ProcessVecEnv, SlotVecEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
+from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.bridges.remote.counting import PROGRAM, both_add, counters, counting, pool
 
 
@@ -192,7 +193,7 @@ def test_after_an_error_every_further_request_says_what_it_was() -> None:
     env.close()
 
 
-def at_the_end_of_an_episode(env: SlotVecEnv) -> None:
+def at_the_end_of_an_episode(env: VecEnv) -> None:
     """Play until world 0 ends its episode with an observation that does not fit; the next one has been asked for then."""
     env.reset(seed=1)
     for _ in range(2):
@@ -205,7 +206,7 @@ def test_a_reset_after_an_error_plays_the_seed_and_the_parameters_that_it_was_gi
     with pool(2) as env:
         expected = counters(env.reset(seed=7))
     slots = counting("ends badly").make_slots(2, SlotOptions(final_observations="all"))
-    with SlotVecEnv(slots) as env:
+    with VecEnv(slots) as env:
         at_the_end_of_an_episode(env)
         assert counters(env.reset(seed=7)) == expected
         at_the_end_of_an_episode(env)
