@@ -210,8 +210,10 @@ class Learner:
             begins, env_id = (rollout.by_step("step")[0] == 0).cpu(), rollout.by_step("env_id")[0].cpu()
             rewards = self.reward_scale(rewards, terminated | truncated, settings.gamma, begins, env_id)
         played = (rewards, values, terminated, truncated, final_values, rollout.last_values)
-        discounts = {"gamma": settings.gamma, "gae_lambda": settings.gae_lambda}
-        return gae(*played, **discounts) if log_ratios is None else vtrace(*played, log_ratios, **discounts)
+        gamma, decay = settings.gamma, settings.gae_lambda
+        if log_ratios is None:
+            return gae(*played, gamma=gamma, gae_lambda=decay)
+        return vtrace(*played, log_ratios, gamma=gamma, gae_lambda=decay)
 
     def measure(self, obs: ObsBatch) -> None:
         """Update the input statistics with observations."""
