@@ -347,7 +347,8 @@ def _work(layout: Layout) -> Iterator[str]:
     yield "        if todo & PLAN:"
     yield "            plan(a, start, end)"
     yield "        if copying:"
-    yield f"            copying = has_room(a.offsets, {num_columns}, a.rooms, end)"
+    yield f"            for c in range({num_columns}):"
+    yield "                copying &= a.offsets[c, end] <= a.rooms[c]"  # is there room?
     yield "        if copying:"
     yield "            copying = copy(a, start, end)"
     yield "    a.report[COPIED] = copying"

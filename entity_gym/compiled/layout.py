@@ -9,7 +9,7 @@ import functools
 import itertools
 import keyword
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -267,8 +267,9 @@ class Layout:
         return [slot for slot in self.slots if slot.kind in kinds]
 
 
-def _layout_of(env: type[Description]) -> Layout:
-    """Check the declaration of `env` and lay it out.
+@functools.cache
+def layout_of(env: type[Description]) -> Layout:
+    """Check the declaration of `env` and lay it out, once for each class.
 
     Raises:
         ValueError: naming the class, and what in its declaration is wrong.
@@ -304,10 +305,6 @@ def _layout_of(env: type[Description]) -> Layout:
     return Layout(
         env, _record(env), np.dtype([(count, np.int64) for count in counts]), entity_names, obs_space, actions
     )
-
-
-#: Once for each class.
-layout_of: Callable[[type[Description]], Layout] = functools.cache(_layout_of)
 
 
 def _attributes(owner: str, what: str, names: Iterable[str]) -> dict[str, str]:

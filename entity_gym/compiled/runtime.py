@@ -184,15 +184,6 @@ def are_within(values: Any, first: int, count: int, width: int, bounds: Any) -> 
 
 
 @inlined
-def has_room(offsets: Any, num_columns: int, rooms: Any, end: int) -> bool:
-    """Whether all rows up to offsets[:, end] fit into the packed arrays, which have `rooms` rows."""
-    fits = True
-    for c in range(num_columns):
-        fits &= offsets[c, end] <= rooms[c]
-    return fits
-
-
-@inlined
 def copy_features(
     ids: Any, lengths: Any, column: int, offsets: Any, slots: Any, out: Any, width: int, lo: int, hi: int
 ) -> bool:

@@ -141,8 +141,11 @@ class GymFactory(EnvSource):
         try:
             for _ in range(num_envs):
                 envs.append(self._make())
-                envs[-1] = wrapped(envs[-1], self._wrappers)
-                _check_is_gym(envs[-1])
+                env = envs[-1] = wrapped(envs[-1], self._wrappers)
+                if hasattr(env, "single_observation_space"):
+                    raise ValueError(f"{self.name} is a vector environment; give what makes one single environment")
+                if isinstance(env, type) or not callable(getattr(env, "step", None)) or not _takes(env, "seed"):
+                    raise ValueError(f"{type(env).__name__} is no environment of Gymnasium's interface; {_INTERFACE}")
             check_distinct(envs, f"{self.name} returned")
             if options.first_env == 0:
                 _warn_of_lost_state(envs[0], _name_of(envs[0]))
@@ -286,14 +289,6 @@ def _number(value: Any, name: str, most: float, expected: str) -> float:
     return float(array.item())
 
 
-def _check_is_gym(env: Any) -> None:
-    """Raise ValueError unless `env` is one environment of Gymnasium's interface."""
-    if hasattr(env, "single_observation_space"):
-        raise ValueError(f"{type(env).__name__} is a vector environment; give what makes one single environment")
-    if isinstance(env, type) or not callable(getattr(env, "step", None)) or not _takes(env, "seed"):
-        raise ValueError(f"{type(env).__name__} is no environment of Gymnasium's interface; {_INTERFACE}")
-
-
 def _name_of(env: Any) -> str:
     """Return the id of an environment, or the name of its class."""
     name = getattr(getattr(env, "spec", None), "id", None)
@@ -376,15 +371,15 @@ class GymSlots(EnvSlots):
         except Exception as error:  # keeps its type, and says which environment it was
             error.add_note(f"raised by {self.where(i)} in step()")
             raise
-        numbers = np.array([each[:3] for each in told], np.float64).reshape(-1, 3)
-        reward, terminated, truncated = numbers.T
+        reward, terminated, truncated, infos = zip(*told, strict=True) if told else ((), (), (), ())
         self._forget(mine)
         self._elapsed[mine] += 1
         self._reward[mine] = reward
-        self._truncated[mine] = truncated > terminated
-        self._done[mine] = over = (terminated + truncated) > 0
+        ends, cut = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        self._truncated[mine] = cut & ~ends
+        self._done[mine] = over = ends | cut
         for k in np.flatnonzero(over).tolist():
-            self._infos[int(mine[k])] = {name: value for name, value in told[k][3].items() if name not in IN_INFO}
+            self._infos[int(mine[k])] = {name: value for name, value in infos[k].items() if name not in IN_INFO}
         if self.options.autoreset and over.any():
             self._start_again(mine[over])
 

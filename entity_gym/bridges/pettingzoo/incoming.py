@@ -199,9 +199,9 @@ class PettingZooEnvironment(Environment):
                 spaces = self._spaces(agent)
                 self.groups[name] = Group(name, self.display_name, agent, spaces, sides, view, len(first))
             self._group_of(agent)
-        for name, asked in (self._asked or {}).items():
+        for name, wanted in (self._asked or {}).items():
             filled = set(self.groups[name].side.values()) if name in self.groups else set()
-            if empty := set(range(len(asked))) - filled:
+            if empty := set(range(len(wanted))) - filled:
                 raise ValueError(f"side {min(empty)} of the group {name!r} fits none of the agents {list(self._group)}")
         entities = {name: group.entity for name, group in self.groups.items()}
         reader = next(iter(self.groups.values())).reader

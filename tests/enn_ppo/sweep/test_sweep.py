@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from entity_gym.pools.processes.handle import WorkerDied
 
 from enn_ppo.settings.command_line.cli import run_sweep
 from enn_ppo.settings.config import TrainEvalConfig
@@ -24,6 +23,7 @@ from enn_ppo.sweep import sweep as sweeping
 from enn_ppo.sweep.config import SweepCommand, SweepConfig
 from enn_ppo.sweep.sweep import best_of, ended, open_study, sweep
 from enn_ppo.training.errors import Interrupted
+from entity_gym.pools.processes.worker import WorkerDied
 
 optuna = pytest.importorskip("optuna", minversion="4")
 

@@ -122,7 +122,7 @@ class Runners(Environment):
         return ObsSpace({"Runner": Entity(["x"])})
 
     def action_space(self) -> Mapping[str, ActionSpace]:
-        return {"run": ContinuousActionSpace([-2.0, 1.0], [2.0, 5.0])}
+        return {"run": ContinuousActionSpace([-2.0, 1.0], [2.1, 5.0])}
 
     def reset(self) -> Observation:
         self.steps = 0

@@ -40,7 +40,7 @@ def test_spaces_are_boxes_flags_and_choices(out: Made) -> None:
     assert env.observation_space["mask/Dog"] == spaces.MultiBinary((3,))
     assert env.observation_space["actors/chase"] == spaces.Box(-1, 4, (3,), np.int64)
     assert env.action_space == spaces.MultiDiscrete([6, 6, 6, 3, 3, 3, 2])
-    runners = np.array([-2, 1] * 2, np.float32), np.array([2, 5] * 2, np.float32)
+    runners = np.array([-2, 1] * 2, np.float32), np.array([2.1, 5] * 2, np.float32)
     assert out(Runners, max_entities={"Runner": 2}).action_space == spaces.Box(*runners)
     assert out(Counter(), max_entities={"Total": 1}).action_space == spaces.Discrete(3)
     both = out(Yard, **ROOM).action_space

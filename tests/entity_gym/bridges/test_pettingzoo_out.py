@@ -138,6 +138,8 @@ def test_every_player_sees_the_world_with_its_own_eyes_and_moves_its_own() -> No
 @pytest.mark.parametrize("cut", [False, True])
 def test_every_agent_is_paid_what_its_player_earned_and_all_end_together(cut: bool) -> None:
     env = to_pettingzoo(functools.partial(Duel, cut=cut), **ROOM, max_actors={"bid": 1})
+    with pytest.raises(ValueError, match="no episode is running; call reset first"):
+        env.step({"player_0": 1, "player_1": 1})
     env.reset()
     for _ in range(2):
         _, rewards, terminated, truncated, _ = env.step({"player_0": 2, "player_1": np.int64(1)})
@@ -150,6 +152,8 @@ def test_every_agent_is_paid_what_its_player_earned_and_all_end_together(cut: bo
     assert plain(infos["player_1"].pop("action_mask")) == [0, 0, 0]  # nobody acts after the end
     assert infos["player_1"] == {"elapsed_step": 3, "replaced_actions": 0, "score_0": 5.0, "score_1": 2.0}
     assert env.agents == []
+    with pytest.raises(ValueError, match="no episode is running; call reset first"):
+        env.step({"player_0": 1, "player_1": 1})
 
 
 def test_multi_snake_plays_the_game_of_the_entity_pool() -> None:
@@ -241,16 +245,6 @@ def test_actions_that_cannot_be_are_named(actions: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         env.step(actions)
     assert env.step({"player_0": 1, "player_1": 2})[1] == {"player_0": 1.0, "player_1": 2.0}  # nothing has happened
-
-
-def test_a_step_needs_an_episode_that_is_running() -> None:
-    env = to_pettingzoo(Duel, **ROOM, max_actors={"bid": 1})
-    for _ in range(2):
-        with pytest.raises(ValueError, match="no episode is running; call reset first"):
-            env.step({"player_0": 1, "player_1": 1})
-        env.reset()
-        for _ in range(3):
-            env.step({"player_0": 1, "player_1": 1})
 
 
 def test_parameters_are_set_at_reset_but_for_those_that_say_whose_things_are() -> None:

@@ -64,7 +64,7 @@ def test_each_member_of_the_tuples_is_an_agent_with_a_reward(flags: bool) -> Non
     assert obs.features["agent"].values.tolist() == [[0, 1], [1, 1]]
     obs = pool.act(choices(0, 1))
     assert (obs.done.tolist(), obs.truncated.tolist()) == ([True], [False])
-    assert obs.end_of_episode_info == {0: {"score.agent": 31, "scores": {"agent_0": 1, "agent_1": 30}}}
+    assert obs.end_of_episode_info == {0: {"score.agent": 31}}
     assert obs.features["agent"].values.tolist() == [[0, 0], [1, 0]]
 
 
