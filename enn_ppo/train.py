@@ -55,26 +55,23 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
     Raises:
         ValueError: a setting is invalid, the environment breaks its contract, or the checkpoint does not fit.
         Interrupted: after Ctrl-C or SIGTERM; the run was saved.
-        DeviceMemoryFull: the device has not enough memory; the message says which settings take less.
     """
     world = config.env.id if env is None else getattr(env, "__qualname__", type(env).__name__)
     announce(f"starting {world}: importing torch")
-    from enn_ppo.training.memory import explained_if_full
     from enn_ppo.training.start import start_run
 
-    with explained_if_full(config):
-        callback = Callbacks(callbacks)
-        run = start_run(config, env, callback)
-        state = run.state
-        with run, finish_on_interrupt(run.say) as interrupted:
-            while not run.stopped and (steps := state.next_steps()) > 0:
-                started = time.perf_counter()
-                settings = state.begin_update()
-                rollouts = state.collect(steps, run.watch(steps, interrupted))
-                learned = state.learn(rollouts, settings)
-                run.report(learned, settings, seconds=time.perf_counter() - started)
-                run.save_if_due(interrupted())
-            run.finish(interrupted)
+    callback = Callbacks(callbacks)
+    run = start_run(config, env, callback)
+    state = run.state
+    with run, finish_on_interrupt(run.say) as interrupted:
+        while not run.stopped and (steps := state.next_steps()) > 0:
+            started = time.perf_counter()
+            settings = state.begin_update()
+            rollouts = state.collect(steps, run.watch(steps, interrupted))
+            learned = state.learn(rollouts, settings)
+            run.report(learned, settings, seconds=time.perf_counter() - started)
+            run.save_if_due(interrupted())
+        run.finish(interrupted)
     results = {
         name: TrainResult(run.run_dir / name, state.step, run.metrics.get(name), learner.model.policy)
         for name, learner in state.learners.items()

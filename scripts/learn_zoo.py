@@ -206,7 +206,7 @@ def learn(world: World, seed: int, folder: Path, threads: int) -> Learned:
     if same and done.exists():
         return Learned(**json.loads(done.read_text()))
 
-    if same and (run_dir / "checkpoints/latest").exists():
+    if same and (run_dir / "checkpoints").exists():
         _command(["enn_ppo.train", f"resume={run_dir}"], threads)
     else:
         begun.parent.mkdir(parents=True, exist_ok=True)

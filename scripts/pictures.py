@@ -208,7 +208,7 @@ def _palette(images: Sequence[Image.Image], size: int) -> Image.Image:
 def _trained(name: str, settings: Sequence[str], seconds: int, modules: str = "") -> Path:
     """The run directory of a policy, which is trained if it is not there."""
     run = RUNS / name
-    if not (run / "checkpoints" / "latest").exists():
+    if not (run / "checkpoints").exists():
         how = [f"max_train_seconds={seconds}", "num_threads=1", "seed=1", "overwrite=true"]
         _command("enn_ppo.train", *settings, f"run_dir={run}", *how, modules=modules)
     return run

@@ -183,7 +183,7 @@ class Policy:
         from enn_ppo.training.learning.compiled import CompiledPPO
 
         learning = CompiledPPO(ActorCritic(self.net), self.optimizer)
-        frames = self._within.enter_context(learning.update(self.samples, self.settings))
+        frames = self._within.enter_context(learning.update(self.samples))
         return lambda: learning.learn(
             self.net, self.optimizer, frames, self.optim, self.settings, loss=ppo_loss, ranks=ALONE
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -44,7 +44,7 @@ class Retention:
             check_float("keep_every_minutes", self.keep_every_minutes, 0, open_low=True)
 
 
-def which_to_remove(saved: Iterable[Saved], now: int, retention: Retention) -> set[int]:
+def which_to_remove(saved: Sequence[Saved], now: int, retention: Retention) -> set[int]:
     """The steps of the checkpoints to remove.
 
     Removing after every save leaves the same checkpoints as removing once at the end, unless scores change.
@@ -52,18 +52,15 @@ def which_to_remove(saved: Iterable[Saved], now: int, retention: Retention) -> s
     Args:
         saved: all checkpoints, in any order; their steps differ.
         now: step of the last save, which is kept. Later checkpoints were abandoned when the run was resumed from an earlier
-            one: they never count as best, and are kept only if there are fewer than `keep_last` others.
+            one, and are removed.
         retention: the rules.
     """
-    all_saved = sorted(saved, key=lambda each: each.step, reverse=True)
-    ours = [each for each in all_saved if each.step <= now]
-    abandoned = [each for each in all_saved if each.step > now]
-    stays = {each.step for each in (ours + abandoned)[: retention.keep_last]}
-    stays |= {each.step for each in best_of(ours)[: retention.keep_best]}
+    ours = sorted((each for each in saved if each.step <= now), key=lambda each: each.step, reverse=True)
+    stays = {each.step for each in [*ours[: retention.keep_last], *best_of(ours)[: retention.keep_best]]}
     if minutes := retention.keep_every_minutes:  # newest first, so the oldest checkpoint of each interval wins
         periods = {int(each.seconds / (60 * minutes)): each.step for each in ours if each.seconds is not None}
         stays |= {step for period, step in periods.items() if period > 0}
-    return {each.step for each in all_saved} - stays - set(retention.protected) - {now}
+    return {each.step for each in saved} - stays - set(retention.protected) - {now}
 
 
 def best_of(saved: Iterable[Saved]) -> list[Saved]:

@@ -1,12 +1,14 @@
-"""Lossless encoding of nested plain values and arrays as types that `torch.load(weights_only=True)` reads.
+"""Lossless storage of nested plain values, tensors and NumPy arrays, as JSON and tensors of a safetensors file.
 
-A NumPy array, a NumPy scalar, bytes or a very large int becomes a tagged dictionary; other values stay unchanged. Torch's
-`safe_globals` could read NumPy arrays directly, but a value that cannot be stored would be noticed only at loading; `encode`
-raises at saving, and the error names the value's place.
+Numbers, texts, flags, None and lists are JSON as they are. A JSON mapping with one key stands for any other value: `dict` (a list
+of pairs), `tuple`, `float` (NaN or infinite), and the number of a tensor: `tensor` itself, or `bytes`, `array` and `scalar`,
+whose tensors hold bytes, for NumPy in its own format.
 """
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,128 +16,92 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from entity_gym.untrusted import MAX_DEPTH
-
-_TAG = "__enn_ppo__"  # marks a dictionary that stands for another value
-_PLAIN = (str, float, bool, type(None))
-_BIG = 2000  # bits; `weights_only` reads integers of up to 255 bytes
+_MOST_BITS = 2000  # of an int; Python reads at most 4,300 digits
+_HEADER_BYTES = 2**20  # of an array, whose dtype may have many fields
 
 
-def encode(value: Any, where: str) -> Any:
-    """Convert `value` into types that `torch.load(weights_only=True)` reads.
+def encode(value: Any, where: str, tensors: list[Tensor]) -> Any:
+    """Convert `value` to what JSON can hold; its tensors and arrays are appended to `tensors`.
 
     Args:
-        value: nested dicts, lists and tuples of str, bytes, int of any size, float, bool, None, tensors, NumPy arrays
-            and NumPy scalars. Tensors are moved to the CPU.
+        value: nested dicts, lists and tuples of str, bytes, int, float, bool, None, tensors on any device, NumPy arrays
+            and NumPy scalars.
         where: name of `value` in errors; keys and indices are appended.
+        tensors: of the file.
 
     Raises:
         ValueError: a value has another type; the message names its place.
     """
+
+    def stored(tag: str, tensor: Tensor) -> dict[str, int]:
+        tensors.append(tensor)
+        return {tag: len(tensors) - 1}
+
     kind = type(value)  # exact types: a subclass (an enum, a named tuple) would not come back as itself
-    if kind in _PLAIN or (kind is int and value.bit_length() <= _BIG):
+    if kind in (str, bool, type(None)) or (kind is int and value.bit_length() <= _MOST_BITS):
         return value
-    if kind is int:
-        return {_TAG: "int", "hex": hex(value)}
+    if kind is float:
+        return value if math.isfinite(value) else {"float": str(value)}
     if kind is bytes:
-        return {_TAG: "bytes", "data": _byte_tensor(value)}
+        return stored("bytes", _byte_tensor(value))
     if kind in (list, tuple):
-        return kind(encode(item, f"{where}[{index}]") for index, item in enumerate(value))
+        items = [encode(item, f"{where}[{index}]", tensors) for index, item in enumerate(value)]
+        return items if kind is list else {"tuple": items}
     if isinstance(value, Mapping):
-        for key in value:
-            if type(key) not in (*_PLAIN, int):
-                raise ValueError(f"{where} has the key {key!r}: a key must be str, int, float, bool or None")
-            if key == _TAG:
-                raise ValueError(f"{where} has the key {key!r}, which is reserved")
-        return {key: encode(item, f"{where}[{key!r}]") for key, item in value.items()}
-    if isinstance(value, Tensor):
-        if value.layout is not torch.strided:
-            raise ValueError(f"{where} is a tensor of layout {value.layout}: it must be dense")
-        tensor = value.detach().cpu()
-        # of a view, torch would save the whole storage
-        return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+        if other := [key for key in value if type(key) not in (str, int, float, bool, type(None))]:
+            raise ValueError(f"{where} has the key {other[0]!r}: a key must be str, int, float, bool or None")
+        return {"dict": [[key, encode(item, f"{where}[{key!r}]", tensors)] for key, item in value.items()]}
+    if isinstance(value, Tensor) and value.layout is torch.strided:
+        return stored("tensor", value.detach().cpu().contiguous().clone())  # safetensors refuses shared memory
     if kind in (np.ndarray, np.memmap) or isinstance(value, np.generic):
         array = np.asarray(value)
-        descr = None if array.dtype.hasobject else np.lib.format.dtype_to_descr(array.dtype)
-        if descr is None or np.lib.format.descr_to_dtype(descr) != array.dtype:
+        if array.dtype.hasobject or not _is_plain(array.dtype):
             raise ValueError(f"{where} is a NumPy array of dtype {array.dtype}: it must hold numbers, flags or text")
-        return {
-            _TAG: "scalar" if isinstance(value, np.generic) else "array",
-            "dtype": descr,
-            "shape": list(array.shape),
-            # the memory order affects the order of sums, and so the last bits of a resumed run
-            "order": "F" if array.flags.fnc else "C",
-            "data": _byte_tensor(array.tobytes("A")),
-        }
+        # the format keeps the memory order, which affects the order of sums, and so the last bits of a resumed run
+        buffer = io.BytesIO()
+        np.lib.format.write_array(buffer, array, (3, 0), allow_pickle=False)
+        return stored("scalar" if isinstance(value, np.generic) else "array", _byte_tensor(buffer.getvalue()))
     raise ValueError(
         f"{where} is {kind.__module__}.{kind.__qualname__}: what can be stored are dicts, lists and tuples of "
-        "str, bytes, int, float, bool, None, tensors, NumPy arrays and NumPy scalars"
+        f"str, bytes, int of at most {_MOST_BITS} bits, float, bool, None, dense tensors, NumPy arrays and NumPy scalars"
     )
+
+
+def decode(value: Any, tensors: dict[int, Tensor]) -> Any:
+    """The inverse of `encode`: restores every type, dtype, shape and memory order.
+
+    Args:
+        value: returned by `encode`, from JSON.
+        tensors: number -> tensor of the file. Each is taken out, so that a small file cannot become a large value.
+
+    Raises:
+        ValueError: `value` was not made by `encode`.
+    """
+    if isinstance(value, list):
+        return [decode(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    match list(value.items()):
+        case [("dict", pairs)]:
+            return {key: decode(item, tensors) for key, item in pairs}
+        case [("tuple", items)]:
+            return tuple(decode(item, tensors) for item in items)
+        case [("float", "nan" | "inf" | "-inf" as text)]:
+            return float(text)
+        case [("tensor", number)] if number in tensors:
+            return tensors.pop(number)
+        case [("bytes", number)] if number in tensors:
+            return tensors.pop(number).numpy().tobytes()
+        case [("array" | "scalar" as kind, number)] if number in tensors:
+            buffer = io.BytesIO(tensors.pop(number).numpy().tobytes())
+            array = np.lib.format.read_array(buffer, allow_pickle=False, max_header_size=_HEADER_BYTES).copy("K")
+            return array[()] if kind == "scalar" else array
+    raise ValueError(f"it holds the value {value!r:.80}, which no trainer has written")
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    return bool(np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype)
 
 
 def _byte_tensor(data: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
-
-
-def decode(value: Any, size: int) -> Any:
-    """The inverse of `encode`: restores every type, dtype, shape and memory order.
-
-    Args:
-        value: returned by `encode`.
-        size: bytes of the file that holds it. Values that repeat in a file need little room in it, and much in memory.
-
-    Raises:
-        ValueError: `value` was not made by `encode`, holds more than `size` values or bytes of arrays, or is nested deeply.
-    """
-    return _Decoding(size).decode(value, 0)
-
-
-class _Decoding:
-    """Decodes at most `left` values and bytes of arrays."""
-
-    def __init__(self, left: int) -> None:
-        self._left = left
-
-    def _count(self, size: int) -> None:
-        self._left -= size
-        if self._left < 0:
-            raise ValueError("holds more values than fit into it without repetition")
-
-    def decode(self, value: Any, depth: int) -> Any:
-        if depth == MAX_DEPTH:
-            raise ValueError(f"is nested more than {MAX_DEPTH} deep")
-        self._count(1)
-        if type(value) in (list, tuple):
-            return type(value)(self.decode(item, depth + 1) for item in value)
-        if isinstance(value, Tensor):
-            is_plain = type(value) is Tensor and value.layout is torch.strided and value.device.type == "cpu"
-            if not is_plain or value.nbytes != value.untyped_storage().nbytes():
-                raise ValueError("holds a tensor whose numbers are not all in the file")
-            return value
-        if not isinstance(value, dict):
-            return value
-        match value.get(_TAG):
-            case None:
-                return {key: self.decode(item, depth + 1) for key, item in value.items()}
-            case "int":
-                self._count(len(value["hex"]))
-                return int(value["hex"], 16)
-            case "bytes":
-                return self._bytes(value)
-            case "array" | "scalar" as kind:
-                dtype = np.lib.format.descr_to_dtype(value["dtype"])
-                if dtype.hasobject:  # bytes of a file must not become object pointers
-                    raise ValueError(f"holds an array of dtype {dtype}")
-                data = bytearray(self._bytes(value))
-                array = np.ndarray(value["shape"], dtype, data, order=value["order"]).copy("K")
-                if array.nbytes != len(data):
-                    raise ValueError(f"holds an array of {array.nbytes} bytes in {len(data)}")
-                return array[()] if kind == "scalar" else array
-            case unknown:
-                raise ValueError(f"holds a value of the unknown kind {unknown!r}")
-
-    def _bytes(self, value: dict[str, Any]) -> bytes:
-        data = self.decode(value["data"], 0)
-        self._count(data.nbytes)
-        content: bytes = data.numpy().tobytes()
-        return content

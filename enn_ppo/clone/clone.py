@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 import yaml
 
 from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threads
@@ -78,8 +79,8 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
         state.reset()
         _prepare(config, Path(run_dir))
         _say(
-            f"cloning {len(frames):,} frames of {len(frames.episode.unique()):,} episodes into {run_dir}; "
-            f"{len(apart.episode.unique()):,} episodes are held out"
+            f"cloning {len(frames):,} frames of {len(torch.unique(frames.episode)):,} episodes into {run_dir}; "
+            f"{len(torch.unique(apart.episode)):,} episodes are held out"
         )
         with finish_on_interrupt(_say) as interrupted:
             row = learn(

@@ -206,8 +206,8 @@ def learn(
 
 def settings_of(config: CloneConfig) -> PPOSettings:
     """The settings that `update` needs: an actor is a unit, and advantages do not count."""
-    changes = {"ratio": "per_actor", "normalize_advantages": False, "target_kl": None}
-    return replace(PPOSettings.at(config.ppo, 0.0), **changes, vf_coef=config.clone.vf_coef)
+    settings = replace(PPOSettings.at(config.ppo), vf_coef=config.clone.vf_coef, target_kl=None)
+    return replace(settings, ratio="per_actor", normalize_advantages=False)
 
 
 @torch.no_grad()

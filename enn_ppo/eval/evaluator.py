@@ -11,19 +11,24 @@ An evaluation that fails prints a line, and training continues.
 
 from __future__ import annotations
 
+import gc
+import os
+import pickle
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints import load_checkpoint, step_file
 from enn_ppo.checkpoints.fit import adapt_spaces
-from enn_ppo.checkpoints.policy import select_device
+from enn_ppo.checkpoints.policy import select_device, set_determinism
 from enn_ppo.eval.checkpoint import (
     OPPONENTS,
     bind_evaluation,
@@ -32,7 +37,6 @@ from enn_ppo.eval.checkpoint import (
     own_random_numbers,
 )
 from enn_ppo.eval.episodes import Estimate
-from enn_ppo.eval.process import EvaluationProcess, ProcessDied
 from enn_ppo.eval.replay import Replay
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EnvConfig, TrainEvalConfig
@@ -41,12 +45,12 @@ from enn_ppo.training.tracking.logger import read_metrics
 from enn_ppo.training.tracking.run_dir import METRICS, REPLAYS, VIDEOS
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_worker
+from entity_gym.pools.processes.interpreter import describe_end, exit_when_orphaned, start_interpreter
+from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent, pickled_for_worker
 from entity_gym.pools.source import EnvFactory
 from entity_gym.replay.hints import check_hints
 from entity_gym.spaces import ObsSpace
 
-TRIES = 2  # attempts at an evaluation whose process dies
 PATIENCE = 0.2  # seconds between checks for Ctrl-C while waiting
 
 
@@ -77,7 +81,7 @@ def evaluate_step(
     if config.replay:
         page = run_dir / REPLAYS / f"step_{step:012d}.html"
         replay = Replay(page, config.replay, f"eval.replay={config.replay}")
-    torch.use_deterministic_algorithms(deterministic)
+    set_determinism(deterministic)
     with _one_thread():
         result = evaluate_checkpoint(
             load_checkpoint(checkpoint), config, env, select_device(device), video=video, replay=replay
@@ -119,9 +123,7 @@ class Evaluator:
         self._finished: deque[EvalRow] = deque()  # not returned by `poll` yet
         self._process: EvaluationProcess | None = None
         self._asked = False  # whether the process is running the first of `_waiting`
-        self._deaths = 0  # processes that died while running it
         self._told: set[str] = set()
-        self._said_behind = 0  # number of evaluations behind in the last warning
 
     def submit(self, checkpoint: Path, step: int) -> None:
         """Queue a checkpoint, which must stay on disk while `step` is in `pending_steps`. In line, evaluate it at once."""
@@ -132,7 +134,12 @@ class Evaluator:
         self._waiting.append((step, evaluation))
         if self.config.process:
             self._advance()
-            self._say_if_behind(step)
+            behind = len(self._waiting) - 1
+            if behind >= 2 and behind & (behind - 1) == 0:  # at 2, 4, 8 and so on
+                self._say(
+                    f"evaluations are behind: at step {step:,}, {behind + 1} are under way; take fewer eval.episodes, a longer "
+                    "eval.interval, or eval.process=false, with which training waits"
+                )
         else:
             answer: EvalRow | ErrorReport
             try:
@@ -140,17 +147,6 @@ class Evaluator:
             except Exception as error:
                 answer = ErrorReport.of(error)
             self._take(answer)
-
-    def _say_if_behind(self, step: int) -> None:
-        """Warn if two or more evaluations are queued, and again whenever their number has doubled."""
-        behind = len(self._waiting) - 1
-        if behind < 2 * max(1, self._said_behind):
-            return
-        self._said_behind = behind
-        self._say(
-            f"evaluations are behind: at step {step:,}, {behind + 1} are under way, the first of step {self._waiting[0][0]:,}; "
-            "take fewer eval.episodes, a longer eval.interval, or eval.process=false, with which training waits"
-        )
 
     def resubmit(self, steps: Iterable[int], checkpoints: Path) -> None:
         """Submit the evaluations that were unfinished when the run's checkpoint was saved, unless evaluation is off now.
@@ -164,8 +160,8 @@ class Evaluator:
         for step in steps:
             if step in told:
                 continue
-            checkpoint = checkpoints / f"step_{step:012d}"
-            if checkpoint.is_dir():
+            checkpoint = step_file(checkpoints, step)
+            if checkpoint.is_file():
                 self.submit(checkpoint, step)
             else:
                 self._say(f"step {step:,} is not evaluated any more: {checkpoint} is gone")
@@ -198,10 +194,14 @@ class Evaluator:
     def _advance(self) -> None:
         """Receive a result from the process, if there is one, and send the next evaluation. Does not wait."""
         if self._process and self._process.has_answered():
-            try:
-                self._take(self._process.answer())
-            except ProcessDied as death:
-                self._handle_death(death)
+            answer = self._process.answer()
+            if isinstance(answer, str):  # the process has died
+                self._process = None
+                self._say(f"the evaluation process {answer}" + f"; {self._first()} is given up" * self._asked)
+                if self._asked:
+                    self._next()
+            else:
+                self._take(answer)
         if self._waiting and not self._asked:
             try:
                 self._process = self._process or EvaluationProcess(self.config.niceness)
@@ -223,26 +223,82 @@ class Evaluator:
             self._say(f"{self._first()} failed: {answer.type_name}: {' '.join(answer.message.split())}")
         self._next()
 
-    def _handle_death(self, death: ProcessDied) -> None:
-        """Restart the process after it died; give the evaluation up after `TRIES` deaths."""
-        self._process = None
-        if not self._asked:
-            self._say(f"the evaluation process {death}; the next evaluation starts it again")
-            return
-        self._asked = False
-        self._deaths += 1
-        if self._deaths < TRIES:
-            self._say(f"the evaluation process {death}; it is started again, and with it {self._first()}")
-        else:
-            self._say(f"the evaluation process {death} again; {self._first()} is given up")
-            self._next()
-
     def _first(self) -> str:
         return f"the evaluation of step {self._waiting[0][0]:,}"
 
     def _next(self) -> None:
         self._waiting.popleft()
-        self._asked, self._deaths = False, 0
+        self._asked = False
+
+
+# --- The process
+
+
+class EvaluationProcess:
+    """The trainer's handle of the process that evaluates checkpoints, one after the other, until the trainer ends.
+
+    Args:
+        niceness: of the process; above 0 other processes have priority.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+
+    def __init__(self, niceness: int = 0) -> None:
+        self._process, connection = start_interpreter(__name__, "run_tasks")
+        self._connection = Connection(connection.detach())
+        self.pid = self._process.pid
+        if niceness and hasattr(os, "setpriority"):  # not on Windows
+            os.setpriority(os.PRIO_PROCESS, self.pid, niceness)
+
+    def ask(self, task: Callable[[], EvalRow]) -> None:
+        """Send a task. `answer` reports a dead process.
+
+        Raises:
+            ValueError: the task cannot be pickled.
+        """
+        message = pickled_for_worker(task)
+        with suppress(OSError):
+            self._connection.send_bytes(message)
+
+    def has_answered(self, seconds: float = 0.0) -> bool:
+        """Wait at most `seconds` for an answer. Returns whether there is one, or the process has ended."""
+        return self._connection.poll(seconds) or self._process.poll() is not None
+
+    def answer(self) -> EvalRow | ErrorReport | str:
+        """Return the result of the task, its error, or how the process ended: `was killed by SIGKILL (signal 9)`."""
+        with suppress(EOFError, OSError):
+            if self._connection.poll(0):
+                answer: EvalRow | ErrorReport = pickle.loads(self._connection.recv_bytes())
+                return answer
+        how = describe_end(self._process)
+        self._connection.close()
+        return how
+
+    def close(self) -> None:
+        """Kill the process. May be called twice."""
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
+
+
+def run_tasks(descriptor: int) -> None:
+    """Run tasks in the evaluation process until training closes the connection."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to the whole group; the trainer ends this process
+    connection = Connection(descriptor)
+    exit_when_orphaned(descriptor)
+    with suppress(EOFError, OSError):  # the trainer has ended
+        while True:
+            task = connection.recv_bytes()
+            try:
+                answer = pickled_for_parent(pickle.loads(task)())
+            except Exception as error:
+                answer = pickle.dumps(ErrorReport.of(error))
+            connection.send_bytes(answer)
+            gc.collect()  # what an evaluation has made refers to itself: the next one can use its memory
+
+
+# --- Before training
 
 
 def check_evaluation(
@@ -300,13 +356,13 @@ def check_evaluation(
         raise
 
 
-def as_metrics(estimates: Mapping[str, Estimate], group: str = "eval") -> dict[str, float]:
-    """Convert estimates to metrics `<group>/<name>`, and `<group>/<name>_ci95` if there is a confidence interval."""
+def as_metrics(estimates: Mapping[str, Estimate]) -> dict[str, float]:
+    """Convert estimates to metrics `eval/<name>`, and `eval/<name>_ci95` if there is a confidence interval."""
     metrics = {}
     for name, estimate in estimates.items():
-        metrics[f"{group}/{name}"] = estimate.mean
+        metrics[f"eval/{name}"] = estimate.mean
         if estimate.ci95 is not None:
-            metrics[f"{group}/{name}_ci95"] = estimate.ci95
+            metrics[f"eval/{name}_ci95"] = estimate.ci95
     return metrics
 
 

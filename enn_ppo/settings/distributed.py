@@ -11,13 +11,11 @@ from rogue_net.checks import (
     NonNegativeInt,
     NumWorkers,
     PositiveFloat,
-    PositiveInt,
     check_fields,
     check_int,
 )
 
 Mode = Literal["none", "ray", "ddp"]
-Stale = Literal["correct", "drop"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,19 +39,8 @@ class DistributedConfig:
     """With `ray`: whether every runner waits for the parameters of the last update, which makes runs on-policy and reproducible.
     Otherwise runners continue with older parameters."""
     max_staleness: NonNegativeInt = 2
-    """With `ray` and `sync=false`: largest policy lag, in updates, of a rollout's parameters; older rollouts are dropped."""
-    stale: Stale = "correct"
-    """With `ray` and `sync=false`: treatment of rollouts that were collected with older parameters: `correct` uses V-trace,
-    `drop` does not train on them."""
-    min_samples: PositiveInt | None = None
-    """With `ray` and `sync=false`: least number of frames in an update. null: as many as one rollout of all runners has."""
-    max_env_failures: NonNegativeInt = 3
-    """With `ray`: number of environment exceptions that do not end training; the runner is restarted after each."""
-    final_episodes: NonNegativeInt = 0
-    """With `ray`: total number of episodes that the runners play with the final parameters after training."""
-    initial: str | None = None
-    """With `ray`: a run directory or checkpoint, on the first runner's machine, whose policy training starts from; with
-    `policies`, a directory with a run directory of each. null: new networks."""
+    """With `ray` and `sync=false`: largest policy lag, in updates, of a rollout's parameters. V-trace weighs rollouts
+    of older parameters; those that are older still are dropped."""
 
     def __post_init__(self) -> None:
         check_fields(self, "distributed.")
@@ -67,7 +54,7 @@ class DistributedConfig:
                 raise ValueError(
                     f"distributed.{field.name}={value} needs distributed=ray, got distributed.mode={self.mode}"
                 )
-            if self.sync and field.name in ("max_staleness", "stale", "min_samples"):
+            if self.sync and field.name == "max_staleness":
                 raise ValueError(f"distributed.{field.name}={value} needs distributed.sync=false")
 
 

@@ -11,7 +11,6 @@ from rogue_net.checks import NonNegativeFloat, NonNegativeInt, PositiveFloat, Po
 
 Ratio = Literal["per_actor", "joint"]
 Weighting = Literal["actor", "frame"]
-AdvantageKind = Literal["gae", "n_step"]
 Normalize = Literal["none", "rewards", "returns"]
 
 
@@ -67,12 +66,8 @@ class PPOConfig:
 
     gamma: Annotated[Scheduled, ScheduleRange(0, 1)] = 0.99
     """Discount per environment step, or a schedule."""
-    advantages: AdvantageKind = "gae"
-    """`gae`: generalized advantage estimation; `n_step`: n-step returns minus the value."""
     gae_lambda: Annotated[Scheduled, ScheduleRange(0, 1)] = 0.95
-    """λ of generalized advantage estimation, or a schedule. 0 is the one-step error."""
-    n_steps: PositiveInt | None = None
-    """Rewards summed in an n-step return before the bootstrap value. null: to the end of the rollout."""
+    """λ of generalized advantage estimation, or a schedule. 0 is the one-step error, 1 sums rewards to the rollout's end."""
     clip: Annotated[Scheduled, ScheduleRange(0, 1, open_low=True, open_high=True)] = 0.2
     """The probability ratio is clipped to [1 - clip, 1 + clip]; may be a schedule."""
     clip_value: bool = True
@@ -109,8 +104,6 @@ class PPOConfig:
             raise ValueError(
                 f"ppo.teacher_kl={self.teacher_kl} needs a teacher: ppo.teacher=<run directory or checkpoint>"
             )
-        if self.n_steps is not None and self.advantages != "n_step":
-            raise ValueError(f"ppo.n_steps={self.n_steps} needs ppo.advantages=n_step, got {self.advantages!r}")
 
     @cached_property
     def schedules(self) -> dict[str, Schedule]:
@@ -126,7 +119,6 @@ class PPOSettings:
 
     gamma: float
     gae_lambda: float
-    n_steps: int | None  # None: generalized advantage estimation
     clip: float
     clip_value: bool
     ent_coef: float
@@ -146,7 +138,6 @@ class PPOSettings:
             scheduled["teacher_kl"] = 0.0
         return PPOSettings(
             **scheduled,
-            n_steps=None if ppo.advantages == "gae" else ppo.n_steps or 2**62,
             clip_value=ppo.clip_value,
             target_kl=ppo.target_kl,
             normalize_advantages=ppo.normalize_advantages,

@@ -15,10 +15,6 @@ class Interrupted(Exception):
         self.exit_code = exit_code
 
 
-class DeviceMemoryFull(RuntimeError):  # noqa: N818 - says what happened
-    """The device has not enough memory; the message says which settings take less."""
-
-
 class PartLost(RuntimeError):  # noqa: N818 - says what happened
     """The learner of a run on Ray, or all of its runners, have died."""
 
@@ -29,10 +25,6 @@ class ActorDied(RuntimeError):  # noqa: N818 - says what happened
 
 class EnvironmentHangs(RuntimeError):  # noqa: N818 - says what happened
     """An environment has not answered within `env.timeout`; the message names it."""
-
-
-class TooManyFailures(ValueError):  # noqa: N818 - says what happened
-    """More environments have raised than `distributed.max_env_failures` allows."""
 
 
 class RankFailed(SystemExit):

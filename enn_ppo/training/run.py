@@ -14,13 +14,12 @@ from enn_ppo.checkpoints import (
     load_common,
     record_score,
     resolve_checkpoint,
-    step_folders,
+    step_files,
 )
-from enn_ppo.eval.episodes import summarize
-from enn_ppo.eval.evaluator import EvalRow, Evaluator, as_metrics, is_due
+from enn_ppo.eval.evaluator import EvalRow, Evaluator, is_due
 from enn_ppo.rollout import Watch
 from enn_ppo.training.callbacks import Callback, Update
-from enn_ppo.training.errors import EnvironmentHangs, Interrupted, PartLost, RankDied, RankFailed, TooManyFailures
+from enn_ppo.training.errors import EnvironmentHangs, Interrupted, PartLost, RankDied, RankFailed
 from enn_ppo.training.interrupt import EXIT_CODES, ignore_sigterm
 from enn_ppo.training.learning.learner import Learned, Settings
 from enn_ppo.training.recording import RecordingError
@@ -187,14 +186,11 @@ class Run:
         if pending := self._pending_evaluations():
             steps = ", ".join(f"{step:,}" for step in pending)
             self.say(f"waiting for the evaluation of step {steps}; Ctrl-C ends the run, and resuming it evaluates")
-        if self.metrics:
-            for name, episodes in self.state.sampler.final_episodes().items():
-                if episodes:
-                    estimates = as_metrics(summarize(episodes), "final")
-                    self._log_after(name, {"step": self.state.step, "final/episodes": len(episodes), **estimates})
         for name, evaluator in self._evaluators.items():
             while done := evaluator.wait(interrupted):
-                self._log_after(name, {"step": self.state.step, **self._evaluated(name, done)})
+                row = {"step": self.state.step, **self._evaluated(name, done)}
+                self._log(name, row)
+                self.metrics[name] = self.metrics.get(name, {}) | row
         if (how := interrupted()) and self._pending_evaluations():
             raise self.interruption(how)
 
@@ -219,11 +215,6 @@ class Run:
         except ValueError as error:
             raise ValueError(f"{error}; {self._rescued()}") from error
 
-    def _log_after(self, name: str, row: Row) -> None:
-        """Log a row that comes after that of the last update, and add it to that."""
-        self._log(name, row)
-        self.metrics[name] = self.metrics.get(name, {}) | row
-
     def _rescued(self) -> str:
         """Advice on resuming: from the last checkpoint, or if there is none, from one that is saved now."""
         try:
@@ -234,7 +225,7 @@ class Run:
     def _rescued_with_last_update(self) -> str:
         """Advice on resuming after a rollout has broken off: the last update is saved first, if it is not yet."""
         first = next(iter(self.state.learners))
-        saved = [step for step, _ in step_folders(self.run_dir / first / CHECKPOINTS)]
+        saved = [step for step, _ in step_files(self.run_dir / first / CHECKPOINTS)]
         if self.state.step in saved or self.state.ranks.size > 1:  # other ranks wait in the rollout, and cannot save
             return self._rescued()
         return self._saved_now() or self._rescued()
@@ -242,17 +233,15 @@ class Run:
     def _last_finite(self) -> str:
         """Advice on resuming after the network has become NaN: from the newest checkpoint, since only finite ones load."""
         first = next(iter(self.state.learners))
-        for _, folder in step_folders(self.run_dir / first / CHECKPOINTS):
-            folders = [self.run_dir / name / CHECKPOINTS / folder.name for name in self.state.learners]
+        for _, file in step_files(self.run_dir / first / CHECKPOINTS):
+            files = [self.run_dir / name / CHECKPOINTS / file.name for name in self.state.learners]
             try:
-                for path in folders:
+                for path in files:
                     load_checkpoint(path)
             except CheckpointError:
                 continue
-            resume = f"go on from there with a lower optim.lr and resume={folder}"
-            return f"the last checkpoint with finite weights is {_listed(folders)}" + f": {resume}" * (
-                len(folders) == 1
-            )
+            resume = f"go on from there with a lower optim.lr and resume={file}"
+            return f"the last checkpoint with finite weights is {_listed(files)}" + f": {resume}" * (len(files) == 1)
         return f"{self.run_dir} holds no checkpoint with finite weights: begin again with a lower optim.lr"
 
     def _since(self) -> str:
@@ -306,7 +295,7 @@ class Run:
             error.add_note(f"{self._since()}{self._last_finite()}")
         if isinstance(error, EnvironmentHangs):
             error.add_note(self._rescued_with_last_update())
-        if isinstance(error, PartLost | TooManyFailures):  # raised between two updates, so saving is safe
+        if isinstance(error, PartLost):  # raised between two updates, so saving is safe
             error.add_note(self._saved_now() or self._rescued())
         if isinstance(error, RankDied):
             ignore_sigterm()  # torchrun sends it to the other ranks when one has ended; this one prints the reason first

@@ -8,9 +8,9 @@ processes give the same rollouts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,59 +25,12 @@ from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.watchdog import Watchdog
 from entity_gym.actions import ActionSpace
-from entity_gym.pools.episodes import Episode
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
 from entity_gym.spaces import ObsSpace
 
 #: Environment parameters: name -> one value per environment.
 Parameters = Mapping[str, Sequence[Any]]
-
-
-class Sampler(Protocol):
-    """Collects rollouts, and keeps the environments between them."""
-
-    def obs_space(self) -> ObsSpace:
-        """Observation space of the environments."""
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        """Action name -> its space."""
-
-    def key(self, step: int) -> None:
-        """Seed the sampling of the next rollout with the run's seed and the step."""
-
-    def configure(self, parameters: Parameters) -> None:
-        """Set the parameters of episodes that begin from now on."""
-
-    def reset(self, seed: int, parameters: Parameters | None) -> None:
-        """Reset all environments."""
-
-    def collect(self, steps: int, watch: Watch = play_all) -> Mapping[str, Any]:
-        """Play `steps` steps in every environment, or fewer if `watch` ends the rollout.
-
-        Several ranks, and blocks that are played one after the other, always play all steps. On Ray `watch` is not called.
-
-        Returns:
-            Name of the policy -> `Rollout`, or with Ray references to it.
-        """
-
-    def state(self) -> dict[str, Any]:
-        """State of the environments, for `load_state`."""
-
-    def load_state(self, state: Mapping[str, Any]) -> str | None:
-        """Restore `state()`. Returns the reason if that is impossible, else None. See `load_block`."""
-
-    def final_episodes(self) -> Mapping[str, list[Episode]]:
-        """Play `distributed.final_episodes` episodes after training, if that is set. Returns name of the policy -> episodes."""
-
-    def metrics(self) -> Row:
-        """The sampler's own metrics since the last call."""
-
-    def tell(self, say: Callable[[str], None]) -> None:
-        """Print messages to the user with `say` from now on."""
-
-    def close(self) -> None:
-        """Release everything. May be called twice."""
 
 
 class LocalSampler:
@@ -122,16 +75,21 @@ class LocalSampler:
         self._is_playing = False  # and stays so when a rollout breaks off
 
     def obs_space(self) -> ObsSpace:
+        """Observation space of the environments."""
         return self.blocks[0].vec_env.obs_space()
 
     def action_space(self) -> Mapping[str, ActionSpace]:
+        """Action name -> its space."""
         return self.blocks[0].vec_env.action_space()
 
     def key(self, step: int) -> None:
+        """Seed the sampling of the next rollout with the run's seed and the step."""
         for block in self.blocks:
             block.seed_noise(random_key(self._seed, step, Purpose.ACTING))
 
     def configure(self, parameters: Parameters) -> None:
+        """Set the parameters of episodes that begin from now on."""
+
         def configure() -> None:
             for block, part in zip(self.blocks, self._split(parameters), strict=True):
                 block.vec_env.configure(part)
@@ -139,6 +97,8 @@ class LocalSampler:
         self._ranks.each(configure)
 
     def reset(self, seed: int, parameters: Parameters | None) -> None:
+        """Reset all environments."""
+
         def reset() -> None:
             parts: Sequence[EnvInfo | None] = self._split(parameters) if parameters else [None] * len(self.blocks)
             for block, part in zip(self.blocks, parts, strict=True):
@@ -147,7 +107,10 @@ class LocalSampler:
         self._ranks.each(reset)
 
     def collect(self, steps: int, watch: Watch = play_all) -> dict[str, Rollout]:
-        """Play `steps` steps in every environment, or fewer; see `Sampler.collect`. Returns name of the policy -> its rollout."""
+        """Play `steps` steps in every environment, or fewer if `watch` ends the rollout. Returns policy -> its rollout.
+
+        Several ranks, and blocks that are played one after the other, always play all steps.
+        """
         num_turns = len(self.blocks) // self._pipeline
         must_play_all = num_turns > 1 or self._ranks.size > 1  # the same number of steps in all environments
 
@@ -166,6 +129,7 @@ class LocalSampler:
         return self._ranks.each(collect)
 
     def state(self) -> dict[str, Any]:
+        """State of the environments, for `load_state`."""
         if self._is_playing:  # a rollout has broken off
             return {"blocks": [None] * (len(self.blocks) * self._ranks.size)}
         own = self._ranks.each(lambda: [block_state(block) for block in self.blocks])
@@ -173,6 +137,7 @@ class LocalSampler:
         return states[0] if len(states) == 1 else {"blocks": states}
 
     def load_state(self, state: Mapping[str, Any]) -> str | None:
+        """Restore `state()`. Returns the reason if that is impossible, else None; see `load_block`."""
         saved, own, ranks = state.get("blocks", [state]), len(self.blocks), self._ranks
         because = "rollout.block makes" if self._pipeline == 1 else "rollout.pipeline makes"
         if problem := blocks_problem(
@@ -186,16 +151,12 @@ class LocalSampler:
 
         return next((each for problems in ranks.gather_objects(ranks.each(load)) for each in problems if each), None)
 
-    def final_episodes(self) -> dict[str, list[Episode]]:
-        return {}
-
     def metrics(self) -> Row:
+        """Metrics of its own; on Ray there are some."""
         return {}
-
-    def tell(self, say: Callable[[str], None]) -> None:
-        pass
 
     def close(self) -> None:
+        """Release everything. May be called twice."""
         with ExitStack() as stack:
             if self._watchdog is not None:
                 stack.callback(self._watchdog.close)

@@ -8,10 +8,15 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from enn_ppo.checkpoints import Checkpoint, load_checkpoint, load_common, resolve_checkpoint, runs_in
+from enn_ppo.checkpoints import (
+    Checkpoint,
+    load_checkpoint,
+    load_common,
+    resolve_checkpoint,
+    runs_in,
+    step_files,
+)
 from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threads
-from enn_ppo.checkpoints.reading import link_target
-from enn_ppo.checkpoints.trainer_state import TRAINER
 from enn_ppo.eval.checkpoint import bind_evaluation
 from enn_ppo.eval.evaluator import Evaluator, check_evaluation
 from enn_ppo.settings.config import TrainConfig, TrainEvalConfig, default_run_dir
@@ -63,6 +68,8 @@ def _start(config: TrainConfig, env: EnvFactory | None, callback: Callback, rank
         # before the checkpoint is read, so that no trainer can save another one meanwhile
         ranks.lead(lambda: lock.take(run_dir, *config.policies))
         checkpoints = ranks.each(lambda: _load(config))
+        trusted = config.trust or all(each.is_own for each in checkpoints.values())
+        ranks.lead(lambda: _check_own(trusted, config))
         if config.policies:
             _check_home(config, run_dir)
         config = replace(config, env=bound.config, run_dir=str(run_dir))
@@ -105,12 +112,20 @@ def _load(config: TrainConfig) -> dict[str, Checkpoint]:
     else:
         found = [load_checkpoint(Path(config.resume))]
     for checkpoint in found:
-        if missing := [part for part in TRAINER if part not in checkpoint.trainer]:
+        if not checkpoint.trainer:
             raise ValueError(
-                f"checkpoint {checkpoint.path} cannot be resumed: it has no trainer.pt of a run of enn-ppo, and lacks "
-                f"{', '.join(missing)}"
+                f"checkpoint {checkpoint.path} cannot be resumed: it is a policy file, without the state of a trainer"
             )
     return dict(zip(config.policies or [""], found, strict=True))
+
+
+def _check_own(trusted: bool, config: TrainConfig) -> None:
+    """Raise a ValueError unless the trainer's state is trusted: nothing checks the numbers in it."""
+    if not trusted:
+        raise ValueError(
+            f"resume={config.resume} is not signed by this installation of enn-ppo, and its state of environments and trainer "
+            "would be used as it is. Add trust=true if you trust whoever made it"
+        )
 
 
 def _check_home(config: TrainConfig, home: Path) -> None:
@@ -161,8 +176,6 @@ def _open(
     outputs = ranks.each(lambda: {} if ranks.rank else open_outputs())
     for name, output in outputs.items():
         _tell_beginning(state, output, name, run_dir / name, restored)
-    if outputs:
-        state.sampler.tell(next(iter(outputs.values())).say_of_all)
     if not continues or any(_is_left_behind(each) for each in checkpoints.values()):
         evaluations = state.evaluations if continues else ()  # those of another run are its own
         scores = {name: each.score for name, each in checkpoints.items()}
@@ -208,14 +221,13 @@ def _run_dir(config: TrainConfig, env_id: str) -> Path:
 
 
 def _home(checkpoint: Checkpoint) -> Path:
-    """The run directory of `<run>/checkpoints/step_<n>`."""
+    """The run directory of `<run>/checkpoints/step_<n>.safetensors`."""
     return checkpoint.path.parent.parent
 
 
 def _is_left_behind(checkpoint: Checkpoint) -> bool:
-    """Whether `latest` beside `checkpoint` is another: a crash would then go on from there, past the rows just dropped."""
-    latest = link_target(checkpoint.path.parent / "latest")
-    return not (latest and latest.exists() and latest.samefile(checkpoint.path))
+    """Whether later checkpoints lie beside `checkpoint`: a crash would then go on from there, past the rows just dropped."""
+    return any(step > checkpoint.step for step, _ in step_files(checkpoint.path.parent))
 
 
 def _say_what_is_left_out(state: TrainState, output: RunOutput) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +27,6 @@ from enn_ppo.training.learning.learner import (
     Learned,
     Learner,
     LearnerState,
-    Learns,
     Settings,
     compiling_networks,
 )
@@ -35,7 +34,7 @@ from enn_ppo.training.players import cast_of
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.recording import Recorder
-from enn_ppo.training.sampling import LocalSampler, Sampler, make_pools
+from enn_ppo.training.sampling import LocalSampler, make_pools
 from enn_ppo.training.self_play.pool import SelfPlay
 from enn_ppo.training.self_play.ratings import rating_model
 from enn_ppo.training.tracking.logger import Row
@@ -47,6 +46,10 @@ from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.pools.vec_env import VecEnv
 from rogue_net import RogueNet
 from rogue_net.finite import NotFinite
+
+if TYPE_CHECKING:
+    from enn_ppo.training.on_ray.group import RunnerGroup
+    from enn_ppo.training.on_ray.learners import RemoteLearner
 
 RECENT_EPISODES = 100
 
@@ -76,8 +79,8 @@ class TrainState:
         self.config, self.ranks = config, ranks
         self.env_name = env.config.id
         self.callback = callback
-        self.learners: Mapping[str, Learns]
-        self.sampler: Sampler
+        self.learners: Mapping[str, Learner | RemoteLearner]
+        self.sampler: LocalSampler | RunnerGroup
         self.self_play: SelfPlay | None = None
         if config.distributed.mode == "ray":
             from enn_ppo.training.on_ray.start import start_on_ray  # Ray is optional
@@ -128,7 +131,7 @@ class TrainState:
         )
 
     @property
-    def learner(self) -> Learns:
+    def learner(self) -> Learner | RemoteLearner:
         """The learner of a run with one policy."""
         (learner,) = self.learners.values()
         return learner
@@ -153,7 +156,7 @@ class TrainState:
         if self.config.rollout.max_seconds is not None and self.config.distributed.mode != "ray":
             self._fit_steps(self.config.rollout.max_seconds)
             self.reset()
-        rollouts = self.sampler.collect(self.config.rollout.steps, self._watch_first_rollout())
+        rollouts: Mapping[str, Any] = self.sampler.collect(self.config.rollout.steps, self._watch_first_rollout())
         for name, learner in self.learners.items():
             learner.measure_rollout(rollouts[name])
         if self.self_play:
@@ -235,12 +238,14 @@ class TrainState:
         return Settings(self.step, PPOSettings.at(self.config.ppo, progress), rates)
 
     def collect(self, steps: int, watch: Watch = play_all) -> Mapping[str, Any]:
-        """Play `steps` steps in every environment, or fewer, and record them if `config.record` is set; see `Sampler.collect`.
+        """Play `steps` steps in every environment, or fewer, and record them if `config.record` is set.
+
+        See `LocalSampler.collect`. On Ray the rollouts are references, and `watch` is not called.
 
         Raises:
             RecordingError: the recording cannot be written.
         """
-        rollouts = self.sampler.collect(steps, watch)
+        rollouts: Mapping[str, Any] = self.sampler.collect(steps, watch)
         if self.recorder:
             assert isinstance(self.learner, Learner), "only local runs record"
             frames, unit = rollouts[""].frames, self.learner.value_unit  # recorded values are in the unit of rewards
@@ -387,7 +392,6 @@ class TrainState:
         problem = (
             next((each.changed for each in news.values() if each.changed), None)
             or _parameters_changed(saved_config(checkpoint).env, self.config.env)
-            or self._distrusted(checkpoints.values())
             or self.sampler.load_state(saved["collector"])
         )
         if problem:  # a new seed, so that the first episodes of the run are not repeated
@@ -397,17 +401,10 @@ class TrainState:
                 learner.begin_episodes()
         if any(each.unmeasured for each in news.values()):  # a rollout that is not trained on measures new features
             self.sampler.key(self.step)
-            rollouts = self.sampler.collect(self.config.rollout.steps)
+            rollouts: Mapping[str, Any] = self.sampler.collect(self.config.rollout.steps)
             for name, learner in self.learners.items():
                 learner.measure_what_is_new(rollouts[name])
         return Restored(problem, {name: each.news for name, each in news.items()})
-
-    def _distrusted(self, checkpoints: Iterable[Checkpoint]) -> str | None:
-        """Reason why saved environments are not restored: compiled ones do not check a state that somebody has made up."""
-        known = self.config.trust or all(each.is_own for each in checkpoints)
-        if self.ranks.lead(lambda: known):  # ranks on other machines may have other keys
-            return None
-        return "the checkpoint is not signed by this installation of enn-ppo; trust=true restores them"
 
     def _restore_self_play(self, saved: Mapping[str, Any] | None, run_dir: Path) -> None:
         assert self.self_play is not None

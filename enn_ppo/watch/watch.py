@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from enn_ppo.checkpoints import Checkpoint, CheckpointError, load_checkpoint, step_folders
+from enn_ppo.checkpoints import Checkpoint, CheckpointError, load_checkpoint, step_files
 from enn_ppo.checkpoints.policy import saved_config, select_device
 from enn_ppo.checkpoints.trust import check_trust, code_of_environment
 from enn_ppo.eval.checkpoint import evaluate_checkpoint
@@ -100,11 +100,11 @@ def follow(
 
     def look() -> None:
         nonlocal played
-        folders = step_folders(run_dir / CHECKPOINTS)
-        if not folders or folders[0][0] <= played:
+        files = step_files(run_dir / CHECKPOINTS)
+        if not files or files[0][0] <= played:
             return
         try:
-            checkpoint = load_checkpoint(folders[0][1])
+            checkpoint = load_checkpoint(files[0][1])
         except CheckpointError:
             return  # it is being removed, or its run has ended: the next look finds another, or the same again
         played, made = checkpoint.step, Replay(None, config.episodes, "live=true")

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from enn_ppo.checkpoints import policy_file
 from enn_ppo.checkpoints.policy_file import policy_bytes, read_policy_file
 
-POLICY, TRAINER = "policy.safetensors", "trainer.pt"
 
-
-def sealed(folder: Path, **changes: Any) -> Path:
-    """Write the policy file anew with these fields of `Checkpoint`, and the hash of `trainer.pt`; returns the folder."""
-    hash_ = hashlib.sha256((folder / TRAINER).read_bytes()).hexdigest()
-    forged = replace(read_policy_file(folder / POLICY), **{"trainer_hash": hash_, "is_own": False, **changes})
-    (folder / POLICY).write_bytes(policy_bytes(forged))
-    return folder
+def sealed(file: Path, **changes: Any) -> Path:
+    """Write a checkpoint anew with these fields of `Checkpoint`; returns the file."""
+    file.write_bytes(policy_bytes(replace(read_policy_file(file), **{"is_own": False, **changes})))
+    return file
 
 
 def with_header(file: Path, **texts: str | None) -> Path:
@@ -35,15 +28,13 @@ def with_header(file: Path, **texts: str | None) -> Path:
     return file
 
 
-def with_trainer(folder: Path, **entries: Any) -> Path:
-    """Replace entries of the trainer's state as it is stored; returns the folder."""
-    content = torch.load(folder / TRAINER, weights_only=True)
-    torch.save(content | entries, folder / TRAINER)
-    return sealed(folder)
+def with_trainer(file: Path, **entries: Any) -> Path:
+    """Replace entries of the trainer's state; returns the file."""
+    return sealed(file, trainer={**read_policy_file(file).trainer, **entries})
 
 
-def with_settings(folder: Path, section: str, **settings: Any) -> Path:
-    """Replace settings of a section of the checkpoint's config; returns the folder."""
-    config = json.loads(json.dumps(read_policy_file(folder / POLICY).config))
+def with_settings(file: Path, section: str, **settings: Any) -> Path:
+    """Replace settings of a section of the checkpoint's config; returns the file."""
+    config = json.loads(json.dumps(read_policy_file(file).config))
     config[section] |= settings
-    return sealed(folder, config=config)
+    return sealed(file, config=config)

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from enn_ppo.ppo import gae
-from enn_ppo.training.learning.vtrace import n_step
 
 NO = torch.zeros(3, 1, dtype=torch.bool)
 ZERO = torch.zeros(3, 1)
@@ -50,38 +49,3 @@ def test_an_episode_cannot_end_in_two_ways() -> None:
 def test_a_wrong_shape_is_named() -> None:
     with pytest.raises(ValueError, match=r"final_values has shape \(2, 1\), rewards \(3, 1\)"):
         run(final_values=torch.zeros(2, 1))
-
-
-# --- n-step returns ---
-
-
-def run_n_steps(n: int, *, terminated=NO, truncated=NO, final_values=ZERO):
-    rewards = torch.tensor([[1.0], [2.0], [4.0]])
-    values = torch.tensor([[0.0], [10.0], [20.0]])
-    return n_step(rewards, values, terminated, truncated, final_values, torch.tensor([8.0]), gamma=0.5, n_steps=n)
-
-
-def test_one_step_returns_are_a_reward_and_the_next_value() -> None:
-    assert run_n_steps(1).returns.flatten().tolist() == [1 + 5, 2 + 10, 4 + 4]
-    assert run_n_steps(1).advantages.flatten().tolist() == [6 - 0, 12 - 10, 8 - 20]
-
-
-def test_two_step_returns_are_two_rewards_and_the_value_after_them_or_what_the_rollout_has() -> None:
-    assert run_n_steps(2).returns.flatten().tolist() == [1 + 2 / 2 + 20 / 4, 2 + 4 / 2 + 8 / 4, 4 + 8 / 2]
-
-
-def test_n_step_returns_stop_at_a_termination_and_bootstrap_a_truncation_from_its_own_observation() -> None:
-    assert run_n_steps(2, terminated=at(1)).returns.flatten().tolist() == [1 + 2 / 2, 2, 8]
-    six = torch.full((3, 1), 6.0)
-    assert run_n_steps(2, truncated=at(1), final_values=six).returns.flatten().tolist() == [1 + 5 / 2, 2 + 6 / 2, 8]
-
-
-@pytest.mark.parametrize("n", [3, 100])
-def test_as_many_steps_as_the_rollout_has_are_gae_with_lambda_one(n: int) -> None:
-    for ends in ({}, {"terminated": at(0)}, {"truncated": at(1), "final_values": torch.full((3, 1), 6.0)}):
-        assert torch.equal(run_n_steps(n, **ends).returns, run(**ends).returns)
-
-
-def test_n_step_returns_refuse_what_gae_refuses() -> None:
-    with pytest.raises(ValueError, match="step 1 of environment 0 is both"):
-        run_n_steps(1, terminated=at(1), truncated=at(1))

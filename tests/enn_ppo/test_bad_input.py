@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from enn_ppo import EnvConfig, train
-from enn_ppo.checkpoints import Retention, load_checkpoint, save_checkpoint
+from enn_ppo.checkpoints import step_file
 from enn_ppo.clone.clone import clone
 from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.plot.plot import main as plot
@@ -99,9 +99,9 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def copy_of(whole: Path, bad: Path) -> Path:
-    """Copy a run; returns the folder of its checkpoint."""
+    """Copy a run; returns its checkpoint."""
     shutil.copytree(whole, bad, symlinks=True)
-    return bad / "checkpoints" / "step_000000000160"
+    return step_file(bad / "checkpoints", 160)
 
 
 def refused_to_play_and_resume(bad: Path, refused: Callable[..., str]) -> list[str]:
@@ -111,14 +111,11 @@ def refused_to_play_and_resume(bad: Path, refused: Callable[..., str]) -> list[s
     ]
 
 
-@pytest.mark.parametrize("file", ["trainer.pt", "policy.safetensors"])
-def test_an_empty_file_of_a_checkpoint_is_named(
-    file: str, whole: Path, tmp_path: Path, refused: Callable[..., str]
-) -> None:
-    folder = copy_of(whole, tmp_path / "bad")
-    (folder / file).write_bytes(b"")
+def test_an_empty_checkpoint_is_named(whole: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
+    file = copy_of(whole, tmp_path / "bad")
+    file.write_bytes(b"")
     for line in refused_to_play_and_resume(tmp_path / "bad", refused):
-        assert str(folder) in line and file in line, line
+        assert str(file) in line and "it is no safetensors file" in line, line
 
 
 @pytest.mark.parametrize(
@@ -147,16 +144,6 @@ def test_a_checkpoint_whose_network_cannot_fit_into_memory_is_named(
     folder = with_settings(copy_of(whole, tmp_path / "bad"), "net", d_model=100_000_000)
     line = refused(run_eval, evaluate, [f"checkpoint={tmp_path / 'bad'}", "episodes=1"])
     assert str(folder) in line and "settings" in line
-
-
-def test_a_checkpoint_that_is_no_run_s_is_not_resumed(whole: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
-    checkpoint = load_checkpoint(whole)
-    content = {name: getattr(checkpoint, name) for name in ("policy", "config", "spaces")}
-    retention = Retention(keep_last=1, keep_best=0, keep_every_minutes=None)
-    save_checkpoint(tmp_path / "checkpoints", 160, **content, trainer={"step": 160}, retention=retention)
-    line = refused(run_train, train, [f"resume={tmp_path}", f"run_dir={tmp_path}"])
-    assert "step_000000000160 cannot be resumed" in line
-    assert "it has no trainer.pt of a run of enn-ppo, and lacks num_updates, seconds, optimizer" in line
 
 
 # --- Run directories that hold no run ---

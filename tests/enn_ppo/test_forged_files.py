@@ -39,12 +39,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(trained: Path, tmp_path: Path) -> Path:
+def file(trained: Path, tmp_path: Path) -> Path:
     """Its last checkpoint, copied into a run of its own."""
     copied = tmp_path / "run" / "checkpoints" / trained.name
-    copied.mkdir(parents=True)
-    for file in trained.iterdir():
-        (copied / file.name).write_bytes(file.read_bytes())
+    copied.parent.mkdir(parents=True)
+    copied.write_bytes(trained.read_bytes())
     return copied
 
 
@@ -53,13 +52,13 @@ def folder(trained: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("text", SECRETS)
 def test_a_checkpoints_settings_are_text_and_read_no_environment_variable(
-    folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    file: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SECRET", "hunter2")
-    with_settings(folder, "logger", project=text)
-    with_settings(folder, "env", id="Xor", kwargs={"text": [text]})
+    with_settings(file, "logger", project=text)
+    with_settings(file, "env", id="Xor", kwargs={"text": [text]})
     configs: list[TrainConfig] = []
-    assert run_train(configs.append, [f"resume={folder}", "env=Xor", "seed=7"]) == 0
+    assert run_train(configs.append, [f"resume={file}", "env=Xor", "seed=7"]) == 0
     assert (configs[0].logger.project, configs[0].env.kwargs["text"], configs[0].seed) == (text, [text], 7)
     assert "hunter2" not in "".join(capsys.readouterr())
 
@@ -83,12 +82,11 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         read_regular(tmp_path / "large", 100)
 
 
-@pytest.mark.parametrize("name", ["trainer.pt", "policy.safetensors"])
-def test_a_pipe_in_a_checkpoint_is_refused(folder: Path, name: str) -> None:
-    (folder / name).unlink()
-    os.mkfifo(folder / name)
-    with pytest.raises(CheckpointError, match=f"{name} is missing"):
-        load_checkpoint(folder)
+def test_a_pipe_in_place_of_a_checkpoint_is_refused(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(CheckpointError, match="it is no regular file"):
+        load_checkpoint(file)
 
 
 @pytest.mark.parametrize(
@@ -131,53 +129,21 @@ def test_json_that_is_as_deep_as_allowed_is_read() -> None:
     assert yaml.safe_load(text) == parse_json(text) == parse_yaml(text)
 
 
-def nested(levels: int) -> list[Any]:
-    """Lists whose shared parts are few in a file, and 10 ** levels in memory."""
-    value: list[Any] = [0]
-    for _ in range(levels):
-        value = [value] * 10
-    return value
-
-
-def recursive() -> list[Any]:
-    value: list[Any] = []
-    value.append(value)
-    return value
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (nested(9), "holds more values than fit into it without repetition"),
-        (recursive(), "is nested more than 100 deep"),
-        (torch.zeros(1).expand(10**12), "holds a tensor whose numbers are not all in the file"),
-        (
-            {"__enn_ppo__": "array", "dtype": "|V0", "shape": [10**9], "order": "C", "data": torch.zeros(1).byte()},
-            "holds an array of 0 bytes in 1",
-        ),
-    ],
-    ids=["shared", "recursive", "expanded", "sizeless"],
-)
-def test_a_trainer_state_that_is_larger_in_memory_is_refused(folder: Path, value: Any, message: str) -> None:
-    with pytest.raises(CheckpointError, match=f"{folder} is damaged: trainer.pt: {message}"):
-        load_checkpoint(with_trainer(folder, more=value))
-
-
 # --- What is wrong does not pass for right ---
 
 
-def test_weights_of_another_dtype_are_refused(folder: Path) -> None:
-    weights = dict(load_checkpoint(folder).policy)
+def test_weights_of_another_dtype_are_refused(file: Path) -> None:
+    weights = dict(load_checkpoint(file).policy)
     name = next(name for name, each in weights.items() if each.dtype == torch.float32)
-    sealed(folder, policy=weights | {name: weights[name].to(torch.int32)})
+    sealed(file, policy=weights | {name: weights[name].to(torch.int32)})
     with pytest.raises(ValueError, match=f"{name} is torch.int32 in it, and torch.float32 in the network"):
-        load_policy(load_checkpoint(folder), CPU)
+        load_policy(load_checkpoint(file), CPU)
 
 
-def test_a_checkpoint_or_a_snapshot_under_the_name_of_another_step_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_or_a_snapshot_under_the_name_of_another_step_is_refused(file: Path, tmp_path: Path) -> None:
     write_snapshot(tmp_path, 10, always(UP), {})
     snapshot_path(tmp_path, 10).rename(snapshot_path(tmp_path, 20))
-    moved = folder.rename(folder.with_name("step_000000000320"))
+    moved = file.rename(file.with_name("step_000000000320.safetensors"))
     for path, step in ((snapshot_path(tmp_path, 20), 10), (moved, 160)):
         with pytest.raises(CheckpointError, match=rf"{path}.*it belongs to the checkpoint of step {step}"):
             load_checkpoint(path)
@@ -185,65 +151,20 @@ def test_a_checkpoint_or_a_snapshot_under_the_name_of_another_step_is_refused(fo
 
 # --- The trainer's state ---
 
-SELF_PLAY = {
-    "pool": [0],
-    "snapshots": [0],
-    "gone": [],
-    "choice": [0, 0],
-    "ratings": {"current": [25.0, 8.0], "snapshots": [[0, 25.0, 8.0, 0.0, 0.0, 0]]},
-}
 
-
-@pytest.mark.parametrize(
-    ("entries", "message"),
-    [
-        ({"step": float("nan")}, r"trainer\['step'\] is nan; expected a whole number"),
-        ({"step": 10**30}, r"trainer\['step'\] is 10+; expected a whole number from 0 to"),
-        ({"step": 64}, r"trainer\['step'\] is 64, and the checkpoint's step is 160"),
-        ({"num_updates": None}, r"trainer\['num_updates'\] is None; expected a whole number"),
-        ({"num_updates": True}, r"trainer\['num_updates'\] is True; expected a whole number"),
-        ({"seconds": -1.0}, r"trainer\['seconds'\] is -1.0; expected a finite number of at least 0"),
-        ({"recent_rewards": ["x"]}, r"trainer\['recent_rewards'\]\[0\] is 'x'; expected a finite number"),
-        ({"recent_rewards": 3}, r"trainer\['recent_rewards'\] is 3; expected a list"),
-        ({"evaluations": [-1]}, r"trainer\['evaluations'\]\[0\] is -1; expected a whole number"),
-        ({"optimizer": {}}, r"trainer\['optimizer'\] is \[\]; expected the entries state, param_groups"),
-        (
-            {"optimizer": {"state": {0: {"step": 1.0}}, "param_groups": []}},
-            r"\['state'\]\[0\] is .*expected the entries step",
-        ),
-        ({"scale": {"count": 1}}, r"trainer\['scale'\] is \['count'\]; expected the entries weight, first, second"),
-        ({"collector": [1]}, r"trainer\['collector'\] is \[1\]; expected the entries environments, episodes"),
-        ({"recorder": {"path": "a"}}, r"trainer\['recorder'\] is \['path'\]; expected the entries path, chunks"),
-        ({"self_play": {"pool": [0]}}, r"trainer\['self_play'\] is \['pool'\]; expected the entries pool, snapshots"),
-        ({"self_play": SELF_PLAY | {"choice": [7]}}, r"\['snapshots'\] is \[0\]; expected a list that has 7, which"),
-        ({"self_play": SELF_PLAY | {"pool": [], "choice": []}}, r"\['pool'\] is \[\]; expected ascending steps"),
-    ],
-)
-def test_a_wrong_entry_of_the_trainers_state_is_named(folder: Path, entries: dict[str, Any], message: str) -> None:
-    with pytest.raises(CheckpointError, match=rf"^checkpoint {folder} is damaged: trainer.pt: .*{message}"):
-        load_checkpoint(with_trainer(folder, **entries))
-
-
-def test_a_state_that_could_not_be_loaded_is_not_saved(folder: Path) -> None:
-    from tests.enn_ppo.checkpoints.test_checkpoint import save
-
-    with pytest.raises(CheckpointError, match=r"trainer\['num_updates'\] is -1; expected a whole number"):
-        save(folder.parent, 200, trainer={"num_updates": -1})
-
-
-def test_moments_of_another_shape_than_their_parameter_are_refused(folder: Path) -> None:
-    optimizer = load_checkpoint(folder).trainer["optimizer"]
+def test_moments_of_another_shape_than_their_parameter_are_refused(file: Path) -> None:
+    optimizer = load_checkpoint(file).trainer["optimizer"]
     optimizer["state"][0]["exp_avg"] = torch.zeros(3)
-    with_trainer(folder, optimizer=optimizer)
-    config = tiny_config(folder.parents[1], env=EnvConfig(), resume=str(folder), total_timesteps=192)
+    with_trainer(file, optimizer=optimizer)
+    config = tiny_config(file.parents[1], env=EnvConfig(), resume=str(file), total_timesteps=192, trust=True)
     with pytest.raises(CheckpointError, match=r"damaged: trainer\['optimizer'\]: exp_avg of .* has the shape \[3\]"):
         train(config, env=Copycat)
 
 
-def test_a_scale_of_another_normalization_is_refused(folder: Path) -> None:
+def test_a_scale_of_another_normalization_is_refused(file: Path) -> None:
     scale = {"weight": 0.5, "first": 0.0, "second": 1.0}
-    with_trainer(with_settings(folder, "ppo", normalize="rewards"), scale=scale)
-    config = tiny_config(folder.parents[1], env=EnvConfig(), resume=str(folder), total_timesteps=192)
+    with_trainer(with_settings(file, "ppo", normalize="rewards"), scale=scale)
+    config = tiny_config(file.parents[1], env=EnvConfig(), resume=str(file), total_timesteps=192, trust=True)
     config = replace(config, ppo=replace(config.ppo, normalize="rewards"))
     with pytest.raises(CheckpointError, match=r"trainer\['scale'\] is not that of ppo.normalize=rewards"):
         train(config, env=Copycat)

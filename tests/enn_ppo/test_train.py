@@ -43,10 +43,8 @@ def test_a_run_leaves_its_config_metrics_curve_and_checkpoints(finished: tuple[P
     assert from_dict(TrainConfig, yaml.safe_load((run_dir / "config.yaml").read_text())) == tiny_config(run_dir)
     assert (run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in (run_dir / "checkpoints").iterdir()) == [
-        "best",
-        "latest",
-        "step_000000000000",
-        "step_000000000160",
+        "step_000000000000.safetensors",
+        "step_000000000160.safetensors",
     ]
     assert (result.run_dir, result.step) == (run_dir, 160)
 
@@ -83,13 +81,13 @@ def test_the_first_checkpoint_is_on_disk_before_the_first_rollout_that_is_learne
     with pytest.raises(RuntimeError, match="broken"):
         train(tiny_config(tmp_path / "a", env=EnvConfig()), env=Fragile)
     assert load_checkpoint(tmp_path / "a/checkpoints/latest").step == 0
-    assert (tmp_path / "a/checkpoints/step_000000000000").is_dir()
+    assert (tmp_path / "a/checkpoints/step_000000000000.safetensors").is_file()
 
 
-def test_the_folders_of_checkpoints_follow_the_interval_and_the_number_to_keep(tmp_path: Path) -> None:
+def test_checkpoints_follow_the_interval_and_the_number_to_keep(tmp_path: Path) -> None:
     train(tiny_config(tmp_path / "a", checkpoint_interval=2, keep_last=2, keep_best=0))
     names = sorted(path.name for path in (tmp_path / "a/checkpoints").iterdir())
-    assert names == ["best", "latest", "step_000000000128", "step_000000000160"]
+    assert names == ["step_000000000128.safetensors", "step_000000000160.safetensors"]
 
 
 # --- Metrics ---

@@ -154,7 +154,7 @@ class Run:
 
     def arguments(self) -> list[str]:
         """Arguments that start the run, or resume it as soon as there is a checkpoint."""
-        if (self.directory / "checkpoints/latest").exists():
+        if (self.directory / "checkpoints").exists():
             return [f"resume={self.directory}"]
         return [f"run_dir={self.directory}", "overwrite=true", *self.settings]
 
@@ -212,7 +212,7 @@ class Run:
         rows = rows_of(self.directory)
         if not rows:
             return 0
-        saved = load_checkpoint(self.directory).step if (self.directory / "checkpoints/latest").exists() else 0
+        saved = load_checkpoint(self.directory).step if (self.directory / "checkpoints").exists() else 0
         return int(sum(row["step"] > saved for row in rows))
 
 

@@ -26,7 +26,6 @@ import io
 import json
 import math
 import os
-import pickle
 import random
 import sys
 import tempfile
@@ -37,7 +36,6 @@ import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -50,7 +48,6 @@ import entity_gym
 import rogue_net
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RolloutConfig, TrainConfig
 from enn_ppo.checkpoints import (
-    Checkpoint,
     Retention,
     load_checkpoint,
     save_checkpoint,
@@ -58,7 +55,6 @@ from enn_ppo.checkpoints import (
 )
 from enn_ppo.checkpoints.policy import CPU
 from enn_ppo.checkpoints.policy_file import read_policy_file
-from enn_ppo.checkpoints.trainer_state import TRAINER
 from enn_ppo.rollout import EnvBlock, play
 from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.settings.command_line.cli import run_train
@@ -338,36 +334,23 @@ class Kind(ABC):
 
 
 class Checkpoints(Kind):
-    """Checkpoint folders of which one file is damaged."""
+    """Damaged checkpoints."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.folder = a_checkpoint(folder / "checkpoints")
-        self.files = {file.name: file.read_bytes() for file in sorted(self.folder.iterdir())}
-        self.undamaged = self._values(load_checkpoint(self.folder))
+        self.path = a_checkpoint(folder / "checkpoints")
+        self.file = str(self.path)
+        self.content = self.path.read_bytes()
+        self.undamaged = vars(load_checkpoint(self.path))
 
     def damaged(self, rng: random.Random) -> bytes:
-        name = rng.choice(list(self.files))
-        content = self.files[name]
-        if rng.random() < 0.05:  # the file of another checkpoint's, or of another kind
-            content = rng.choice([b"", b"{}", b"[]", *self.files.values()])
-        else:
-            content = damaged_bytes(content, rng)
-        return name.encode() + b"\0" + content
+        if rng.random() < 0.05:  # a file of another kind
+            return rng.choice([b"", b"{}", b"[]"])
+        return damaged_bytes(self.content, rng)
 
     def read(self, data: bytes) -> str:
-        begin, _, content = data.partition(b"\0")
-        name = begin.decode()
-        (self.folder / name).write_bytes(content)
-        self.file = str(self.folder)
-        try:
-            values = self._values(load_checkpoint(self.folder))
-        finally:
-            (self.folder / name).write_bytes(self.files[name])
-        return _equal(values, self.undamaged)
-
-    def _values(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        return {name: value for name, value in vars(checkpoint).items() if name != "path"}
+        self.path.write_bytes(data)
+        return _equal(vars(load_checkpoint(self.path)), self.undamaged)
 
 
 class Forged(Kind):
@@ -388,37 +371,27 @@ class Forged(Kind):
         self.state.start()
         settings = self.state.begin_update()
         self.state.advance(self.state.learn(self.state.collect(4), settings), 1.0)
-        self.folder = self.state.save(folder)[""]
-        self.file = str(self.folder)
-        self.files = {file.name: file.read_bytes() for file in sorted(self.folder.iterdir())}
-        self.trainer = torch.load(self.folder / "trainer.pt", weights_only=True)
+        self.path = self.state.save(folder)[""]
+        self.file = str(self.path)
+        self.content = self.path.read_bytes()
 
     def damaged(self, rng: random.Random) -> bytes:
-        for name, content in self.files.items():
-            (self.folder / name).write_bytes(content)
-        name = rng.choice(("trainer", "policy", "config", "spaces"))
-        checkpoint = read_policy_file(self.folder / "policy.safetensors")
-        if name == "trainer":
-            torch.save(damaged_value(self.trainer, rng), self.folder / "trainer.pt")
-            sealed(self.folder)
-        elif name == "policy":
+        self.path.write_bytes(self.content)
+        name = rng.choice(("policy", "config", "spaces"))
+        checkpoint = read_policy_file(self.path)
+        if name == "policy":
             weights = dict(checkpoint.policy)
             which = rng.choice(list(weights))
             dtype = rng.choice((torch.int32, torch.float64, torch.bool, torch.float16))
-            sealed(self.folder, policy={**weights, which: weights[which].to(dtype)})
+            sealed(self.path, policy={**weights, which: weights[which].to(dtype)})
         else:
             value = damaged_value(getattr(checkpoint, name), rng)
-            with_header(self.folder / "policy.safetensors", **{name: json.dumps(value)})
-        return pickle.dumps({file.name: file.read_bytes() for file in sorted(self.folder.iterdir())})
+            with_header(self.path, **{name: json.dumps(value)})
+        return self.path.read_bytes()
 
     def read(self, data: bytes) -> str:
-        for name, content in pickle.loads(data).items():
-            (self.folder / name).write_bytes(content)
-        checkpoint = load_checkpoint(self.folder)
-        if missing := TRAINER.keys() - checkpoint.trainer:
-            raise ValueError(f"{self.file} lacks {missing}")
-        self.state.config = replace(self.state.config, trust=False)
-        self.state.restore({"": checkpoint})
+        self.path.write_bytes(data)
+        self.state.restore({"": load_checkpoint(self.path)})
         return "valid"
 
 

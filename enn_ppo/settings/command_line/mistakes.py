@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import setting_names, unknown_setting
-from enn_ppo.training.errors import DeviceMemoryFull, EnvironmentHangs, Interrupted, PartLost, RankDied
+from enn_ppo.training.errors import EnvironmentHangs, Interrupted, PartLost, RankDied
 from entity_gym.errors import nearest, shortened
 from entity_gym.pools.processes.worker import WorkerDied
 
@@ -65,7 +65,7 @@ def guarded(action: Callable[[], object], schema: type[Any], debug: Callable[[],
         if paragraph is None:
             return 1
         print(f"error: {paragraph}", file=sys.stderr)
-        failures = WorkerDied | PartLost | RankDied | DeviceMemoryFull | EnvironmentHangs
+        failures = WorkerDied | PartLost | RankDied | EnvironmentHangs
         return 1 if isinstance(error, failures) else USER_ERROR
     return 0
 
@@ -137,7 +137,7 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
         return str(error) + "".join(f" {note}" if note.startswith("(") else f"; {note}" for note in notes)
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return f"the file name {str(error.filename)[:60]}... is too long"
-    if isinstance(error, RankDied | DeviceMemoryFull | EnvironmentHangs):
+    if isinstance(error, RankDied | EnvironmentHangs):
         return "; ".join([str(error), *getattr(error, "__notes__", [])])
     if isinstance(error, WorkerDied):
         return f"{error}; go on from the last checkpoint with resume=<run directory>"

@@ -57,9 +57,7 @@ def resolve_train_config(composed: Composed) -> tuple[TrainConfig, str]:
     ConfigStore.instance().store(name="resumed", node={"defaults": groups, **base})
     resolved = from_dict(TrainConfig, plain_values(compose_one("resumed", typed, composed.config_dir).config))
     if not resolved.trust:
-        typed_code = code_of_training(plain_values(composed.config, allow_missing=True))
-        code = code_of_training(to_dict(resolved))
-        check_trust(checkpoint, {name: code[name] for name in code if name not in typed_code})
+        check_trust(checkpoint, code_of_training(to_dict(resolved)))
 
     before, after = flatten(saved), flatten(to_dict(resolved))
     changes = [

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from enn_ppo.training.learning.moments import update_normalization
 from enn_ppo.training.learning.optimizer import make_optimizer, set_learning_rates
 from enn_ppo.training.learning.return_scale import ReturnScale, RewardScale
 from enn_ppo.training.learning.teacher import load_teacher
-from enn_ppo.training.learning.vtrace import n_step, recompute_log_probs, vtrace
+from enn_ppo.training.learning.vtrace import recompute_log_probs, vtrace
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.tracking.counts import Played, merge_played, summarize
@@ -68,43 +68,6 @@ class LearnerState(NamedTuple):
     value_net: dict[str, torch.Tensor] | None
     optimizer: dict[str, Any]
     scale: dict[str, Any] | None
-
-
-class Learns(Protocol):
-    """A learner, as `TrainState` uses it: a `Learner` in this process, or a proxy of one in another process.
-
-    `rollout` comes from the sampler of the same run: a `Rollout`, or with Ray a reference to one.
-    """
-
-    device: torch.device
-
-    @property
-    def model(self) -> ActorCritic:
-        """The current policy and value function."""
-
-    def learning(self, rollout: Any, settings: Settings) -> Callable[[], Learned]:
-        """Begin an update on a rollout. The returned function waits for its end, so that remote learners train in parallel."""
-
-    def measure_rollout(self, rollout: Any) -> None:
-        """Initialise the input statistics from a rollout, without training on it."""
-
-    def measure_what_is_new(self, rollout: Any) -> None:
-        """Initialise the input statistics of features that the checkpoint did not have, without training."""
-
-    def begin_episodes(self) -> None:
-        """Start the discounted sums of rewards from 0, after all environments were reset."""
-
-    def state(self) -> LearnerState:
-        """The part of a checkpoint that belongs to the learner."""
-
-    def restore(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
-        """Restore the learner from `checkpoint`. Errors as in `Learner.restore`."""
-
-    def metrics(self) -> Row:
-        """Metrics in addition to `Learned`."""
-
-    def close(self) -> None:
-        """Release everything. May be called twice."""
 
 
 class Learner:
@@ -221,7 +184,7 @@ class Learner:
             )
 
     def learning(self, rollout: Rollout, settings: Settings) -> Callable[[], Learned]:
-        """See `Learns`; the returned function does the whole update."""
+        """Begin an update; the returned function does it. Remote learners train in parallel until it is called."""
         return partial(self.learn, rollout, settings)
 
     def begin(self, settings: Settings) -> None:
@@ -237,25 +200,20 @@ class Learner:
 
         Args:
             rollout: T steps of N environments.
-            settings: gamma, lambda and n-step settings.
+            settings: gamma and lambda.
             log_ratios: (T, N) log(pi/mu) of a stale rollout, for `vtrace`; None: the rollout is on-policy.
         """
         rewards, values, terminated, truncated, final_values = map(
             rollout.by_step, ("rewards", "values", "terminated", "truncated", "final_values")
         )
-        gamma, n_steps = settings.gamma, settings.n_steps
         if self.reward_scale:
             begins, env_id = (rollout.by_step("step")[0] == 0).cpu(), rollout.by_step("env_id")[0].cpu()
-            rewards = self.reward_scale(rewards, terminated | truncated, gamma, begins, env_id)
+            rewards = self.reward_scale(rewards, terminated | truncated, settings.gamma, begins, env_id)
         played = (rewards, values, terminated, truncated, final_values, rollout.last_values)
-        if log_ratios is not None:
-            decay = settings.gae_lambda if n_steps is None else 1.0
-            advantages = vtrace(*played, log_ratios, gamma=gamma, gae_lambda=decay, n_steps=n_steps)
-        elif n_steps is None:
-            advantages = gae(*played, gamma=gamma, gae_lambda=settings.gae_lambda)
-        else:
-            advantages = n_step(*played, gamma=gamma, n_steps=n_steps)
-        return advantages
+        gamma, decay = settings.gamma, settings.gae_lambda
+        if log_ratios is None:
+            return gae(*played, gamma=gamma, gae_lambda=decay)
+        return vtrace(*played, log_ratios, gamma=gamma, gae_lambda=decay)
 
     def measure(self, obs: ObsBatch) -> None:
         """Update the input statistics with observations."""
@@ -312,11 +270,6 @@ class Learner:
             scale.load_state(saved_scale)
         unmeasured = any(network.unmeasured for network in networks)
         return LearnerNews(tuple(news), networks[0].changed, unmeasured)
-
-    def adopt(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
-        """Load only the networks of `checkpoint` and their input statistics. Errors as in `restore`."""
-        networks = self._transfer(checkpoint, env_name)
-        return LearnerNews(networks[0].news, networks[0].changed, any(each.unmeasured for each in networks))
 
     def _transfer(self, checkpoint: Checkpoint, env_name: str) -> Sequence[Transferred]:
         """Load the checkpoint's weights into each network, and return the transferred tensors."""

@@ -1,4 +1,4 @@
-"""Alternatives to GAE: n-step returns, and V-trace for rollouts that were collected with earlier parameters.
+"""V-trace: advantages of rollouts that were collected with earlier parameters.
 
 Shapes: T steps, N environments, B = T * N frames, A actors of an action.
 """
@@ -22,44 +22,6 @@ from rogue_net.batch.ragged import segment_sum
 FRAMES_AT_ONCE = 4096
 
 
-def n_step(
-    rewards: Tensor,
-    values: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    final_values: Tensor,
-    last_values: Tensor,
-    *,
-    gamma: float,
-    n_steps: int,
-) -> Advantages:
-    """Discounted n-step returns, and advantages over the values.
-
-        G⁰_t = V_t                 Gⁿ_t = r_t + γ B_t                 A_t = Gⁿ_t - V_t
-
-    where B_t is 0 after a termination, the value of the episode's own final observation after a truncation, and
-    Gⁿ⁻¹_{t+1} otherwise (`last_values` at t = T - 1). Source: Sutton & Barto 2018, equation 7.1.
-
-    Args:
-        rewards: (T, N); these and the following are as in `gae`.
-        values: (T, N).
-        terminated: (T, N) bool.
-        truncated: (T, N) bool.
-        final_values: (T, N).
-        last_values: (N,).
-        gamma: discount in [0, 1].
-        n_steps: n, at least 1. T or more gives what `gae` gives with λ = 1.
-
-    Raises:
-        ValueError: as `gae`.
-    """
-    check_rollout(rewards, values, terminated, truncated, final_values)
-    returns = values
-    for _ in range(min(n_steps, len(rewards))):
-        returns = rewards + gamma * next_values(returns, terminated, truncated, final_values, last_values)
-    return Advantages(returns - values, returns)
-
-
 def vtrace(
     rewards: Tensor,
     values: Tensor,
@@ -71,7 +33,6 @@ def vtrace(
     *,
     gamma: float,
     gae_lambda: float,
-    n_steps: int | None = None,
     max_rho: float = 1.0,
     max_c: float = 1.0,
 ) -> Advantages:
@@ -98,7 +59,6 @@ def vtrace(
         log_ratios: (T, N), log π(a_t) - log μ(a_t) of all actions of step t together; 0 for frames without actors.
         gamma: discount in [0, 1].
         gae_lambda: λ in [0, 1].
-        n_steps: rewards summed before the bootstrap value, at least 1; None: up to the rollout's end.
         max_rho: ρ̄, greater than 0; may be infinite.
         max_c: c̄, greater than 0 and not above ρ̄.
 
@@ -112,14 +72,7 @@ def vtrace(
     following = next_values(values, terminated, truncated, final_values, last_values)
     deltas = rhos * (rewards + gamma * following - values)
     decay = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype) * cs
-
-    if n_steps is None or n_steps >= len(rewards):
-        advantages = sum_backwards(deltas, decay)
-    else:
-        advantages = deltas
-        for _ in range(n_steps - 1):
-            later = torch.cat([advantages[1:], torch.zeros_like(last_values).unsqueeze(0)])
-            advantages = deltas + decay * later
+    advantages = sum_backwards(deltas, decay)
     return Advantages(advantages, advantages + values)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -11,25 +10,20 @@ from enn_ppo.training.on_ray.runner import Told
 from enn_ppo.training.tracking.logger import Row
 
 
-@dataclass
 class Board:
-    """References to the current weights, and counters, in the training process."""
+    """References to the current weights of each policy, and counters, in the training process."""
 
-    num_policies: int = 1
-    version: int = 0  # updates of all policies since this process began
-    rollouts_lost: int = 0  # since the last row of metrics
-    # a reference to the current `Weights` of each policy; every runner receives all of them
-    weights: list[Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.weights = [None] * self.num_policies
+    def __init__(self, num_policies: int = 1) -> None:
+        self.version = 0  # updates of all policies since this process began
+        self.rollouts_lost = 0  # since the last row of metrics
+        self.weights: list[Any] = [None] * num_policies  # every runner receives all of them
         self._new: set[int] = set()
 
     def publish(self, weights: Any, policy: int = 0) -> None:
         """Store a reference to new weights of a policy, numbered from 0."""
         self.weights[policy] = weights
         self._new.add(policy)
-        if len(self._new) == self.num_policies:
+        if len(self._new) == len(self.weights):
             self.version += 1
             self._new.clear()
 
@@ -61,12 +55,11 @@ class Gathered(NamedTuple):
 
     def metrics(self, load_seconds: float) -> Row:
         """Metrics of the update; the learner needed `load_seconds` to fetch all rollouts."""
-        told = [part.told for part in self.parts]
         return {
             "distributed/runners": self.num_runners,
             "distributed/staleness": fmean(self.staleness),
             "distributed/staleness_max": max(self.staleness),
-            "distributed/rollout_bytes": fmean(each.num_bytes for each in told),
-            "distributed/play_seconds": fmean(each.play_seconds for each in told),
-            "distributed/handover_seconds": fmean(each.handover_seconds for each in told) + load_seconds / len(told),
+            "distributed/rollout_bytes": fmean(part.told.num_bytes for part in self.parts),
+            "distributed/play_seconds": fmean(part.told.play_seconds for part in self.parts),
+            "distributed/handover_seconds": load_seconds / len(self.parts),
         }

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.errors import ActorDied, PartLost
+from enn_ppo.training.tracking.progress import announce
 from entity_gym.pools.processes.worker import WorkerDied
 
 CONNECT_SECONDS = 5.0  # timeout for connecting to a remote cluster
@@ -43,9 +44,6 @@ class Cluster:
 
     If this process is connected to Ray already, that connection is used, and stays open.
 
-    Attributes:
-        notes: lines for the user.
-
     Raises:
         ValueError: there is no such cluster, or it has not enough CPUs or GPUs.
     """
@@ -53,15 +51,12 @@ class Cluster:
     def __init__(self, config: DistributedConfig, num_learners: int = 1) -> None:
         self._num_learners = num_learners
         self._ray = require_ray()
-        self.notes: list[str] = []
         self._is_ours = not self._ray.is_initialized()
         if self._is_ours:
             with _signals_as_they_are():
                 self._connect(config)
         elif config.address != "local":
-            self.notes.append(
-                f"this process is connected to Ray already: distributed.address={config.address} is not used"
-            )
+            announce(f"this process is connected to Ray already: distributed.address={config.address} is not used")
         try:
             self._check_size(config)
         except ValueError:
@@ -88,7 +83,7 @@ class Cluster:
         """Start Ray on this machine for this run. More actors than CPUs are allowed: they share the CPUs."""
         needed, there = math.ceil(self._cpus(config)), os.cpu_count() or 1
         if needed > there:
-            self.notes.append(f"runners and learner ask for {needed} CPUs and share the {there} of this machine")
+            announce(f"runners and learner ask for {needed} CPUs and share the {there} of this machine")
         # Ray's processes inherit these. By default Ray asks for a token, which a private cluster on one machine does not need.
         auth = os.environ.get("RAY_AUTH_MODE", "disabled")
         with _environment(PYTHONPATH=_python_path(), RAY_AUTH_MODE=auth):

@@ -87,10 +87,6 @@ class LearnerActor:
         """See `Learner.restore`."""
         return self._learner.restore(checkpoint, env_name), self.weights()
 
-    def adopt(self, checkpoint: Checkpoint, env_name: str) -> tuple[LearnerNews, Weights]:
-        """See `Learner.adopt`."""
-        return self._learner.adopt(checkpoint, env_name), self.weights()
-
     def begin_episodes(self) -> None:
         """See `Learner.begin_episodes`."""
         self._learner.begin_episodes()
@@ -133,7 +129,9 @@ def _on_cpu(value: Any) -> Any:
 
 
 class RemoteLearner:
-    """Forwards calls to a `LearnerActor`, and publishes its weights on the board. Implements `Learns`.
+    """Forwards calls to a `LearnerActor`, and publishes its weights on the board.
+
+    It stands where a `Learner` does in a local run.
 
     Args:
         config: of the run.
@@ -162,7 +160,6 @@ class RemoteLearner:
         self._model_weights: Any = None  # reference to the weights of `_model`
         self._row: Row = {}
         self._is_gone = self._is_closed = False
-        self._has_adopted = False
 
     def prepare(self, spaces: Spaces) -> None:
         """Make the networks.
@@ -206,8 +203,10 @@ class RemoteLearner:
         self._board.publish(weights, self._number)
 
     def learning(self, gathered: Gathered, settings: Settings) -> Callable[[], Learned]:
+        """See `Learner.learning`."""
         stale = any(gathered.staleness)
-        result, weights = self._start("learn", self._own(gathered), gathered.num_runners, stale, settings)
+        learn = self._actor.learn.options(num_returns=2)
+        result, weights = learn.remote(self._own(gathered), gathered.num_runners, stale, settings)
 
         def finish() -> Learned:
             learned, lost, load_seconds = self._ask(result)
@@ -221,10 +220,11 @@ class RemoteLearner:
         return finish
 
     def measure_rollout(self, gathered: Gathered) -> None:
-        # after `adopt`, the checkpoint's statistics of known features stay
-        self._measure(gathered, only_what_is_new=self._has_adopted)
+        """See `Learner.measure_rollout`."""
+        self._measure(gathered, only_what_is_new=False)
 
     def measure_what_is_new(self, gathered: Gathered) -> None:
+        """See `Learner.measure_what_is_new`."""
         self._measure(gathered, only_what_is_new=True)
 
     def _measure(self, gathered: Gathered, only_what_is_new: bool) -> None:
@@ -232,26 +232,27 @@ class RemoteLearner:
         self._ask(self._weights)
 
     def begin_episodes(self) -> None:
+        """See `Learner.begin_episodes`."""
         self._ask(self._actor.begin_episodes.remote())
 
     def state(self) -> LearnerState:
+        """See `Learner.state`."""
         state: LearnerState = self._ask(self._actor.state.remote())
         return state
 
     def restore(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
-        news: LearnerNews = self._publishing("restore", checkpoint, env_name)
-        return news
-
-    def adopt(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
-        """See `Learner.adopt`. After it, `measure_rollout` only measures features that the checkpoint did not have."""
-        news: LearnerNews = self._publishing("adopt", checkpoint, env_name)
-        self._has_adopted = True
+        """See `Learner.restore`; publishes the weights without fetching them."""
+        result, weights = self._actor.restore.options(num_returns=2).remote(checkpoint, env_name)
+        news: LearnerNews = self._ask(result)
+        self._publish(weights)
         return news
 
     def metrics(self) -> Row:
+        """Metrics of the last update's rollouts."""
         return self._row
 
     def close(self) -> None:
+        """Release everything. May be called twice."""
         if not self._is_closed:
             if not self._is_gone:
                 with suppress(Exception):  # `model` returns these weights after the run
@@ -265,18 +266,6 @@ class RemoteLearner:
     def _own(self, gathered: Gathered) -> list[Any]:
         """References to the rollouts of this policy."""
         return [part.rollouts[self._number] for part in gathered.parts]
-
-    def _start(self, method: str, *args: Any) -> tuple[Any, Any]:
-        """Call a method that returns (result, new weights), and return references to both."""
-        result, weights = getattr(self._actor, method).options(num_returns=2).remote(*args)
-        return result, weights
-
-    def _publishing(self, method: str, *args: Any) -> Any:
-        """Call a method that returns (result, new weights), publish the weights without fetching them, and return the result."""
-        result, weights = self._start(method, *args)
-        found = self._ask(result)
-        self._publish(weights)
-        return found
 
     def _ask(self, reference: Any, timeout: float | None = None) -> Any:
         try:

@@ -1,43 +1,31 @@
 """An environment runner: a Ray actor with a share of the environments and a copy of the policy.
 
-`RunnerHandle` is its counterpart in the training process.
+`Runner` of `group.py` is its counterpart in the training process.
 """
 
 from __future__ import annotations
 
 import pickle
 import socket
-import sys
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from enn_ppo.checkpoints import Checkpoint, load_checkpoint
-from enn_ppo.checkpoints.fit import fit_net
 from enn_ppo.checkpoints.policy import set_determinism
-from enn_ppo.eval.episodes import play_episodes, policy_seed
-from enn_ppo.eval.policy import Policy
 from enn_ppo.settings.config import RolloutConfig, TrainConfig
-from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.environment import BoundEnvironment
 from enn_ppo.training.learning.learner import make_model
 from enn_ppo.training.on_ray.shipping import Shipped, Weights, load_weights, ship
 from enn_ppo.training.players import cast_of
 from enn_ppo.training.sampling import LocalSampler, Parameters, block_state, make_pools
 from entity_gym.actions import ActionSpace
-from entity_gym.pools.episodes import Episode
-from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.spaces import ObsSpace
-from rogue_net.finite import NotFinite
 
 CPU = torch.device("cpu")
-MOST_FRAMES = 4  # stack frames of a traceback that are shown: the innermost ones, which are in the environment
 
 
 class Plan(NamedTuple):
@@ -83,16 +71,11 @@ class NewEpisodes(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Sizes and timings of a rollout, or the failure of an environment."""
+    """Sizes and timings of a rollout."""
 
-    num_frames: int = 0
-    num_bytes: int = 0  # of the rollout
-    play_seconds: float = 0.0
-    handover_seconds: float = 0.0  # between the last step and the end of the transfer to the object store
-    failure: str | None = (
-        None  # exception of an environment; then there is no rollout, and the runner must be restarted
-    )
-    not_finite: NotFinite | None = None  # ends the run; there is no rollout either
+    num_frames: int
+    num_bytes: int  # of the rollout
+    play_seconds: float
 
 
 def plans(config: TrainConfig, env: BoundEnvironment) -> list[Plan]:
@@ -114,8 +97,6 @@ class EnvRunner:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._sampler: LocalSampler
-        self._told = Told()
-        self._packed_from = 0.0
 
     def prepare(self, begin: NewEpisodes | None) -> Spaces:
         """Make the environments and the policies.
@@ -133,9 +114,9 @@ class EnvRunner:
         pools = make_pools(env, plan.rollout, config.seed, plan.first_env)
         spaces = pools[0].obs_space(), pools[0].action_space()
         self._models = {name: make_model(config, *spaces) for name in config.policies or [""]}
-        self._cast = cast_of(config.policies, env.source, env.config.id) if config.policies else None
+        cast = cast_of(config.policies, env.source, env.config.id) if config.policies else None
         self._sampler = LocalSampler(
-            pools, self._models, CPU, config.seed, plan.first_env, cast=self._cast, pipeline=plan.rollout.pipeline
+            pools, self._models, CPU, config.seed, plan.first_env, cast=cast, pipeline=plan.rollout.pipeline
         )
         if begin:
             self.reset(*begin)
@@ -145,76 +126,34 @@ class EnvRunner:
         """Reset all environments."""
         self._sampler.reset(seed, parameters or None)
 
-    def play(self, key: int, parameters: Parameters, steps: int, *weights: Weights) -> Shipped | None | list[Any]:
-        """Play `steps` steps in every environment. An exception of an environment is reported by `told`.
+    def play(self, key: int, parameters: Parameters, steps: int, *weights: Weights) -> list[Told | Shipped]:
+        """Play `steps` steps in every environment.
 
         Args:
-            key: seeds the sampling noise together with the run's seed; see `Sampler.key`.
+            key: seeds the sampling noise together with the run's seed; see `LocalSampler.key`.
             parameters: for episodes that begin from now on, one value for each environment; may be empty.
             steps: number of steps.
             weights: of each policy.
 
         Returns:
-            The rollout, or a list with one for each policy.
+            A `Told`, and the rollout of each policy.
+
+        Raises:
+            Exception: raised by an environment; one that calls `sys.exit` must not end this process in silence.
         """
         started = time.perf_counter()
+        for model, each in zip(self._models.values(), weights, strict=True):
+            load_weights(model, each)
+        self._sampler.key(key)
         try:
-            self._load(weights)
-            self._sampler.key(key)
             if parameters:
                 self._sampler.configure(parameters)
             played = self._sampler.collect(steps)
-        except NotFinite as error:
-            self._told = Told(not_finite=error)
-            return None if len(weights) == 1 else [None] * len(weights)
-        except (Exception, SystemExit) as error:
-            traceback.print_exc(limit=-MOST_FRAMES)
-            sys.stderr.flush()
-            self._told = Told(failure=describe(error))
-            return None if len(weights) == 1 else [None] * len(weights)
-        self._packed_from = time.perf_counter()
+        except SystemExit as error:
+            raise RuntimeError(f"the environment has called sys.exit({error.code!r})") from error
+        seconds = time.perf_counter() - started
         shipped = [ship(rollout) for rollout in played.values()]
-        num_frames = steps * self._plan.num_envs
-        num_bytes = sum(each.num_bytes for each in shipped)
-        self._told = Told(num_frames, num_bytes, self._packed_from - started)
-        return shipped[0] if len(shipped) == 1 else list(shipped)
-
-    def _load(self, weights: Sequence[Weights]) -> None:
-        for model, each in zip(self._models.values(), weights, strict=True):
-            load_weights(model, each)
-
-    def told(self) -> Told:
-        """Sizes, timings and failure of the last `play`. Ray calls this after it has stored the rollout."""
-        return self._told._replace(handover_seconds=time.perf_counter() - self._packed_from)
-
-    def final_episodes(self, number: int, seed: int, *weights: Weights) -> dict[str, list[Episode]]:
-        """Play `number` whole episodes, as an evaluation does; `seed` seeds environments and actions.
-
-        Returns:
-            Policy -> its episodes.
-
-        Raises:
-            Exception: whatever the environment raises.
-        """
-        self._load(weights)
-        env = self._environment()
-        config = EpisodesConfig(episodes=number, num_envs=min(number, self._plan.num_envs), seed=seed)
-        spaces = self._sampler.obs_space(), self._sampler.action_space()
-        policies = {}
-        for place, (name, model) in enumerate(self._models.items()):
-            fitted = fit_net(model.policy, *spaces, CPU, "the policy", env.config.id)
-            policies[name] = Policy(fitted, torch.Generator().manual_seed(policy_seed(seed, place)))
-        with ThreadedVecEnv(env.source, config.num_envs, seed=seed, autoreset=False) as pool:
-            return play_episodes(policies, pool, config, self._cast)
-
-    def read_checkpoint(self, path: str, policy: str) -> Checkpoint:
-        """Read a checkpoint on this runner's machine. `policy` names one policy of a run with several.
-
-        Raises:
-            ValueError: there is no such checkpoint.
-        """
-        own = Path(path) / policy
-        return load_checkpoint(own if own.is_dir() else Path(path))
+        return [Told(steps * self._plan.num_envs, sum(each.num_bytes for each in shipped), seconds), *shipped]
 
     def _environment(self) -> BoundEnvironment:
         """Unpickle the environment.
@@ -242,9 +181,3 @@ class EnvRunner:
     def close(self) -> None:
         """Release the environments."""
         self._sampler.close()
-
-
-def describe(error: BaseException) -> str:
-    """Format an exception as one line: type, message, and its one-line notes."""
-    notes = [note for note in getattr(error, "__notes__", []) if "\n" not in note]
-    return "; ".join([f"{type(error).__name__}: {error}", *notes])

@@ -50,12 +50,5 @@ def start_on_ray(config: TrainConfig, env: BoundEnvironment) -> tuple[dict[str, 
         stack.callback(sampler.close)
         for learner in learners.values():
             learner.prepare(sampler.spaces)
-        if (initial := config.distributed.initial) and config.resume is None:
-            for name, learner in learners.items():
-                try:
-                    checkpoint = sampler.read_checkpoint(initial, name)
-                except ValueError as error:
-                    raise ValueError(f"distributed.initial={initial}, where runner 0 is: {error}") from error
-                sampler.announce(learner.adopt(checkpoint, env.config.id).news)
         stack.pop_all()
     return learners, sampler

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from enn_ppo.checkpoints import Checkpoint, load_checkpoint, step_folders
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint, step_files
 from enn_ppo.checkpoints.fit import fit_net
 from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.eval.policy import Policy
@@ -71,11 +71,12 @@ def _past(checkpoint: Checkpoint | None, device: torch.device) -> dict[int, Rogu
     if checkpoint is None:
         raise ValueError("opponent=past needs a run directory, whose earlier policies play; give a checkpoint of a run")
     run_dir, self_play = checkpoint.path.parent.parent, checkpoint.trainer.get("self_play")
+    self_play = self_play if checkpoint.is_own else None  # nothing checks what strangers write there
     # other snapshots in the folder belong to other checkpoints
     files = {
         step: snapshot_path(run_dir, step) for step in snapshots_of(run_dir) if self_play and step in self_play["pool"]
     }
-    files = files or dict(reversed(step_folders(checkpoint.path.parent)))
+    files = files or dict(reversed(step_files(checkpoint.path.parent)))
     files = {step: file for step, file in files.items() if step < checkpoint.step} or files
     nets = {}
     for step, file in files.items():

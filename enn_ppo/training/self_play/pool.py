@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from enn_ppo.checkpoints import load_checkpoint, step_folders
+from enn_ppo.checkpoints import load_checkpoint, step_files
 from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.settings.config import SelfPlayConfig
 from enn_ppo.training.files import replace_file
@@ -140,7 +140,7 @@ class SelfPlay:
 
     def clean(self, run_dir: Path, step: int) -> None:
         """Remove the snapshots that no checkpoint refers to. Call it after saving the checkpoint of `step`."""
-        saved = [folder_step for folder_step, _ in step_folders(run_dir / CHECKPOINTS)]
+        saved = [saved_step for saved_step, _ in step_files(run_dir / CHECKPOINTS)]
         for snapshot in snapshots_of(run_dir):
             if snapshot in self._nets:
                 continue

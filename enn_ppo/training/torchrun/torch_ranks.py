@@ -1,9 +1,8 @@
-"""Communication between the ranks of torchrun: through shared memory on one host, else with torch.distributed."""
+"""Communication between the ranks of torchrun, with torch.distributed."""
 
 from __future__ import annotations
 
 import itertools
-import os
 import pickle
 import re
 from collections.abc import Callable, Iterator
@@ -22,7 +21,6 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from enn_ppo.training.errors import Interrupted, RankDied, RankFailed
-from enn_ppo.training.torchrun.shared_memory import connect
 
 T = TypeVar("T")
 
@@ -37,11 +35,7 @@ _FIRST_BYTES = 2**12
 
 
 class TorchRanks:
-    """`Ranks` with shared memory or gloo for CPU tensors, and nccl for CUDA tensors.
-
-    Shared memory needs all ranks on one host. An exchange takes some 20 microseconds there, and some 300 with gloo, whose threads
-    and sockets wake each other several times.
-    """
+    """`Ranks` with gloo for CPU tensors, and nccl for CUDA tensors."""
 
     def __init__(self, device: torch.device) -> None:
         try:
@@ -52,19 +46,14 @@ class TorchRanks:
         # a process may train several times: ignore the keys that an earlier group left in the store
         store = PrefixStore(f"enn_ppo/{next(_groups)}", store)
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        self._memory = None
         with self._noticing_death():
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=_DAY)
-            if os.environ.get("LOCAL_WORLD_SIZE") == str(self.size):  # all ranks are on this host
-                self._memory = connect(PrefixStore("memory", store), self.rank, self.size, _PATIENCE, _DAY)
         self._in_order = False  # whether all ranks have agreed to end
         self._lead_is_alone = False  # inside `lead`, where the other ranks do not answer
 
     def gather(self, values: Tensor) -> Tensor:
         self._check_company()
         with self._noticing_death():
-            if self._memory is not None and values.device.type == "cpu":
-                return self._memory.gather(values)
             parts = [torch.empty_like(values) for _ in range(self.size)]
             dist.all_gather(parts, values.contiguous())
         return torch.stack(parts)
@@ -72,8 +61,6 @@ class TorchRanks:
     def sum(self, values: Tensor) -> Tensor:
         self._check_company()
         with self._noticing_death():
-            if self._memory is not None and values.device.type == "cpu":
-                return self._memory.sum(values)
             dist.all_reduce(values)
         return values
 
@@ -124,8 +111,6 @@ class TorchRanks:
         if error is None or self._in_order or isinstance(error, Interrupted | RankFailed):
             with suppress(RankDied):  # everything is saved already
                 self.gather(torch.zeros(1))
-        if self._memory is not None:
-            self._memory.close()
         dist.destroy_process_group()
 
     def _gather_bytes(self, data: bytes) -> list[bytes]:
@@ -151,7 +136,7 @@ class TorchRanks:
     def _noticing_death(self) -> Iterator[None]:
         try:
             yield
-        except (RuntimeError, OSError) as error:
+        except RuntimeError as error:
             if not _is_of_the_connection(error):
                 raise
             raise RankDied(
@@ -160,10 +145,8 @@ class TorchRanks:
             ) from error
 
 
-def _is_of_the_connection(error: RuntimeError | OSError) -> bool:
+def _is_of_the_connection(error: RuntimeError) -> bool:
     """Whether a collective call failed because another rank died, not because of an error of this rank, such as full memory."""
-    if isinstance(error, OSError):  # of the sockets of shared memory
-        return True
     if isinstance(error, torch.OutOfMemoryError):
         return False
     of_network = isinstance(error, dist.DistNetworkError | dist.DistStoreError | dist.DistBackendError)

@@ -27,8 +27,7 @@ _FOLDERS = (CHECKPOINTS, POOL, VIDEOS, REPLAYS, TENSORBOARD, WANDB)
 _FILES = (LEARNING_CURVE, RATINGS, CLONE_SETTINGS, CLONE_ROWS, METRICS, CONFIG)
 #: Names that a run writes into its subdirectories; trackers' folders may hold anything.
 _LEAVES = {
-    CHECKPOINTS: r"step_\d{12,}|latest|best|\.saving_\w+",
-    POOL: rf"step_\d{{12,}}\.safetensors|{ASIDE}",
+    **dict.fromkeys((CHECKPOINTS, POOL), rf"step_\d{{12,}}\.safetensors|{ASIDE}"),
     VIDEOS: rf"step_\d{{12,}}\.(gif|mp4)|{ASIDE}",
     REPLAYS: rf"(step|watched)_\d{{12,}}\.html|{ASIDE}",
 }
@@ -75,7 +74,7 @@ def prepare_run_dir(path: Path, *, resume: bool, overwrite: bool) -> Path:
         for name in (*_FOLDERS, *_FILES) if found and overwrite else ():
             if os.path.lexists(path / name):
                 shutil.rmtree(path / name) if name in _FOLDERS else (path / name).unlink()
-        for folder in (path, path / POOL, path / VIDEOS, path / REPLAYS):
+        for folder in (path, path / CHECKPOINTS, path / POOL, path / VIDEOS, path / REPLAYS):
             for entry in folder.iterdir() if folder.is_dir() else ():
                 if re.fullmatch(ASIDE, entry.name):  # left half written by a crash
                     entry.unlink()
@@ -105,13 +104,12 @@ def _strange(path: Path, strictly: bool) -> Iterator[str]:
         elif strictly and name == METRICS and open_regular(entry).read(1) not in (b"", b"{"):
             yield f"{name} holds no rows of metrics"
         for leaf in sorted(entry.iterdir()) if name in _LEAVES and entry.is_dir() else ():
-            is_right = leaf.is_dir() if name == CHECKPOINTS else leaf.is_file()
             if not re.fullmatch(_LEAVES[name], leaf.name):
                 if strictly:
                     yield f"{name} holds {leaf.name}"
-            elif leaf.name in ("latest", "best") or leaf.name.startswith("."):
+            elif leaf.name.startswith("."):
                 continue
             elif is_link(leaf):
                 yield f"{name}/{leaf.name} is a link"
-            elif not is_right:  # removing a pipe as a folder would wait for ever
-                yield f"{name}/{leaf.name} is no {'folder' if name == CHECKPOINTS else 'file'}"
+            elif not leaf.is_file():
+                yield f"{name}/{leaf.name} is no file"

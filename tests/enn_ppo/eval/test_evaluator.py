@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, EvalConfig, TrainEvalConfig, evaluate, train
+from enn_ppo.checkpoints import step_file
 from enn_ppo.eval.evaluator import EvalRow, Evaluator, check_evaluation, is_due
 from enn_ppo.settings.evaluation import EpisodesConfig
 from entity_gym.pools.source import EnvFactory
@@ -32,10 +33,6 @@ def trained(run_dir: Path) -> Path:
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("run"))
-
-
-def step_folder(checkpoints: Path, step: int) -> Path:
-    return checkpoints / f"step_{step:012d}"
 
 
 class Told(list[str]):
@@ -73,7 +70,7 @@ def test_without_an_interval_nothing_is_due() -> None:
 
 
 def test_a_row_has_the_numbers_and_intervals_of_the_command(checkpoints: Path, tmp_path: Path) -> None:
-    checkpoint = step_folder(checkpoints, 32)
+    checkpoint = step_file(checkpoints, 32)
     evaluator = make(Clock, Told(), tmp_path, process=False, seed=7)
     evaluator.submit(checkpoint, 32)
     row = evaluator.poll()
@@ -93,10 +90,10 @@ def test_a_row_has_the_numbers_and_intervals_of_the_command(checkpoints: Path, t
 def test_an_evaluation_changes_neither_the_checkpoint_nor_the_number_of_threads(
     checkpoints: Path, tmp_path: Path
 ) -> None:
-    checkpoint = step_folder(checkpoints, 32)
+    checkpoint = step_file(checkpoints, 32)
 
     def contents() -> dict[str, bytes]:
-        return {file.name: file.read_bytes() for file in checkpoint.iterdir()}
+        return {file.name: file.read_bytes() for file in checkpoints.iterdir()}
 
     before, threads = contents(), torch.get_num_threads()
     torch.set_num_threads(threads + 1)
@@ -115,11 +112,11 @@ def test_an_evaluation_changes_neither_the_checkpoint_nor_the_number_of_threads(
 def assert_whatever_is_raised_is_said(process: bool, checkpoints: Path, tmp_path: Path) -> None:
     """In a line, and the next evaluation runs."""
     told = Told()
-    deleted = step_folder(tmp_path / "deleted", 32)
-    shutil.copytree(step_folder(checkpoints, 32), deleted)
+    deleted = step_file(tmp_path / "deleted", 32)
+    shutil.copytree(checkpoints, deleted.parent)
     evaluator = make(Fused, told, tmp_path, process=process, env_kwargs={"broken_by": str(tmp_path / "breaker")})
     (tmp_path / "breaker").write_text("")
-    evaluator.submit(step_folder(checkpoints, 32), 32)
+    evaluator.submit(step_file(checkpoints, 32), 32)
     assert evaluator.wait() is None
     assert told == ["the evaluation of step 32 failed: ValueError: the fuse is blown"]
 
@@ -129,7 +126,7 @@ def assert_whatever_is_raised_is_said(process: bool, checkpoints: Path, tmp_path
     assert evaluator.wait() is None
     assert told[1].startswith("the evaluation of step 32 failed: CheckpointError: no checkpoint ")
 
-    evaluator.submit(step_folder(checkpoints, 64), 64)
+    evaluator.submit(step_file(checkpoints, 64), 64)
     assert measured(evaluator.wait())["eval/step"] == 64
     evaluator.close()
     assert len(told) == 2
@@ -144,9 +141,9 @@ def test_whatever_is_raised_is_said_in_a_line_and_the_next_evaluation_runs(check
 
 def test_the_episodes_that_are_evaluated_are_filmed(checkpoints: Path, tmp_path: Path) -> None:
     evaluator = make(Clock, Told(), tmp_path, process=False, video=2)
-    evaluator.submit(step_folder(checkpoints, 32), 32)
+    evaluator.submit(step_file(checkpoints, 32), 32)
     assert evaluator.poll() is not None
-    played = evaluate(EvalConfig(checkpoint=str(step_folder(checkpoints, 32)), episodes=20, num_envs=8), env=Clock)
+    played = evaluate(EvalConfig(checkpoint=str(step_file(checkpoints, 32)), episodes=20, num_envs=8), env=Clock)
     lengths = [next(each.length for each in played.episodes if each.env_id == env) for env in (0, 1)]
     file = tmp_path / "videos/step_000000000032.gif"
     # brightness 20 per step

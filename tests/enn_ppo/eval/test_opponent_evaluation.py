@@ -108,7 +108,7 @@ def test_two_player_multisnake(snakes: Path) -> None:
 def test_during_training_the_numbers_are_those_of_the_command(snakes: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"opponent": "random", "episodes": 16, "num_envs": 8, "seed": 3}
     evaluator = Evaluator(TrainEvalConfig(interval=1, process=False, **settings), None, "cpu", tmp_path, print)
-    evaluator.submit(snakes / "checkpoints/step_000000000032", 32)
+    evaluator.submit(snakes / "checkpoints/step_000000000032.safetensors", 32)
     row = evaluator.wait()
     evaluator.close()
     estimates = evaluate(config(snakes, **settings)).estimates

@@ -22,7 +22,6 @@ from enn_ppo.settings.config import (
     EnvConfig,
     EvalConfig,
     OptimConfig,
-    PPOConfig,
     RolloutConfig,
     SelfPlayConfig,
     TrainConfig,
@@ -65,7 +64,6 @@ ROLLOUT = RolloutConfig(num_envs=8, steps=4)
             r"eval\.video_format=mp4 needs films: eval\.video=",
         ),
         (TrainConfig, {"self_play": SelfPlayConfig(pool_size=3)}, r"self_play\.pool_size=3 needs self_play\.enabled=true"),
-        (PPOConfig, {"n_steps": 3}, r"ppo\.n_steps=3 needs ppo\.advantages=n_step, got 'gae'"),
         (EvalConfig, {"checkpoint": "a", "video": 1}, r"video=1 needs a file: render=<name>\.gif or \.mp4"),
         # settings against each other
         (TrainConfig, {"eval": TrainEvalConfig(interval=9, seed=5), "seed": 5}, r"eval\.seed=5 is the seed of training"),

@@ -14,7 +14,7 @@ import pytest
 from enn_ppo.clone.config import CloneConfig
 from enn_ppo.plot.config import PlotConfig
 from enn_ppo.settings.command_line.options import Option, field_docstrings, help_text, sections_of
-from enn_ppo.settings.config import EvalConfig, PPOConfig, TrainConfig
+from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schedule import Scheduled, ScheduleRange
 from enn_ppo.settings.schema import to_dict
@@ -24,7 +24,7 @@ from rogue_net.checks import Range
 from rogue_net.config import RogueNetConfig
 
 COMMANDS: dict[str, Any] = {
-    "train": TrainConfig(ppo=PPOConfig(advantages="n_step")),  # without which there are no n steps
+    "train": TrainConfig(),
     "eval": EvalConfig(checkpoint="a"),
     "clone": CloneConfig(data="a"),
     "sweep": SweepCommand(sweep=SweepConfig(space={"optim.lr": [1, 2]})),

@@ -67,7 +67,7 @@ def test_an_interrupted_run_finishes_its_update_saves_and_says_where(
     CtrlC.at = 32 + 32 + 5  # after the rollout for the normalization and one update
     with pytest.raises(Interrupted) as raised:
         train(tiny_config(run_dir), env=CtrlC)
-    saved = run_dir / "checkpoints/step_000000000064"
+    saved = run_dir / "checkpoints/step_000000000064.safetensors"
     assert str(raised.value) == f"interrupted after 64 steps; saved {saved}; go on with resume={run_dir}"
     assert load_checkpoint(run_dir).path == saved
     assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 2

@@ -77,7 +77,7 @@ def test_training_says_which_parameters_are_not_finite(tmp_path: Path, capsys: p
     error = capsys.readouterr().err
     assert "error: the network's outputs are NaN or infinite: so are its parameters policy." in error
     assert " and " in error and " more; " in error
-    first = tmp_path / "a/checkpoints/step_000000000000"
+    first = tmp_path / "a/checkpoints/step_000000000000.safetensors"
     assert "they are not finite since update 1, which ended at step 2,048; the last checkpoint" in error
     assert f"the last checkpoint with finite weights is {first}: go on from there with a lower optim.lr" in error
     assert "Traceback" not in error
@@ -147,7 +147,7 @@ def test_training_names_the_last_good_checkpoint(trained: Path, tmp_path: Path) 
     run_dir = tmp_path / "a"
     config = tiny_config(run_dir)
     train(config)
-    good = run_dir / "checkpoints/step_000000000160"
+    good = run_dir / "checkpoints/step_000000000160.safetensors"
     more = replace(
         config,
         resume=str(run_dir),
@@ -158,7 +158,7 @@ def test_training_names_the_last_good_checkpoint(trained: Path, tmp_path: Path) 
     )
     with pytest.raises(NotFinite, match=r"^step 192 is not saved: policy\[.* is NaN or infinite") as caught:
         train(more)
-    assert good in good.parent.glob("step_*") and not (good.parent / "step_000000000192").exists()
+    assert good in good.parent.glob("step_*") and not (good.parent / "step_000000000192.safetensors").exists()
     assert load_checkpoint(run_dir).path == good
     assert caught.value.__notes__ == [
         "they are not finite since update 6, which ended at step 192; the last checkpoint with finite weights is "

@@ -364,7 +364,7 @@ def test_a_disk_that_fills_up_ends_training_with_a_checkpoint_to_go_on_from(
     monkeypatch.setattr(recording, "replace_file", write)
     with pytest.raises(ValueError, match=r"run.rec failed: No space left on device; it holds 2 whole chunks") as caught:
         train(config, env=CtrlC)
-    last = tmp_path / "run/checkpoints/step_000000000064"
+    last = tmp_path / "run/checkpoints/step_000000000064.safetensors"
     assert caught.value.__notes__ == [f"saved is {last}: go on with resume={tmp_path / 'run'}"]
     monkeypatch.undo()
     assert load_checkpoint(tmp_path / "run").step == 64

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 
 from enn_ppo import Callback, EnvConfig, Interrupted, TrainEvalConfig, train
@@ -40,7 +39,7 @@ def run(run_dir: Path, env: Any, **changes: Any) -> None:
 
 def weights(run_dir: Path) -> dict[str, torch.Tensor]:
     """Of the last policy, with the statistics that normalize its inputs."""
-    return safetensors.torch.load_file(run_dir / "checkpoints/latest/policy.safetensors")
+    return dict(load_checkpoint(run_dir).policy)
 
 
 def evaluations(run_dir: Path) -> dict[int, dict[str, Any]]:

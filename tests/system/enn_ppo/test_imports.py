@@ -47,3 +47,19 @@ def test_training_imports_no_tracker_before_it_is_chosen_and_has_every_public_na
 def test_playing_imports_nothing_of_the_trainer(tmp_path: Path) -> None:
     train(tiny_config(tmp_path / "run", total_timesteps=32))
     assert run(PLAYING, str(save_policy(tmp_path / "run", tmp_path / "a.policy"))) == ["[]"]
+
+
+IN_LINE = """
+import sys
+from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, TrainEvalConfig, train
+train(TrainConfig(
+    env=EnvConfig(id="Xor"), rollout=RolloutConfig(num_envs=4, steps=8), optim=OptimConfig(batch_size=16), total_timesteps=32,
+    net=RogueNetConfig(d_model=16, n_layer=1, n_head=2), run_dir=sys.argv[1], device="cpu",
+    eval=TrainEvalConfig(interval=32, episodes=4, process=False),
+))
+print([name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules])
+"""
+
+
+def test_an_evaluation_in_line_does_not_import_torch_s_compiler_which_takes_a_second(tmp_path: Path) -> None:
+    assert run(IN_LINE, str(tmp_path / "run"))[-1] == "[]"

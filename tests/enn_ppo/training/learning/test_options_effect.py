@@ -193,10 +193,8 @@ def estimated(ppo: PPOConfig) -> list[float]:
     [
         # gamma 0.5: a reward and half of the next value
         (PPOConfig(gamma=0.5, gae_lambda=0.0), [1 + 10, 2 + 15, 4 + 20, 8]),
-        # two rewards and a quarter of the value after them
-        (PPOConfig(gamma=0.5, advantages="n_step", n_steps=2), [1 + 1 + 30 / 4, 2 + 2 + 10, 4 + 4, 8]),
         # rewards to the end of the episode
-        (PPOConfig(gamma=0.5, advantages="n_step"), [4, 6, 8, 8]),
+        (PPOConfig(gamma=0.5, gae_lambda=1.0), [4, 6, 8, 8]),
         # halfway between one step and what the next return is: δ = 1, -3, -6, -32 and A_t = δ_t + A_{t+1} / 4
         (PPOConfig(gamma=0.5, gae_lambda=0.5), [10 + 1 - 3 / 4 - 6 / 16 - 32 / 64, 20 - 3 - 6 / 4 - 32 / 16, 30 - 6 - 8, 8]),
         (PPOConfig(gamma=0.0), [1, 2, 4, 8]),

@@ -22,7 +22,7 @@ from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.frames import Frames
 from enn_ppo.training.learning.learner import Learner, Settings
-from enn_ppo.training.learning.vtrace import joint_log_ratios, n_step, recompute_log_probs, vtrace
+from enn_ppo.training.learning.vtrace import joint_log_ratios, recompute_log_probs, vtrace
 from enn_ppo.training.sampling import make_pools
 from rogue_net import RaggedTensor
 from rogue_net.batch.ragged import offsets_of
@@ -110,22 +110,11 @@ def test_without_any_change_of_the_policy_it_is_gae_to_the_last_bit(
     assert torch.equal(found.advantages, expected.advantages) and torch.equal(found.returns, expected.returns)
 
 
-@given(played(), st.floats(0, 1), st.integers(1, 8))
-@settings(max_examples=100, deadline=None)
-def test_without_any_change_of_the_policy_n_steps_are_those_of_n_step_returns(
-    rollout: dict[str, Tensor], gamma: float, n_steps: int
-) -> None:
-    log_ratios = torch.zeros_like(rollout.pop("log_ratios"))
-    expected = n_step(*rollout.values(), gamma=gamma, n_steps=n_steps)
-    found = vtrace(*rollout.values(), log_ratios, gamma=gamma, gae_lambda=1.0, n_steps=n_steps)
-    torch.testing.assert_close(found.returns, expected.returns, rtol=1e-5, atol=1e-4)
-
-
-def as_written(rollout: dict[str, Tensor], step: int, env: int, gamma: float, decay: float, n_steps: int) -> float:
+def as_written(rollout: dict[str, Tensor], step: int, env: int, gamma: float, decay: float) -> float:
     """v_s - V_s as the paper's equation 1 has it: a sum of products, without recursion."""
     column = {name: values[..., env].double().tolist() for name, values in rollout.items()}
     total, weight = 0.0, 1.0
-    for t in range(step, min(step + n_steps, len(column["rewards"]))):
+    for t in range(step, len(column["rewards"])):
         following = column["values"][t + 1] if t + 1 < len(column["rewards"]) else column["last_values"]
         if column["terminated"][t]:
             following = 0.0
@@ -139,14 +128,12 @@ def as_written(rollout: dict[str, Tensor], step: int, env: int, gamma: float, de
     return total
 
 
-@given(played(), st.floats(0, 1), st.floats(0, 1), st.integers(1, 6))
+@given(played(), st.floats(0, 1), st.floats(0, 1))
 @settings(max_examples=100, deadline=None)
-def test_the_recursion_is_the_sum_of_the_paper(
-    rollout: dict[str, Tensor], gamma: float, gae_lambda: float, n_steps: int
-) -> None:
-    found = vtrace(*rollout.values(), gamma=gamma, gae_lambda=gae_lambda, n_steps=n_steps).advantages
+def test_the_recursion_is_the_sum_of_the_paper(rollout: dict[str, Tensor], gamma: float, gae_lambda: float) -> None:
+    found = vtrace(*rollout.values(), gamma=gamma, gae_lambda=gae_lambda).advantages
     for step, env in itertools.product(*map(range, found.shape)):
-        expected = as_written(rollout, step, env, gamma, gae_lambda, n_steps)
+        expected = as_written(rollout, step, env, gamma, gae_lambda)
         assert float(found[step, env]) == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
@@ -293,9 +280,9 @@ def test_judging_again_drops_nothing_and_leaves_the_model_as_it_was() -> None:
     "changes",
     [
         {"ppo": PPOConfig(normalize="returns"), "value_net": RogueNetConfig(d_model=8, n_layer=1, n_head=1)},
-        {"ppo": PPOConfig(normalize="rewards", ratio="joint", advantages="n_step", n_steps=3)},
+        {"ppo": PPOConfig(normalize="rewards", ratio="joint")},
     ],
-    ids=["value_net", "n_step"],
+    ids=["value_net", "joint"],
 )
 def test_what_was_played_just_now_is_learned_alike_whether_or_not_it_is_called_stale(changes: dict[str, Any]) -> None:
     config = stale_config("MineSweeper", **changes)
@@ -307,19 +294,11 @@ def test_what_was_played_just_now_is_learned_alike_whether_or_not_it_is_called_s
     torch.testing.assert_close(weights[1], weights[0], rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("ppo", "options"),
-    [
-        (PPOConfig(gamma=0.9, gae_lambda=0.7), {"gae_lambda": 0.7}),
-        (PPOConfig(gamma=0.9, advantages="n_step", n_steps=3), {"gae_lambda": 1.0, "n_steps": 3}),
-        (PPOConfig(gamma=0.9, advantages="n_step"), {"gae_lambda": 1.0}),
-    ],
-)
 def test_stale_rollouts_are_judged_again_and_corrected_before_they_are_learned_from(
-    ppo: PPOConfig, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     net = RogueNetConfig(d_model=16, n_layer=1, n_head=2, backend="reference")  # which learns from `Samples`
-    config = stale_config("MineSweeper", ppo=ppo, net=net)
+    config = stale_config("MineSweeper", ppo=PPOConfig(gamma=0.9, gae_lambda=0.7), net=net)
     learner, rollout = learner_and_rollout(config)
     change(learner)
     now, log_ratios = recompute_log_probs(learner.model, rollout)
@@ -333,7 +312,7 @@ def test_stale_rollouts_are_judged_again_and_corrected_before_they_are_learned_f
     learned = learner.learn(rollout, update_settings(config), stale=True)
     (samples,) = seen
     columns = map(now.by_step, ("rewards", "values", "terminated", "truncated", "final_values"))
-    expected = vtrace(*columns, now.last_values, log_ratios, gamma=0.9, **options)
+    expected = vtrace(*columns, now.last_values, log_ratios, gamma=0.9, gae_lambda=0.7)
     assert torch.equal(samples.advantages, expected.advantages.flatten())
     assert torch.equal(samples.returns, expected.returns.flatten())
     assert torch.equal(samples.values, now.frames.values)

@@ -25,7 +25,7 @@ from enn_ppo import (
     TrainConfig,
     train,
 )
-from enn_ppo.checkpoints import CheckpointError, load_common, runs_in
+from enn_ppo.checkpoints import CheckpointError, load_common, runs_in, step_file
 from enn_ppo.checkpoints.fit import FittedPolicy
 from enn_ppo.eval.episodes import play_episodes
 from enn_ppo.eval.policy import Policy
@@ -113,14 +113,15 @@ def test_the_newest_step_that_all_have_whole_is_found(tmp_path: Path) -> None:
         train(replace(config, overwrite=True, policies={"red": [0], "green": [1]}))
     assert runs_in(tmp_path / "a") == sorted(runs) and runs_in(runs[0]) == [] and runs_in(tmp_path / "none") == []
     assert [checkpoint.step for checkpoint in load_common(runs)] == [160, 160]
-    shutil.rmtree(runs[1] / "checkpoints" / "step_000000000160")
-    (runs[0] / "checkpoints" / "step_000000000128" / "trainer.pt").unlink()
+    step_file(runs[1] / "checkpoints", 160).unlink()
+    step_file(runs[0] / "checkpoints", 128).write_bytes(b"half")
     found = load_common(runs)
-    assert [checkpoint.path for checkpoint in found] == [run / "checkpoints" / "step_000000000096" for run in runs]
+    assert [checkpoint.path for checkpoint in found] == [step_file(run / "checkpoints", 96) for run in runs]
     shutil.rmtree(runs[1] / "checkpoints")
     (runs[1] / "checkpoints").mkdir()
     with pytest.raises(
-        CheckpointError, match="no step that all policies have saved: the newest are .*_000000000160, nothing"
+        CheckpointError,
+        match="no step that all policies have saved: the newest are .*_000000000160.safetensors, nothing",
     ):
         load_common(runs)
     with pytest.raises(

@@ -179,7 +179,7 @@ def test_the_past_of_a_self_play_run_are_the_snapshots_of_its_pool(run: Path, tm
 
 
 def test_an_opponent_that_is_not_there_is_named(run: Path, tmp_path: Path) -> None:
-    gone = replace(load_checkpoint(run), path=tmp_path / "checkpoints/step_000000000064")
+    gone = replace(load_checkpoint(run), path=tmp_path / "checkpoints/step_000000000064.safetensors")
     with pytest.raises(ValueError, match="has neither snapshots nor checkpoints"):
         load_opponent("past", gone, SNAKES, CPU)
     with pytest.raises(ValueError, match="opponent=past needs a run directory"):
@@ -191,7 +191,7 @@ def test_an_opponent_that_is_not_there_is_named(run: Path, tmp_path: Path) -> No
 def test_a_checkpoint_of_another_world_is_named(run: Path) -> None:
     mines = ThreadedVecEnv(MineSweeper, 1, compile=False)
     with pytest.raises(
-        ValueError, match=r"the opponent .*step_000000000064 belongs to another environment than this one"
+        ValueError, match=r"the opponent .*step_0*64.safetensors belongs to another environment than this"
     ):
         load_opponent(str(run), None, mines, CPU)
 

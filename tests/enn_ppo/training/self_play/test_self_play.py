@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_ppo import EnvConfig, SelfPlayConfig, train
-from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints import load_checkpoint, step_file
 from enn_ppo.training.self_play.opponents import LATEST
 from enn_ppo.training.self_play.pool import SelfPlay, least_missed
 from enn_ppo.training.self_play.ratings import DRIFT, SIGMA, Rating, Ratings, prioritized
@@ -195,13 +195,13 @@ def test_the_table_of_ratings_is_kept_in_the_run(tmp_path: Path) -> None:
 
 
 def checkpoints(run_dir: Path, *steps: int) -> None:
-    """Make folders of these checkpoints, in place of others."""
+    """Make files of these checkpoints, in place of others."""
     home = run_dir / "checkpoints"
     home.mkdir(exist_ok=True)
     for old in home.iterdir():
-        old.rmdir()
+        old.unlink()
     for step in steps:
-        (home / f"step_{step:012d}").mkdir()
+        step_file(home, step).touch()
 
 
 def test_snapshots_stay_on_the_disk_as_long_as_a_checkpoint_needs_them(tmp_path: Path) -> None:

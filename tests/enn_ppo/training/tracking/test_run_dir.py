@@ -10,11 +10,9 @@ from enn_ppo.training.tracking.run_dir import prepare_run_dir
 
 
 def a_run(path: Path) -> Path:
-    (path / "checkpoints" / "step_000000000100").mkdir(parents=True)
-    (path / "checkpoints" / "step_000000000100" / "trainer.pt").write_bytes(b"data")
-    (path / "checkpoints" / "latest").symlink_to("step_000000000100")
-    (path / "checkpoints" / ".saving_dead").mkdir()
-    (path / "checkpoints" / "best").symlink_to("step_000000000100")
+    (path / "checkpoints").mkdir(parents=True)
+    (path / "checkpoints" / "step_000000000100.safetensors").write_bytes(b"data")
+    (path / "checkpoints" / ".step_1.0123456789abcdef.aside.safetensors").write_bytes(b"da")
     (path / "wandb" / "offline-run-1").mkdir(parents=True)
     for folder, file in (
         ("pool", "step_000000000050.safetensors"),
@@ -73,7 +71,7 @@ def test_resume_and_overwrite_exclude_each_other(tmp_path: Path) -> None:
     a_run(tmp_path)
     with pytest.raises(ValueError, match="resume and overwrite=true exclude each other"):
         prepare_run_dir(tmp_path, resume=True, overwrite=True)
-    assert (tmp_path / "checkpoints" / "latest" / "trainer.pt").exists()
+    assert (tmp_path / "checkpoints" / "step_000000000100.safetensors").exists()
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_metrics_on_a_full_disk_end_the_run_and_name_what_is_saved(
         train(config(run_dir, checkpoint_interval=2), env=Copycat)
     assert re.fullmatch(
         rf"{run_dir}/metrics.jsonl cannot be written: .*No space left on device.*; training ends after 96 steps; "
-        rf"saved is {run_dir}/checkpoints/step_000000000064: go on with resume={run_dir}",
+        rf"saved is {run_dir}/checkpoints/step_000000000064.safetensors: go on with resume={run_dir}",
         str(raised.value),
     )
     assert load_checkpoint(run_dir).step == 64
@@ -117,7 +117,8 @@ def test_a_read_only_folder_of_a_tracker_is_named_before_training(tmp_path: Path
 def test_a_run_directory_that_vanishes_ends_the_run_and_what_was_learned_is_saved(tmp_path: Path) -> None:
     run_dir = tmp_path / "a"
     with pytest.raises(
-        ValueError, match=r"metrics.jsonl cannot be written: .*No such file.*; saved is .*step_000000000096, written"
+        ValueError,
+        match=r"metrics.jsonl cannot be written: .*No such file.*; saved is .*step_0*96.safetensors, written",
     ):
         train(config(run_dir), env=Copycat, callbacks=[After(64, lambda: shutil.rmtree(run_dir))])
     assert load_checkpoint(run_dir).step == 96

@@ -51,10 +51,10 @@ def save(directory: Path, step: int, size: int, **other: object) -> Path:
 def test_on_a_full_disk_the_checkpoints_that_were_there_still_load(small_disk: Path) -> None:
     home = small_disk / "run/checkpoints"
     save(home, 100, size=10_000)
-    message = r"saving checkpoint .*step_0*200 failed: No space left on device; `latest` is step_0*100, and resume=.*/run goes"
+    message = r"step_0*200.safetensors failed: No space left on device; the newest checkpoint is step_0*100, and resume=.*/run"
     with pytest.raises(CheckpointError, match=message):
         save(home, 200, size=100_000)
-    assert sorted(os.listdir(home)) == ["latest", "step_000000000100"]
+    assert os.listdir(home) == ["step_000000000100.safetensors"]
     assert load_checkpoint(small_disk / "run").step == 100
     save(home, 300, size=10_000)  # what was written in vain is not in the way
     assert load_checkpoint(small_disk / "run").step == 300
@@ -110,8 +110,8 @@ def test_a_checkpoint_directory_that_vanishes_is_made_again(tmp_path: Path) -> N
     train(tiny_config(tmp_path / "run", env=EnvConfig(), checkpoint_interval=1), env=Vandal)
     assert load_checkpoint(tmp_path / "run").step == 160
     assert sorted(path.name for path in (tmp_path / "run/checkpoints").glob("step_*")) == [
-        "step_000000000128",
-        "step_000000000160",
+        "step_000000000128.safetensors",
+        "step_000000000160.safetensors",
     ]
 
 
@@ -123,7 +123,7 @@ from pathlib import Path
 from enn_ppo.checkpoints import Retention, load_checkpoint, record_score, save_checkpoint
 torch.set_num_threads(1)
 directory = Path(sys.argv[1])
-step = load_checkpoint(directory).step if (directory / "latest").is_dir() else 0
+step = load_checkpoint(directory).step if any(directory.glob("step_*")) else 0
 retention = Retention(keep_last=2, keep_best=1, keep_every_minutes=1)
 while True:
     step += 1

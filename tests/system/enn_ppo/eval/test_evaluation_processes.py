@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from enn_ppo.checkpoints import step_file
 from enn_ppo.eval.evaluator import Evaluator
 from tests.enn_ppo.eval.test_evaluator import (
     STEPS,
@@ -19,7 +20,6 @@ from tests.enn_ppo.eval.test_evaluator import (
     assert_whatever_is_raised_is_said,
     make,
     measured,
-    step_folder,
     trained,
 )
 from tests.enn_ppo.evaluation_worlds import Careless, Gated
@@ -37,7 +37,7 @@ def test_a_process_measures_exactly_what_is_measured_in_line(checkpoints: Path, 
     for process in (False, True):
         evaluator = make(env, told, tmp_path, process=process)
         for step in STEPS:
-            evaluator.submit(step_folder(checkpoints, step), step)
+            evaluator.submit(step_file(checkpoints, step), step)
         assert evaluator.pending_steps == [32, 64]
         results[process] = [measured(evaluator.wait()), measured(evaluator.wait())]
         assert evaluator.pending_steps == []
@@ -81,37 +81,27 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
     gate.open()
 
 
-def test_an_evaluation_whose_process_is_killed_is_tried_once_more(
+def test_an_evaluation_whose_process_is_killed_is_given_up_and_the_next_one_gets_a_process(
     checkpoints: Path, gate: Gate, tmp_path: Path
 ) -> None:
     told = Told()
     evaluator = make(Gated, told, tmp_path, env_kwargs={"gate": str(gate.path)})
-    evaluator.submit(step_folder(checkpoints, 32), 32)
-    evaluator.submit(step_folder(checkpoints, 64), 64)  # returns, though the first has not got anywhere
+    evaluator.submit(step_file(checkpoints, 32), 32)
+    evaluator.submit(step_file(checkpoints, 64), 64)  # returns, though the first has not got anywhere
 
-    # killed once: started again
     first = gate.reached_by(evaluator)
     os.kill(first, signal.SIGKILL)
-    again = gate.reached_by(evaluator)
-    assert again != first
-    assert told == [
-        "the evaluation process was killed by SIGKILL (signal 9); it is started again, and with it the evaluation of step 32"
-    ]
-    # killed twice: given up, and the next one gets a process
-    os.kill(again, signal.SIGKILL)
-    gate.reached_by(evaluator)
-    assert told[1:] == [
-        "the evaluation process was killed by SIGKILL (signal 9) again; the evaluation of step 32 is given up"
-    ]
+    assert gate.reached_by(evaluator) != first
+    assert told == ["the evaluation process was killed by SIGKILL (signal 9); the evaluation of step 32 is given up"]
     assert evaluator.pending_steps == [64]
     gate.open()
     row = evaluator.wait()
     evaluator.close()
 
     in_line = make(Gated, told, tmp_path, env_kwargs={"gate": str(gate.path)}, process=False)
-    in_line.submit(step_folder(checkpoints, 64), 64)
+    in_line.submit(step_file(checkpoints, 64), 64)
     assert measured(row) == measured(in_line.poll())
-    assert len(told) == 2
+    assert len(told) == 1
 
 
 def is_running(pid: int) -> bool:
@@ -127,7 +117,7 @@ def test_closing_ends_the_process_and_what_is_pending_can_be_submitted_again(
     told, kwargs = Told(), {"env_kwargs": {"gate": str(gate.path)}}
     evaluator = make(Gated, told, tmp_path, **kwargs)
     for step in STEPS:
-        evaluator.submit(step_folder(checkpoints, step), step)
+        evaluator.submit(step_file(checkpoints, step), step)
     pid = gate.reached_by(evaluator)
     assert evaluator.wait(lambda: True) is None  # does not wait where the user wants to stop
     for _ in range(2):
@@ -140,7 +130,7 @@ def test_closing_ends_the_process_and_what_is_pending_can_be_submitted_again(
     resumed = make(Gated, told, tmp_path, process=False, **kwargs)
     resumed.resubmit([*pending, 96], checkpoints)
     assert [measured(resumed.poll())["eval/step"] for _ in STEPS] == [32, 64]
-    assert told == [f"step 96 is not evaluated any more: {step_folder(checkpoints, 96)} is gone"]
+    assert told == [f"step 96 is not evaluated any more: {step_file(checkpoints, 96)} is gone"]
     off = make(Gated, told, tmp_path, interval=None)
     off.resubmit(pending, checkpoints)
     assert off.pending_steps == []
@@ -150,6 +140,7 @@ STARTS_AND_WAITS = """
 import sys, time
 from pathlib import Path
 from enn_ppo import TrainEvalConfig
+from enn_ppo.checkpoints import step_file
 from enn_ppo.eval.evaluator import Evaluator
 from tests.enn_ppo.evaluation_worlds import Gated
 
@@ -161,7 +152,7 @@ time.sleep(1000)
 
 
 def test_the_process_ends_when_training_is_killed(checkpoints: Path, gate: Gate, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", STARTS_AND_WAITS, str(gate.path), str(step_folder(checkpoints, 32))]
+    command = [sys.executable, "-c", STARTS_AND_WAITS, str(gate.path), str(step_file(checkpoints, 32))]
     with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as training:
         pid = gate.reached_by(make(Gated, Told(), tmp_path))
         for ignored in (signal.SIGINT, signal.SIGTERM):  # go to the whole process group, and are for training to heed
@@ -176,9 +167,11 @@ def test_evaluations_that_fall_behind_are_told_ever_more_rarely(checkpoints: Pat
     told = Told()
     evaluator = make(Gated, told, tmp_path, env_kwargs={"gate": str(tmp_path / "gate")})  # which never opens
     for _ in range(9):
-        evaluator.submit(step_folder(checkpoints, 32), 32)
+        evaluator.submit(step_file(checkpoints, 32), 32)
     evaluator.close()
-    assert [line.split(",")[1] for line in told] == [f" {number} are under way" for number in (3, 5, 9)]
+    assert [line.split(",")[1] for line in told] == [
+        f" {number} are under way; take fewer eval.episodes" for number in (3, 5, 9)
+    ]
     assert all("evaluations are behind: at step 32" in line and "eval.process=false" in line for line in told)
 
 
@@ -186,7 +179,7 @@ def test_evaluations_that_fall_behind_are_told_ever_more_rarely(checkpoints: Pat
 def test_the_process_is_as_nice_as_the_setting_says(niceness: int, checkpoints: Path, tmp_path: Path) -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)
     evaluator = make(Clock, Told(), tmp_path, niceness=niceness)
-    evaluator.submit(step_folder(checkpoints, 32), 32)
+    evaluator.submit(step_file(checkpoints, 32), 32)
     assert evaluator._process is not None
     assert os.getpriority(os.PRIO_PROCESS, evaluator._process.pid) == min(19, before + niceness if before else niceness)
     evaluator.close()

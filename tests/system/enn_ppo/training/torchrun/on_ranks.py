@@ -148,12 +148,6 @@ def main(folder: Path, rank: int) -> None:
     timed = train(
         long_run(folder / "timed", distributed=DDP, total_timesteps=10**6, max_train_seconds=0.5), PythonMineSweeper
     )
-    os.environ["LOCAL_WORLD_SIZE"] = (
-        "1"  # as if each rank had a host of its own, where gloo takes the place of shared memory
-    )
-    config, env = one_update("boards", "per actor", folder / "hosts", distributed=DDP)
-    with first_gradient() as over_gloo:
-        train(config, env)
     threads = sorted(name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm"))
     seen_here = {
         "gradients": gradients,
@@ -161,7 +155,6 @@ def main(folder: Path, rank: int) -> None:
         "step": result.step,
         "timed": timed.step,
         "threads": threads,
-        "over gloo": over_gloo[0],
     }
     torch.save(seen_here, folder / f"rank_{rank}.pt")
 

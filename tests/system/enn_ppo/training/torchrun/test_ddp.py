@@ -89,11 +89,6 @@ def test_gradients_are_those_of_one_process_with_all_environments(
     assert seen[0].norm() > 0
 
 
-def test_gradients_over_several_hosts_are_those_of_one_host(job: Job) -> None:
-    for rank in job.ranks:
-        assert torch.equal(rank["over gloo"], rank["gradients"]["boards", "per actor"])
-
-
 @pytest.mark.parametrize("case", ["per actor", "value net"])
 def test_the_first_rows_of_metrics_are_those_of_one_process(job: Job, case: str, tmp_path: Path) -> None:
     for world in WORLDS:
