@@ -215,7 +215,7 @@ class CompiledSlots(EnvSlots):
         ]
         self._visible = [(names[slot.owner], place[slot.kind, slot.owner]) for slot in layout.of_kind(Kind.VISIBLE)]
         self._ids = [(names[slot.owner], place[slot.kind, slot.owner]) for slot in layout.of_kind(Kind.IDS)]
-        self._masks = [
+        self._masks: list[tuple[Any, ...]] = [
             (action.name, *(place.get((kind, action.attribute), -1) for kind in (Kind.ACTORS, Kind.ACTEES, Kind.MASK)))
             for action in layout.actions
         ]
