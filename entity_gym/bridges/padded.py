@@ -44,9 +44,9 @@ from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.spec import EnvSpec
+from entity_gym.pools.spec import EnvSpec, PoolConfig, spec_of
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
-from entity_gym.registry import Prepared, prepare, spec_of
+from entity_gym.registry import prepare
 from entity_gym.spaces import GLOBAL_ENTITY
 
 _MOST = np.iinfo(np.int64).max
@@ -395,7 +395,7 @@ class PaddedPool:
 # ---- how environments in the padded form are made
 
 
-def prepare_form(env: Any, options: dict[str, Any], render_mode: str | None, num_envs: int | None) -> Prepared:
+def prepare_form(env: Any, options: dict[str, Any], render_mode: str | None, num_envs: int | None) -> PoolConfig:
     """Find an environment and check all options; with `num_envs` None it is one, and may be the `Environment` itself."""
     if render_mode not in (None, "rgb_array"):
         raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
@@ -413,11 +413,11 @@ def prepare_form(env: Any, options: dict[str, Any], render_mode: str | None, num
     return prepare(source, {**options, "num_envs": num_envs or 1, "final_observations": "all"})
 
 
-def make_form(prepared: Prepared, form: Callable[..., Made], *arguments: Any, **of_pool: Any) -> Made:
+def make_form(config: PoolConfig, form: Callable[..., Made], *arguments: Any, **of_pool: Any) -> Made:
     """Make a pool, with arguments `of_pool` that replace options, and form(pool, spec, *arguments), which closes it."""
-    pool = ThreadedVecEnv(prepared.source, **{**prepared.config.of_pool(), **of_pool})
+    pool = ThreadedVecEnv(**{**config.of_pool(), **of_pool})
     try:
-        return form(pool, spec_of(prepared, pool), *arguments)
+        return form(pool, spec_of(config, pool), *arguments)
     except BaseException:
         pool.close()
         raise

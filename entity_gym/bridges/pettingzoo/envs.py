@@ -175,11 +175,12 @@ def to_pettingzoo(env: Any, *, render_mode: str | None = None, **options: Any) -
         ValueError: if the world has no players, or does not say how many entities or actors there can be.
         ImportError: naming what to install.
     """
-    prepared = prepare_form(env, options, render_mode, None)
-    mapping = players_of(prepared.source)
+    config = prepare_form(env, options, render_mode, None)
+    assert config.source is not None
+    mapping = players_of(config.source)
     if mapping is None:
         raise ValueError(
-            f"{prepared.config.name} has no players, and PettingZoo's agents are players: give its class num_players(), "
+            f"{config.name} has no players, and PettingZoo's agents are players: give its class num_players(), "
             "players() and seen_by() as entity_gym.pools.players says, or use to_gymnasium, where the whole world is one agent"
         )
-    return make_form(prepared, PlayersParallelEnv, mapping, render_mode, autoreset=False)
+    return make_form(config, PlayersParallelEnv, mapping, render_mode, autoreset=False)

@@ -191,9 +191,9 @@ def interrupted(*arguments: Any) -> Any:
 def test_ctrl_c_before_an_answer_leaves_a_pool_that_can_be_reset(
     pool: ProcessVecEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for worker in pool.slots._workers:
+    for each in pool.slots._workers:
         with monkeypatch.context() as patched:
-            patched.setattr(worker, "_has_answered", interrupted)
+            patched.setattr(each, "_has_answered", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 pool.act(do(*["live"] * 4))
         assert steps(pool.reset()) == [0] * 4
