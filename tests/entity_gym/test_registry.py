@@ -78,12 +78,6 @@ def test_every_name_makes_a_pool_that_plays(name: str) -> None:
         assert make_spec(name).action_space == pool.action_space()
 
 
-@pytest.mark.parametrize(("name", "limit", "threshold"), [("CartPole-v0", 200, 195.0), ("CartPole-v1", 500, 475.0)])
-def test_the_two_cart_poles_differ_in_their_limits(name: str, limit: int, threshold: float) -> None:
-    spec = make_spec(name)
-    assert (spec.config.max_episode_steps, spec.reward_threshold) == (limit, threshold)
-
-
 def test_a_class_a_description_and_its_place_make_the_same() -> None:
     place = "entity_gym.envs.minesweeper:MineSweeper"
     seen = []
