@@ -57,7 +57,6 @@ class EvalRow(NamedTuple):
     metrics: dict[str, float]  # `eval/<name>`, `eval/<name>_ci95`, `eval/step`, `eval/seconds`
     score: float  # the mean episodic reward
     notes: list[str]  # differences from training, a sentence each
-    files: Mapping[str, Path]  # `eval/video` and `eval/replay`, where they were asked for
 
 
 def evaluate_step(
@@ -72,13 +71,12 @@ def evaluate_step(
     """Evaluate the checkpoint of a step with one thread. The result is the same in any process."""
     started = time.perf_counter()
     video = replay = None
-    files = {}
     if config.video:
-        files["eval/video"] = run_dir / VIDEOS / f"step_{step:012d}.{config.video_format}"
-        video = Video(files["eval/video"], config.video, f"eval.video={config.video}")
+        film = run_dir / VIDEOS / f"step_{step:012d}.{config.video_format}"
+        video = Video(film, config.video, f"eval.video={config.video}")
     if config.replay:
-        files["eval/replay"] = run_dir / REPLAYS / f"step_{step:012d}.html"
-        replay = Replay(files["eval/replay"], config.replay, f"eval.replay={config.replay}")
+        page = run_dir / REPLAYS / f"step_{step:012d}.html"
+        replay = Replay(page, config.replay, f"eval.replay={config.replay}")
     torch.use_deterministic_algorithms(deterministic)
     with _one_thread():
         result = evaluate_checkpoint(
@@ -86,7 +84,7 @@ def evaluate_step(
         )
     metrics = as_metrics(result.estimates)
     metrics |= {"eval/step": float(step), "eval/seconds": time.perf_counter() - started}
-    return EvalRow(step, metrics, result.estimates["episodic_reward"].mean, result.notes, files)
+    return EvalRow(step, metrics, result.estimates["episodic_reward"].mean, result.notes)
 
 
 def is_due(interval: int | None, before: int, after: int, last: bool = False) -> bool:

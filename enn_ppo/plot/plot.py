@@ -12,7 +12,7 @@ smooth  weight of the past in a moving average, from 0 (none) to below 1; defaul
 band    minmax (all seeds lie inside), ci95 (95 % interval of the mean) or std; default minmax
 output  file to write, .png, .svg or .pdf; default plot.png
 
-Exit codes: 0 done, 2 a mistake of the user. Needs pandas: pip install "enn-ppo[plot]"
+Exit codes: 0 done, 2 a mistake of the user.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from enn_ppo.plot.config import PlotConfig
+from enn_ppo.plot.curves import draw
+from enn_ppo.plot.runs import group_runs, read_run
 from enn_ppo.settings.schema import from_dict
 from enn_ppo.training.tracking.curve import save_figure
 from entity_gym.errors import shortened
@@ -33,15 +35,8 @@ def plot(config: PlotConfig) -> Path:
     """Write the picture; returns its path.
 
     Raises:
-        ValueError: pandas is not installed, a run or a metric does not exist, or the file cannot be written.
+        ValueError: a run or a metric does not exist, or the file cannot be written.
     """
-    try:
-        from enn_ppo.plot.curves import draw
-        from enn_ppo.plot.runs import group_runs, read_run
-    except ModuleNotFoundError as error:
-        if error.name != "pandas":
-            raise
-        raise ValueError('a plot needs pandas, which is not installed: pip install "enn-ppo[plot]"') from error
     figure, output = draw(group_runs([read_run(Path(path)) for path in config.runs]), config), Path(config.output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-import pandas as pd
+from typing import Any
 
 from enn_ppo.settings.schema import flatten
 from enn_ppo.training.tracking.logger import read_metrics
@@ -24,7 +23,7 @@ class Run:
     """Metrics and settings of a run."""
 
     path: Path
-    metrics: pd.DataFrame  # a row per row of metrics.jsonl
+    rows: list[dict[str, Any]]  # of metrics.jsonl
     #: Dotted name -> value as text, of settings that affect learning; empty without a config.yaml.
     settings: dict[str, str]
     seed: str = ""  # as text; empty without a config.yaml
@@ -43,14 +42,14 @@ def read_run(path: Path) -> Run:
         raise ValueError(f"{path} is no run directory: it holds no {METRICS}{hint}")
     if not file.exists():
         raise ValueError(f"there is no {path}")
-    metrics = pd.DataFrame(read_metrics(file))
-    if metrics.empty:
+    rows = read_metrics(file)
+    if not rows:
         with open_regular(file) as content:
             begin = content.read(1)
         if begin not in (b"", b"{"):  # a row may be half written
             raise ValueError(f"{file} is not that of a run: its lines are no rows of metrics")
         raise ValueError(f"{file} has no rows yet")
-    if not pd.api.types.is_numeric_dtype(metrics["step"]) or not np.isfinite(metrics["step"]).all():
+    if not all(type(row["step"]) in (int, float) and math.isfinite(row["step"]) for row in rows):
         raise ValueError(f"{file} is not that of a run: not every row has a number as its step")
     config, settings = file.with_name(CONFIG), {}
     if config.exists():
@@ -60,7 +59,7 @@ def read_run(path: Path) -> Run:
             raise ValueError(f"{config} cannot be read: {error}") from error
     flat = flatten(settings) if isinstance(settings, Mapping) else {}
     affecting = {name: str(flat[name]) for name in flat if not re.fullmatch(_IGNORED, name)}
-    return Run(file.parent, metrics, affecting, str(flat.get("seed", "")))
+    return Run(file.parent, rows, affecting, str(flat.get("seed", "")))
 
 
 def differing_settings(runs: Sequence[Run]) -> list[str]:

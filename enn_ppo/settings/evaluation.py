@@ -133,8 +133,8 @@ class WatchConfig(EpisodesConfig):
     open: bool = True
     """Whether to open the page in the browser, where there is a display or the variable BROWSER names one."""
     live: bool = False
-    """Whether to serve the page on 127.0.0.1 and follow a running training: the newest evaluation appears by itself. `--live`
-    sets it, too."""
+    """Whether to serve the page on 127.0.0.1 and follow a running training: episodes of its newest checkpoint appear by
+    themselves. `--live` sets it, too."""
     port: Annotated[int, Range(0, 65_535)] = 0
     """TCP port of the page with `live`; 0: any free one."""
     device: Device = "auto"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.sweep.space import check_space
-from rogue_net.checks import NonNegativeInt, NumWorkers, PositiveFloat, PositiveInt, Range, check_fields
+from rogue_net.checks import NumWorkers, PositiveInt, check_fields
 
 Direction = Literal["maximize", "minimize"]
 Pruner = Literal["median", "halving", "none"]
@@ -15,27 +15,25 @@ Pruner = Literal["median", "halving", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class SweepConfig:
-    """Settings of a sweep: search space, score, and budget."""
+    """Settings of a sweep: search space, score, and budget.
+
+    A tree-structured Parzen estimator, seeded by `seed`, draws the values.
+    """
 
     space: dict[str, Any] = field(default_factory=dict)
     """Search space: a setting or group -> `{scale: ..., low: ..., high: ...}` or a list of choices; scales: `linear`, `log`,
     `integer`, `power_of_two`, `one_minus` (1 - x on a log scale). A sweep needs at least one."""
     metric: str = "episodic_reward"
-    """The metric that is optimized, a column of metrics.jsonl, for example `eval/episodic_reward`."""
+    """The metric that is optimized, a column of metrics.jsonl, for example `eval/episodic_reward`. The score of a run is its mean
+    over the last fifth of the run."""
     direction: Direction = "maximize"
     """Whether the metric is maximized or minimized."""
-    last_fraction: Annotated[float, Range(0, 1, open_low=True)] = 0.2
-    """The score of a run is the mean of the metric over this last fraction of the run."""
     seeds: PositiveInt = 1
     """Runs of each trial, with the seeds `seed`, `seed` + 1 and so on, one after another; their mean is the trial's score."""
-    trials: PositiveInt | None = 50
-    """Total number of trials, including those before an interruption. null: as many as `minutes` allow."""
-    minutes: PositiveFloat | None = None
-    """No trial begins after so many minutes of the command; those that run then are completed. null: no limit."""
+    trials: PositiveInt = 50
+    """Total number of trials, including those before an interruption."""
     jobs: NumWorkers = 1
     """Trials that run in parallel, each in a separate process."""
-    sampler_seed: NonNegativeInt = 1
-    """Seeds the sampler, a tree-structured Parzen estimator (Bergstra and others, 2011)."""
     pruner: Pruner = "median"
     """Rule for stopping trials after a quarter of a run: `median`, if the learning curve is below the median of at least five
     others at the same point; `halving`, for all but the best third (asynchronous successive halving: Li and others, 2018,
@@ -44,8 +42,6 @@ class SweepConfig:
     def __post_init__(self) -> None:
         check_fields(self, "sweep.")
         check_space(self.space)
-        if self.trials is None and self.minutes is None:
-            raise ValueError("sweep.trials and sweep.minutes are both null, and so the sweep would never end: give one")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 
 STUDY, TRIALS = "study.db", "trials"
 POINTS = 20  # points of a learning curve at which trials are compared
+LAST = 0.2  # fraction of a run over which its score is the mean
+STARTUP = 5  # trials before the median pruner begins
 HOPELESS = 10  # a sweep ends if this many trials have failed and none has succeeded
 GRACE = 60.0  # seconds that a trainer has to save and end
 LOOK = 0.5  # seconds between two looks at a trial
 REASON = "reason"  # user attribute of trials that have failed or were pruned; interrupted trials have none
-_MUST_AGREE = ("space", "metric", "direction", "last_fraction", "seeds")  # settings of a sweep that is continued
+_MUST_AGREE = ("space", "metric", "direction", "seeds")  # settings of a sweep that is continued
 
 
 class Sweep(NamedTuple):
@@ -80,7 +82,7 @@ class Sweep(NamedTuple):
             while process.poll() is None:
                 curve = learning_curve(run_dir / METRICS, self.config)
                 for point in range(reported + 1, math.floor(POINTS * curve[-1][0]) + 1 if curve else 0):
-                    reported, level = point, mean_before(curve, point / POINTS, config.last_fraction)
+                    reported, level = point, mean_before(curve, point / POINTS)
                     trial.report((sum(scores) + level) / (len(scores) + 1), len(scores) * POINTS + point)
                     if trial.should_prune():
                         trial.set_user_attr(REASON, f"behind the others after {point / POINTS:.0%} of {run_dir.name}")
@@ -101,7 +103,7 @@ class Sweep(NamedTuple):
         if not curve:
             names = dict.fromkeys(name for row in read_metrics(run_dir / METRICS) for name in row)
             raise ValueError(f"{config.metric} has no value in metrics.jsonl; {nearest(config.metric, names)}")
-        return mean_before(curve, curve[-1][0], config.last_fraction)
+        return mean_before(curve, curve[-1][0])
 
     def report(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
         """Print a line about a finished trial, and stop the sweep if everything fails."""
@@ -110,12 +112,11 @@ class Sweep(NamedTuple):
         best, failed = best_of(study), [each.state.name for each in ended(study)].count("FAIL")
         if best is None and failed >= HOPELESS:
             study.stop()
-        limit = "" if self.config.sweep.trials is None else f" of {self.config.sweep.trials}"
         result = {"PRUNED": "pruned: ", "FAIL": "failed: "}.get(trial.state.name) or f"{trial.value:.4g}"
         record = "" if best is None else f" (best {best.value:.4g}, trial {best.number})"
         arguments = " ".join(trial.user_attrs["arguments"])
         line = f"trial {trial.number}: {result}{trial.user_attrs.get(REASON, '')}{record}  {arguments}"
-        print(f"{len(ended(study))}{limit} done; {line}", flush=True)
+        print(f"{len(ended(study))} of {self.config.sweep.trials} done; {line}", flush=True)
 
 
 def sweep(command: SweepCommand, arguments: Sequence[str]) -> optuna.Study:
@@ -148,19 +149,20 @@ def sweep(command: SweepCommand, arguments: Sequence[str]) -> optuna.Study:
 
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        study = open_study(config, folder, arguments)
-        left = None if config.trials is None else max(0, config.trials - len(ended(study)))
-        timeout = None if config.minutes is None else 60 * config.minutes
+        study = open_study(config, folder, arguments, command.seed)
+        left = max(0, config.trials - len(ended(study)))
+        if left and config.pruner == "median":
+            print(f"{config.trials} trials; those that fall behind are pruned once {STARTUP} are complete", flush=True)
         # Optuna looks at the exceptions of parallel trials only before it starts another one, so all are caught.
         caught = (Interrupted, OSError, ValueError)
-        study.optimize(made.objective, left, timeout, config.jobs, catch=caught, callbacks=[made.report])
+        study.optimize(made.objective, left, None, config.jobs, catch=caught, callbacks=[made.report])
     except SQLAlchemyError as error:
         raise ValueError(f"{folder / STUDY} cannot be used: {getattr(error, 'orig', error)}") from error
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
         lock.close()
-    if signals and (config.trials is None or len(ended(study)) < config.trials):
+    if signals and len(ended(study)) < config.trials:
         raise Interrupted(f"interrupted; the same command goes on with {folder}", exit_code=128 + signals[0])
     best = best_of(study)
     if best is None:
@@ -171,7 +173,7 @@ def sweep(command: SweepCommand, arguments: Sequence[str]) -> optuna.Study:
     return study
 
 
-def open_study(config: SweepConfig, folder: Path, arguments: Sequence[str]) -> optuna.Study:
+def open_study(config: SweepConfig, folder: Path, arguments: Sequence[str], seed: int = 1) -> optuna.Study:
     """Open or create the study in a folder. Interrupted trials are enqueued again.
 
     Raises:
@@ -181,7 +183,7 @@ def open_study(config: SweepConfig, folder: Path, arguments: Sequence[str]) -> o
     from optuna.trial import TrialState
 
     pruners = {
-        "median": lambda: optuna.pruners.MedianPruner(n_warmup_steps=POINTS // 4),
+        "median": lambda: optuna.pruners.MedianPruner(STARTUP, n_warmup_steps=POINTS // 4),
         "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(POINTS // 4, 3),
         "none": optuna.pruners.NopPruner,
     }
@@ -204,8 +206,9 @@ def open_study(config: SweepConfig, folder: Path, arguments: Sequence[str]) -> o
         is_interrupted = each.state in (TrialState.RUNNING, TrialState.FAIL) and REASON not in each.user_attrs
         if is_interrupted and each.number not in again:
             study.enqueue_trial(each.params, user_attrs={"again": each.number})
-    seed = (config.sampler_seed + len(study.trials)) % 2**32  # a sweep that is continued repeats no draws
-    study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=config.jobs > 1)
+    # a sweep that is continued repeats no draws
+    draws = (seed + len(study.trials)) % 2**32
+    study.sampler = optuna.samplers.TPESampler(seed=draws, constant_liar=config.jobs > 1)
     return study
 
 
@@ -267,8 +270,8 @@ def learning_curve(file: Path, config: SweepCommand) -> list[tuple[float, float]
     return curve
 
 
-def mean_before(curve: Sequence[tuple[float, float]], progress: float, fraction: float) -> float:
-    """The mean of the values in the last `fraction` of a run before `progress`, or the last value before it."""
+def mean_before(curve: Sequence[tuple[float, float]], progress: float) -> float:
+    """The mean of the values in the last fifth of a run before `progress`, or the last value before it."""
     before = [(at, value) for at, value in curve if at <= progress + 1e-9] or list(curve[:1])
-    recent = [value for at, value in before if at > progress - fraction] or [before[-1][1]]
+    recent = [value for at, value in before if at > progress - LAST] or [before[-1][1]]
     return sum(recent) / len(recent)

@@ -278,7 +278,6 @@ class Run:
             record_score(self.run_dir / name / CHECKPOINTS, done.step, done.score)
         except CheckpointError as error:  # not the end of the run: the next save may succeed
             self._outputs[name].say(str(error))
-        self._outputs[name].show(done.files, done.step, self.state.step)
         return dict(done.metrics)
 
     def __enter__(self) -> Run:

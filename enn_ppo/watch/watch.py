@@ -1,14 +1,19 @@
-"""Episodes of a policy as a page for the browser.
+"""Episodes of a policy as a page for the browser: a file, or served while the policy is trained.
 
 python -m enn_ppo.watch outputs/my_run
+python -m enn_ppo.watch outputs/my_run --live
 """
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints import Checkpoint, CheckpointError, load_checkpoint, step_folders
 from enn_ppo.checkpoints.policy import saved_config, select_device
 from enn_ppo.checkpoints.trust import check_trust, code_of_environment
 from enn_ppo.eval.checkpoint import evaluate_checkpoint
@@ -16,10 +21,13 @@ from enn_ppo.eval.replay import Replay
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.files import is_link
-from enn_ppo.training.tracking.run_dir import REPLAYS
-from enn_ppo.watch.live import follow
+from enn_ppo.training.tracking.run_dir import CHECKPOINTS, CONFIG, REPLAYS
 from entity_gym.pools.source import EnvFactory
-from entity_gym.replay.server import open_in_browser
+from entity_gym.replay.build import build_replay
+from entity_gym.replay.page import page_html, to_json
+from entity_gym.replay.server import PageServer, open_in_browser
+
+PAUSE = 1.0  # seconds between two looks at the run directory
 
 
 def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
@@ -36,40 +44,91 @@ def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
         ValueError: a setting, the checkpoint or the environment is invalid, the checkpoint names code and is not trusted, an
             episode does not end, or the file cannot be written.
     """
-    path = Path(config.run)
+    config, path = replace(config, num_envs=min(config.num_envs, config.episodes)), Path(config.run)
     if config.live:
-        follow(path, few_environments(config), env, opened=open_in_browser if config.open else lambda address: None)
+        follow(path, config, env, opened=open_in_browser if config.open else lambda address: None)
         return None
-    written = _write_checkpoint(path, config, env)
-    if config.open:
-        open_in_browser(written.resolve().as_uri()).join()
-    return written
-
-
-def _write_checkpoint(path: Path, config: WatchConfig, env: EnvFactory | None) -> Path:
     checkpoint = load_checkpoint(path)
-    if env is None and not config.trust:
-        check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
     home = checkpoint.path.parent.parent  # of <run>/checkpoints/step_...
     # evaluations write step_...
     output = Path(config.output) if config.output else home / REPLAYS / f"watched_{checkpoint.step:012d}.html"
     if config.output is None and is_link(output.parent):
         raise ValueError(f"{output.parent} is a link, and nothing is written through it: give output=<file>")
-    made = Replay(output, config.episodes, f"output={output}")
-    result = evaluate_checkpoint(
-        checkpoint, few_environments(config), env, select_device(config.device), replay=made, progress=True
-    )
-    print(result)
-    _tell(output, config.episodes)
+    print(_play(checkpoint, config, env, Replay(output, config.episodes, f"output={output}"), progress=True))
+    size = output.stat().st_size
+    told = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{max(1, round(size / 1e3))} kB"
+    print(f"wrote {output} ({told}, {config.episodes} episode{'s' * (config.episodes != 1)})")
+    if config.open:
+        open_in_browser(output.resolve().as_uri()).join()
     return output
 
 
-def few_environments(config: WatchConfig) -> WatchConfig:
-    """The settings with no more environments than episodes."""
-    return replace(config, num_envs=min(config.num_envs, config.episodes))
+def follow(
+    run_dir: Path,
+    config: WatchConfig,
+    env: EnvFactory | None = None,
+    opened: Callable[[str], object] = lambda address: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> None:
+    """Serve episodes of a run's newest checkpoint on 127.0.0.1 until Ctrl-C.
+
+    Args:
+        run_dir: of a training, which may be running or have ended.
+        config: of the episodes that are played, and of the server.
+        env: the environment, if it cannot be imported by name; as in `train`.
+        opened: called with the address of the page.
+        stopped: whether to end; asked once a second.
+
+    Raises:
+        ValueError: there is no run, the port is taken, or the checkpoint names code and is not trusted.
+    """
+    if not (run_dir / CONFIG).is_file():
+        raise ValueError(
+            f"{run_dir} holds no run that could be followed: it has no {CONFIG}; give a run directory with live=true"
+        )
+    played = -1  # step of the checkpoint that is shown
+    pages: dict[str, Callable[[], str]] = {}
+
+    def show(step: int, replay: dict[str, Any]) -> None:
+        name = f"step_{step:012d}" if step >= 0 else None
+        text, listing = to_json(replay), json.dumps({"newest": name, "step": step if name else None})
+        old = {each for each in pages if each.startswith("/step_")} - {f"/{name}.json"}
+        pages.update({f"/{name}.json": lambda: text} if name else {})
+        pages.update({"/": lambda: page_html(replay, mode="live"), "/replays.json": lambda: listing})
+        for each in old:
+            del pages[each]
+
+    def look() -> None:
+        nonlocal played
+        folders = step_folders(run_dir / CHECKPOINTS)
+        if not folders or folders[0][0] <= played:
+            return
+        try:
+            checkpoint = load_checkpoint(folders[0][1])
+        except CheckpointError:
+            return  # it is being removed, or its run has ended: the next look finds another, or the same again
+        played, made = checkpoint.step, Replay(None, config.episodes, "live=true")
+        _play(checkpoint, config, env, made)
+        show(played, made.replay())
+
+    show(-1, build_replay(title=str(run_dir)))
+    look()
+    with PageServer(pages, port=config.port) as server:
+        print(f"{server.url} shows {run_dir}: episodes of its newest checkpoint. Ctrl-C ends it", flush=True)
+        opened(server.url)
+        while not stopped():
+            time.sleep(PAUSE)
+            before = played
+            look()
+            if played > before:
+                print(f"step {played:,}: played {config.episodes} episodes", flush=True)
 
 
-def _tell(output: Path, num_episodes: int) -> None:
-    size = output.stat().st_size
-    told = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{max(1, round(size / 1e3))} kB"
-    print(f"wrote {output} ({told}, {num_episodes} episode{'s' * (num_episodes != 1)})")
+def _play(
+    checkpoint: Checkpoint, config: WatchConfig, env: EnvFactory | None, replay: Replay, progress: bool = False
+) -> object:
+    """Play episodes into a replay, and return the result of the evaluation."""
+    if env is None and not config.trust:
+        check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
+    device = select_device(config.device)
+    return evaluate_checkpoint(checkpoint, config, env, device, replay=replay, progress=progress)

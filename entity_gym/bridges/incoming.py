@@ -59,9 +59,20 @@ class Constructor:
         check_arguments(self.make, self.name, self.kwargs)
 
     def __call__(self, **more: Any) -> Any:
-        """Make an environment, with further arguments."""
-        with making(self.name):
-            return self.make(**own_values(self.kwargs), **more)
+        """Make an environment, with further arguments; what is raised has the environment's name.
+
+        Raises:
+            ValueError: in place of an ImportError.
+        """
+        try:
+            with naming_extras():
+                return self.make(**own_values(self.kwargs), **more)
+        except ImportError as error:
+            raise ValueError(f"{self.name} cannot be made: {error}") from error
+        except Exception as error:
+            if self.name not in str(error):
+                error.add_note(f"raised by {self.name} when it was made")
+            raise
 
 
 @contextmanager
@@ -77,20 +88,6 @@ def naming_extras(name: str = "") -> Iterator[None]:
         if extra is None or "pip install" in str(error):
             raise
         raise ImportError(f'{error}: pip install "enn-ppo[{extra}]"', name=error.name) from error
-
-
-@contextmanager
-def making(name: str) -> Iterator[None]:
-    """Add the environment's name to any exception raised in its constructor; turn ImportError into ValueError."""
-    try:
-        with naming_extras():
-            yield
-    except ImportError as error:
-        raise ValueError(f"{name} cannot be made: {error}") from error
-    except Exception as error:
-        if name not in str(error):
-            error.add_note(f"raised by {name} when it was made")
-        raise
 
 
 def check_arguments(function: Callable[..., Any], name: str, kwargs: Mapping[str, Any]) -> None:

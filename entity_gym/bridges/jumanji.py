@@ -9,9 +9,8 @@ import copy
 from types import SimpleNamespace
 from typing import Any
 
-_compiled: dict[
-    str, Any
-] = {}  # id and arguments -> a wrapper whose functions JAX has compiled, or will at its first reset
+# id and arguments -> a wrapper whose functions JAX has compiled, or will at its first reset
+_compiled: dict[str, Any] = {}
 
 
 class JumanjiEnv:
@@ -29,18 +28,7 @@ class JumanjiEnv:
             from jumanji.wrappers import JumanjiToGymWrapper
 
             _compiled[key] = JumanjiToGymWrapper(jumanji.make(id, **kwargs))
-        self._env = copy.copy(_compiled[key])  # with a state and random numbers of its own
-        self.observation_space, self.action_space = self._env.observation_space, self._env.action_space
+        env = copy.copy(_compiled[key])  # with a state and random numbers of its own
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.reset, self.step, self.render = env.reset, env.step, getattr(env, "render", lambda: None)
         self.spec = SimpleNamespace(id=id)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Start an episode; return observation and info."""
-        return self._env.reset(seed=seed, options=options)
-
-    def step(self, action: Any) -> Any:
-        """Take a step; return observation, reward, terminated, truncated and info."""
-        return self._env.step(action)
-
-    def render(self) -> Any:
-        """Draw the environment."""
-        return self._env.render()

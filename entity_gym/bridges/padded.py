@@ -44,7 +44,7 @@ from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.spec import EnvSpec, PoolConfig, spec_of
+from entity_gym.pools.spec import EnvSpec, spec_of
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
 from entity_gym.registry import prepare
 from entity_gym.spaces import GLOBAL_ENTITY
@@ -201,10 +201,10 @@ class PaddedForm:
                 info["replaced_actions"][obs.elapsed_step == 0] = 0  # no action has led to a first frame
         return observation, info
 
-    def masks(self, observation: Mapping[str, NDArray[Any]]) -> dict[str, list[NDArray[np.int8]]]:
-        """Return action -> one (C,) mask for each number of the action; continuous actions have none."""
-        names = {name: _path("action_mask", name) for name in self._fields}
-        return {name: list(observation[path]) for name, path in names.items() if path in self.observation}
+    def masks(self, observation: Mapping[str, NDArray[Any]]) -> dict[str, tuple[NDArray[np.int8], ...] | None]:
+        """Return action -> one (C,) mask for each number of the action; None for continuous actions."""
+        paths = {name: _path("action_mask", name) for name in self._fields}
+        return {name: tuple(observation[path]) if path in observation else None for name, path in paths.items()}
 
     def to_pool(
         self, actions: Any, ids: NDArray[np.int64], keep: NDArray[np.bool_] | None = None
@@ -320,14 +320,13 @@ class PaddedPool:
         render_mode: "rgb_array", or None.
 
     Attributes:
-        env_spec: the spec of the environments.
         obs: the `VecObs` of the last step, with `end_of_episode_info` and metrics.
         begun: its rows where an episode has ended and the next one has begun.
         last: the last observations and infos of the ended episodes, for these rows.
     """
 
     def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
-        self.pool, self.env_spec, self.render_mode, self.closed = pool, spec, render_mode, False
+        self.pool, self.env_spec, self.render_mode = pool, spec, render_mode
         self.form = PaddedForm(spec, len(pool))
         self.obs: VecObs | None = None
         self.begun = np.zeros(0, np.intp)
@@ -338,9 +337,13 @@ class PaddedPool:
         """Return a step or reset of n environments as the library has it."""
         raise NotImplementedError
 
+    def forget(self) -> None:
+        """Forget the episodes that are under way."""
+        self.form.num_replaced[:] = 0
+
     def begin(self, seed: int | None, env_info: Any = None) -> Any:
         """Start an episode in every environment; arguments as in `VecEnv.reset`."""
-        self.form.num_replaced[:] = 0
+        self.forget()
         return self._told(self.pool.reset(seed, env_info))
 
     def step(self, actions: Any, env_id: EnvIdLike | None = None) -> Any:
@@ -357,7 +360,7 @@ class PaddedPool:
 
     def async_reset(self) -> None:
         """Start an episode in every environment without waiting; `recv` returns the first observations."""
-        self.form.num_replaced[:] = 0
+        self.forget()
         self.pool.async_reset()
 
     def send(self, actions: Any, env_id: EnvIdLike | None = None) -> None:
@@ -372,13 +375,12 @@ class PaddedPool:
         """Return the numbers of environments; raises ValueError for those that are not there, or named twice."""
         return self._everyone if env_id is None else check_env_id(env_id, len(self.pool))
 
-    def images(self) -> list[NDArray[np.uint8]] | None:
+    def render(self) -> Any:
         """Draw every environment as a (height, width, 3) image; None without a render mode."""
-        return None if self.render_mode is None else self.pool.render(self._everyone)
+        return None if self.render_mode is None else tuple(self.pool.render(self._everyone))
 
     def close(self, **kwargs: Any) -> None:
         """Release everything. May be called twice. Gymnasium's wrappers pass arguments, which are not used."""
-        self.closed = True
         self.pool.close()
 
     def _told(self, obs: VecObs) -> Any:
@@ -386,8 +388,7 @@ class PaddedPool:
         observation, info = self.form.show(obs)
         self.begun = np.flatnonzero(obs.done & (obs.elapsed_step == 0))
         if len(self.begun):
-            if obs.final is None or not np.array_equal(obs.final.env_id, obs.env_id[self.begun]):
-                raise ValueError("this form needs every last observation: make the pool with final_observations='all'")
+            assert obs.final is not None
             self.last = self.form.show(obs.final, answered=False)
         return self.tell(obs, observation, info)
 
@@ -395,8 +396,13 @@ class PaddedPool:
 # ---- how environments in the padded form are made
 
 
-def prepare_form(env: Any, options: dict[str, Any], render_mode: str | None, num_envs: int | None) -> PoolConfig:
-    """Find an environment and check all options; with `num_envs` None it is one, and may be the `Environment` itself."""
+def make_form(
+    form: Callable[..., Made], env: Any, options: dict[str, Any], render_mode: str | None, num_envs: int | None = None
+) -> Made:
+    """Make a pool, and form(pool, spec, render_mode), which closes it.
+
+    Without `num_envs` it is one environment without autoreset, and `env` may be the `Environment` itself.
+    """
     if render_mode not in (None, "rgb_array"):
         raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
     if taken := sorted(options.keys() & {"final_observations", "num_envs"}):
@@ -410,14 +416,10 @@ def prepare_form(env: Any, options: dict[str, Any], render_mode: str | None, num
             return env
 
         source.__name__ = type(env).__name__  # for messages
-    return prepare(source, {**options, "num_envs": num_envs or 1, "final_observations": "all"})
-
-
-def make_form(config: PoolConfig, form: Callable[..., Made], *arguments: Any, **of_pool: Any) -> Made:
-    """Make a pool, with arguments `of_pool` that replace options, and form(pool, spec, *arguments), which closes it."""
-    pool = ThreadedVecEnv(**{**config.of_pool(), **of_pool})
+    config = prepare(source, {**options, "num_envs": num_envs or 1, "final_observations": "all"})
+    pool = ThreadedVecEnv(**config.of_pool(), autoreset=num_envs is not None)
     try:
-        return form(pool, spec_of(config, pool), *arguments)
+        return form(pool, spec_of(config, pool), render_mode)
     except BaseException:
         pool.close()
         raise

@@ -57,7 +57,7 @@ def build(env: type[Description], *, compile: bool = True) -> Program:
     Raises:
         CompileError: one paragraph with the file, the line and the likely cause.
     """
-    return _built(env, compile and not vars(numba.config)["DISABLE_JIT"])
+    return _build(env, compile and not vars(numba.config)["DISABLE_JIT"])
 
 
 def cache_dir() -> Path:
@@ -70,6 +70,7 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "entity_gym" / "compiled"
 
 
+@functools.cache  # for each class and each way to run it
 def _build(env: type[Description], jit: bool) -> Program:
     layout, reached = layout_of(env), Reached(env)
     check_source(layout, reached.functions)
@@ -97,10 +98,6 @@ def _build(env: type[Description], jit: bool) -> Program:
     except Exception as error:  # most are a NumbaError, but a KeyError or a RuntimeError may come through as it is
         raise explain(error, layout, reached.functions) from None
     return Program(layout, bound_arrays(layout), getattr(module, "run", None), module, folder)
-
-
-#: Once for each class and each way to run it.
-_built: Callable[[type[Description], bool], Program] = functools.cache(_build)
 
 
 @contextmanager

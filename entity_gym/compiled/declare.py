@@ -158,8 +158,7 @@ def Continuous(
 ) -> Action:
     """Declare an action with which every actor picks n real numbers: in `step`, number `k` of actor `j` is `act.<Action>[j, k]`.
 
-    They come as float32, and `act.<Action>` is an array of float64, so that rules reckon alike in compiled code and in
-    ordinary Python, which differ in how they mix float32 with other numbers.
+    They are float64, since compiled code and ordinary Python differ in how they mix float32 with other numbers.
 
     Args:
         low: as in `entity_gym.ContinuousActionSpace`.

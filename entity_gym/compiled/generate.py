@@ -7,7 +7,6 @@ block of memory.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -62,10 +61,8 @@ def bound_arrays(layout: Layout) -> list[Bound]:
     arrays.append(Bound("ids", "np.int64", "len(ids),", argument=True))
     for action in layout.actions:
         width = "" if action.space.discrete else f" {action.space.width}"
-        dtype = _dtype(np.dtype(action.space.dtype))
-        arrays.append(
-            Bound(f"choices_{action.attribute}", dtype, f"{_MANY},{width}", argument=True, column=action.space.discrete)
-        )
+        shape, dtype = f"{_MANY},{width}", "np.int64" if action.space.discrete else "np.float64"
+        arrays.append(Bound(f"choices_{action.attribute}", dtype, shape, argument=True, column=action.space.discrete))
         arrays.append(Bound(f"starts_{action.attribute}", "np.int64", "len(ids) + 1,", argument=True))
     arrays.append(Bound("offsets", "np.int64", f"{columns}, stride", packed=True))
     for slot in layout.packed:
@@ -90,13 +87,7 @@ def generate(layout: Layout) -> str:
         _work(layout),
         _entry(layout),
     ]
-    return "\n\n\n".join("\n".join(map(_wrapped, part)) for part in parts) + "\n"
-
-
-def _wrapped(line: str) -> str:
-    """Break a long line between the arguments of its calls."""
-    indent = " " * (len(line) - len(line.lstrip()) + 4)
-    return "\n".join(textwrap.wrap(line, 120, subsequent_indent=indent, break_long_words=False)) if line else ""
+    return "\n\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
 def _indented(lines: Iterable[str], levels: int = 1) -> Iterator[str]:
@@ -261,7 +252,10 @@ def _advance(layout: Layout) -> Iterator[str]:
 
 def _step(layout: Layout) -> Iterator[str]:
     """Step slot i. Sets `fresh` to begin the next episode, or `drop` to remove the actors of a last observation."""
-    arguments = [action.argument() for action in layout.actions]
+    arguments = [
+        f"a.choices_{each}[a.starts_{each}[j]:a.starts_{each}[j + 1]]"
+        for each in (action.attribute for action in layout.actions)
+    ]
     if layout.entities:
         yield "n = a.counts[i]"
         yield from list(_firsts(layout))[:-1]
@@ -353,7 +347,8 @@ def _work(layout: Layout) -> Iterator[str]:
     yield "        if todo & PLAN:"
     yield "            plan(a, start, end)"
     yield "        if copying:"
-    yield f"            copying = has_room(a.offsets, {num_columns}, a.rooms, end)"
+    yield f"            for c in range({num_columns}):"
+    yield "                copying &= a.offsets[c, end] <= a.rooms[c]"  # is there room?
     yield "        if copying:"
     yield "            copying = copy(a, start, end)"
     yield "    a.report[COPIED] = copying"
@@ -368,7 +363,7 @@ def _entry(layout: Layout) -> Iterator[str]:
     names = [array.name for array in arrays if array.argument]
     forms = ["int64[::1]"]  # ids, then choices and starts of each action
     for action in layout.actions:
-        forms += [f"{np.dtype(action.space.dtype).name}[:, ::1]", "int64[::1]"]
+        forms += ["int64[:, ::1]" if action.space.discrete else "float64[:, ::1]", "int64[::1]"]
     signature = [f"types.{form}" for form in ["int64"] * 4 + forms]
     yield f"    @entry(types.void({', '.join(signature)}), nogil=True, **OPTIONS)"
     yield f"    def run({', '.join(['address', 'todo', 'lo', 'hi', *names])}):"

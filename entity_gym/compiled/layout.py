@@ -9,7 +9,7 @@ import functools
 import itertools
 import keyword
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -43,7 +43,6 @@ class Kind(Enum):
     ACTORS = "actors"  # of an action: entity indices
     ACTEES = "actees"
     MASK = "mask"
-    NUMBERS = "numbers"  # of a continuous action, as `step` sees them
     OUTCOME = ""  # of the last step; every environment has the same
     INFO = "info"
     METRIC = "metric"
@@ -76,7 +75,7 @@ class Slot:
     options: tuple[str, ...] = ()
     whole: tuple[tuple[int, int, int], ...] = ()
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """The array's name in generated code."""
         return self.owner if self.kind is Kind.OUTCOME else f"{self.kind.value}_{self.owner}"
@@ -129,7 +128,6 @@ class ActionPlan:
         space: its kind.
         lists: the actors, and where they select entities the actees.
         mask: the mask, which `observe` writes, or the engine; None where nothing can be closed.
-        numbers: for continuous actions, the numbers as `step` sees them.
         written: the parts of `obs.<Action>` that `observe` writes.
     """
 
@@ -138,7 +136,6 @@ class ActionPlan:
     space: ActionSpace
     lists: tuple[Listed, ...]
     mask: Slot | None
-    numbers: Slot | None
     written: Mapping[str, Slot]
 
     @staticmethod
@@ -167,7 +164,7 @@ class ActionPlan:
             slot = Slot(Kind.ACTORS if role == "actors" else Kind.ACTEES, attribute, I64, (most,), count, (1,))
             lists.append(Listed(role, count, slot, ranges, most))
         written = {listed.role: listed.slot for listed in lists if listed.ranges is None}
-        mask, numbers, most = None, None, lists[0].max
+        mask, most = None, lists[0].max
         if isinstance(space, SelectEntityActionSpace):
             if action.masked or space.exclude_self:
                 counts, options = (lists[0].count, lists[1].count), (str(space.can_close),)
@@ -175,16 +172,14 @@ class ActionPlan:
         elif action.masked:
             num = len(space.labels)
             mask = Slot(Kind.MASK, attribute, BOOL, (most, num), attribute, (num,), "copy_choices", (str(num),))
-        if not space.discrete:
-            numbers = Slot(Kind.NUMBERS, attribute, F64, (most, space.width))
         if action.masked and mask is not None:
             written["mask"] = mask
-        return ActionPlan(name, attribute, space, tuple(lists), mask, numbers, written)
+        return ActionPlan(name, attribute, space, tuple(lists), mask, written)
 
     @property
     def slots(self) -> list[Slot]:
         """Every array of the action with a row for each slot."""
-        return [*(listed.slot for listed in self.lists), *(slot for slot in (self.mask, self.numbers) if slot)]
+        return [*(listed.slot for listed in self.lists), *((self.mask,) if self.mask else ())]
 
     def before(self) -> Iterator[str]:
         """Before `observe`: everybody acts, and everything is open."""
@@ -220,14 +215,6 @@ class ActionPlan:
             return "are_within", [*values, str(self.space.width), f"BOUNDS_{self.attribute}"]
         values.append(str(len(self.space.labels)))
         return ("are_open_choices", [*values, mask, "i"]) if mask else ("are_choices", values)
-
-    def argument(self) -> str:
-        """Return an expression: what `step` finds in `act.<Action>`."""
-        values, first = f"a.choices_{self.attribute}", f"a.starts_{self.attribute}[j]"
-        end = f"a.starts_{self.attribute}[j + 1]"
-        if self.numbers is None:
-            return f"{values}[{first}:{end}]"
-        return f"as_float64({values}, {first}, {end} - {first}, {self.space.width}, a.{self.numbers.name}[i])"
 
 
 @dataclass(frozen=True)
@@ -280,8 +267,9 @@ class Layout:
         return [slot for slot in self.slots if slot.kind in kinds]
 
 
-def _layout_of(env: type[Description]) -> Layout:
-    """Check the declaration of `env` and lay it out.
+@functools.cache
+def layout_of(env: type[Description]) -> Layout:
+    """Check the declaration of `env` and lay it out, once for each class.
 
     Raises:
         ValueError: naming the class, and what in its declaration is wrong.
@@ -317,10 +305,6 @@ def _layout_of(env: type[Description]) -> Layout:
     return Layout(
         env, _record(env), np.dtype([(count, np.int64) for count in counts]), entity_names, obs_space, actions
     )
-
-
-#: Once for each class.
-layout_of: Callable[[type[Description]], Layout] = functools.cache(_layout_of)
 
 
 def _attributes(owner: str, what: str, names: Iterable[str]) -> dict[str, str]:
@@ -393,8 +377,7 @@ def _storable(owner: str, field: Any) -> tuple[Any, ...]:
 
 def _slots(layout: Layout) -> Iterator[Slot]:
     for type_, entity in layout.entities.items():
-        if entity.features:
-            yield _features(Kind.FEATURES, type_, type_, entity.max, entity.features, entity.kinds)
+        yield _features(Kind.FEATURES, type_, type_, entity.max, entity.features, entity.kinds)
         if entity.hideable:
             yield Slot(Kind.VISIBLE, type_, BOOL, (entity.max,), type_, (1,))
         if entity.ids:
@@ -402,7 +385,7 @@ def _slots(layout: Layout) -> Iterator[Slot]:
     for action in layout.actions:
         yield from action.slots
     names = layout.obs_space.global_features
-    if names:
+    if GLOBAL_ENTITY in (layout.counts.names or ()):
         yield _features(Kind.GLOBAL_FEATURES, "features", GLOBAL_ENTITY, 1, names, layout.obs_space.global_kinds)
     yield Slot(Kind.OUTCOME, "reward", F32)
     # kept: the last record of the episode is in `final_record`; pending: the next episode has new parameters

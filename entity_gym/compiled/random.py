@@ -60,10 +60,5 @@ def new_id(s: Any) -> int:
 
 def first_random_states(seed: int, num_envs: int, first_env: int = 0) -> NDArray[np.uint64]:
     """(num_envs,) initial values of `s.rng`: environment i draws from `SeedSequence((seed, first_env + i))`."""
-    states = [random_state(np.random.SeedSequence((seed, first_env + i))) for i in range(num_envs)]
-    return np.array(states, dtype=np.uint64)
-
-
-def random_state(sequence: np.random.SeedSequence) -> int:
-    """The initial value of `s.rng` that belongs to `sequence`."""
-    return int(sequence.generate_state(1, np.uint64)[0])
+    sequences = [np.random.SeedSequence((seed, first_env + i)) for i in range(num_envs)]
+    return np.array([sequence.generate_state(1, np.uint64)[0] for sequence in sequences], dtype=np.uint64)

@@ -35,7 +35,7 @@ class Reached:
     def __init__(self, env: type[Description]) -> None:
         self.functions: set[types.FunctionType] = set()
         self.constants: set[str] = set()
-        self._visited: set[Any] = set()
+        self._modules: set[tuple[types.ModuleType, frozenset[str]]] = set()
         for function in (env.reset, env.step, env.observe):
             self._visit(function)
 
@@ -56,7 +56,7 @@ class Reached:
     def _visit(self, function: Any) -> None:
         """Take in a function, and whatever it names."""
         function = inspect.unwrap(getattr(function, "py_func", function))  # a jitted function's Python source
-        if not isinstance(function, types.FunctionType) or not self._is_new(function):
+        if not isinstance(function, types.FunctionType) or function in self.functions:
             return
         self.functions.add(function)
         where = f"{function.__module__}.{function.__qualname__}"
@@ -72,7 +72,8 @@ class Reached:
     def _value(self, where: str, value: Any, names: frozenset[str]) -> None:
         """Take in a value; of a module, those of `names` that it has."""
         if isinstance(value, types.ModuleType):
-            if _is_users(getattr(value, "__file__", None)) and self._is_new((id(value), names)):
+            if _is_users(getattr(value, "__file__", None)) and (value, names) not in self._modules:
+                self._modules.add((value, names))
                 for name in names & vars(value).keys():
                     self._value(f"{value.__name__}.{name}", vars(value)[name], names)
         elif isinstance(value, types.FunctionType) or hasattr(value, "py_func"):
@@ -92,12 +93,6 @@ class Reached:
             self.constants.add(f"{where}={value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}")
         elif isinstance(value, bool | int | float | str | np.generic | None):
             self.constants.add(f"{where}={value!r}")
-
-    def _is_new(self, thing: Any) -> bool:
-        if thing in self._visited:
-            return False
-        self._visited.add(thing)
-        return True
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

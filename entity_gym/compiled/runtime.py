@@ -180,25 +180,7 @@ def are_within(values: Any, first: int, count: int, width: int, bounds: Any) -> 
     return fine
 
 
-@inlined
-def as_float64(values: Any, first: int, count: int, width: int, room: Any) -> Any:
-    """Copy rows of float32 to `room`, since compiled code and Python reckon alike in float64. Returns the rows there."""
-    for k in range(count):
-        for f in range(width):
-            room[k, f] = values[first + k, f]
-    return room[:count]
-
-
 # ---- packing: every `copy_...` copies the rows of ids[lo:hi] to `out`, from offsets[j] on; False if one may not be so
-
-
-@inlined
-def has_room(offsets: Any, num_columns: int, rooms: Any, end: int) -> bool:
-    """Whether all rows up to offsets[:, end] fit into the packed arrays, which have `rooms` rows."""
-    fits = True
-    for c in range(num_columns):
-        fits &= offsets[c, end] <= rooms[c]
-    return fits
 
 
 @inlined

@@ -10,9 +10,10 @@ import copy
 import functools
 import math
 import operator
+import sys
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,6 @@ from entity_gym.compiled.build import Program, build
 from entity_gym.compiled.declare import Description
 from entity_gym.compiled.generate import BLOCK, FIRST_ARRAY, NUM_SLOTS, STRIDE
 from entity_gym.compiled.layout import Kind, Layout, Slot
-from entity_gym.compiled.memory import Block, Recycler
 from entity_gym.compiled.random import first_random_states
 from entity_gym.compiled.record import Guarded, Record, Records
 from entity_gym.compiled.runtime import CHECK, COPY, OBSERVE, PLAN, RESET, STEP
@@ -35,10 +35,61 @@ from entity_gym.spaces import GLOBAL_ENTITY
 
 _WORTH_SPLITTING = 4096  # slots; copying fewer takes less time than waking a thread
 
-#: Slots that a saved state holds: everything but scratch, and what belongs to a step.
-_SAVED = (*(kind for kind in Kind if kind is not Kind.NUMBERS),)
+_ALIGNMENT = 64  # bytes, a cache line
+_MOST_BLOCKS = 8
+
 #: Slots that `observe` writes; the last observations of episodes have their own.
 _SHOWN = tuple(kind for kind in Kind if kind not in (Kind.OUTCOME, Kind.INFO, Kind.METRIC, Kind.PENDING))
+
+
+class Block(NamedTuple):
+    """One piece of memory, divided into arrays.
+
+    Attributes:
+        memory: all of it; views of `arrays` refer to it, and not to the arrays that they were taken from.
+        address: of the first byte. `ndarray.ctypes.data` takes as long as dozens of steps, so it is stored.
+        arrays: each as large as it was asked for.
+    """
+
+    memory: NDArray[np.uint8]
+    address: int
+    arrays: list[NDArray[Any]]
+
+
+class Recycler:
+    """Hands out blocks of one form: that of an earlier batch if nobody has the batch any more.
+
+    What a pool returns must stay as it is for as long as somebody has it. Fresh memory every time would do, but the operating
+    system hands it out page by page, which costs more than the steps themselves.
+
+    Args:
+        arrays: shape and dtype of each array.
+
+    Attributes:
+        starts: where in a block each array begins, in bytes.
+        size: bytes of a block.
+    """
+
+    def __init__(self, arrays: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
+        self.starts, self.size, self._arrays = [], 0, arrays
+        for shape, dtype in arrays:
+            self.starts.append(self.size)
+            self.size += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        self._blocks: list[tuple[Block, int]] = []  # with the number of references while it is free
+
+    def take(self) -> Block:
+        """A block that nothing else uses."""
+        for block, references in self._blocks:
+            if sys.getrefcount(block.memory) == references:
+                return block
+        memory: NDArray[np.uint8] = np.empty(self.size, dtype=np.uint8)
+        parts = zip(self.starts, self._arrays, strict=True)
+        arrays = [np.ndarray(shape, dtype, memory, start) for start, (shape, dtype) in parts]
+        block = Block(memory, memory.ctypes.data, arrays)
+        del memory
+        if len(self._blocks) < _MOST_BLOCKS:  # somebody keeps many batches: then each has its own memory
+            self._blocks.append((block, sys.getrefcount(block.memory)))
+        return block
 
 
 class _Caller:
@@ -64,7 +115,8 @@ class _Caller:
         self._address = self.table.ctypes.data
         self._no_actions: list[NDArray[Any]] = []
         for action in program.layout.actions:
-            self._no_actions += [np.empty((0, action.space.width), action.space.dtype), np.zeros(1, dtype=np.int64)]
+            numbers = np.empty((0, action.space.width), np.int64 if action.space.discrete else np.float64)
+            self._no_actions += [numbers, np.zeros(1, dtype=np.int64)]
 
     def use(self, block: Block) -> None:
         """Pack into `block` from now on."""
@@ -148,29 +200,23 @@ class CompiledSlots(EnvSlots):
         arrays = {**slots, "rooms": self._rooms}
         self._callers = [_Caller(self.program, self._num_envs, arrays) for _ in range(self.options.num_workers)]
         self._choices = [(action.name, np.dtype(action.space.dtype), action.space.width) for action in layout.actions]
-        columns = list(layout.columns)
-        # Of each packed array: its name, the column of its number of rows, and the bytes of a row.
+        columns = layout.columns
+        # Of each packed array the column of its number of rows, and the bytes of a row.
         self._packed = [
-            (slot.name, columns.index(slot.rows), slot.dtype.itemsize * math.prod(slot.row))
+            (slot, columns.index(slot.rows), slot.dtype.itemsize * math.prod(slot.row))
             for slot in layout.packed
             if slot.rows is not None
         ]
-        # The packed arrays that make a batch, by the names of its parts.
-        self._features = [
-            (name, f"{Kind.FEATURES.value}_{type_}", columns.index(type_))
-            for type_, name in layout.entity_names.items()
+        # The parts of a batch by name, each with its places among the packed arrays.
+        names, place = layout.entity_names, {(slot.kind, slot.owner): k for k, slot in enumerate(layout.packed)}
+        self._features = [(names[slot.owner], place[slot.kind, slot.owner]) for slot in layout.of_kind(Kind.FEATURES)]
+        self._features += [
+            (GLOBAL_ENTITY, place[slot.kind, slot.owner]) for slot in layout.of_kind(Kind.GLOBAL_FEATURES)
         ]
-        if GLOBAL_ENTITY in columns:
-            self._features.append((GLOBAL_ENTITY, "global_features", columns.index(GLOBAL_ENTITY)))
-        self._visible = [(layout.entity_names[slot.owner], slot.name) for slot in layout.of_kind(Kind.VISIBLE)]
-        self._ids = [(layout.entity_names[slot.owner], slot.name) for slot in layout.of_kind(Kind.IDS)]
+        self._visible = [(names[slot.owner], place[slot.kind, slot.owner]) for slot in layout.of_kind(Kind.VISIBLE)]
+        self._ids = [(names[slot.owner], place[slot.kind, slot.owner]) for slot in layout.of_kind(Kind.IDS)]
         self._masks = [
-            (
-                action.name,
-                action.lists[0].slot.name,
-                action.lists[1].slot.name if action.space.selects else None,
-                None if action.mask is None else action.mask.name,
-            )
+            (action.name, *(place.get((kind, action.attribute), -1) for kind in (Kind.ACTORS, Kind.ACTEES, Kind.MASK)))
             for action in layout.actions
         ]
         self._info = {name: slots[f"info_{name}"] for name in layout.env.info}
@@ -311,7 +357,7 @@ class CompiledSlots(EnvSlots):
     def _saved(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Everything that goes on in another pool: the records, and what each slot shows."""
         records = self.slots["record"]
-        names = [slot.name for slot in self.layout.of_kind(*_SAVED) if slot.name != "kept"]
+        names = [each.name for each in self.layout.slots if each.name != "kept" and 0 not in each.shape]
         return {
             "fields": {name: records[name] for name in self.layout.record.names or ()},
             "slots": {name: self.slots[name] for name in ("lengths", *names)},
@@ -331,6 +377,8 @@ class CompiledSlots(EnvSlots):
             values, starts = given.values, given.offsets
             if len(starts) != num_starts or values.dtype != dtype or values.shape[1:] != (width,):
                 return None
+            if values.dtype == np.float32:  # compiled code and ordinary Python calculate alike in float64
+                values = values.astype(np.float64)
             for array in (values, starts):
                 arrays.append(array if array.flags.carray else array.copy(order="C"))  # else compiled code takes none
         return arrays
@@ -457,7 +505,7 @@ class CompiledSlots(EnvSlots):
         self._stride = max(num_ids, min(self._num_envs, num_ids + num_ids // 4)) + 1
         self._rooms[:] = rooms
         arrays: list[tuple[tuple[int, ...], np.dtype[Any]]] = [((len(rooms), self._stride), np.dtype(np.int64))]
-        for slot, (_, column, _) in zip(self.layout.packed, self._packed, strict=True):
+        for slot, column, _ in self._packed:
             arrays.append(((rooms[column], *slot.row), slot.dtype))
         self._blocks, self._block = Recycler(arrays), None
         caller = self._callers[0]
@@ -476,30 +524,24 @@ class CompiledSlots(EnvSlots):
         offsets = offsets[:, : num_ids + 1]
         rows = list(offsets)
         totals = offsets[:, num_ids].tolist()
-        buffers: dict[str | None, Any] = {}
+        buffers: list[Any] = []
         used = 0
-        for (name, column, row_bytes), array in zip(self._packed, packed, strict=True):
+        for (_, column, row_bytes), array in zip(self._packed, packed, strict=True):
             total = totals[column]
             used += total * row_bytes
-            buffers[name] = RaggedBuffer.unchecked(array[:total], rows[column])
-        if (
-            self._blocks.size > 4 * used + 16 * offsets.size + 65536
-        ):  # there were many more rows at some time: keep less
+            buffers.append(RaggedBuffer.unchecked(array[:total], rows[column]))
+        # Keep less where there were many more rows at some time.
+        if self._blocks.size > 4 * used + 16 * offsets.size + 65536:
             self._make_room(num_ids, [total + total // 4 for total in totals])
 
-        features = {}
-        for name, array_name, column in self._features:
-            shown = buffers.get(array_name)
-            if shown is None:
-                nothing = np.empty((totals[column], 0), dtype=np.float32)
-                shown = RaggedBuffer.unchecked(nothing, rows[column])
-            features[name] = shown
+        features = {name: buffers[place] for name, place in self._features}
         masks = {}
-        for action, actors, actees, mask in self._masks:
-            is_open = buffers.get(mask)
+        buffers.append(None)  # at -1, where an action has no actees or mask
+        for name, actors, actees, mask in self._masks:
+            is_open = buffers[mask]
             if is_open is not None and not len(is_open.values):
                 is_open = None
-            masks[action] = VecActionMask(buffers[actors], buffers.get(actees), is_open)
+            masks[name] = VecActionMask(buffers[actors], buffers[actees], is_open)
         everyone = ids is self._everyone
         if not everyone and num_ids == self._num_envs and (np.diff(ids) == 1).all():
             self._everyone, everyone = ids, True
@@ -514,11 +556,11 @@ class CompiledSlots(EnvSlots):
             ids.copy(),
             taken(slots["elapsed"]),
         )
-        for name, array_name in self._visible:
-            if not buffers[array_name].values.all():
-                obs.visible[name] = buffers[array_name]
-        for name, array_name in self._ids:
-            obs.ids[name] = buffers[array_name]
+        for name, place in self._visible:
+            if not buffers[place].values.all():
+                obs.visible[name] = buffers[place]
+        for name, place in self._ids:
+            obs.ids[name] = buffers[place]
         if self._info:
             ended = ids[done] if ended is None else ended
             if len(ended):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import CompiledEnvironment, Entity, SelectEntity, kernel, rand_int
-from entity_gym.envs.colours import BLUE, DARK
+from entity_gym.envs.colours import DARK
 
 MAX_BALLS, NUM_COLOURS, FEWEST = 64, 6, 3
 
@@ -54,6 +54,12 @@ class PickMatchingBalls(CompiledEnvironment):
     ]
     info = ["num_balls", "picked"]
     reward_threshold = 0.95
+    draw = {
+        "types": {
+            "Ball": {"shape": "circle", "color_by": "color0", "label": "{color0}"},
+            "Player": {"shape": "square", "color": DARK},
+        }
+    }
 
     def reset(s: Any) -> None:
         s.num_balls = s.max_balls
@@ -94,13 +100,6 @@ class PickMatchingBalls(CompiledEnvironment):
                 obs.Pick_Ball.actees[open_balls] = i
                 open_balls += 1
         obs.n.Pick_Ball_actees = open_balls
-
-    def draw(s: Any) -> dict[str, Any]:
-        """Hints for replays: balls in their colours."""
-        ball = {"shape": "circle", "color": BLUE}
-        if not s.one_hot:
-            ball |= {"color_by": "color0", "label": "{color0}"}
-        return {"types": {"Ball": ball, "Player": {"shape": "square", "color": DARK}}}
 
 
 @kernel

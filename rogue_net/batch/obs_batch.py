@@ -6,9 +6,9 @@ Shapes: B frames (one environment at one step), E entities of all frames togethe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from entity_gym.batch.ragged import RaggedBuffer
-from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
+from entity_gym.batch.vec_obs import VecObs
 from rogue_net.batch.crossing import is_on, to_device
 from rogue_net.batch.frames import Frames
-from rogue_net.batch.masks import ActionMask, Change, cat_masks
+from rogue_net.batch.masks import ActionMask
 from rogue_net.batch.ragged import Cat, Cuts, Gather, RaggedTensor
 
+#: Where a column of a batch is: a field and an entity type, or a part of a mask and an action.
+Place: TypeAlias = tuple[str, str]
+MASK_PARTS = ("actors", "actees", "mask")
 Buffer = RaggedBuffer[np.float32] | RaggedBuffer[np.int64] | RaggedBuffer[np.bool_]
 
 
@@ -62,16 +65,42 @@ class ObsBatch:
         """
         if len(batches) == 1:
             return batches[0]
-        first, cat = batches[0], cat or Cat()
-        return ObsBatch(
-            num_frames=sum(batch.num_frames for batch in batches),
-            features={name: cat([batch.features[name] for batch in batches]) for name in first.features},
-            action_masks={
-                name: cat_masks([batch.action_masks[name] for batch in batches], cat) for name in first.action_masks
-            },
-            visible=_cat_optional([batch.visible for batch in batches], True, batches, cat),
-            ids=_cat_optional([batch.ids for batch in batches], -1, batches, cat),
-        )
+        cat = cat or Cat()
+        trees = [batch.columns() for batch in batches]
+        columns = {}
+        for place in dict.fromkeys(place for tree in trees for place in tree):
+            width = next(tree[place].values.shape[1] for tree in trees if place in tree)
+            parts = [
+                tree.get(place) or batch._missing(*place, width) for batch, tree in zip(batches, trees, strict=True)
+            ]
+            columns[place] = cat(parts)
+        pairs = {}
+        for name in batches[0].action_masks:
+            counts = [batch.action_masks[name].num_pairs for batch in batches]
+            pairs[name] = None if None in counts else sum(count or 0 for count in counts)
+        return _batch(sum(map(len, batches)), columns, pairs)
+
+    def columns(self) -> dict[Place, RaggedTensor]:
+        """Return every ragged column by its place."""
+        masks = [(name, part, getattr(mask, part)) for name, mask in self.action_masks.items() for part in MASK_PARTS]
+        return {
+            **{("features", name): each for name, each in self.features.items()},
+            **{(part, name): each for name, part, each in masks if each is not None},
+            **{("visible", name): each for name, each in self.visible.items()},
+            **{("ids", name): each for name, each in self.ids.items()},
+        }
+
+    def _missing(self, field: str, name: str, width: int) -> RaggedTensor:
+        """A column that this batch leaves out, spelled out: everything is open and visible, and nothing has an id."""
+        if field == "mask":
+            return self.action_masks[name].opened(width)
+        values, offsets = self.features[name]
+        fill: Any = True if field == "visible" else -1
+        return RaggedTensor(torch.full((len(values), 1), fill, device=values.device), offsets)
+
+    @property
+    def _pairs(self) -> dict[str, int | None]:
+        return {name: mask.num_pairs for name, mask in self.action_masks.items()}
 
     def __len__(self) -> int:
         return self.num_frames
@@ -82,15 +111,10 @@ class ObsBatch:
 
     def gather(self, gather: Gather) -> ObsBatch:
         """Some frames, or all in another order."""
-        return ObsBatch(
-            num_frames=len(gather.sequences),
-            features={name: gather(ragged) for name, ragged in self.features.items()},
-            action_masks={name: mask.gather(gather) for name, mask in self.action_masks.items()},
-            visible={name: gather(ragged) for name, ragged in self.visible.items()},
-            ids={name: gather(ragged) for name, ragged in self.ids.items()},
-        )
+        columns = {place: gather(each) for place, each in self.columns().items()}
+        return _batch(len(gather.sequences), columns, self._pairs if gather.all_of_them else {})
 
-    def map(self, change: Change) -> ObsBatch:
+    def map(self, change: Callable[[Tensor], Tensor]) -> ObsBatch:
         """The batch with every tensor replaced by what `change` makes of it; tensors that are there twice are changed once."""
         changed: dict[int, Tensor] = {}
 
@@ -99,13 +123,7 @@ class ObsBatch:
                 changed[id(tensor)] = change(tensor)
             return changed[id(tensor)]
 
-        return replace(
-            self,
-            features={name: ragged.map(once) for name, ragged in self.features.items()},
-            action_masks={name: mask.map(once) for name, mask in self.action_masks.items()},
-            visible={name: ragged.map(once) for name, ragged in self.visible.items()},
-            ids={name: ragged.map(once) for name, ragged in self.ids.items()},
-        )
+        return _batch(self.num_frames, {place: each.map(once) for place, each in self.columns().items()}, self._pairs)
 
     def tensors(self) -> list[Tensor]:
         """Every tensor once, always in the same order."""
@@ -129,23 +147,19 @@ class ObsBatch:
     @property
     def offsets(self) -> list[Tensor]:
         """Offsets of everything ragged, which `split` needs in its `Cuts`."""
-        ragged = [*self.features.values(), *self.visible.values(), *self.ids.values()]
-        of_masks = [each for mask in self.action_masks.values() for each in mask.offsets]
-        return [*(each.offsets for each in ragged), *of_masks]
+        pairs = [mask.pair_offsets for mask in self.action_masks.values() if mask.actees is not None]
+        return [*(each.offsets for each in self.columns().values()), *pairs]
 
     def split(self, cuts: Cuts) -> list[ObsBatch]:
         """Consecutive parts of `cuts.sizes` frames each, without copying them."""
-        features = {name: cuts(each) for name, each in self.features.items()}
-        masks = {name: mask.split(cuts) for name, mask in self.action_masks.items()}
-        visible = {name: cuts(each) for name, each in self.visible.items()}
-        ids = {name: cuts(each) for name, each in self.ids.items()}
+        columns = {place: cuts(each) for place, each in self.columns().items()}
+        masks = self.action_masks.items()
+        pairs = {name: cuts.counts(mask.pair_offsets) for name, mask in masks if mask.actees is not None}
         return [
-            ObsBatch(
-                num_frames=size,
-                features={name: parts[i] for name, parts in features.items()},
-                action_masks={name: parts[i] for name, parts in masks.items()},
-                visible={name: parts[i] for name, parts in visible.items()},
-                ids={name: parts[i] for name, parts in ids.items()},
+            _batch(
+                size,
+                {place: parts[i] for place, parts in columns.items()},
+                {name: counts[i] for name, counts in pairs.items()},
             )
             for i, size in enumerate(cuts.sizes)
         ]
@@ -191,38 +205,37 @@ class ObsBatch:
         }
 
 
-def pairs_in_step(mask: VecActionMask) -> int:
-    """Pairs of actors and actees in all frames of a step."""
-    assert mask.actees is not None
-    if mask.mask is not None:
-        return len(mask.mask.values)
-    if not len(mask.actors.values) or not len(mask.actees.values):
-        return 0
-    return int(np.dot(mask.actors.size1(), mask.actees.size1()))
+def _batch(num_frames: int, columns: Mapping[Place, RaggedTensor], pairs: Mapping[str, int | None]) -> ObsBatch:
+    """The batch of these columns; `pairs` are the `num_pairs` of its masks."""
+
+    def of(field: str) -> dict[str, RaggedTensor]:
+        return {name: each for (part, name), each in columns.items() if part == field}
+
+    actees, opened = of("actees"), of("mask")
+    masks = {
+        name: ActionMask(actors, actees.get(name), opened.get(name), pairs.get(name))
+        for name, actors in of("actors").items()
+    }
+    return ObsBatch(num_frames, of("features"), masks, of("visible"), of("ids"))
 
 
 def _batch_of(obs: VecObs, tensor_of: Callable[[NDArray[Any]], Tensor]) -> ObsBatch:
     """The frames of a step, with a tensor in the place of every array."""
-
-    def ragged(buffer: Buffer) -> RaggedTensor:
-        return RaggedTensor(tensor_of(buffer.values), tensor_of(buffer.offsets))
-
-    masks: dict[str, ActionMask] = {}
+    buffers: dict[Place, Buffer] = {("features", name): each for name, each in obs.features.items()}
+    pairs: dict[str, int | None] = {}
     for name, mask in obs.action_masks.items():
-        actors = ragged(mask.actors)
-        if mask.actees is None:
-            opened = None if mask.mask is None else RaggedTensor(tensor_of(mask.mask.values), actors.offsets)
-            masks[name] = ActionMask(actors, mask=opened)
-        else:
-            pairs = None if mask.mask is None else ragged(mask.mask)
-            masks[name] = ActionMask(actors, ragged(mask.actees), pairs, pairs_in_step(mask))
-    return ObsBatch(
-        num_frames=len(obs),
-        features={name: ragged(buffer) for name, buffer in obs.features.items()},
-        action_masks=masks,
-        visible={name: ragged(buffer) for name, buffer in obs.visible.items()},
-        ids={name: ragged(buffer) for name, buffer in obs.ids.items()},
-    )
+        buffers["actors", name] = mask.actors
+        if mask.actees is not None:
+            buffers["actees", name] = mask.actees
+            pairs[name] = int(np.dot(mask.actors.size1(), mask.actees.size1()))
+        if mask.mask is not None:  # of choices: with the very offsets of the actors
+            buffers["mask", name] = (
+                mask.mask if mask.actees is not None else RaggedBuffer(mask.mask.values, mask.actors.offsets)
+            )
+    buffers |= {("visible", name): each for name, each in obs.visible.items()}
+    buffers |= {("ids", name): each for name, each in obs.ids.items()}
+    columns = {place: RaggedTensor(tensor_of(each.values), tensor_of(each.offsets)) for place, each in buffers.items()}
+    return _batch(len(obs), columns, pairs)
 
 
 class _Sharing:
@@ -235,27 +248,3 @@ class _Sharing:
         if id(array) not in self._found:
             self._found[id(array)] = torch.from_numpy(array)
         return self._found[id(array)]
-
-
-def _cat_optional(
-    columns: Sequence[Mapping[str, RaggedTensor]], missing: bool | int, batches: Sequence[ObsBatch], cat: Cat
-) -> dict[str, RaggedTensor]:
-    """Concatenate a column by entity type; `missing` stands for each entity of types that a batch leaves out."""
-    joined = {}
-    for name in dict.fromkeys(name for column in columns for name in column):
-        parts = []
-        for column, batch in zip(columns, batches, strict=True):
-            values, offsets = batch.features[name]
-            if name in column:
-                parts.append(column[name])
-            else:
-                parts.append(RaggedTensor(torch.full((len(values), 1), missing, device=values.device), offsets))
-        joined[name] = cat(parts)
-    return joined
-
-
-def actions_to_tensors(actions: Mapping[str, VecAction], device: torch.device | str = "cpu") -> dict[str, RaggedTensor]:
-    """Copy batched actions to `device`."""
-    share = _Sharing()
-    wrapped = {name: RaggedTensor(share(buffer.values), share(buffer.offsets)) for name, buffer in actions.items()}
-    return {name: ragged.map(lambda tensor: tensor.to(device)) for name, ragged in wrapped.items()}

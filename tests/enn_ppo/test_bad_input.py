@@ -178,7 +178,6 @@ def test_a_checkpoint_that_is_no_run_s_is_not_resumed(whole: Path, tmp_path: Pat
 def test_a_directory_that_holds_no_run_is_not_plotted(
     metrics: bytes | None, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    pytest.importorskip("pandas")
     if metrics is not None:
         (tmp_path / "metrics.jsonl").write_bytes(metrics)
     assert str(tmp_path) in refused(plot, [str(tmp_path), f"output={tmp_path}/plot.png"])

@@ -89,10 +89,10 @@ SMALL = ["total_timesteps=2048", "rollout.num_envs=8", "optim.batch_size=64", "d
 """For trainings on pages that promise no score."""
 
 RUNS = {
-    "README.md": Run({"total_timesteps=100_000": "total_timesteps=30_000, seed=2"}, needs=["pandas"]),
+    "README.md": Run({"total_timesteps=100_000": "total_timesteps=30_000, seed=2"}),
     "docs/tutorial.md": Run(),
     "docs/agents.md": Run({"main(agent, None, seed=3)": "assert callable(agent.act)"}),
-    "docs/bring_yours.md": Run({"200000": "2048"}, needs=["gymnasium", "pandas"]),
+    "docs/bring_yours.md": Run({"200000": "2048"}, needs=["gymnasium"]),
     "docs/training.md": Run(
         {"TrainConfig()": "TrainConfig(total_timesteps=4096)", "100_000": "4_096", "episodes=20": "episodes=2"},
         blocks=2,

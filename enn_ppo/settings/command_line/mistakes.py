@@ -20,9 +20,9 @@ from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import setting_names, unknown_setting
 from enn_ppo.training.errors import DeviceMemoryFull, EnvironmentHangs, Interrupted, PartLost, RankDied
 from entity_gym.errors import nearest, shortened
-from entity_gym.pools.processes.handle import WorkerDied
+from entity_gym.pools.processes.worker import WorkerDied
 
-USER_ERROR, INTERRUPTED = 2, 130
+USER_ERROR, INTERRUPTED, CLOSED = 2, 130, 141
 _shown: set[str] = set()  # warnings of the running command, with 0 for every number
 
 
@@ -35,7 +35,8 @@ def guarded(action: Callable[[], object], schema: type[Any], debug: Callable[[],
         debug: returns whether to print tracebacks of mistakes; called after an error.
 
     Returns:
-        0 done, 1 an unexpected error (with its traceback), 2 a mistake of the user, 130 interrupted, 143 terminated.
+        0 done, 1 an unexpected error (with its traceback), 2 a mistake of the user, 130 interrupted, 141 nobody reads the output,
+        143 terminated.
     """
     try:
         with warnings.catch_warnings():
@@ -50,11 +51,10 @@ def guarded(action: Callable[[], object], schema: type[Any], debug: Callable[[],
     except Interrupted as interrupted:
         print(interrupted, file=sys.stderr)
         return interrupted.exit_code
-    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
+    except BrokenPipeError:  # the reader of the output, such as `head`, has read all that it wants
         # otherwise the interpreter's flush at exit would fail as well
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print("error: the output is closed (broken pipe)", file=sys.stderr)
-        return 1
+        return CLOSED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.errors import ActorDied, PartLost
-from entity_gym.pools.processes.handle import WorkerDied
+from entity_gym.pools.processes.worker import WorkerDied
 
 CONNECT_SECONDS = 5.0  # timeout for connecting to a remote cluster
 CLOSE_SECONDS = 2.0  # timeout for closing an actor

@@ -41,7 +41,7 @@ class MetricsLogger:
             path: the file; its directory exists.
             resume_step: step of the checkpoint that the run resumes from. Later rows, which the run will repeat, and an
                 incomplete last line are removed. None: a new run.
-            trackers: name for warnings -> an object with `log`, which receives the finite numbers of a row, `show` and `close`.
+            trackers: name for warnings -> an object with `log`, which receives the finite numbers of a row, and `close`.
             warn: prints a line.
 
         Raises:
@@ -67,17 +67,6 @@ class MetricsLogger:
         known = {name: value for name, value in values.items() if value is not None}
         for name, tracker in list(self._trackers.items()):
             self._attempt(name, tracker.log, known)
-
-    def show(self, files: Mapping[str, Path], step: int, now: int) -> None:
-        """Hand films (.gif, .mp4) and pages (.html) to the trackers.
-
-        Args:
-            files: `eval/<name>` -> a file that is there.
-            step: of the checkpoint that they show.
-            now: step of the last row; never decreases.
-        """
-        for name, tracker in list(self._trackers.items()) if files else ():
-            self._attempt(name, tracker.show, files, step, now)
 
     def close(self) -> None:
         """Finish the trackers. Safe to call twice."""

@@ -232,7 +232,7 @@ class Progress:
             )
             for _, name, form, values in self._metrics()
         ]
-        lines = [Text(title, style="bold", overflow="fold"), bar, Text("  ").join(pairs)]
+        lines: list[Any] = [Text(title, style="bold", overflow="fold"), bar, Text("  ").join(pairs)]
         return Constrain(Group(*lines, Columns(metrics, column_first=True)), _MAX_COLUMNS)
 
 

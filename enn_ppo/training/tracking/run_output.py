@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -71,10 +70,6 @@ class RunOutput(Progress):
             self.update(row)
         if row.get("eval/episodic_reward") is not None:
             self.say(_evaluated(row))
-
-    def show(self, files: Mapping[str, Path], step: int, now: int) -> None:
-        """Hand files to the trackers; see `MetricsLogger.show`."""
-        self._logger.show(files, step, now)
 
     def say_of_all(self, text: str) -> None:
         """Print a line about all policies, without a policy's name."""

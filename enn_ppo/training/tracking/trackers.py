@@ -8,8 +8,6 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import flatten, to_dict
 from enn_ppo.training.files import make_folder, replace_file
@@ -86,20 +84,6 @@ class TensorBoardLogger:
                 self._writer.add_scalar(name, value, int(step))
         self._writer.flush()
 
-    def show(self, files: Mapping[str, Path], step: int, now: int) -> None:
-        """Log GIFs as images, which TensorBoard moves, and of other files, which it cannot show, the names."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        for name, file in files.items():
-            if file.suffix == ".gif":
-                with Image.open(file) as film:
-                    width, height = film.size
-                image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=file.read_bytes())
-                self._writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), step)
-            else:
-                self._writer.add_text(name, str(file), step)
-        self._writer.flush()
-
     def close(self) -> None:
         """Finish the file."""
         self._writer.close()
@@ -157,16 +141,6 @@ class WandbLogger:
     def log(self, row: Mapping[str, float]) -> None:
         """Log the numbers of a row."""
         self._run.log(dict(row), step=int(row["step"]))
-
-    def show(self, files: Mapping[str, Path], step: int, now: int) -> None:
-        """Log films, and pages as HTML panels, beside the step that they show."""
-        import wandb
-
-        media: dict[str, Any] = {}
-        for name, file in files.items():
-            kind: Any = file.suffix.removeprefix(".")
-            media[name] = wandb.Html(str(file)) if kind == "html" else wandb.Video(str(file), format=kind)
-        self._run.log({"eval/step": step, **media}, step=now)
 
     def close(self) -> None:
         """Finish the run. Safe to call twice."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from entity_gym.batch.columns import cat, gather
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.padded import Field, Frames, PaddedPool, frame_of, in_batch, make_form, prepare_form
+from entity_gym.bridges.padded import Field, Frames, PaddedPool, frame_of, in_batch, make_form
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv
 
@@ -28,12 +28,18 @@ except ImportError as error:
 FIRST, MID, LAST = (int(each) for each in dm_env.StepType)
 
 
-class DmSpecs(PaddedPool, dm_env.Environment):  # type: ignore[misc, unused-ignore]
-    """The specs of a pool's environments, of shapes that begin with `batch`: () for one environment alone."""
+class DmPool(PaddedPool, dm_env.Environment):  # type: ignore[misc, unused-ignore]
+    """The specs of a pool's environments, and `reset`: what one environment and several have in common."""
 
-    def __init__(self, pool: VecEnv, spec: EnvSpec, batch: tuple[int, ...] = ()) -> None:
-        super().__init__(pool, spec)
-        self._batch = batch
+    _batch: tuple[int, ...] = ()  # the dimension of environments before the shapes of specs
+
+    def reset(self, seed: int | None = None) -> dm_env.TimeStep:
+        """Start an episode in every environment.
+
+        Args:
+            seed: environment i draws from `SeedSequence((seed, i))`. None: continue with the current random numbers.
+        """
+        return self.begin(seed)
 
     def observation_spec(self) -> Any:
         """Return name -> bounded array."""
@@ -59,12 +65,8 @@ class DmSpecs(PaddedPool, dm_env.Environment):  # type: ignore[misc, unused-igno
         return specs.BoundedArray(low.shape, field.dtype, low, high, name)
 
 
-class DmEnvironment(DmSpecs):
+class DmEnvironment(DmPool):
     """The only environment of a pool without autoreset as a `dm_env.Environment`; `to_dm_env` makes it."""
-
-    def reset(self, seed: int | None = None) -> dm_env.TimeStep:
-        """Start an episode, with the random numbers of `seed`. None: continue with the current ones."""
-        return self.begin(seed)
 
     def step(self, action: Any) -> dm_env.TimeStep:  # type: ignore[override]
         """Take one step, or reset if no episode is running; raises ValueError for an action out of bounds."""
@@ -79,7 +81,7 @@ class DmEnvironment(DmSpecs):
         return dm_env.TimeStep(dm_env.StepType.MID, obs.reward[0], np.float32(1), shown)
 
 
-class DmVecEnv(DmSpecs):
+class DmVecEnv(DmPool):
     """A pool as a `dm_env.Environment` of N environments side by side; `make_dm` makes it.
 
     A `TimeStep` holds arrays: step_type (n,) int32 (0 first, 1 mid, 2 last), reward (n,) float32, discount (n,) float32, and the
@@ -93,19 +95,11 @@ class DmVecEnv(DmSpecs):
     environments whose episodes begin by themselves, and otherwise `batch_size` of those under way.
     """
 
-    def __init__(self, pool: VecEnv, spec: EnvSpec) -> None:
-        super().__init__(pool, spec, (len(pool),))
+    def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
+        super().__init__(pool, spec, render_mode)
         self.num_envs = len(pool)
-        self._forget()
-
-    def reset(self, seed: int | None = None) -> dm_env.TimeStep:
-        """Start an episode in every environment.
-
-        Args:
-            seed: environment i draws from `SeedSequence((seed, i))`. None: continue with the current random numbers.
-        """
-        self._forget()
-        return self.begin(seed)
+        self._batch = (self.num_envs,)
+        self.forget()
 
     def step(self, actions: Any, env_id: EnvIdLike | None = None) -> dm_env.TimeStep:
         """Step environments and wait for them, as `PaddedPool.step`. Before the first `reset` this is one."""
@@ -122,10 +116,6 @@ class DmVecEnv(DmSpecs):
         place = np.argsort(joined["observation"]["env_id"])[np.argsort(np.argsort(ids))]
         return dm_env.TimeStep(**gather(joined, place))
 
-    def async_reset(self) -> None:  # noqa: D102
-        self._forget()
-        super().async_reset()
-
     def send(self, actions: Any, env_id: EnvIdLike | None = None) -> None:  # noqa: D102
         ids = self.ids(env_id)
         running = ~self._over[ids]
@@ -134,8 +124,11 @@ class DmVecEnv(DmSpecs):
         self._beginning += ids[~running].tolist()
 
     def recv(self) -> dm_env.TimeStep:  # noqa: D102
-        ids, self._beginning = np.array(sorted(self._beginning), np.int64), []
-        return self._first(ids) if len(ids) else super().recv()
+        if not self._beginning:
+            return super().recv()
+        ids = np.array(sorted(self._beginning), np.int64)
+        self._beginning.clear()
+        return self._first(ids)
 
     def tell(self, obs: VecObs, observation: Frames, info: Frames) -> dm_env.TimeStep:
         """Return time steps, with last observations where episodes ended; keep the first ones of the next episodes."""
@@ -153,8 +146,8 @@ class DmVecEnv(DmSpecs):
                 frames[name][self.begun] = last[name]
         return dm_env.TimeStep(step_type, obs.reward, discount, frames)
 
-    def _forget(self) -> None:
-        """Forget the episodes that have ended."""
+    def forget(self) -> None:  # noqa: D102
+        super().forget()
         self._over = np.zeros(self.num_envs, np.bool_)  # the last step of an environment was LAST
         self._next: dict[str, NDArray[Any]] = {}  # first observations of the next episodes of these, in their rows of N
         self._beginning: list[int] = []  # those of these that were sent an action
@@ -171,7 +164,7 @@ class DmVecEnv(DmSpecs):
 
 def make_dm(env: Any, num_envs: int = 1, **options: Any) -> DmVecEnv:
     """Make a pool of environments as a `dm_env.Environment`; arguments and errors as in `make_gym`, without `render_mode`."""
-    return make_form(prepare_form(env, options, None, num_envs), DmVecEnv)
+    return make_form(DmVecEnv, env, options, None, num_envs)
 
 
 def to_dm_env(env: Any, seed: int = 0, **options: Any) -> DmEnvironment:
@@ -186,4 +179,4 @@ def to_dm_env(env: Any, seed: int = 0, **options: Any) -> DmEnvironment:
         ValueError: for options that are not allowed, or if it is not known how many entities or actors there can be.
         ImportError: naming what to install.
     """
-    return make_form(prepare_form(env, {"seed": seed, **options}, None, None), DmEnvironment, autoreset=False)
+    return make_form(DmEnvironment, env, {"seed": seed, **options}, None)

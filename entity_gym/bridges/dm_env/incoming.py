@@ -37,9 +37,6 @@ def from_dm_env(env: Callable[..., Any], num_envs: int = 1, seed: int = 0, **opt
             whenever the pool is seeded, if it has a parameter called seed, random, random_seed or random_state.
         options: those of the pool as in `from_gymnasium`; `global_features` and `view` as in `gymnasium_worlds`; and arguments
             of `env`.
-
-    Raises:
-        ValueError: for anything that is no such environment, or specs that have no form as entities.
     """
     return pool_from(dm_worlds, env, num_envs, seed, options)
 
@@ -70,18 +67,11 @@ class DmConstructor(Constructor):
 
 
 class DmAsGym:
-    """One dm_env environment with Gymnasium's interface, as far as the bridge needs it.
+    """One dm_env environment (`unwrapped`) with Gymnasium's interface, as far as the bridge needs it.
 
     Args:
         make: makes the environment.
         seed_name: the parameter of `make` that takes a seed; None if it has none.
-
-    Attributes:
-        unwrapped: the dm_env environment itself.
-        why_unseedable: why the environment cannot be seeded; "" if it can.
-
-    Raises:
-        ValueError: if `make` returns no dm_env environment, or a spec cannot be converted.
     """
 
     def __init__(self, make: Callable[..., Any], seed_name: str | None) -> None:

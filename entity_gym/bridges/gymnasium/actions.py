@@ -71,7 +71,11 @@ class GymActions:
         """Yield the actions below `tree`, which are names in the form of the space, and their masks."""
         if given is None:
             return
-        if not isinstance(tree, str) and not _is_flat(given):
+        if isinstance(given, list | tuple):
+            is_flat = all(map(np.isscalar, given))
+        else:
+            is_flat = getattr(given, "ndim", None) == 1 and given.dtype != object
+        if not isinstance(tree, str) and not is_flat:
             members = tree if isinstance(tree, Mapping) else dict(enumerate(tree))
             if isinstance(given, Sequence | np.ndarray) and not isinstance(tree, Mapping):
                 given = dict(enumerate(given))
@@ -92,10 +96,11 @@ class GymActions:
             elif not size:
                 expected = "None, since real numbers have no mask"
             raise ValueError(f"{path} is {given!r:.200}; expected {expected}")
-        parts = (
-            np.split(flags.astype(np.bool_), np.cumsum([*counts.values()])[:-1]) if len(counts) > 1 else [flags != 0]
-        )
-        yield from ((name, part) for name, part in zip(counts, parts, strict=True) if len(part))
+        flags, start = flags != 0, 0
+        for name, count in counts.items():
+            if count:
+                yield name, flags[start : start + count]
+            start += count
 
     def _read(self, space: Any, path: str) -> tuple[Any, Decode]:
         """Return the names of a space's actions, in its form, and what decodes them."""
@@ -179,13 +184,6 @@ def _flags_of(numbers: NDArray[Any], first: int, size: int) -> NDArray[Any]:
         return numbers
     numbers = numbers - first if len(numbers) else np.zeros(0, np.int64)
     return np.isin(np.arange(size), numbers) if is_distinct(numbers, size) else np.zeros(0)
-
-
-def _is_flat(given: Any) -> bool:
-    """Return whether a mask is a row of flags, in contrast to one of several masks."""
-    if isinstance(given, list | tuple):
-        return all(np.isscalar(each) for each in given)
-    return getattr(given, "ndim", None) == 1 and given.dtype != object
 
 
 def _names(tree: Any) -> Iterator[str]:

@@ -10,7 +10,6 @@ info["replaced_actions"] counts these.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -26,7 +25,6 @@ from entity_gym.bridges.padded import (
     frame_of,
     in_batch,
     make_form,
-    prepare_form,
     report_of,
 )
 from entity_gym.pools.spec import EnvSpec
@@ -35,7 +33,6 @@ from entity_gym.pools.vec_env import VecEnv
 try:
     import gymnasium
     from gymnasium import spaces
-    from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
     from gymnasium.vector import AutoresetMode, VectorEnv
     from gymnasium.vector.utils import batch_space
 except ImportError as error:
@@ -50,19 +47,12 @@ class GymnasiumVectorEnv(PaddedPool, VectorEnv[Any, Any, NDArray[Any]]):
     the last observation and info of the finished one are `info["final_obs"]` (an array of objects, None elsewhere) and
     `info["final_info"]`, which includes the environment's own end-of-episode info. `info["_name"]` marks the environments for
     which `info["name"]` is valid, as in Gymnasium's own vector environments.
-
-    Attributes:
-        spec: Gymnasium's, with id, reward_threshold and max_episode_steps; it makes no environments.
     """
 
     def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
         super().__init__(pool, spec, render_mode)
         self.metadata = {**GymnasiumEnv.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
-        config = spec.config
-        name = re.sub(r"[^\w:.-]", "_", config.name)
-        self.spec = GymnasiumSpec(
-            name, reward_threshold=config.reward_threshold, max_episode_steps=config.max_episode_steps
-        )
+        self.spec: Any = spec  # as EnvPool's, with reward_threshold and config; Gymnasium's would make environments
         self.num_envs = len(pool)
         self.single_observation_space = observation_space(self.form)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -83,11 +73,6 @@ class GymnasiumVectorEnv(PaddedPool, VectorEnv[Any, Any, NDArray[Any]]):
         super().reset(seed=seed)
         return observation, info
 
-    def render(self) -> tuple[NDArray[np.uint8], ...] | None:
-        """Draw every environment as a (height, width, 3) image; None without a render mode."""
-        images = self.images()
-        return None if images is None else tuple(images)
-
     def __enter__(self) -> Self:
         return self
 
@@ -98,13 +83,12 @@ class GymnasiumVectorEnv(PaddedPool, VectorEnv[Any, Any, NDArray[Any]]):
         valid = np.ones(len(obs), np.bool_)
         final: dict[str, Any] = {}
         for place, row in enumerate(self.begun.tolist()):
-            shown, told = (frame_of(each, place) for each in self.last)
-            final = self._add_info(
-                final, {"final_obs": shown, "final_info": {**told, **report_of(obs, row, told)}}, row
-            )
+            last, told = (frame_of(each, place) for each in self.last)
+            told |= report_of(obs, row, told)
+            final = self._add_info(final, {"final_obs": last, "final_info": told}, row)
         final = _first_rows(final, len(obs))  # `_add_info` makes rows for all environments
-        told = {**info, **{f"_{name}": valid.copy() for name in info}, **final}
-        return observation, obs.reward.astype(np.float64), obs.done & ~obs.truncated, obs.truncated.copy(), told
+        infos = {**info, **{f"_{name}": valid.copy() for name in info}, **final}
+        return observation, obs.reward.astype(np.float64), obs.done & ~obs.truncated, obs.truncated.copy(), infos
 
 
 class GymnasiumEnv(PaddedPool, gymnasium.Env[Any, Any]):
@@ -136,21 +120,19 @@ class GymnasiumEnv(PaddedPool, gymnasium.Env[Any, Any]):
         """Return (sum of C,) whether each choice is open now, as `MaskablePPO` of sb3-contrib takes it.
 
         Rows beyond the last actor have choice 0 open. Continuous actions have no choices.
-
-        Raises:
-            ValueError: before the first `reset`.
         """
         if not self._observation:
             raise ValueError("action_masks: nothing has been shown yet; call reset first")
-        every = self.form.masks(self._observation).values()
-        masks = [mask.astype(np.bool_) for of_action in every for mask in of_action]
-        for mask in masks:
+        masks = [np.zeros(0, np.bool_)]
+        for of_action in self.form.masks(self._observation).values():
+            masks += [mask.astype(np.bool_) for mask in of_action or ()]
+        for mask in masks[1:]:
             mask[0] |= not mask.any()
-        return np.concatenate(masks) if masks else np.zeros(0, np.bool_)
+        return np.concatenate(masks)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Draw the current state as a (height, width, 3) image; None without a render mode."""
-        images = self.images()
+        images = super().render()
         return None if images is None else images[0]
 
     def tell(self, obs: VecObs, observation: Frames, info: Frames) -> tuple[Any, ...]:  # noqa: D102
@@ -162,29 +144,22 @@ class GymnasiumEnv(PaddedPool, gymnasium.Env[Any, Any]):
 
 def observation_space(form: PaddedForm) -> spaces.Dict:
     """Return the observation space of one environment."""
-    return spaces.Dict(
-        {
-            name: spaces.MultiBinary(field.shape) if field.dtype == np.int8 else _box(field)
-            for name, field in form.observation.items()
-        }
-    )
+    return spaces.Dict({name: _space(field) for name, field in form.observation.items()})
 
 
 def action_space(form: PaddedForm) -> spaces.Space[Any]:
     """Return the action space of one environment."""
     if isinstance(form.action, dict):
-        return spaces.Dict({name: _action_space(field) for name, field in form.action.items()})
-    return _action_space(form.action)
+        return spaces.Dict({name: _space(field, is_action=True) for name, field in form.action.items()})
+    return _space(form.action, is_action=True)
 
 
-def _box(field: Field) -> spaces.Box:
+def _space(field: Field, *, is_action: bool = False) -> spaces.Space[Any]:
+    if field.dtype == np.int8:
+        return spaces.MultiBinary(field.shape)
+    if is_action and field.dtype == np.int64:
+        return spaces.MultiDiscrete(field.high + 1) if field.shape else spaces.Discrete(int(field.high) + 1)
     return spaces.Box(field.low, field.high, field.shape, field.dtype)
-
-
-def _action_space(field: Field) -> spaces.Space[Any]:
-    if field.dtype == np.float32:
-        return _box(field)
-    return spaces.MultiDiscrete(field.high + 1) if field.shape else spaces.Discrete(int(field.high) + 1)
 
 
 def _first_rows(info: dict[str, Any], num_frames: int) -> dict[str, Any]:
@@ -217,7 +192,7 @@ def make_gym(env: Any, num_envs: int = 1, *, render_mode: str | None = None, **o
         ValueError: as `make` does, and if it is not known how many entities or actors there can be.
         ImportError: naming what to install.
     """
-    return make_form(prepare_form(env, options, render_mode, num_envs), GymnasiumVectorEnv, render_mode)
+    return make_form(GymnasiumVectorEnv, env, options, render_mode, num_envs)
 
 
 def to_gymnasium(env: Any, render_mode: str | None = None, **options: Any) -> GymnasiumEnv:
@@ -234,4 +209,4 @@ def to_gymnasium(env: Any, render_mode: str | None = None, **options: Any) -> Gy
         ValueError: for options that are not allowed, or if it is not known how many entities or actors there can be.
         ImportError: naming what to install.
     """
-    return make_form(prepare_form(env, options, render_mode, None), GymnasiumEnv, render_mode, autoreset=False)
+    return make_form(GymnasiumEnv, env, options, render_mode)

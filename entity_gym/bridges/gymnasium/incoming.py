@@ -11,6 +11,7 @@ Shapes: N environments of the pool, n of one call, F features, C choices.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +32,6 @@ from entity_gym.bridges.incoming import (
     Constructor,
     Wrapper,
     load_wrappers,
-    making,
     naming_extras,
     pool_from,
     wrapped,
@@ -45,15 +45,13 @@ from entity_gym.errors import NoPictureError, check_whole, warn_caller
 from entity_gym.pools.one import SlotEnvironment
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_distinct
-from entity_gym.pools.source import EnvSource, own_values, signature_of
+from entity_gym.pools.source import EnvSource, signature_of
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_module
 from entity_gym.spaces import LARGEST_FLOAT32
 
 #: How messages call the argument that names an environment.
 _OPTION = "the Gymnasium environment"
-#: Module of Gymnasium's toy text, of which the info's "prob", the probability of the last transition, is no result of an episode.
-_TOY_TEXT = "gymnasium.envs.toy_text."
 _INTERFACE = (
     "expected Gymnasium's reset(seed=, options=) -> (observation, info) and step(action) -> (observation, reward, terminated, "
     "truncated, info); environments of the older gym get it from shimmy.GymV21CompatibilityV0 (pip install shimmy)"
@@ -134,43 +132,31 @@ class GymFactory(EnvSource):
         self._view, self._global_features = view, global_features
 
     def as_environment(self) -> Environment:
-        (env,) = self._made(0, 1)
-        return self._of_agents(env) if has_agents(env) else GymnasiumEnvironment(self._world(env))
+        slots = self.make_slots(1, SlotOptions(autoreset=False))
+        return GymnasiumEnvironment(slots) if isinstance(slots, GymSlots) else slots.envs[0]
 
-    def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> EnvSlots:
+    def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> GymSlots | PythonSlots:
         check_whole(num_envs, "num_envs")
-        envs = self._made(options.first_env, num_envs)
+        envs: list[Any] = []
         try:
+            for _ in range(num_envs):
+                envs.append(self._make())
+                env = envs[-1] = wrapped(envs[-1], self._wrappers)
+                if hasattr(env, "single_observation_space"):
+                    raise ValueError(f"{self.name} is a vector environment; give what makes one single environment")
+                if isinstance(env, type) or not callable(getattr(env, "step", None)) or not _takes(env, "seed"):
+                    raise ValueError(f"{type(env).__name__} is no environment of Gymnasium's interface; {_INTERFACE}")
+            check_distinct(envs, f"{self.name} returned")
+            if options.first_env == 0:
+                _warn_of_lost_state(envs[0], _name_of(envs[0]))
             if has_agents(envs[0]):
-                return PythonSlots(map(self._of_agents, envs).__next__, num_envs, options)
-            return GymSlots(list(map(self._world, envs)), options)
+                teams = (PettingZooEnvironment(TupleAgents(env, _name_of(env)), view=self._view) for env in envs)
+                return PythonSlots(teams.__next__, num_envs, options)
+            return GymSlots([GymWorld(env, self._view, self._global_features) for env in envs], options)
         except BaseException:
             with suppress(Exception):  # another error is being raised
                 _close(envs)
             raise
-
-    def _made(self, first: int, many: int) -> list[Any]:
-        """Make environments for a pool, of which they are the `first` and those after it."""
-        envs: list[Any] = []
-        try:
-            for _ in range(many):
-                envs.append(self._make())
-                envs[-1] = wrapped(envs[-1], self._wrappers)
-                _check_is_gym(envs[-1])
-            check_distinct(envs, f"{self.name} returned")
-        except BaseException:
-            with suppress(Exception):
-                _close(envs)
-            raise
-        if first == 0:
-            _warn_of_lost_state(envs[0], _name_of(envs[0]))
-        return envs
-
-    def _world(self, env: Any) -> GymWorld:
-        return GymWorld(env, self._view, self._global_features)
-
-    def _of_agents(self, env: Any) -> PettingZooEnvironment:
-        return PettingZooEnvironment(TupleAgents(env, _name_of(env)), view=self._view)
 
 
 def _warn_of_lost_state(env: Any, name: str) -> None:
@@ -211,8 +197,6 @@ class GymWorld:
 
     def __init__(self, env: Any, view: View | None, global_features: bool) -> None:
         self.env, self.name = env, _name_of(env)
-        is_toy_text = type(getattr(env, "unwrapped", env)).__module__.startswith(_TOY_TEXT)
-        self._no_results = {*IN_INFO, *(["prob"] if is_toy_text else [])}
         self.seed: int | None = None
         self.options: dict[str, Any] = {}
         self._spaces = {side: getattr(env, side, None) for side in ("observation_space", "action_space")}
@@ -271,10 +255,6 @@ class GymWorld:
         self._read(observation, None if terminated or truncated else info)
         return reward, terminated, truncated, info
 
-    def results(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the `end_of_episode_info` of an episode from the info of its last step."""
-        return {name: value for name, value in info.items() if name not in self._no_results}
-
     def render(self) -> NDArray[np.uint8]:
         """Draw the current state as a (height, width, 3) image; raises NoPictureError if the environment was not made for it."""
         image: Any = None
@@ -307,14 +287,6 @@ def _number(value: Any, name: str, most: float, expected: str) -> float:
     if array.size != 1 or array.dtype.kind not in "biuf" or not abs(array.item()) <= most:
         raise ValueError(f"step() returned {name}={value!r:.200}; expected {expected}")
     return float(array.item())
-
-
-def _check_is_gym(env: Any) -> None:
-    """Raise ValueError unless `env` is one environment of Gymnasium's interface."""
-    if hasattr(env, "single_observation_space"):
-        raise ValueError(f"{type(env).__name__} is a vector environment; give what makes one single environment")
-    if isinstance(env, type) or not callable(getattr(env, "step", None)) or not _takes(env, "seed"):
-        raise ValueError(f"{type(env).__name__} is no environment of Gymnasium's interface; {_INTERFACE}")
 
 
 def _name_of(env: Any) -> str:
@@ -399,15 +371,15 @@ class GymSlots(EnvSlots):
         except Exception as error:  # keeps its type, and says which environment it was
             error.add_note(f"raised by {self.where(i)} in step()")
             raise
-        numbers = np.array([each[:3] for each in told], np.float64).reshape(-1, 3)
-        reward, terminated, truncated = numbers.T
+        reward, terminated, truncated, infos = zip(*told, strict=True) if told else ((), (), (), ())
         self._forget(mine)
         self._elapsed[mine] += 1
         self._reward[mine] = reward
-        self._truncated[mine] = truncated > terminated
-        self._done[mine] = over = (terminated + truncated) > 0
+        ends, cut = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        self._truncated[mine] = cut & ~ends
+        self._done[mine] = over = ends | cut
         for k in np.flatnonzero(over).tolist():
-            self._infos[int(mine[k])] = self.worlds[mine[k]].results(told[k][3])
+            self._infos[int(mine[k])] = {name: value for name, value in infos[k].items() if name not in IN_INFO}
         if self.options.autoreset and over.any():
             self._start_again(mine[over])
 
@@ -509,8 +481,9 @@ class GymnasiumEnvironment(SlotEnvironment):
         sums: (type, feature) of features to which a view adds the actor's of the same name.
     """
 
-    def __init__(self, world: GymWorld) -> None:
-        super().__init__(GymSlots([world], SlotOptions(autoreset=False)))
+    def __init__(self, slots: GymSlots) -> None:
+        super().__init__(slots)
+        (world,) = slots.worlds
         self.unwrapped, self._masks = getattr(world.env, "unwrapped", world.env), world.masks
         self.left_out, self.sums = world.reader.left_out, world.reader.sums
 
@@ -544,31 +517,25 @@ def _by_id(name: str, kwargs: Mapping[str, Any]) -> Constructor:
         known = getattr(sys.modules.get("gymnasium"), "registry", {})
         if callable(getattr(module, rest, None)) or (rest.isidentifier() and rest not in known):
             return Constructor(name, kwargs, _OPTION)
-    try:
+    with naming_extras(f"gymnasium:{name}"):
         import gymnasium
-    except ImportError as error:
-        raise ImportError(f'environments by id need Gymnasium ({error}): pip install "enn-ppo[gymnasium]"') from error
     try:
-        return _FromSpec(name, gymnasium.spec(rest), kwargs)
+        # Worker processes get the spec itself: its id may not be registered there.
+        constructor = Constructor(functools.partial(_make_registered, gymnasium.spec(rest)), kwargs, _OPTION)
     except gymnasium.error.Error as error:
         hint = "" if colon else "; ids of another package are written package:id, which imports it first"
         reason = str(error).removesuffix(".")
         raise ValueError(f"{name!r} is no environment that Gymnasium knows: {reason}{hint}") from None
+    constructor.name = name
+    return constructor
 
 
-class _FromSpec(Constructor):
-    """Makes environments of a Gymnasium spec. Worker processes get the spec itself: its id may not be registered there."""
+def _make_registered(spec: Any, **kwargs: Any) -> Any:
+    """Make an environment of a Gymnasium spec; all that it returns is checked by `GymWorld`."""
+    import gymnasium
 
-    def __init__(self, name: str, spec: Any, kwargs: Mapping[str, Any]) -> None:
-        self.name, self._spec, self.kwargs = name, spec, dict(kwargs)
-
-    def __call__(self, **more: Any) -> Any:
-        import gymnasium
-
-        try:
-            with making(self.name):
-                # GymWorld checks all that is returned.
-                return gymnasium.make(self._spec, disable_env_checker=True, **own_values(self.kwargs), **more)
-        except (gymnasium.error.Error, TypeError, ImportError) as error:
-            arguments = f" with {self.kwargs}" if self.kwargs else ""
-            raise ValueError(f"Gymnasium cannot make {self.name!r}{arguments}: {error}") from error
+    try:
+        return gymnasium.make(spec, disable_env_checker=True, **kwargs)
+    except (gymnasium.error.Error, TypeError) as error:
+        arguments = f" with {kwargs}" if kwargs else ""
+        raise ValueError(f"Gymnasium cannot make {spec.id!r}{arguments}: {error}") from error

@@ -97,10 +97,6 @@ def numbered(name: str, shape: Sequence[int], alone: str = "value") -> list[str]
     return [join(name, *map(str, index)) for index in np.ndindex(*shape)]
 
 
-def _named(path: str) -> str:
-    return path or "the observation"
-
-
 # ---- rows
 
 
@@ -117,6 +113,7 @@ class Leaf:
 
     def __init__(self, space: Any, path: str, key: str, start: int) -> None:
         self.path, self.key, self.shape = path, key, shape_of(space)
+        self._where = path or "the observation"
         size = int(np.prod(self.shape, dtype=np.int64))
         self.columns = slice(start, start + size)
         self._is_flag = kind_of(space) == "MultiBinary"
@@ -137,7 +134,7 @@ class Leaf:
     def write(self, value: Any, row: Row, varying: Varying | None = None) -> None:
         array = self._numbers(value)
         if array.shape != self.shape:
-            raise ValueError(f"{_named(self.path)} has shape {array.shape}; expected {self.shape}")
+            raise ValueError(f"{self._where} has shape {array.shape}; expected {self.shape}")
         if array.ndim > 1:
             array = array.reshape(-1)
         row[self.columns] = array - self.firsts if self._is_shifted else array
@@ -146,7 +143,7 @@ class Leaf:
         """Return (n, size) features of n values."""
         array, n = self._numbers(values), len(values)
         if n and array.shape[1:] != self.shape:
-            raise ValueError(f"{_named(self.path)} has shape {array.shape}; expected {(n, *self.shape)}")
+            raise ValueError(f"{self._where} has shape {array.shape}; expected {(n, *self.shape)}")
         array = array.reshape(n, len(self.firsts))
         return np.asarray(array - self.firsts if self._is_shifted else array, np.float32)
 
@@ -156,7 +153,7 @@ class Leaf:
         except (TypeError, ValueError):  # lists of different lengths
             array = np.array(None)
         if array.dtype.kind not in "biuf":
-            raise ValueError(f"{_named(self.path)} is {value!r:.200}; it must be numbers")
+            raise ValueError(f"{self._where} is {value!r:.200}; it must be numbers")
         return array
 
 
@@ -175,7 +172,7 @@ class _Group:
             fits = isinstance(value, Mapping) and value.keys() == self.members.keys()
         if not fits:
             raise ValueError(
-                f"{_named(self.path)} is {value!r:.200}; expected "
+                f"{self.path or 'the observation'} is {value!r:.200}; expected "
                 + (f"a tuple of {len(self.members)}" if self.is_tuple else f"the keys {list(self.members)}")
             )
         for key, node in self.members.items():
@@ -231,7 +228,7 @@ class FixedFeatures:
     def rows(self, values: Any) -> NDArray[np.float32]:
         """Return (n, R) from a sequence of n values; raises ValueError as `write`, and for anything that is no sequence."""
         if not isinstance(values, list | tuple | np.ndarray) or getattr(values, "shape", None) == ():
-            raise ValueError(f"{_named(self._path)} is {values!r:.200}; expected a sequence of values")
+            raise ValueError(f"{self._path or 'the observation'} is {values!r:.200}; expected a sequence of values")
         if isinstance(self._node, Leaf):
             return self._node.rows(values)
         rows = np.zeros((len(values), len(self.features)), np.float32)

@@ -8,20 +8,21 @@ The info has `action_mask`, if there are choices, as `env.action_space(agent).sa
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.padded import PaddedForm, frame_of, in_batch, make_form, prepare_form, report_of
+from entity_gym.bridges.padded import PaddedForm, frame_of, in_batch, make_form, report_of
 from entity_gym.pools.players import Part, PlayerMapping, Seating, players_of
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import VecEnv
+from entity_gym.registry import prepare
 
 try:
     from gymnasium import spaces
@@ -37,21 +38,12 @@ class PlayersParallelEnv(ParallelEnv):  # type: ignore[misc, unused-ignore]
     """The only environment of a pool as a PettingZoo `ParallelEnv`; `to_pettingzoo` makes it.
 
     Args:
-        pool: one environment without autoreset; closed with this object.
         mapping: says what belongs to which player.
+        pool: one environment without autoreset; closed with this object.
         render_mode: "rgb_array", or None.
-
-    Attributes:
-        possible_agents: the players.
-        agents: the same while an episode is running, and empty otherwise.
-        observation_spaces, action_spaces: agent -> space.
-        env_spec: the spec of the environment.
-
-    Raises:
-        ValueError: if the spec does not say how many entities or actors there can be.
     """
 
-    def __init__(self, pool: VecEnv, spec: EnvSpec, mapping: PlayerMapping, render_mode: str | None = None) -> None:
+    def __init__(self, mapping: PlayerMapping, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
         self._pool, self._mapping, self.env_spec, self.render_mode = pool, mapping, spec, render_mode
         self.metadata = {"name": spec.config.name, "render_modes": ["rgb_array"], "render_fps": 10}
         self.metadata["is_parallelizable"] = True
@@ -152,12 +144,10 @@ class PlayersParallelEnv(ParallelEnv):  # type: ignore[misc, unused-ignore]
             observations[agent] = frame_of(frames, player)
             info: dict[str, Any] = {name: int(values[player]) for name, values in numbers.items()}
             masks = self._form.masks(observations[agent])
+            every = tuple(mask for of_action in masks.values() for mask in of_action or ())
             if isinstance(self._form.action, dict):
-                info["action_mask"] = {
-                    name: tuple(masks[name]) if name in masks else None for name in self._form.action
-                }
-            elif masks:
-                every = tuple(itertools.chain.from_iterable(masks.values()))
+                info["action_mask"] = masks
+            elif every:
                 info["action_mask"] = every if self._form.action.shape else every[0]
             infos[agent] = {**info, **report_of(obs, 0, info)}
         return observations, infos
@@ -175,12 +165,12 @@ def to_pettingzoo(env: Any, *, render_mode: str | None = None, **options: Any) -
         ValueError: if the world has no players, or does not say how many entities or actors there can be.
         ImportError: naming what to install.
     """
-    config = prepare_form(env, options, render_mode, None)
-    assert config.source is not None
-    mapping = players_of(config.source)
+    source = prepare(env, options).source
+    assert source is not None
+    mapping = players_of(source)
     if mapping is None:
         raise ValueError(
-            f"{config.name} has no players, and PettingZoo's agents are players: give its class num_players(), "
-            "players() and seen_by() as entity_gym.pools.players says, or use to_gymnasium, where the whole world is one agent"
+            f"{source.name} has no players, and PettingZoo's agents are players: give its class num_players(), players() and "
+            "seen_by() as entity_gym.pools.players says, or use to_gymnasium, where the whole world is one agent"
         )
-    return make_form(config, PlayersParallelEnv, mapping, render_mode, autoreset=False)
+    return make_form(partial(PlayersParallelEnv, mapping), env, options, render_mode)

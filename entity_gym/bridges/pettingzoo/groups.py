@@ -79,7 +79,7 @@ def place_of(agent: AgentID, groups: Groups | None) -> tuple[str, int]:
     Raises:
         ValueError: if no group names it.
     """
-    name = name_of(agent)
+    name = str(agent)
     if groups is None:
         return re.sub(r"[\s_-]*\d+$", "", name) or "agent", 0
     for group, sides in groups.items():
@@ -89,48 +89,17 @@ def place_of(agent: AgentID, groups: Groups | None) -> tuple[str, int]:
     raise ValueError(f"the agent {name!r} is in none of the groups {groups}: name it, or a pattern that fits it")
 
 
-def name_of(agent: AgentID) -> str:
-    """Return the text of an agent's name."""
-    return "_".join(map(str, agent)) if isinstance(agent, tuple) else str(agent)
-
-
 @dataclass(frozen=True)
 class Sides:
-    """The sides of a group, which are players, as the last features of its agents tell them: `turn` and `side`.
+    """The sides of a group, which are players.
 
     Attributes:
-        players: number of each side among the sides of all groups; with several, agents have the feature `side`.
-        takes_turns: the agents have the feature `turn`.
+        players: number of each side among the sides of all groups; with several, the last feature of agents is `side`.
+        takes_turns: agents have the feature `turn`, before `side`.
     """
 
     players: range
     takes_turns: bool
-
-    def features(self) -> list[Feature]:
-        """Return the features of agents that are not in their observations."""
-        turn: list[Feature] = [Flag(TURN)] if self.takes_turns else []
-        return turn + ([Category(SIDE, len(self.players))] if len(self.players) > 1 else [])
-
-    def players_of(self, rows: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return (n,) the player of each agent, from the features (n, F)."""
-        if len(self.players) == 1:
-            return np.full(len(rows), self.players.start, np.int64)
-        return self.players.start + rows[:, -1].astype(np.int64)
-
-    def seen_by(self, player: NDArray[np.int64], rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (n, F) features of agents as a player sees each; zeros where the agent is another player's.
-
-        Players see whose turn it is, and count sides from their own, which is 0; players of other groups count from side 0.
-        """
-        seen = np.where((self.players_of(rows) == player)[:, None], rows, np.float32(0))
-        num_sides = len(self.players)
-        if num_sides > 1:
-            own = np.where(np.isin(player, self.players), player - self.players.start, 0)
-            seen[:, -1] = (rows[:, -1] - own) % num_sides
-        if self.takes_turns:
-            turn = -2 if num_sides > 1 else -1
-            seen[:, turn] = rows[:, turn]
-        return seen
 
 
 class Group:
@@ -184,7 +153,9 @@ class Group:
             else:
                 self._write, self._size = self.reader.write, self.reader.size
                 features = self.reader.obs_space.entities[self.reader.actor].features
-            self.entity = Entity([*features, *sides.features()])
+            turn: list[Feature] = [Flag(TURN)] if sides.takes_turns else []
+            side: list[Feature] = [Category(SIDE, len(sides.players))] if len(sides.players) > 1 else []
+            self.entity = Entity([*features, *turn, *side])
         except ValueError as error:
             raise ValueError(f"agent {agent!r}: {error}") from None
         self.action_space: dict[str, ActionSpace] = {
@@ -204,17 +175,12 @@ class Group:
     def show(
         self, observations: Mapping[AgentID, Any], infos: Mapping[AgentID, Any], turn: AgentID
     ) -> tuple[dict[str, NDArray[np.float32]], NDArray[np.float32] | None, dict[str, ActionMask]]:
-        """Return features by entity type, global features, and the masks of the actions.
-
-        An agent without an open choice is left out of the masks.
+        """Return features by entity type, global features, and the masks of the actions, without agents that have no choice.
 
         Args:
             observations: agent -> observation.
             infos: agent -> info, which may have a mask.
             turn: the agent that acts next, where they take turns.
-
-        Raises:
-            ValueError: for an observation outside the space, or a mask that does not fit, naming the agent and where.
         """
         rows = np.zeros((len(observations), self._size), np.float32)
         masks: dict[AgentID, Masks] = {}

@@ -4,20 +4,18 @@
     pool = from_pettingzoo(make_my_env, groups={"hunter": ["adversary_*"], "prey": ["agent_*"]})
     pool = from_pettingzoo(make_my_game, groups={"player": [["red_*"], ["blue_*"]]})  # two sides of one group
 
-The agents of a group are entities of one type, with the same features and actions, so they share what the network learns.
-An agent's observation, fixed numbers however nested, is the features of its entity, which exists from the agent's first
-observation to the last one before the agent ends, and acts in each of them.
+The agents of a group are entities of one type, so they share what the network learns. An agent's observation, fixed numbers
+however nested, is the features of its entity, which exists from the agent's first observation to the last one before it ends.
 
 The reward is the sum over all agents, and an episode ends when the last agent does. It is truncated if some agents did not
 terminate but were truncated; then the last observation shows these.
 
 All agents are in one frame, so each acts on the observations of all: that suits a team. Groups, and the sides of a group, are
-players (`entity_gym.pools.players`): where these play against each other, each sees the features of its own agents, of the
-others only that they exist, and gets the rewards of its own agents.
+players (`entity_gym.pools.players`): each sees the features of its own agents, of the others only that they exist, and gets the
+rewards of its own agents.
 
 In AEC environments agents take turns: one step of the pool is the turn of one agent, which alone acts, and the flag `turn` says
-which. Rewards arrive with the step that earns them, for all agents. Without `groups`, every agent is a side of its own, of one
-group if their spaces are the same. AEC environments whose agents can act at the same time are converted to parallel ones.
+which. Rewards arrive with the step that earns them, for all agents.
 
 Masks (`entity_gym.bridges.masks`) close choices. An agent without an open choice does not act: the environment gets its first.
 
@@ -38,9 +36,16 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionMask, ActionSpace
 from entity_gym.bridges.gymnasium.observations import AGENT
-from entity_gym.bridges.incoming import Constructor, Wrapper, load_wrappers, naming_extras, pool_from, wrapped
-from entity_gym.bridges.pettingzoo.groups import AgentID, Group, Groups, Sides, name_of, place_of, read_groups
-from entity_gym.bridges.pettingzoo.turns import TakingTurns, as_parallel
+from entity_gym.bridges.incoming import (
+    Constructor,
+    Wrapper,
+    check_arguments,
+    load_wrappers,
+    naming_extras,
+    pool_from,
+    wrapped,
+)
+from entity_gym.bridges.pettingzoo.groups import AgentID, Group, Groups, Sides, place_of, read_groups
 from entity_gym.bridges.views.view import View, load_view
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
@@ -52,20 +57,13 @@ from entity_gym.spaces import ObsSpace
 
 
 def from_pettingzoo(env: str | Callable[..., Any], num_envs: int = 1, seed: int = 0, **options: Any) -> VecEnv:
-    """Make a pool of parallel or AEC environments.
+    """Make a pool of parallel or AEC environments, whose `reset(env_info=...)` gives each environment its `options`.
 
     Args:
         env: as in `pettingzoo_worlds`.
         num_envs: number of environments.
         seed: environment i is reset with `seed=seed + i`.
-        options: those of the pool as in `from_gymnasium`; all others as in `pettingzoo_worlds`.
-
-    Returns:
-        A pool; `reset(env_info=...)` gives each environment its `options`.
-
-    Raises:
-        ValueError: for arguments that are not allowed, or an environment whose spaces have no form as entities.
-        ImportError: naming what to install.
+        options: those of the pool as in `from_gymnasium`; all others as in `pettingzoo_worlds`, with its errors.
     """
     return pool_from(pettingzoo_worlds, env, num_envs, seed, options)
 
@@ -88,7 +86,7 @@ def pettingzoo_worlds(
         view: what of an agent's observation is an entity, as in `gymnasium_worlds`. All agents then are of one type, the actor of
             the view, each with the features of its own observation. Entities of other types are read from the observation of the
             first agent, or of the one whose turn it is, and every player sees them: so it suits worlds in which nothing of
-            them is hidden. With a view, `groups` can only name the sides of the actor.
+            them is hidden. With a view, the `groups` are sides of the actor.
         wrappers: as in `gymnasium_worlds`.
         kwargs: arguments of `env`.
 
@@ -125,15 +123,29 @@ class PettingZooFactory(EnvSource):
 
     def players(self, values: Mapping[str, Any], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return (E,) the player that each of these entities belongs to; those that belong to nobody are the first's."""
-        sides = self._sides.get(entity_type)
-        return np.zeros(len(rows), np.int64) if sides is None else sides.players_of(rows)
+        players = self._sides[entity_type].players if entity_type in self._sides else range(1)
+        return players.start + (rows[:, -1].astype(np.int64) if len(players) > 1 else np.zeros(len(rows), np.int64))
 
     def seen_by(
         self, values: Mapping[str, Any], player: NDArray[np.int64], entity_type: str, rows: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return (E, F) the features as `Sides.seen_by` has them; entities that are no agents look alike to all players."""
+        """Return (E, F) features of agents as a player sees each; zeros where the agent is another player's.
+
+        Players see whose turn it is, and count sides from their own, which is 0; players of other groups count from side 0.
+        Entities that are no agents look alike to all players.
+        """
         sides = self._sides.get(entity_type)
-        return rows if sides is None else sides.seen_by(player, rows)
+        if sides is None:
+            return rows
+        seen = np.where((self.players(values, entity_type, rows) == player)[:, None], rows, np.float32(0))
+        num_sides = len(sides.players)
+        if num_sides > 1:
+            own = np.where(np.isin(player, sides.players), player - sides.players.start, 0)
+            seen[:, -1] = (rows[:, -1] - own) % num_sides
+        if sides.takes_turns:
+            turn = -2 if num_sides > 1 else -1
+            seen[:, turn] = rows[:, turn]
+        return seen
 
 
 # ---- one environment
@@ -171,12 +183,10 @@ class PettingZooEnvironment(Environment):
             first = self.env.agents
         if not first:
             raise ValueError(f"{self.display_name} has no agents: possible_agents is empty")
-        self._asked = read_groups(groups) or self._default_groups(first, view)
-        if view is not None and list(self._asked or ()) != [actor_of(view)]:
-            raise ValueError(
-                f"groups has {', '.join(map(repr, self._asked or ()))}, and {view.name} has all agents in one group: name its "
-                f"sides, such as {{{actor_of(view)}: [[{name_of(first[0])}], [{name_of(first[-1])}]]}}, or give no groups"
-            )
+        self._asked = read_groups(groups) or self._default_groups(first)
+        if view is not None:  # its agents are of one type, of which the groups are sides
+            asked = self._asked or {"all": [["*"]]}
+            self._asked = {view.actor or AGENT: [side for sides in asked.values() for side in sides]}
         self.groups: dict[str, Group] = {}
         self._group: dict[AgentID, Group] = {}  # of every agent seen so far
         self.player_names: list[str] = []
@@ -189,9 +199,9 @@ class PettingZooEnvironment(Environment):
                 spaces = self._spaces(agent)
                 self.groups[name] = Group(name, self.display_name, agent, spaces, sides, view, len(first))
             self._group_of(agent)
-        for name, asked in (self._asked or {}).items():
+        for name, wanted in (self._asked or {}).items():
             filled = set(self.groups[name].side.values()) if name in self.groups else set()
-            if empty := set(range(len(asked))) - filled:
+            if empty := set(range(len(wanted))) - filled:
                 raise ValueError(f"side {min(empty)} of the group {name!r} fits none of the agents {list(self._group)}")
         entities = {name: group.entity for name, group in self.groups.items()}
         reader = next(iter(self.groups.values())).reader
@@ -262,8 +272,7 @@ class PettingZooEnvironment(Environment):
         if not isinstance(image, np.ndarray) or image.ndim != 3:
             raise NoPictureError(
                 f"render() returned {type(image).__name__}, which is no image: make the environment with "
-                "render_mode='rgb_array', if it knows that, in training env.kwargs.render_mode=rgb_array, in evaluation "
-                "env_kwargs.render_mode=..."
+                "render_mode='rgb_array', in training env.kwargs.render_mode=rgb_array, in evaluation env_kwargs.render_mode=..."
             )
         return image
 
@@ -271,20 +280,17 @@ class PettingZooEnvironment(Environment):
         if hasattr(self._outer, "close"):
             self._outer.close()
 
-    def _default_groups(self, first: Sequence[AgentID], view: View | None) -> Groups | None:
-        """Return the groups of a world that was given none; None: one for each name, of one side.
-
-        With a view all agents are in one. Agents that take turns are a side each, of one group if all have the same spaces.
-        """
+    def _default_groups(self, first: Sequence[AgentID]) -> Groups | None:
+        """Return the groups of a world that was given none: each agent that takes turns is a side; None: one for each name."""
         if self._turns is None:
-            return None if view is None else {actor_of(view): [["*"]]}
+            return None
         of_name: Groups = {}
         for agent in first:
-            of_name.setdefault(place_of(agent, None)[0], []).append([escape(name_of(agent))])
+            of_name.setdefault(place_of(agent, None)[0], []).append([escape(str(agent))])
         spaces = self._spaces(first[0])
-        if view is None and (len(of_name) == 1 or any(self._spaces(agent) != spaces for agent in first)):
+        if len(of_name) == 1 or any(self._spaces(agent) != spaces for agent in first):
             return of_name
-        return {"agent" if view is None else actor_of(view): [side for sides in of_name.values() for side in sides]}
+        return {"agent": [side for sides in of_name.values() for side in sides]}
 
     def _group_of(self, agent: AgentID) -> Group:
         """Return the group of an agent; one that was not seen before joins it, if its spaces are those of the others."""
@@ -301,10 +307,7 @@ class PettingZooEnvironment(Environment):
         return self._group[agent]
 
     def _spaces(self, agent: AgentID) -> tuple[Any, Any]:
-        try:
-            return self.env.observation_space(agent), self.env.action_space(agent)
-        except (AttributeError, KeyError, NotImplementedError) as error:
-            raise ValueError(f"{self.display_name} has no spaces of agent {agent!r}: {error!r}") from error
+        return self.env.observation_space(agent), self.env.action_space(agent)
 
     def _observe(
         self,
@@ -347,16 +350,89 @@ class PettingZooEnvironment(Environment):
         return shown
 
 
-def actor_of(view: View) -> str:
-    """Return the entity type of the agents."""
-    return view.actor or AGENT
-
-
 def _dictionaries(result: Any, method: str, parts: Sequence[str]) -> Any:
     """Return what a method of the environment returned; raises ValueError unless it is a dictionary of agents for each part."""
     if isinstance(result, tuple) and len(result) == len(parts) and all(isinstance(each, Mapping) for each in result):
         return result
     raise ValueError(f"{method}() returned {result!r:.200}; expected {', '.join(parts)}: a dictionary of agents each")
+
+
+# ---- agents that take turns
+
+
+def as_parallel(env: Any) -> Any:
+    """Return a parallel environment as it is, and an AEC environment as `TakingTurns`.
+
+    AEC environments whose agents can act at the same time (`metadata["is_parallelizable"]`) are converted by PettingZoo.
+
+    Raises:
+        ValueError: `env` is neither.
+    """
+    name, takes_turns = type(env).__name__, callable(getattr(env, "agent_iter", None))
+    for expected in ("reset", "step", "observation_space", "action_space", *(["observe"] if takes_turns else [])):
+        if not hasattr(env, expected):
+            raise ValueError(f"{name} has no {expected}; expected a PettingZoo parallel or AEC environment")
+    check_arguments(env.reset, f"{name}.reset", {"seed": None, "options": None})
+    if takes_turns and getattr(env, "metadata", {}).get("is_parallelizable"):
+        from pettingzoo.utils.conversions import aec_to_parallel  # PettingZoo is optional
+
+        return aec_to_parallel(env)
+    return TakingTurns(env) if takes_turns else env
+
+
+class TakingTurns:
+    """An AEC environment as a parallel one: in each step the agent `turn` acts, and actions of other agents are not used.
+
+    Each step shows every agent that has not ended, and returns the rewards that the action gave to each.
+
+    Attributes:
+        turn: the agent that acts next.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env, self.turn = env, None
+        self.possible_agents = getattr(env, "possible_agents", None)
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+
+    @property
+    def agents(self) -> list[Any]:
+        """The agents that have not ended."""
+        ended = self.env.terminations, self.env.truncations
+        return [agent for agent in self.env.agents if not any(each.get(agent) for each in ended)]
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Start an episode; return observations and infos by agent."""
+        self.env.reset(seed=seed, options=options)
+        return self._next()
+
+    def step(self, actions: Mapping[Any, Any]) -> tuple[dict[Any, Any], ...]:
+        """Take the action of the agent `turn`; truncated agents have their last observation."""
+        acting, env = self.agents, self.env
+        env.step(actions[self.turn])
+        rewards = {agent: env.rewards.get(agent, 0.0) for agent in acting}
+        terminated = {agent: bool(env.terminations.get(agent, True)) for agent in acting}
+        truncated = {agent: bool(env.truncations.get(agent, False)) for agent in acting}
+        cut = {agent: env.observe(agent) for agent in acting if truncated[agent]}
+        observations, infos = self._next()
+        return cut | observations, rewards, terminated, truncated, infos
+
+    def _next(self) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Find the agent that acts next, and return observations and infos of all agents that have not ended."""
+        env = self.env
+        self.turn = env.agent_selection  # stays if the episode has ended: the agent that would have been next
+        for _ in list(env.agents):
+            if env.agent_selection in self.agents:
+                break
+            env.step(None)  # agents that have ended still get a turn before, in which they take no action
+        agents = self.agents
+        if env.agents:
+            self.turn = env.agent_selection
+            if self.turn not in agents:
+                raise ValueError(
+                    f"it is the turn of {self.turn!r}, and the agents that have not ended are {agents}: an agent that has ended "
+                    "must leave env.agents after its next step(None)"
+                )
+        return {agent: env.observe(agent) for agent in agents}, {agent: env.infos.get(agent, {}) for agent in agents}
 
 
 # ---- how environments are found
@@ -370,12 +446,11 @@ def _constructor(env: Any, kwargs: Mapping[str, Any]) -> Constructor:
             raise ValueError(f"{option} is {env!r:.200}, which makes none; give a function, such as its `parallel_env`")
         return Constructor(env, kwargs, option)
     package, _, name = env.rpartition(":")
-    if package and package != "pettingzoo":
-        make = _function_of(f"{package}.{name}".replace("-", "_"))
-        constructor = Constructor(env if make is None else make, kwargs, option)
-    else:
+    if package in ("", "pettingzoo"):
         with naming_extras(f"pettingzoo:{name}"):
             constructor = Constructor(_make_registered, {"env_id": name, **kwargs}, option)
+    else:
+        constructor = Constructor(_function_of(f"{package}.{name}".replace("-", "_")) or env, kwargs, option)
     constructor.name = env
     return constructor
 
@@ -406,8 +481,7 @@ def _make_registered(env_id: str, **kwargs: Any) -> Any:
                     return pettingzoo.make(api, registered, **kwargs)
                 except (ImportError, TypeError, pettingzoo.env_registry.exceptions.FailedToImport) as error:
                     raise ValueError(f"PettingZoo cannot make {registered!r} with {kwargs}: {error}") from error
-    near = difflib.get_close_matches(env_id, known, n=1, cutoff=0.4)
     raise ValueError(
-        f"PettingZoo has no environment {env_id!r}; near is {near[0] if near else 'nothing'!r}; those of other packages are "
-        "written package:module, such as mpe2:simple_spread_v3, and your own my_package.my_module:make_env"
+        f"PettingZoo has no environment {env_id!r}; near are {difflib.get_close_matches(env_id, known, cutoff=0.4)}; those of "
+        "other packages are written package:module, such as mpe2:simple_spread_v3"
     )

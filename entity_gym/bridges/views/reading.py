@@ -245,22 +245,19 @@ class ViewReader:
         rest = self._rest(owner)
         if self._num_agents is not None and view.select:
             raise ValueError(f"{view.name}: select is for worlds of one agent")
-        self._types = {name: self._types[name] for name in views}
-        if view.actor is None:
-            if AGENT in self._types:
-                raise ValueError(
-                    f"{view.name}: entities has {AGENT!r}; name it as the actor, or call it something else"
-                )
-            features = [self._fixed.features[place] for place in rest]
-            self._types = {AGENT: _Type(features, np.array([rest], np.int64)), **self._types}
-        elif (rows := len(self._types[view.actor].numbers)) != 1 and self._num_agents is None:
+        types = {name: self._types[name] for name in views}
+        if view.actor is None and AGENT in types:
+            raise ValueError(f"{view.name}: entities has {AGENT!r}; name it as the actor, or call it something else")
+        count = 1 if view.actor is None else len(types[view.actor].numbers)
+        if count != 1 and self._num_agents is None:
             raise ValueError(
-                f"{view.name}: the actor {view.actor} has {rows} rows; the one that acts needs a type of its own, with count: 1"
+                f"{view.name}: the actor {view.actor} has {count} rows; the one that acts needs a type of its own, with count: 1"
             )
-        else:
-            own = self._types.pop(GLOBAL_ENTITY, _Type([], np.zeros((1, 0), np.int64)))
-            features = [*own.features, *(self._fixed.features[place] for place in rest)]
-            self._types[GLOBAL_ENTITY] = _Type(features, np.array([[*own.numbers[0], *rest]], np.int64))
+        of_rest = AGENT if view.actor is None else GLOBAL_ENTITY
+        own = types.pop(of_rest, _Type([], np.zeros((1, 0), np.int64)))
+        features = [*own.features, *(self._fixed.features[place] for place in rest)]
+        made = {of_rest: _Type(features, np.array([[*own.numbers[0], *rest]], np.int64))}
+        self._types = made | types if view.actor is None else types | made
         return {name: each.features for name, each in self._types.items()}
 
     def _parts(self, name: str, view: EntityView) -> list[_Part]:

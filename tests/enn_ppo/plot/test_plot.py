@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import numpy as np
 import pytest
 import yaml
 
 from enn_ppo.plot.config import PlotConfig
-from enn_ppo.plot.curves import curve, draw, mean_and_band, t_quantile
+from enn_ppo.plot.curves import Curve, curve, draw, mean_and_band, t_quantile
 from enn_ppo.plot.plot import main, parse
 from enn_ppo.plot.runs import Run, group_runs, read_run
 from enn_ppo.training.tracking.logger import Row
@@ -35,8 +35,8 @@ def make_run(path: Path, rows: list[Row] = ROWS, **settings: Any) -> Path:
     return path
 
 
-def series(x: list[float], y: list[float]) -> pd.Series:
-    return pd.Series(y, x, dtype=float)
+def series(x: list[float], y: list[float]) -> Curve:
+    return Curve(np.array(x, float), np.array(y, float))
 
 
 # --- One curve ---
@@ -45,8 +45,8 @@ def series(x: list[float], y: list[float]) -> pd.Series:
 @pytest.mark.parametrize(("x", "places"), [("step", [100, 300]), ("seconds", [2, 7]), ("updates", [1, 3])])
 def test_updates_without_a_value_are_left_out(x: Any, places: list[float], tmp_path: Path) -> None:
     found = curve(read_run(make_run(tmp_path / "a")), x, "episodic_reward")
-    assert found.index.tolist() == places
-    assert found.tolist() == [0.25, 0.75]
+    assert found.x.tolist() == places
+    assert found.y.tolist() == [0.25, 0.75]
 
 
 @pytest.mark.parametrize(("x", "places"), [("step", [150, 300]), ("seconds", [2.5, 7]), ("updates", [1.5, 3])])
@@ -57,8 +57,8 @@ def test_evaluations_stand_at_the_policy_that_was_evaluated(x: Any, places: list
         "eval/wins": 0.75,
     }  # of a policy that was evaluated twice the last counts
     found = curve(read_run(make_run(tmp_path / "a", [*ROWS, again])), x, "eval/wins")
-    assert found.index.tolist() == places
-    assert found.tolist() == [0.75, 1.0]
+    assert found.x.tolist() == places
+    assert found.y.tolist() == [0.75, 1.0]
 
 
 # --- Bands ---
@@ -72,10 +72,10 @@ def test_a_band_spans_what_was_asked_for() -> None:
     spread = {"minmax": (0, 5), "std": (2 - deviation, 2 + deviation)}
     spread["ci95"] = (2 - 4.303 * deviation / 3**0.5, 2 + 4.303 * deviation / 3**0.5)
     for band, (low, high) in spread.items():
-        found = mean_and_band(THREE, band)  # type: ignore[arg-type]
-        assert found.index.tolist() == [1, 2] and found["mean"].tolist() == [2, 1]
-        assert found["low"].tolist() == pytest.approx([low, 1], abs=1e-3)
-        assert found["high"].tolist() == pytest.approx([high, 1], abs=1e-3)
+        found = [each.tolist() for each in mean_and_band(THREE, band)]  # type: ignore[arg-type]
+        assert found[:2] == [[1, 2], [2, 1]]
+        assert found[2] == pytest.approx([low, 1], abs=1e-3)
+        assert found[3] == pytest.approx([high, 1], abs=1e-3)
 
 
 def test_the_interval_of_the_mean_is_by_students_t() -> None:
@@ -85,9 +85,8 @@ def test_the_interval_of_the_mean_is_by_students_t() -> None:
 
 def test_seeds_measured_at_other_places_are_compared_where_both_are() -> None:
     found = mean_and_band([series([0, 4], [0, 4]), series([2, 6], [6, 10])], "minmax")
-    assert found.index.tolist() == [2, 4]
-    assert found["mean"].tolist() == [4, 6]  # between x and x + 4
-    assert found["low"].tolist() == [2, 4] and found["high"].tolist() == [6, 8]
+    # the mean is between x and x + 4
+    assert [each.tolist() for each in found] == [[2, 4], [4, 6], [2, 4], [6, 8]]
 
 
 def test_seeds_without_a_common_range_are_an_error() -> None:
@@ -118,7 +117,7 @@ XOR = {"env.id": "Xor", "optim.lr": 0.1}
 def test_runs_of_the_same_settings_are_one_group_and_labels_say_what_differs(
     settings: list[dict[str, Any]], groups: dict[str, list[int]]
 ) -> None:
-    runs = [Run(Path(f"run_{i}"), pd.DataFrame(), flat) for i, flat in enumerate(settings)]
+    runs = [Run(Path(f"run_{i}"), [], flat) for i, flat in enumerate(settings)]
     found = {label: [int(run.path.name[-1]) for run in group] for label, group in group_runs(runs).items()}
     assert found == groups
 
@@ -147,8 +146,7 @@ def test_seeds_are_one_line_with_a_band_and_every_metric_has_a_panel(tmp_path: P
     reward, seconds = drawn(config)
     assert [line.get_label() for line in reward.lines] == ["a=1 (n = 2)", "a=5"]
     assert reward.lines[1].get_xydata().tolist() == [[2.0, 0.25], [7.0, 0.75]]
-    band, of_one_run = reward.collections
-    assert set(of_one_run.get_paths()[0].vertices[:, 1]) == {0.25, 0.75}  # as its line: no band
+    (band,) = reward.collections  # one run has none
     assert (band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()) == (0.25, 1.0)
     assert reward.lines[0].get_ydata()[[0, -1]].tolist() == [0.625, 0.875]
     assert (reward.get_ylabel(), seconds.get_ylabel(), seconds.get_xlabel()) == (
@@ -192,7 +190,7 @@ def test_the_command_writes_a_picture_in_the_format_of_its_name(
 
 def test_a_file_of_metrics_will_do_for_a_run(tmp_path: Path) -> None:
     found = read_run(make_run(tmp_path / "a") / "metrics.jsonl")
-    assert found.metrics["step"].tolist() == [row["step"] for row in ROWS]
+    assert found.rows == ROWS
 
 
 def test_the_folder_of_a_sweep_may_look_like_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

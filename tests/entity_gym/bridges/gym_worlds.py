@@ -9,6 +9,20 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from entity_gym.batch.ragged import RaggedBuffer
+from entity_gym.batch.vec_obs import VecObs
+
+
+def choose(*choices: int) -> dict[str, RaggedBuffer[np.int64]]:
+    """One choice for each environment."""
+    return {"action": RaggedBuffer.from_array(np.array(choices).reshape(-1, 1, 1))}
+
+
+def agents(obs: VecObs) -> list[list[float]]:
+    """What the agents show, one an environment."""
+    assert obs.features["Agent"].size1().tolist() == [1] * len(obs)
+    return obs.features["Agent"].values.tolist()  # type: ignore[no-any-return]
+
 
 class Line(gymnasium.Env[Any, Any]):
     """A place on a line, which begins at `seed % 100`, or where options say; -1 and +1 are what can be done.

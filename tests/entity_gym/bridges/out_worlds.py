@@ -1,6 +1,6 @@
 """Small worlds for the tests of bridges to other libraries; what they show and pay is worked out by hand."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,21 @@ from entity_gym import (
     SelectEntityActionSpace,
     compiled,
 )
+
+
+def maker(make_one: Callable[..., Any], make_many: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """Yield a function that makes one environment, or a number of them; compiled worlds as ordinary Python. Closes all."""
+    made: list[Any] = []
+
+    def make(env: Any, *num_envs: int, **options: Any) -> Any:
+        if isinstance(env, str) or hasattr(env, "as_environment"):
+            options.setdefault("compile", False)
+        made.append((make_many if num_envs else make_one)(env, *num_envs, **options))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
 
 
 class Yard(Environment):
@@ -107,7 +122,7 @@ class Runners(Environment):
         return ObsSpace({"Runner": Entity(["x"])})
 
     def action_space(self) -> Mapping[str, ActionSpace]:
-        return {"run": ContinuousActionSpace([-2.0, 1.0], [2.0, 5.0])}
+        return {"run": ContinuousActionSpace([-2.0, 1.0], [2.1, 5.0])}
 
     def reset(self) -> Observation:
         self.steps = 0

@@ -125,49 +125,29 @@ def test_a_world_is_found_by_module_and_name() -> None:
     assert world.obs_space().global_features == ("place.0",)
 
 
-class Names(Walk):
-    def observation_spec(self) -> Any:
-        return {"name": specs.StringArray(())}
-
-
-class Unbounded(Walk):
-    def action_spec(self) -> Any:
-        return specs.Array((2,), np.int32)
-
-
-class Nothing(Walk):
-    def reset(self) -> Any:
-        return None
-
-
-class Pair(Walk):
-    def step(self, action: Any) -> Any:
-        return self.shown(), 0.0
+def changed(**methods: Any) -> type[Walk]:
+    """A walk that returns other things."""
+    return type("Changed", (Walk,), {name: lambda self, *_, given=given: given for name, given in methods.items()})
 
 
 def test_what_is_no_time_step_is_told() -> None:
-    with pytest.raises(ValueError, match=r"Nothing: reset\(\) returned None; expected a dm_env\.TimeStep"):
-        from_dm_env(Nothing).reset()
-    with from_dm_env(Pair) as pool:  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match=r"Changed: reset\(\) returned None; expected a dm_env\.TimeStep"):
+        from_dm_env(changed(reset=None)).reset()
+    with from_dm_env(changed(step=({}, 0.0))) as pool:  # type: ignore[union-attr]
         pool.reset()
-        with pytest.raises(ValueError, match=r"Pair: step\(\) returned \(\{.*, 0\.0\); expected a dm_env\.TimeStep"):
+        with pytest.raises(ValueError, match=r"Changed: step\(\) returned \(\{.*, 0\.0\); expected a dm_env\.TimeStep"):
             pool.act(choose(0))
-
-
-class Odd(Walk):
-    def action_spec(self) -> Any:
-        return 5
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (
-            Names,
+            changed(observation_spec={"name": specs.StringArray(())}),
             r"spec of observation\.name is StringArray.*expected numbers of a known shape.*: leave others out in a wrapper",
         ),
-        (Unbounded, r"spec of action is Array.*whole numbers need bounds"),
-        (Odd, r"spec of action is 5; expected numbers"),
+        (changed(action_spec=specs.Array((2,), np.int32)), r"spec of action is Array.*whole numbers need bounds"),
+        (changed(action_spec=5), r"spec of action is 5; expected numbers"),
         (dict, r"dict is no dm_env environment: it has no reset\(\)"),
         (5, r"env is 5; expected a class or function that makes a dm_env environment"),
     ],

@@ -14,7 +14,7 @@ from dm_env import specs  # noqa: E402
 from entity_gym import make_dm  # noqa: E402
 from entity_gym.bridges import to_dm_env  # noqa: E402
 from entity_gym.bridges.dm_env.envs import DmEnvironment  # noqa: E402
-from tests.entity_gym.bridges.out_worlds import Coins, Hall, Yard  # noqa: E402
+from tests.entity_gym.bridges.out_worlds import Coins, Hall, Yard, maker  # noqa: E402
 
 Made = Callable[..., Any]
 FIRST, MID, LAST = dm_env.StepType
@@ -25,17 +25,7 @@ STILL = np.zeros((2, 5), int)
 @pytest.fixture
 def out() -> Iterator[Made]:
     """`to_dm_env`, or `make_dm` with a number of environments; compiled worlds as ordinary Python. Closes what it made."""
-    made: list[Any] = []
-
-    def make_one(env: Any, *num_envs: int, **options: Any) -> Any:
-        if isinstance(env, str) or hasattr(env, "as_environment"):
-            options.setdefault("compile", False)
-        made.append((make_dm if num_envs else to_dm_env)(env, *num_envs, **options))
-        return made[-1]
-
-    yield make_one
-    for env in made:
-        env.close()
+    yield from maker(to_dm_env, make_dm)
 
 
 def random_action(spec: Any, rng: np.random.Generator) -> Any:
@@ -117,20 +107,13 @@ def test_an_episode_that_ends_by_its_own_rules_has_the_discount_0(out: Made) -> 
 
 
 def test_after_a_last_step_reset_and_step_are_the_same(out: Made) -> None:
-    def play(restart: Callable[[DmEnvironment], Any]) -> list[Any]:
-        env = out("MineSweeper", seed=4, max_episode_steps=5)
-        rng, seen = np.random.default_rng(0), [env.reset()]
-        for _ in range(30):
-            seen.append(restart(env) if seen[-1].last() else env.step(random_action(env.action_spec(), rng)))
-        return [
-            (step.step_type, step.reward, {name: array.tolist() for name, array in step.observation.items()})
-            for step in seen
-        ]
-
-    by_reset = play(lambda env: env.reset())
-    by_step = play(lambda env: env.step(env.action_spec()))  # which is no action, and ignored
-    assert by_reset == by_step
-    assert [step[0] for step in by_reset].count(FIRST) > 5
+    one, other = out(Coins, seed=4, max_entities={"Coin": 3}), out(Coins, seed=4, max_entities={"Coin": 3})
+    one.reset(), other.reset()
+    for _ in range(9):
+        assert one.step(0).last() and other.step(0).last()
+        first, second = one.reset(), other.step(99)  # the action is ignored
+        assert first.first() and second.first()
+        assert first.observation["entities/Coin"].tolist() == second.observation["entities/Coin"].tolist()
 
 
 def test_wrong_actions_are_named(out: Made) -> None:

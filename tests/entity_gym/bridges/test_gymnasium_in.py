@@ -29,34 +29,11 @@ from tests.entity_gym.bridges.gym_worlds import (  # noqa: E402
     Grows,
     Line,
     Shows,
+    agents,
+    choose,
 )
 
 LEFT, RIGHT = 0, 1
-
-
-@pytest.fixture
-def pools() -> Iterator[Any]:
-    """`from_gymnasium`, whose pools are closed."""
-    made: list[Any] = []
-
-    def make(*arguments: Any, **options: Any) -> Any:
-        made.append(from_gymnasium(*arguments, **options))
-        return made[-1]
-
-    yield make
-    for pool in made:
-        pool.close()
-
-
-def choose(*choices: int) -> dict[str, RaggedBuffer[np.int64]]:
-    """One choice for each environment."""
-    return {"action": RaggedBuffer.from_array(np.array(choices).reshape(-1, 1, 1))}
-
-
-def agents(obs: VecObs) -> list[list[float]]:
-    """What the agents show, one an environment."""
-    assert obs.features["Agent"].size1().tolist() == [1] * len(obs)
-    return obs.features["Agent"].values.tolist()  # type: ignore[no-any-return]
 
 
 def mask_of(obs: VecObs) -> list[list[bool]] | None:
@@ -67,8 +44,8 @@ def mask_of(obs: VecObs) -> list[list[bool]] | None:
 # ---- episodes
 
 
-def test_environment_i_is_seeded_with_seed_plus_i(pools: Any) -> None:
-    pool = pools(Line, 3, seed=5)
+def test_environment_i_is_seeded_with_seed_plus_i() -> None:
+    pool = from_gymnasium(Line, 3, seed=5)
     assert agents(pool.reset()) == [[5, 0], [6, 0], [7, 0]]
     assert agents(pool.reset(seed=20)) == [[20, 0], [21, 0], [22, 0]]
     assert agents(pool.reset()) == [[20, 0], [21, 0], [22, 0]], (
@@ -76,8 +53,8 @@ def test_environment_i_is_seeded_with_seed_plus_i(pools: Any) -> None:
     )
 
 
-def test_a_step_shows_rewards_ends_and_the_first_observation_of_the_next_episode(pools: Any) -> None:
-    pool = pools(Line, 2, limit=2)
+def test_a_step_shows_rewards_ends_and_the_first_observation_of_the_next_episode() -> None:
+    pool = from_gymnasium(Line, 2, limit=2)
     pool.reset(env_info=[{"place": 5}, {"place": -1}])
     obs = pool.act(choose(RIGHT, LEFT))  # 6; and -2, where the episode ends
     assert obs.reward.tolist() == [6, -2]
@@ -93,9 +70,9 @@ def test_a_step_shows_rewards_ends_and_the_first_observation_of_the_next_episode
     assert obs.elapsed_step.tolist() == [0, 1]
 
 
-def test_env_info_goes_to_the_options_of_every_reset_from_then_on(pools: Any) -> None:
+def test_env_info_goes_to_the_options_of_every_reset_from_then_on() -> None:
     env = Line(limit=1)
-    pool = pools(lambda: env)
+    pool = from_gymnasium(lambda: env)
     pool.reset()
     pool.reset(env_info={"place": [3]})
     pool.act(choose(RIGHT))
@@ -105,8 +82,8 @@ def test_env_info_goes_to_the_options_of_every_reset_from_then_on(pools: Any) ->
     assert agents(obs) == [[8, 0]]
 
 
-def test_without_autoreset_the_batch_shrinks_as_episodes_end(pools: Any) -> None:
-    pool = pools(Line, 3, autoreset=False, limit=2)
+def test_without_autoreset_the_batch_shrinks_as_episodes_end() -> None:
+    pool = from_gymnasium(Line, 3, autoreset=False, limit=2)
     obs = pool.reset(env_info={"place": [0, -1, 4]})
     assert agents(obs) == [[0, 0], [-1, 0], [4, 0]]
     obs = pool.act(choose(LEFT, LEFT, LEFT))
@@ -155,9 +132,9 @@ def assert_same(one: VecObs, two: VecObs) -> None:
 # ---- actions
 
 
-def test_closed_choices_of_the_info_are_masked_until_it_says_otherwise(pools: Any) -> None:
+def test_closed_choices_of_the_info_are_masked_until_it_says_otherwise() -> None:
     infos = [{"action_mask": np.array([1, 0], np.int8)}, {}, {"action_mask": np.array([0, 0])}]
-    pool = pools(lambda: Shows(spaces.Discrete(9), [1, 2, 3], infos=infos), 1)
+    pool = from_gymnasium(lambda: Shows(spaces.Discrete(9), [1, 2, 3], infos=infos), 1)
     assert mask_of(pool.reset()) == [[True, False]]
     with pytest.raises(
         ValueError, match=r"action 'action' of entity 0 is 1; expected a choice below 2 that is not masked"
@@ -169,9 +146,9 @@ def test_closed_choices_of_the_info_are_masked_until_it_says_otherwise(pools: An
     assert "action_mask" not in obs.end_of_episode_info.get(0, {})
 
 
-def test_continuous_actions_arrive_as_the_space_has_them(pools: Any) -> None:
+def test_continuous_actions_arrive_as_the_space_has_them() -> None:
     env = Shows(spaces.Box(-1, 1, (1,)), [np.zeros(1)] * 3, spaces.Box(-2, 2, (2, 1), np.float64))
-    pool = pools(lambda: env)
+    pool = from_gymnasium(lambda: env)
     pool.reset()
     pool.act({"action": RaggedBuffer.from_array(np.array([[[-1.5, 2.0]]], np.float32))})
     (taken,) = env.taken
@@ -179,18 +156,6 @@ def test_continuous_actions_arrive_as_the_space_has_them(pools: Any) -> None:
 
 
 # ---- environments as people have them
-
-
-def test_the_wrappers_of_gymnasium_change_nothing() -> None:
-    def wrapped() -> Any:
-        return gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.wrappers.TimeLimit(Line(), 2))
-
-    pool = from_gymnasium(wrapped, 1, seed=4)
-    pool.reset()
-    pool.act(choose(RIGHT))
-    obs = pool.act(choose(RIGHT))
-    assert obs.truncated.tolist() == [True]
-    assert obs.end_of_episode_info[0]["episode"]["r"] == 5 + 6
 
 
 def test_environments_of_different_spaces_are_refused() -> None:
@@ -296,7 +261,6 @@ NUMBER = "expected a finite number that float32 can hold"
     ("result", "message"),
     [
         ((1, 2, 3), r"step\(\) returned \(1, 2, 3\); expected Gymnasium's .*environments of the older gym"),
-        (((0, 0), 0.0, False, {}), "expected Gymnasium's"),
         (None, r"step\(\) returned None"),
         (returned(None), r"the observation is None; it must be numbers"),
         (returned(np.zeros(3)), r"the observation has shape \(3,\); expected \(2,\)"),
@@ -305,12 +269,9 @@ NUMBER = "expected a finite number that float32 can hold"
         (returned(reward=None), f"reward=None; {NUMBER}"),
         (returned(reward=[1, 2]), rf"reward=\[1, 2\]; {NUMBER}; an environment of several agents"),
         (returned(reward=[[1], [2, 3]]), rf"reward=\[\[1\], \[2, 3\]\]; {NUMBER}"),
-        (returned(reward=np.zeros(0)), f"reward=array.*; {NUMBER}"),
         (returned(reward=np.nan), f"reward=nan; {NUMBER}"),
-        (returned(reward=1e39), rf"reward=1e\+39; {NUMBER}"),
         (returned(reward=-(10**400)), f"reward=-10+; {NUMBER}"),
         (returned(terminated="no"), "returned terminated='no'; expected a bool"),
-        (returned(terminated=2), "returned terminated=2; expected a bool"),
         (returned(truncated=np.array([False, True])), "returned truncated=array.*; expected a bool"),
         (returned(info=5), "returned the info 5; expected a dictionary"),
     ],
@@ -355,26 +316,21 @@ def test_a_wrapper_that_keeps_statistics_is_named() -> None:
         )  # one warning for all
 
 
-def test_a_space_that_changes_is_refused(pools: Any) -> None:
-    pool = pools(Grows, 1)
+def test_a_space_that_changes_is_refused() -> None:
+    pool, line = from_gymnasium(Grows, 1), Line()
     pool.reset()
     with pytest.raises(ValueError, match=r"observation_space was Box.* and is Box.*must not change"):
         pool.reset()
-
-
-def test_an_action_space_that_changes_is_advised_to_close_choices(pools: Any) -> None:
-    line = Line()
-    pool = pools(lambda: line)
+    pool = from_gymnasium(lambda: line)
     line.action_space = spaces.Discrete(3)
     with pytest.raises(
-        ValueError,
-        match=r"action_space was Discrete\(2\) and is Discrete\(3\).*spaces must not change.* and close actions with",
+        ValueError, match=r"action_space was Discrete\(2\) and is Discrete\(3\).* and close actions with"
     ):
         pool.reset()
 
 
-def test_what_an_environment_raises_keeps_its_type_and_says_where(pools: Any) -> None:
-    pool = pools(lambda: Fails(), 3)
+def test_what_an_environment_raises_keeps_its_type_and_says_where() -> None:
+    pool = from_gymnasium(lambda: Fails(), 3)
     pool.reset()
     with pytest.raises(RuntimeError, match="the motor is gone") as error:
         pool.act(choose(0, 0, 0))
@@ -406,33 +362,3 @@ def test_environments_are_closed_with_their_pool_and_when_one_cannot_be_made() -
     with pytest.raises(ValueError, match="int is no environment"):
         from_gymnasium(lambda: next(waiting), 3)
     assert [env.closed for env in made] == [1, 1]
-
-
-# ---- infos that are no results
-
-
-class Told(gymnasium.Env[Any, Any]):
-    """One step, whose info has `prob` and `score`."""
-
-    observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return np.zeros(1, np.float32), {"prob": 1, "score": 0}
-
-    def step(self, action: Any) -> Any:
-        return np.zeros(1, np.float32), 0.0, True, False, {"prob": 0.5, "score": 3}
-
-
-@pytest.mark.parametrize("executor", ["list", "one"])
-def test_the_probability_of_a_transition_in_toy_text_is_no_result_of_an_episode(executor: str) -> None:
-    def infos(env: Any, **kwargs: Any) -> dict[str, Any]:
-        factory = gymnasium_worlds(env, **kwargs)
-        pool = ListEnv(factory if executor == "list" else factory.as_environment, 1)
-        obs, rng = pool.reset(1), np.random.default_rng(0)
-        while not obs.done.any():
-            obs = pool.act(random_actions(obs, rng, pool.action_space()))
-        return dict(obs.end_of_episode_info.get(0, {}))
-
-    assert infos("FrozenLake-v1") == infos("Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3") == {}
-    assert infos(Told) == {"prob": 0.5, "score": 3}  # of a world that is no toy text

@@ -16,9 +16,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics  # noqa: E402
 
 from entity_gym import make_gym, make_spec  # noqa: E402
 from entity_gym.bridges import to_gymnasium  # noqa: E402
-from entity_gym.bridges.gymnasium.envs import GymnasiumVectorEnv  # noqa: E402
-from entity_gym.pools.pool import ListEnv  # noqa: E402
-from tests.entity_gym.bridges.out_worlds import Coins, Hall, Runners, Yard  # noqa: E402
+from tests.entity_gym.bridges.out_worlds import Coins, Hall, Runners, Yard, maker  # noqa: E402
 from tests.entity_gym.pools.kinds_of_pools import Counter  # noqa: E402
 
 Made = Callable[..., Any]
@@ -30,17 +28,7 @@ CHOICES: dict[str, Any] = {"run": False, "max_entities": ROOM["max_entities"], "
 @pytest.fixture
 def out() -> Iterator[Made]:
     """`to_gymnasium`, or `make_gym` with a number of environments; compiled worlds as ordinary Python. Closes what it made."""
-    made: list[Any] = []
-
-    def make_one(env: Any, *num_envs: int, **options: Any) -> Any:
-        if isinstance(env, str) or hasattr(env, "as_environment"):
-            options.setdefault("compile", False)
-        made.append((make_gym if num_envs else to_gymnasium)(env, *num_envs, **options))
-        return made[-1]
-
-    yield make_one
-    for env in made:
-        env.close()
+    yield from maker(to_gymnasium, make_gym)
 
 
 # ---- spaces
@@ -52,7 +40,7 @@ def test_spaces_are_boxes_flags_and_choices(out: Made) -> None:
     assert env.observation_space["mask/Dog"] == spaces.MultiBinary((3,))
     assert env.observation_space["actors/chase"] == spaces.Box(-1, 4, (3,), np.int64)
     assert env.action_space == spaces.MultiDiscrete([6, 6, 6, 3, 3, 3, 2])
-    runners = np.array([-2, 1] * 2, np.float32), np.array([2, 5] * 2, np.float32)
+    runners = np.array([-2, 1] * 2, np.float32), np.array([2.1, 5] * 2, np.float32)
     assert out(Runners, max_entities={"Runner": 2}).action_space == spaces.Box(*runners)
     assert out(Counter(), max_entities={"Total": 1}).action_space == spaces.Discrete(3)
     both = out(Yard, **ROOM).action_space
@@ -61,8 +49,8 @@ def test_spaces_are_boxes_flags_and_choices(out: Made) -> None:
 
 def test_make_gym_has_the_options_of_envpool(out: Made) -> None:
     env = out("CartPole-v0", 3, reward_threshold=666, seed=42)
-    assert (env.spec.reward_threshold, env.spec.max_episode_steps, env.num_envs) == (666, 200, 3)
-    assert out("CartPole-v0", 1, max_episode_steps=9).spec.max_episode_steps == 9
+    assert (env.spec.reward_threshold, env.spec.config.max_episode_steps, env.num_envs) == (666, 200, 3)
+    assert out("CartPole-v0", 1, max_episode_steps=9).spec.config.max_episode_steps == 9
     assert env.single_action_space == spaces.Discrete(2)
     assert env.action_space == spaces.MultiDiscrete([2, 2, 2])
     spec = make_spec("CartPole-v0", reward_threshold=666)
@@ -217,15 +205,6 @@ def test_reset_refuses_what_it_does_not_know(out: Made) -> None:
     env.close()
     with pytest.raises(ValueError, match="the pool is closed"):
         env.reset()
-
-
-def test_a_pool_without_last_observations_is_refused_when_one_is_needed() -> None:
-    spec = make_spec(Counter, limit=1, max_entities={"Total": 1}, max_actors={"add": 1})
-    env = GymnasiumVectorEnv(ListEnv(lambda: Counter(limit=1), 1, final_observations="none"), spec)
-    env.reset()
-    with pytest.raises(ValueError, match="final_observations='all'"):
-        env.step(np.array([0]))
-    env.close()
 
 
 # ---- Stable-Baselines3

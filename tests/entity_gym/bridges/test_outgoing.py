@@ -18,6 +18,7 @@ from entity_gym import make_dm, make_gym  # noqa: E402
 from entity_gym.bridges import to_dm_env, to_gymnasium  # noqa: E402
 from tests.entity_gym.bridges.out_worlds import Hall, Runners, Yard  # noqa: E402
 from tests.entity_gym.pools.kinds_of_pools import Counter  # noqa: E402
+from tests.entity_gym.pools.player_worlds import Duel  # noqa: E402
 
 ROOM: dict[str, Any] = {"max_entities": {"Dog": 3, "Cat": 2}, "max_actors": {"chase": 3, "bark": 3, "run": 3}}
 CHOICES: dict[str, Any] = {"run": False, "max_entities": ROOM["max_entities"], "max_actors": {"chase": 3, "bark": 3}}
@@ -184,7 +185,7 @@ def test_continuous_actions_are_one_array_of_numbers_within_bounds(face: Made) -
             env.step(np.array(wrong))
     alone = face(Runners, num=1, max_entities={"Runner": 1})
     alone.reset()
-    assert alone.step(np.array([0.5, 1], np.float32)).reward == 1.5
+    assert alone.step(np.array([2.1, 1], np.float32)).reward == np.float32(3.1)  # 2.1, the bound, as float32 holds it
 
 
 def test_a_world_with_choices_and_continuous_actions_takes_a_dictionary(face: Made) -> None:
@@ -243,6 +244,12 @@ def test_whatever_is_sampled_from_the_spaces_can_be_played(seed: int, most: int)
             obs, *_, info = env.step(env.action_space.sample())
             assert obs in env.observation_space
             assert info["replaced_actions"] <= 2 * min(most, 3)
+
+
+def test_several_players_act_in_one_frame(face: Made) -> None:
+    env = face(Duel, max_entities={"Stone": 2, "Pawn": 2}, max_actors={"bid": 2})
+    assert env.reset().observation["actors/bid"] == [2, 3]  # a pawn of each player
+    assert env.step(np.array([2, 1])).reward == 2 + 1
 
 
 # ---- many environments

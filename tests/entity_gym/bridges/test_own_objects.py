@@ -15,7 +15,6 @@ from entity_gym.bridges import from_dm_env, from_gymnasium, from_pettingzoo  # n
 from tests.entity_gym.bridges.gym_worlds import Line  # noqa: E402
 from tests.entity_gym.bridges.herds import Herd  # noqa: E402
 from tests.entity_gym.bridges.test_dm_in import Walk  # noqa: E402
-from tests.entity_gym.bridges.test_pettingzoo_turns import Nim  # noqa: E402
 from tests.entity_gym.bridges.test_tuple_agents import Pair  # noqa: E402
 
 
@@ -26,11 +25,9 @@ def always(env: Any) -> Callable[[], Any]:
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda: from_gymnasium(always(Line()), 2), "Line"),
         (lambda: from_gymnasium(always(Line()), 2, wrappers=["gymnasium.wrappers:TimeLimit(max_episode_steps=3)"]), "Line"),
         (lambda: from_gymnasium(always(Pair()), 2), "Pair"),
         (lambda: from_pettingzoo(always(Herd()), 2), "Herd"),
-        (lambda: from_pettingzoo(always(Nim()), 2), "Nim"),
         (lambda: from_dm_env(always(Walk()), 2), "Walk"),
     ],
 )  # fmt: skip
@@ -41,16 +38,6 @@ def test_a_factory_that_returns_the_same_object_twice_is_refused(make: Callable[
 
 class Emptied(Line):
     def __init__(self, limits: list[int], **kwargs: Any) -> None:
-        super().__init__(limits.pop())
-
-
-class EmptiedHerd(Herd):
-    def __init__(self, limits: list[int]) -> None:
-        super().__init__(limits.pop())
-
-
-class EmptiedWalk(Walk):
-    def __init__(self, limits: list[int], seed: int = 50) -> None:
         super().__init__(limits.pop())
 
 
@@ -66,8 +53,6 @@ class Cut(gymnasium.Wrapper):  # type: ignore[misc, name-defined]
         lambda limits: from_gymnasium(Emptied, 3, limits=limits),
         lambda limits: from_gymnasium("Emptied-v0", 3, limits=limits),
         lambda limits: from_gymnasium(Line, 3, wrappers=[f"{__name__}:Cut(limits={limits})"]),
-        lambda limits: from_pettingzoo(EmptiedHerd, 3, limits=limits),
-        lambda limits: from_dm_env(EmptiedWalk, 3, limits=limits),
     ],
 )
 def test_every_environment_gets_lists_of_its_own(make: Callable[[list[int]], Any], monkeypatch: Any) -> None:

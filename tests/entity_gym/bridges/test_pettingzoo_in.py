@@ -167,9 +167,9 @@ def test_groups_can_be_told_apart_or_be_one() -> None:
     alike = {"observation_space": lambda self, agent: PLACE, "action_space": lambda self, agent: GRAZE}
     shared = PettingZooEnvironment(changed(**alike)(), {"agent": "*"})
     assert list(shared.action_space()) == ["agent.action"] and shared.player_names == ["agent"]
-    names = ["red team-12", "0", "archer", "archer_1_2", ("tank", 3)]
+    names = ["red team-12", "0", "archer", "archer_1_2"]
     named = PettingZooEnvironment(changed(**alike, possible_agents=names)())
-    assert list(named.obs_space().entities) == ["red team", "agent", "archer", "archer_1", "tank"]
+    assert list(named.obs_space().entities) == ["red team", "agent", "archer", "archer_1"]
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_groups_can_be_told_apart_or_be_one() -> None:
             {"sheep": "sheep_*", "wolf": "wolf_*", "ghost": "ghost_*"},
             r"side 0 of the group 'ghost' fits none of the agents \['sheep_0', 'sheep_1', 'sheep_2', 'wolf_0'\]",
         ),
-        (["sheep"], "expected a mapping from the name of each group to its agents"),
-        ({"sheep": 3}, "expected a mapping from the name of each group to its agents"),
         ({}, "expected a mapping from the name of each group to its agents"),
+        ({"sheep": [["sheep_*"], 3]}, "expected a mapping from the name of each group to its agents"),
+        ({"sheep": [["sheep_*"], ["nobody"]], "wolf": "*"}, "side 1 of the group 'sheep' fits none of the agents"),
     ],
 )
 def test_groups_that_cannot_be_are_named(groups: Any, message: str) -> None:
@@ -314,10 +314,6 @@ def test_spaces_that_change_are_refused() -> None:
         ({"reset": lambda self, seed, options: ({}, {})}, r"there are no agents after reset\(\)"),
         ({"see": lambda self, agents: {}}, "there is no observation of 'sheep_0', which is one of the agents"),
         ({"see": lambda self, agents: dict.fromkeys(agents)}, "agent 'sheep_0': the observation is None"),
-        (
-            {"see": lambda self, agents: {agent: np.zeros(3) for agent in agents}},
-            r"agent 'sheep_0': the observation has shape \(3,\); expected \(2,\)",
-        ),
     ],
 )
 def test_what_is_wrong_with_a_first_observation_is_named(methods: Any, message: str) -> None:
@@ -349,7 +345,6 @@ def altered(part: int, agent: str, *value: Any) -> Callable[..., Any]:
         (altered(0, "sheep_1"), "there is no observation of 'sheep_1'"),
         (altered(1, "sheep_0"), "returned no reward of 'sheep_0', which has acted"),
         (altered(2, "sheep_0"), "returned no termination of 'sheep_0', which has acted"),
-        (altered(3, "wolf_0"), "returned no truncation of 'wolf_0', which has acted"),
         (altered(1, "wolf_0", None), r"herd_v0 \(environment 0\): reward is nan; it must be a finite number"),
         (altered(0, "bear_0", np.zeros(2)), "'bear_0' appeared, of the group 'bear', .*; allowed: 'sheep', 'wolf'"),
     ],
@@ -365,17 +360,12 @@ def test_what_is_wrong_with_a_step_is_named(step: Any, message: str) -> None:
     ("methods", "message"),
     [
         ({"possible_agents": []}, "herd_v0 has no agents: possible_agents is empty"),
-        ({"action_space": lambda self, agent: {}[agent]}, "herd_v0 has no spaces of agent 'sheep_0'"),
         (
             {"observation_space": lambda self, agent: spaces.Sequence(PLACE)},
             "agent 'sheep_0': the observation space is a Sequence",
         ),
-        (
-            {"action_space": lambda self, agent: spaces.Text(3)},
-            "agent 'sheep_0': the action space at 'action' is a Text",
-        ),
         ({"reset": lambda self: ({}, {})}, r"\{'seed': None, 'options': None\} do not fit Changed\.reset\(\)"),
-        ({"agent_iter": lambda self: ()}, "Changed has no observe; expected a PettingZoo AEC environment"),
+        ({"agent_iter": lambda self: ()}, "Changed has no observe; expected a PettingZoo parallel or AEC"),
     ],
 )
 def test_environments_that_have_no_such_form_say_why(methods: Any, message: str) -> None:
@@ -388,13 +378,7 @@ def test_environments_that_have_no_such_form_say_why(methods: Any, message: str)
     [
         (3, {}, "the PettingZoo environment is 3, which makes none; give a function"),
         ("entity_gym:nobody", {}, "the PettingZoo environment is 'entity_gym:nobody', but entity_gym has no class"),
-        (Herd, {"num_threads": "many"}, "num_threads is 'many'; it must be a whole number"),
-        (
-            Herd,
-            {"size": 3},
-            r"the arguments \{'size': 3\} do not fit Herd\(.*got an unexpected keyword argument 'size'",
-        ),
-        (object, {}, "object has no reset, step, observation_space, action_space; expected a PettingZoo parallel"),
+        (object, {}, "object has no reset; expected a PettingZoo parallel"),
     ],
 )
 def test_arguments_that_cannot_be_are_named(env: Any, options: dict[str, Any], message: str) -> None:
@@ -407,7 +391,7 @@ def test_ids_and_modules_are_found_with_any_dashes_and_others_have_neighbours(
 ) -> None:
     pytest.importorskip("pettingzoo")
     for given in ("butterfly/pistonbal-v6", "pistonbal_v6", "pettingzoo:pistonbal-v6"):
-        with pytest.raises(ValueError, match=r"PettingZoo has no environment .*; near is 'butterfly/pistonball-v6'"):
+        with pytest.raises(ValueError, match=r"PettingZoo has no environment .*; near are \['butterfly/pistonball-v6'"):
             from_pettingzoo(given)
     (tmp_path / "fields").mkdir()
     (tmp_path / "fields" / "grazing_v4.py").write_text(
@@ -424,18 +408,13 @@ def test_ids_and_modules_are_found_with_any_dashes_and_others_have_neighbours(
 # ---- views
 
 
-def test_a_view_needs_agents_with_the_same_spaces_and_no_groups() -> None:
+def test_a_view_needs_agents_with_the_same_spaces() -> None:
     view = {"entities": {"Me": {"count": 1, "features": ["number", "time"]}}, "actor": "Me"}
     with pytest.raises(
         ValueError,
         match="agent 'wolf_0' is .*, and its group 'Me' has .* of agent 'sheep_0': .* with a view all are in one",
     ):
         from_pettingzoo(Herd, view=view)
-    with pytest.raises(
-        ValueError,
-        match=r"groups has 'all', and the view has all agents in one group: .* as \{Me: \[\[sheep_0\], ",
-    ):
-        from_pettingzoo(Herd, view=view, groups={"all": "*"})
 
 
 def test_agents_of_a_view_come_and_go() -> None:

@@ -50,7 +50,6 @@ class Captains(Duel):
         return {"point": SelectEntityActionSpace(exclude_self=True), "wave": CategoricalActionSpace(["left", "right"])}
 
     def act(self, actions: Mapping[str, Any]) -> Observation:
-        self.told = actions
         self.round += 1
         return self._show([0.0, 0.0])
 
@@ -139,6 +138,8 @@ def test_every_player_sees_the_world_with_its_own_eyes_and_moves_its_own() -> No
 @pytest.mark.parametrize("cut", [False, True])
 def test_every_agent_is_paid_what_its_player_earned_and_all_end_together(cut: bool) -> None:
     env = to_pettingzoo(functools.partial(Duel, cut=cut), **ROOM, max_actors={"bid": 1})
+    with pytest.raises(ValueError, match="no episode is running; call reset first"):
+        env.step({"player_0": 1, "player_1": 1})
     env.reset()
     for _ in range(2):
         _, rewards, terminated, truncated, _ = env.step({"player_0": 2, "player_1": np.int64(1)})
@@ -151,6 +152,8 @@ def test_every_agent_is_paid_what_its_player_earned_and_all_end_together(cut: bo
     assert plain(infos["player_1"].pop("action_mask")) == [0, 0, 0]  # nobody acts after the end
     assert infos["player_1"] == {"elapsed_step": 3, "replaced_actions": 0, "score_0": 5.0, "score_1": 2.0}
     assert env.agents == []
+    with pytest.raises(ValueError, match="no episode is running; call reset first"):
+        env.step({"player_0": 1, "player_1": 1})
 
 
 def test_multi_snake_plays_the_game_of_the_entity_pool() -> None:
@@ -190,19 +193,6 @@ def test_the_mask_is_what_sampling_takes() -> None:
     _, _, _, _, infos = env.step(actions)
     assert infos["player_1"]["replaced_actions"] == 0
     assert plain(infos["player_1"]["action_mask"])[4] == [0, 1]
-
-
-def test_actions_of_a_player_reach_its_own_entities_by_their_ids() -> None:
-    world = Captains(pawns=1)
-    env = to_pettingzoo(_maker(world), max_entities={"Pawn": 2}, max_actors={"point": 1, "wave": 1})
-    env.reset()
-    env.step({"player_0": [1, 0], "player_1": [0, 1]})
-    assert list(zip(world.told["point"].actors, world.told["point"].actees, strict=True)) == [
-        ((0, 0), (1, 0)),
-        ((1, 0), (0, 0)),
-    ]
-    assert world.told["wave"].actors == [(0, 0), (1, 0)]
-    assert world.told["wave"].actions.tolist() == [0, 1]
 
 
 def test_every_player_has_replaced_actions_of_its_own() -> None:
@@ -257,16 +247,6 @@ def test_actions_that_cannot_be_are_named(actions: Any, message: str) -> None:
     assert env.step({"player_0": 1, "player_1": 2})[1] == {"player_0": 1.0, "player_1": 2.0}  # nothing has happened
 
 
-def test_a_step_needs_an_episode_that_is_running() -> None:
-    env = to_pettingzoo(Duel, **ROOM, max_actors={"bid": 1})
-    for _ in range(2):
-        with pytest.raises(ValueError, match="no episode is running; call reset first"):
-            env.step({"player_0": 1, "player_1": 1})
-        env.reset()
-        for _ in range(3):
-            env.step({"player_0": 1, "player_1": 1})
-
-
 def test_parameters_are_set_at_reset_but_for_those_that_say_whose_things_are() -> None:
     env = to_pettingzoo("MultiSnake", **SNAKES)
     observations, _ = env.reset(options={"env_info": {"board_size": 64, "max_snake_length": 3}})
@@ -291,13 +271,3 @@ def test_without_pettingzoo_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
         importlib.import_module("entity_gym.bridges.pettingzoo.envs")
     with pytest.raises(ImportError, match=r'pip install "enn-ppo\[pettingzoo\]"'):
         from_pettingzoo("butterfly/pistonball-v6")
-
-
-def _maker(world: Duel) -> Any:
-    """What makes `world`, with its players."""
-
-    class Made(type(world)):  # type: ignore[misc]
-        def __new__(cls) -> Any:
-            return world
-
-    return Made

@@ -13,7 +13,7 @@ import pytest
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment, CompileError
-from entity_gym.compiled.build import _built, build
+from entity_gym.compiled.build import _build, build
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import VecEnv
@@ -261,8 +261,8 @@ def unjitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Compiling is not what is tested here, and takes its time. A fresh cache: nothing has been used before."""
     monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
     monkeypatch.setenv("ENTITY_GYM_CACHE_DIR", str(tmp_path))
-    _built.cache_clear()
-    monkeypatch.setattr("entity_gym.compiled.first_use.SECONDS", 0.0)  # as few steps as there may be
+    _build.cache_clear()
+    monkeypatch.setattr("entity_gym.compiled.environment.SECONDS", 0.0)  # as few steps as there may be
     return tmp_path
 
 
@@ -302,13 +302,13 @@ def test_sound_worlds_pass(world: type[CompiledEnvironment], unjitted: Path) -> 
 
 def test_a_source_that_passed_is_not_played_again(unjitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played = []
-    monkeypatch.setattr("entity_gym.compiled.first_use._play", lambda env: played.append(env.values))
+    monkeypatch.setattr("entity_gym.compiled.environment._play", lambda env: played.append(env.values))
     mistakes.Sound().make_slots(1)
     mistakes.Sound().make_slots(5)
     assert len(played) == 1
     mistakes.Sound(width=4).make_slots(1)  # other parameters may take other paths
     assert [values["width"] for values in played] == [6, 4]
-    _built.cache_clear()
+    _build.cache_clear()
     mistakes.Sound().make_slots(1)
     assert len(played) == 2
 
@@ -334,11 +334,11 @@ def test_any_parameter_may_be_a_size(info: dict[str, Any], unjitted: Path) -> No
 
 def test_the_check_of_a_slow_world_ends_when_its_time_is_over(unjitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
-    monkeypatch.setattr("entity_gym.compiled.first_use._check_all_is_written", lambda slots: steps.append(1))
-    monkeypatch.setattr("entity_gym.compiled.first_use.SECONDS", 0.0)
+    monkeypatch.setattr("entity_gym.compiled.environment._check_all_is_written", lambda slots: steps.append(1))
+    monkeypatch.setattr("entity_gym.compiled.environment.SECONDS", 0.0)
     mistakes.Sound().make_slots(1)
     assert len(steps) == 100
-    monkeypatch.setattr("entity_gym.compiled.first_use.SECONDS", 1e9)
+    monkeypatch.setattr("entity_gym.compiled.environment.SECONDS", 1e9)
     mistakes.Sound(width=4).make_slots(1)
     assert len(steps) == 100 + 1000
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from entity_gym.compiled.memory import Recycler
+from entity_gym.compiled.slots import Recycler
 
 FLOAT = np.dtype(np.float32)
 

@@ -14,13 +14,13 @@ from entity_gym import (
     SelectEntityAction,
     SelectEntityActionMask,
 )
-from entity_gym.compiled.environment import CompiledView
 from tests.entity_gym.compiled.comparing import exactly
+from tests.entity_gym.compiled.view import CompiledView
 from tests.entity_gym.compiled.worlds import Everything, Watching
 
 
 def started(seed: int = 0, **parameters: Any) -> CompiledView:
-    env = Everything(**parameters).as_environment()
+    env = CompiledView(Everything(**parameters))
     env.rng = np.random.default_rng(seed)
     env.reset()
     return env
@@ -126,7 +126,7 @@ def test_an_action_that_is_not_offered_may_be_left_out() -> None:
 
 
 def test_outside_an_episode_there_are_no_steps() -> None:
-    env = Watching(max_steps=1).as_environment()
+    env = CompiledView(Watching(max_steps=1))
     with pytest.raises(ValueError, match=r"Watching.act\(\) was called outside an episode; call reset\(\) first"):
         env.act({})
     env.reset()
@@ -166,7 +166,7 @@ def test_it_is_drawn_as_its_class_draws_it() -> None:
     image = env.render()
     assert image.shape == (4, 8, 3) and image[0, :, 0].sum() == 255 * env.record.cats
     with pytest.raises(NotImplementedError, match="Watching implements neither render"):
-        Watching().as_environment().render()
+        CompiledView(Watching()).render()
 
 
 # --- Parameters, saving, pools

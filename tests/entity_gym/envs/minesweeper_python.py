@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from entity_gym.actions import ActionSpace, SelectEntityActionMask
-from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.spaces import ObsSpace
+from tests.entity_gym.compiled.view import CompiledView
 
 MOVE = "Move"
 FIRE = "Fire Orbital Cannon"

@@ -9,15 +9,15 @@ import numpy as np
 
 from entity_gym.actions import Action, CategoricalAction, GlobalCategoricalAction
 from entity_gym.compiled import CompiledEnvironment
-from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
+from tests.entity_gym.compiled.view import CompiledView
 
 Policy = Callable[[Observation], dict[str, str]]
 
 
 def started(env: CompiledEnvironment | type[CompiledEnvironment], seed: int = 0, **state: Any) -> CompiledView:
     """In the first observation of an episode, un-jitted; then `state` is written over the record's fields."""
-    view = (env() if isinstance(env, type) else env).as_environment()
+    view = CompiledView(env() if isinstance(env, type) else env)
     view.rng = np.random.default_rng(seed)
     view.reset()
     for name, value in state.items():

@@ -4,9 +4,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.cart_pole import CartPole, CartPoleV0
+from tests.entity_gym.compiled.view import CompiledView
 from tests.entity_gym.envs.playing import act, episode, resets, rows, started
 
 FIELDS = ("position", "velocity", "angle", "angular_velocity")

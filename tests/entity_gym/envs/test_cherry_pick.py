@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from entity_gym.actions import Action, SelectEntityAction, SelectEntityActionMask, SelectEntityActionSpace
-from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.cherry_pick import CherryPick
+from tests.entity_gym.compiled.view import CompiledView
 
 
 def seeded(seed: int, **parameters: Any) -> CompiledView:
-    env = CherryPick(**parameters).as_environment()
+    env = CompiledView(CherryPick(**parameters))
     env.rng = np.random.default_rng(seed)
     return env
 
@@ -26,7 +26,7 @@ def pick(cherry: int) -> dict[str, Action]:
 
 
 def test_the_spaces_name_types_and_the_action() -> None:
-    env = CherryPick().as_environment()
+    env = CompiledView(CherryPick())
     assert {name: entity.features for name, entity in env.obs_space().entities.items()} == {
         "Cherry": ("quality",),
         "Player": (),
@@ -97,9 +97,3 @@ def test_picking_at_random_scores_what_the_description_says() -> None:
     env, policy = seeded(3), np.random.default_rng(0)
     scores = [score(env, lambda seen: policy.integers(len(seen))) for _ in range(100)]
     assert abs(np.mean(scores) + 11.5) < 5 * np.std(scores) / np.sqrt(100)
-
-
-@pytest.mark.parametrize("num_cherries", [1, 129])
-def test_an_impossible_number_of_cherries_is_named_with_what_is_allowed(num_cherries: int) -> None:
-    with pytest.raises(ValueError, match=f"CherryPick: num_cherries={num_cherries}; .* from 2 to 128"):
-        CherryPick(num_cherries=num_cherries)

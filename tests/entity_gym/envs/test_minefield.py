@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from entity_gym.actions import Action, CategoricalAction, CategoricalActionSpace
-from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.minefield import Minefield
+from tests.entity_gym.compiled.view import CompiledView
 
 LEFT, FORWARD, RIGHT = range(3)
 TURN = math.pi / 8
@@ -30,7 +30,7 @@ def field(
 
 
 def seeded(seed: int, **parameters: Any) -> CompiledView:
-    env = Minefield(**parameters).as_environment()
+    env = CompiledView(Minefield(**parameters))
     env.rng = np.random.default_rng(seed)
     env.reset()
     return env
@@ -52,7 +52,7 @@ def vehicle_of(obs: Observation) -> list[float]:
 
 
 def test_the_spaces_name_types_features_and_choices_in_order() -> None:
-    env = Minefield().as_environment()
+    env = CompiledView(Minefield())
     assert {name: entity.features for name, entity in env.obs_space().entities.items()} == {
         "Vehicle": ("x_pos", "y_pos", "direction", "step"),
         "Mine": ("x_pos", "y_pos"),
@@ -129,13 +129,6 @@ def test_coming_within_five_of_a_mine_ends_the_episode_without_reward() -> None:
     assert obs.end_of_episode_info == {"num_mines": 2}
 
 
-def test_after_two_hundred_steps_the_episode_is_truncated() -> None:
-    env = field((0, 0), 0.0)
-    observations = [env.act(move(LEFT)) for _ in range(200)]
-    assert [obs.done for obs in observations].index(True) == 199
-    assert (observations[-1].truncated, observations[-1].reward) == (True, 0.0)
-
-
 # --- Where things start
 
 
@@ -197,19 +190,3 @@ def test_a_driver_that_looks_ahead_reaches_the_target_almost_always() -> None:
             obs = env.act(move(steer(env)))
         rewards.append(obs.reward)
     assert np.mean(rewards) >= 0.9
-
-
-# --- What is accepted
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"max_mines": 65}, "max_mines=65; it must be a whole number from 0 to 64"),
-        ({"max_mines": -1}, "max_mines=-1; it must be a whole number from 0 to 64"),
-        ({"width": 0.0}, r"width=0.0; it must be a number >= 1.0"),
-    ],
-)
-def test_impossible_parameters_are_named_with_what_is_allowed(parameters: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"Minefield: {message}"):
-        Minefield(**parameters)

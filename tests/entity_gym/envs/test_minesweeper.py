@@ -5,13 +5,11 @@ Positions are (x, y); y grows upwards.
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from entity_gym.actions import CategoricalAction, CategoricalActionSpace, SelectEntityAction, SelectEntityActionSpace
-from entity_gym.envs.minesweeper import MineSweeper
 from tests.entity_gym.envs.boards import (
     DEFUSE,
     DOWN,
@@ -214,14 +212,6 @@ def test_the_episode_ends_without_reward_when_no_robot_is_left() -> None:
         assert obs.end_of_episode_info == {"mines_left": 1, "robots_left": 0}
 
 
-def test_after_max_steps_the_episode_is_truncated() -> None:
-    env = board([(2, 2)], [(0, 0)], max_steps=3)
-    ends = [(obs.done, obs.truncated) for obs in (env.act(move(DEFUSE)) for _ in range(3))]
-    assert ends == [(False, False), (False, False), (True, True)]
-    assert env.observe().end_of_episode_info == {"mines_left": 1, "robots_left": 1}
-    assert MineSweeper.max_steps == 100
-
-
 # --- Random play
 
 
@@ -273,27 +263,3 @@ def test_every_order_of_things_on_the_board_is_drawn_equally_often() -> None:
     # 4 * 3 * 2 orders, 100 times each on average; the standard deviation is sqrt(2400 * 1/24 * 23/24) = 9.8
     assert len(seen) == 24
     assert max(abs(count - 100) for count in seen.values()) < 5 * 9.8
-
-
-# --- What is accepted
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "allowed"),
-    [
-        ("width", 0, "a whole number from 1 to 256"),
-        ("height", 257, "a whole number from 1 to 256"),
-        ("num_mines", 65, "a whole number from 1 to 64"),
-        ("num_mines", 0, "a whole number from 1 to 64"),
-        ("num_robots", 17, "a whole number from 1 to 16"),
-        ("cooldown_period", -1, "a whole number >= 0"),
-    ],
-)
-def test_a_bad_parameter_is_named_with_what_is_allowed(field: str, value: Any, allowed: str) -> None:
-    with pytest.raises(ValueError, match=f"MineSweeper.*{field}.*{value!r}; it must be .*{allowed}"):
-        MineSweeper(**{field: value})
-
-
-def test_mines_and_robots_must_fit_on_the_board() -> None:
-    with pytest.raises(ValueError, match="num_mines=5 and num_robots=2 need 7 cells; .* width=2 and height=3 has 6"):
-        MineSweeper(width=2, height=3)

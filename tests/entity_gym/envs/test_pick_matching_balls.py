@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from entity_gym.actions import Action, SelectEntityAction, SelectEntityActionMask, SelectEntityActionSpace
-from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.pick_matching_balls import PickMatchingBalls
+from tests.entity_gym.compiled.view import CompiledView
 
 
 def seeded(seed: int, **parameters: Any) -> CompiledView:
-    env = PickMatchingBalls(**parameters).as_environment()
+    env = CompiledView(PickMatchingBalls(**parameters))
     env.rng = np.random.default_rng(seed)
     env.reset()
     return env
@@ -45,7 +45,7 @@ def rows(obs: Observation) -> list[list[float]]:
 
 
 def test_the_spaces_name_types_features_and_the_action() -> None:
-    env = PickMatchingBalls().as_environment()
+    env = CompiledView(PickMatchingBalls())
     assert {name: entity.features for name, entity in env.obs_space().entities.items()} == {
         "Ball": ("color0", "color1", "color2", "color3", "color4", "color5", "selected"),
         "Player": (),
@@ -92,13 +92,6 @@ def test_balls_that_all_match_score_one_when_all_are_picked() -> None:
     assert picked(balls(2), [0]) == [(1.0, True)]
 
 
-def test_the_end_reports_how_many_balls_there_were_and_how_many_are_picked() -> None:
-    env = balls(5, 0, 5, 5)
-    env.act(pick(0))
-    obs = env.act(pick(1))
-    assert (obs.truncated, obs.end_of_episode_info) == (False, {"num_balls": 4, "picked": 2})
-
-
 @pytest.mark.parametrize("parameters", [{}, {"one_hot": True, "randomize": True}, {"max_balls": 3}])
 def test_picking_the_most_frequent_colour_first_scores_one_in_every_episode(parameters: dict[str, Any]) -> None:
     env = seeded(0, **parameters)
@@ -126,11 +119,6 @@ def test_colours_are_drawn_uniformly() -> None:
         counts += np.bincount(env.record.colour[:32], minlength=6)
     # 4,800 balls, 800 of each colour on average; the standard deviation is sqrt(4800 * 1/6 * 5/6) = 25.8
     assert np.abs(counts - 800).max() < 5 * 25.8
-
-
-def test_without_randomize_there_are_always_as_many_balls_as_may_be() -> None:
-    env = seeded(0, max_balls=7)
-    assert {len(rows(env.reset())) for _ in range(20)} == {7}
 
 
 def test_with_randomize_there_are_three_to_as_many_balls_as_may_be() -> None:

@@ -110,12 +110,6 @@ def test_uniform_choices_among_the_open_ones_score_as_promised() -> None:
     assert np.mean(scores) == pytest.approx(0.2929, abs=0.03)
 
 
-@pytest.mark.parametrize("masked_choices", [0, 11])
-def test_masked_choices_out_of_range_are_refused(masked_choices: int) -> None:
-    with pytest.raises(ValueError, match=f"Count: masked_choices={masked_choices}; .* from 1 to 10"):
-        Count(masked_choices=masked_choices)
-
-
 # --- NotHotdog
 
 

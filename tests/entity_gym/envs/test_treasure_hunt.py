@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from entity_gym.actions import GlobalCategoricalAction
-from entity_gym.compiled.environment import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.treasure_hunt import TreasureHunt
 from examples.treasure_hunt import PythonTreasureHunt
+from tests.entity_gym.compiled.view import CompiledView
 from tests.entity_gym.envs.playing import act, resets, started
 
 MOVES = {"up": (0, 1), "down": (0, -1), "left": (-1, 0), "right": (1, 0)}
@@ -68,15 +68,6 @@ def test_the_last_treasure_ends_the_episode() -> None:
     assert obs.end_of_episode_info == {"treasures_left": 0}
 
 
-def test_who_wanders_for_ever_is_truncated() -> None:
-    # An ancestor's episodes had no limit: a policy that never met a trap never finished one.
-    env = board((9, 9), [], [(0, 0)], max_steps=7)
-    seen = [act(env, move=("left", "right")[step % 2]) for step in range(7)]
-    assert [obs.done for obs in seen] == [False] * 6 + [True]
-    assert seen[-1].truncated
-    assert TreasureHunt.max_steps == 100
-
-
 def test_a_board_starts_with_the_player_in_the_middle_and_everything_else_on_squares_of_its_own() -> None:
     taken: Counter[Square] = Counter()
     for env in resets(TreasureHunt(num_traps=4, num_treasures=8), 500):
@@ -87,22 +78,6 @@ def test_a_board_starts_with_the_player_in_the_middle_and_everything_else_on_squ
         taken.update(traps + treasures)
     assert set(taken) == {(x, y) for x in range(-5, 6) for y in range(-5, 6)} - {(0, 0)}
     assert max(taken.values()) < 50 + 40  # 50 expected on each of the 120 squares; 7 is the standard deviation
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_traps": -1}, "num_traps=-1; .* from 0 to 16"),
-        ({"num_traps": 17}, "num_traps=17; .* from 0 to 16"),
-        ({"num_treasures": 0}, "num_treasures=0; .* from 1 to 16"),
-        ({"num_treasures": 17}, "num_treasures=17; .* from 1 to 16"),
-    ],
-)
-def test_a_number_out_of_range_is_refused(arguments: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=f"TreasureHunt: {message}"):
-        TreasureHunt(**arguments)
-    with pytest.raises(ValueError, match=next(iter(arguments))):
-        PythonTreasureHunt(**arguments)
 
 
 # --- The plain Python form

@@ -162,6 +162,41 @@ def check_drawing(env: CompiledEnvironment) -> None:
 
 
 @each_class
+def test_parameters_outside_their_ranges_are_refused(env: type[CompiledEnvironment]) -> None:
+    for name, (least, most) in env.ranges.items():
+        number = "a whole number" if isinstance(env.parameters[name], int) else "a number"
+        for wrong in (least - 1, *([] if most is None else [most + 1])):
+            with pytest.raises(
+                ValueError, match=rf"{env.__name__}: {name}={wrong!r}; it must be {number} (from|>=) {least}"
+            ):
+                env(**{name: wrong})
+        env(**{name: env.parameters[name]})
+
+
+@pytest.mark.parametrize(
+    ("env", "parameters", "message"),
+    [
+        (
+            MineSweeper,
+            {"width": 2, "height": 3},
+            "num_mines=5 and num_robots=2 need 7 cells; .* width=2 and height=3 has 6",
+        ),
+        (MultiSnake, {"num_snakes": 3, "num_players": 2}, "num_snakes=3 cannot be shared equally by num_players=2"),
+        (
+            MultiSnake,
+            {"num_snakes": 4, "max_snake_length": 66, "board_size": 20},
+            "have 260 body segments; there is room for 256, so max_snake_length may be 65",
+        ),
+        (MultiSnake, {"board_size": 4}, "max_snake_length=11, .* need 24 cells; the board of board_size=4 has 16"),
+        (Skirmish, {"num_obstacles": 3}, "num_obstacles=3; it must be even"),
+    ],
+)
+def test_parameters_that_do_not_go_together_are_refused(env: Any, parameters: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=f"{env.__name__}: .*{message}"):
+        env(**parameters)
+
+
+@each_class
 def test_the_docstring_is_a_contract(env: type[CompiledEnvironment]) -> None:
     text = inspect.getdoc(env) or ""
     if not issubclass(env, CartPoleV0):  # says how it differs from CartPole

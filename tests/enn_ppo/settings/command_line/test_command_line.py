@@ -25,7 +25,7 @@ from enn_ppo.settings.config import EnvConfig, EvalConfig, OptimConfig, RolloutC
 from enn_ppo.settings.presets import preset
 from enn_ppo.settings.schema import quoted, to_dict
 from enn_ppo.training.errors import Interrupted
-from entity_gym.pools.processes.handle import WorkerDied
+from entity_gym.pools.processes.worker import WorkerDied
 from rogue_net.config import RogueNetConfig
 from tests.enn_ppo.forged import sealed
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper

@@ -11,9 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from enn_ppo.settings.config import LoggerConfig, TrainConfig
 from enn_ppo.training.tracking.logger import MetricsLogger, Row, read_metrics
@@ -109,39 +107,6 @@ def test_tensorboard_forgets_what_a_resumed_run_repeats(tmp_path: Path) -> None:
     log_all(make(tmp_path, resume_step=100, tensorboard=True), [*ROWS[1:], {"step": 400, "reward": 7.0}])
     assert scalars(tmp_path) == {"reward": [(100, 25.0), (200, 50.0), (300, 75.0), (400, 7.0)]}
     assert len(os.listdir(tmp_path / "tensorboard")) == 2  # a file for each session
-
-
-def film(path: Path, num_images: int = 3) -> Path:
-    """A small GIF."""
-    images = [Image.fromarray(np.full((4, 6, 3), 40 * k, np.uint8)) for k in range(num_images)]
-    images[0].save(path, save_all=True, append_images=images[1:])
-    return path
-
-
-def test_tensorboard_gets_films_as_moving_images_and_the_names_of_pages(tmp_path: Path) -> None:
-    logger = make(tmp_path, tensorboard=True)
-    logger.log({"step": 300})
-    page = tmp_path / "page.html"
-    page.write_text("<p>hello</p>")
-    logger.show({"eval/video": film(tmp_path / "film.gif"), "eval/replay": page}, step=200, now=300)
-    logger.close()
-    events = read_events(tmp_path)
-    (image,) = events.Images("eval/video")
-    assert (image.step, image.width, image.height) == (200, 6, 4)
-    assert image.encoded_image_string == (tmp_path / "film.gif").read_bytes()
-    (text,) = events.Tensors("eval/replay/text_summary")
-    assert text.step == 200 and text.tensor_proto.string_val[0].decode() == str(page)
-
-
-def test_a_film_that_is_gone_costs_the_tracker_and_not_the_run(tmp_path: Path) -> None:
-    warnings: list[str] = []
-    logger = make(tmp_path, warn=warnings.append, tensorboard=True)
-    logger.log({"step": 300})
-    logger.show({"eval/video": tmp_path / "gone.gif"}, step=300, now=300)
-    logger.log({"step": 400})
-    logger.close()
-    assert len(warnings) == 1 and warnings[0].startswith("TensorBoard failed and is disabled")
-    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [300, 400]
 
 
 def test_tensorboard_shows_the_settings_as_a_table(tmp_path: Path) -> None:

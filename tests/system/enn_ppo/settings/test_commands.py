@@ -159,3 +159,10 @@ def test_wandb_offline_needs_no_account_and_writes_into_the_run_directory(tmp_pa
     assert len(list((tmp_path / "out/w").glob("wandb/offline-run-*/*.wandb"))) == 1
     assert len(rows_without_times(tmp_path / "out/w")) == 2
     assert {path.name for path in tmp_path.iterdir()} == {"home", "out"}
+
+
+def test_a_page_of_help_whose_reader_ends_early_ends_without_a_word(place: Path) -> None:
+    with start("train", "--help", cwd=place) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert (process.wait(60), process.stderr.read()) == (141, "")

@@ -12,7 +12,7 @@ from enn_ppo.settings.config import EnvConfig
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.learning.learner import make_model
 from enn_ppo.training.sampling import make_pools
-from entity_gym.pools.processes.handle import WorkerDied
+from entity_gym.pools.processes.worker import WorkerDied
 from tests.enn_ppo.halves import CPU
 from tests.enn_ppo.rollouts import OnePolicySampler
 from tests.enn_ppo.worlds import SMALL_BOARD

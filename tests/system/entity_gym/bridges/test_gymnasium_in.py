@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,52 +12,15 @@ gymnasium = pytest.importorskip("gymnasium")
 
 
 from entity_gym.actions.choices import random_actions  # noqa: E402
-from entity_gym.batch.ragged import RaggedBuffer  # noqa: E402
-from entity_gym.batch.vec_obs import VecObs  # noqa: E402
-from entity_gym.bridges.gymnasium.incoming import (  # noqa: E402
-    from_gymnasium,
-)
-from tests.entity_gym.bridges.gym_worlds import (  # noqa: E402
-    register,
-)
+from entity_gym.bridges import from_gymnasium  # noqa: E402
+from tests.entity_gym.bridges.gym_worlds import agents, choose, register  # noqa: E402
 
 LEFT, RIGHT = 0, 1
 
 
-@pytest.fixture
-def pools() -> Iterator[Any]:
-    """`from_gymnasium`, whose pools are closed."""
-    made: list[Any] = []
-
-    def make(*arguments: Any, **options: Any) -> Any:
-        made.append(from_gymnasium(*arguments, **options))
-        return made[-1]
-
-    yield make
-    for pool in made:
-        pool.close()
-
-
-def choose(*choices: int) -> dict[str, RaggedBuffer[np.int64]]:
-    """One choice for each environment."""
-    return {"action": RaggedBuffer.from_array(np.array(choices).reshape(-1, 1, 1))}
-
-
-def agents(obs: VecObs) -> list[list[float]]:
-    """What the agents show, one an environment."""
-    assert obs.features["Agent"].size1().tolist() == [1] * len(obs)
-    return obs.features["Agent"].values.tolist()  # type: ignore[no-any-return]
-
-
-# ---- episodes
-
-
 @pytest.mark.parametrize("option", ["num_threads", "num_processes"])
-def test_threads_and_processes_show_the_same(pools: Any, option: str) -> None:
-    reference, other = (
-        pools("CartPole-v1", 5, seed=3),
-        pools("CartPole-v1", 5, seed=3, **{option: 2}),
-    )
+def test_threads_and_processes_show_the_same(option: str) -> None:
+    reference, other = from_gymnasium("CartPole-v1", 5, seed=3), from_gymnasium("CartPole-v1", 5, seed=3, **{option: 2})
     one, two = reference.reset(), other.reset()
     rng = np.random.default_rng(0)
     for _ in range(60):
@@ -67,17 +28,15 @@ def test_threads_and_processes_show_the_same(pools: Any, option: str) -> None:
         np.testing.assert_array_equal(one.done, two.done)
         actions = random_actions(one, rng, reference.action_space())
         one, two = reference.act(actions), other.act(actions)
+    other.close()
 
 
-# ---- where environments come from
-
-
-def test_an_id_may_have_arguments_and_goes_to_worker_processes_with_what_it_stands_for(pools: Any) -> None:
+def test_an_id_may_have_arguments_and_goes_to_worker_processes_with_what_it_stands_for() -> None:
     register()
-    assert agents(pools("Line-v3", 2, seed=1).reset()) == [[1, 0], [2, 0]]
-    pool = pools("Line-v3", 2, seed=1, num_processes=2, limit=1)
-    pool.reset()
-    assert pool.act(choose(RIGHT, LEFT)).truncated.tolist() == [True, True]
+    assert agents(from_gymnasium("Line-v3", 2, seed=1).reset()) == [[1, 0], [2, 0]]
+    with from_gymnasium("Line-v3", 2, seed=1, num_processes=2, limit=1) as pool:
+        pool.reset()
+        assert pool.act(choose(RIGHT, LEFT)).truncated.tolist() == [True, True]
 
 
 def test_without_gymnasium_the_message_says_what_to_install() -> None:

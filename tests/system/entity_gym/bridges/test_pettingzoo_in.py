@@ -85,33 +85,6 @@ def test_what_pettingzoo_cannot_make_is_said_with_its_reason() -> None:
         from_pettingzoo("classic/rps-v2", size=3)
 
 
-def test_connect_four_is_played_by_its_id() -> None:
-    pytest.importorskip("pettingzoo")
-    pytest.importorskip("pygame")
-    pool = from_pettingzoo("connect_four_v3", 2)
-    rng, obs, ends = np.random.default_rng(0), pool.reset(), 0
-    for _ in range(100):
-        assert obs.action_masks["player.action"].actors.items() == 2  # type: ignore[union-attr]
-        obs = pool.act(random_actions(obs, rng, pool.action_space()))  # type: ignore[union-attr]
-        rewards = obs.arrays["player_reward"].values.reshape(2, 2)  # type: ignore[union-attr]
-        assert not rewards.sum(axis=1).any() and set(rewards.reshape(-1).tolist()) <= {-1.0, 0.0, 1.0}
-        ends += int(obs.done.sum())
-    assert ends >= 4
-    pool.close()
-
-
-def test_the_first_column_wins_connect_four_from_four_in_a_row() -> None:
-    """Both agents drop into a column of their own, so the first has four in a row after seven turns."""
-    pytest.importorskip("pygame")
-    connect_four = pytest.importorskip("pettingzoo.classic.connect_four_v3")
-    env = PettingZooEnvironment(connect_four.env())
-    obs = env.reset()
-    for turn in range(7):
-        assert not obs.done and obs.actions["player.action"].actor_ids == [f"player_{turn % 2}"]
-        obs = env.act({"player.action": CategoricalAction([f"player_{turn % 2}"], np.array([turn % 2]))})
-    assert obs.done and list(obs.player_rewards) == [1, -1]
-
-
 @pytest.mark.parametrize(
     ("env_id", "packages"),
     [("tictactoe_v3", []), ("leduc_holdem_v4", ["rlcard"]), ("texas_holdem_v4", ["rlcard"])],

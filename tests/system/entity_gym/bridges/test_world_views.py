@@ -16,10 +16,8 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from entity_gym.actions.choices import random_actions  # noqa: E402
 from entity_gym.batch.vec_obs import VecObs  # noqa: E402
-from entity_gym.bridges import from_gymnasium, from_pettingzoo, pettingzoo_worlds  # noqa: E402
+from entity_gym.bridges import from_gymnasium, from_pettingzoo  # noqa: E402
 from entity_gym.bridges.views import included_views  # noqa: E402
-from entity_gym.pools.players import Seating, players_of  # noqa: E402
-from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of these packages
@@ -153,31 +151,6 @@ def test_connect_four() -> None:
         np.testing.assert_array_equal(open_, mover["action_mask"] == 1)
         pieces = max(pieces, len(row))
     assert pieces > 6
-
-
-def test_the_players_of_connect_four_sit_opposite_each_other() -> None:
-    connect_four().close()
-    source = pettingzoo_worlds(connect_four, view="connect_four")
-    mapping = players_of(source)
-    assert mapping is not None and mapping.num_players == 2
-    pool = ListEnv(source, 2)
-    obs, rng = pool.reset(), np.random.default_rng(0)
-    ended = 0
-    for _ in range(80):
-        seating = Seating(obs, mapping)
-        parts = [seating.part(0), seating.part(1)]
-        shown = [seating.show(part) for part in parts]
-        assert all(each.features["Piece"] == obs.features["Piece"] for each in shown)
-        for player, each in enumerate(shown):
-            turn, side = each.features["Player"].values.reshape(2, 2, 2).transpose(2, 0, 1)
-            assert side.tolist() == [[player, 1 - player]] * 2, "one's own side is 0"
-            acts = each.action_masks["Player.action"].actors.size1()
-            np.testing.assert_array_equal(acts, turn[:, player])
-        assert (shown[0].reward == -shown[1].reward).all()
-        ended += int((shown[0].reward != 0).sum())
-        actions = [random_actions(each, rng, pool.action_space()) for each in shown]
-        obs = pool.act(seating.join(list(zip(parts, actions, strict=True))))
-    assert ended, "somebody has won"
 
 
 def tsp() -> Any:

@@ -4,13 +4,14 @@ import numpy as np
 
 from tests.entity_gym.compiled.comparing import exactly
 from tests.entity_gym.compiled.test_view import random_choices
+from tests.entity_gym.compiled.view import CompiledView
 from tests.entity_gym.compiled.worlds import Everything
 
 
 def test_the_compiled_form_is_the_same_environment() -> None:
     seen = []
     for compile in (False, True):
-        env, rng = Everything().as_environment(compile=compile), np.random.default_rng(5)
+        env, rng = CompiledView(Everything(), compile=compile), np.random.default_rng(5)
         env.rng = np.random.default_rng(4)
         seen.append([exactly(env.reset())])
         obs = env.show()

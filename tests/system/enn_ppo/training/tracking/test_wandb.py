@@ -13,7 +13,7 @@ import pytest
 from enn_ppo.settings.config import LoggerConfig
 from enn_ppo.training.tracking.logger import read_metrics
 from enn_ppo.training.tracking.trackers import WandbLogger
-from tests.enn_ppo.training.tracking.test_trackers import CONFIG, ROWS, film, make
+from tests.enn_ppo.training.tracking.test_trackers import CONFIG, ROWS
 
 PROGRAM = """
 import os, signal, sys
@@ -38,20 +38,6 @@ logger.log(ROWS[0])
 os.kill(service(), signal.SIGKILL)
 log_all(logger, ROWS[1:])
 """
-
-
-def test_wandb_gets_films_and_pages_beside_the_step_that_they_show(tmp_path: Path) -> None:
-    pytest.importorskip("wandb")
-    logger = make(tmp_path, wandb="offline")
-    logger.log({"step": 300})
-    page = tmp_path / "page.html"
-    page.write_text("<p>hello</p>")
-    logger.show({"eval/video": film(tmp_path / "film.gif"), "eval/replay": page}, step=200, now=300)
-    logger.close()
-    media = [each for each in (tmp_path / "wandb").rglob("*") if each.is_file() and "media" in each.parts]
-    assert sorted(each.suffix for each in media) == [".gif", ".html"]
-    (html,) = (each for each in media if each.suffix == ".html")
-    assert "<p>hello</p>" in html.read_text()
 
 
 @pytest.fixture
