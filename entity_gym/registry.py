@@ -6,7 +6,7 @@ Nothing is imported before it is made: neither the environments, nor their compi
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -15,7 +15,7 @@ from entity_gym.environment import Environment
 from entity_gym.errors import nearest
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.source import EnvFactory, EnvSource, as_source
-from entity_gym.pools.spec import OPTIONS, PADDED_OPTIONS, EnvSpec, PoolConfig, describe_spaces
+from entity_gym.pools.spec import OPTIONS, PADDED_OPTIONS, EnvSpec, PoolConfig, spec_of
 from entity_gym.pools.vec_env import VecEnv
 
 #: Parameters by which an environment may take its step limit.
@@ -83,7 +83,6 @@ def register(
     *,
     max_episode_steps: int | None = None,
     reward_threshold: float | None = None,
-    aliases: Sequence[str] = (),
     **defaults: Any,
 ) -> None:
     """Give an environment a name for `make`.
@@ -93,25 +92,21 @@ def register(
         env: what makes it, as in `make`, or "package.module:Name", which is imported only when it is made.
         max_episode_steps: in place of the environment's own step limit.
         reward_threshold: in place of the environment's own.
-        aliases: further names for the same.
         defaults: parameters, in place of the environment's own defaults.
 
     Raises:
-        ValueError: if a name is taken by something else, or cannot be one.
+        ValueError: if the name is taken by something else, or cannot be one.
     """
     new = Registered(env, max_episode_steps, reward_threshold, defaults)
-    names = [name, *([aliases] if isinstance(aliases, str) else aliases)]
     if isinstance(env, str):
         _split(env, "the environment")
     else:
         as_source(env)
-    for each in names:
-        if not isinstance(each, str) or not each or ":" in each:
-            raise ValueError(f"register: the name is {each!r}; it must be a text without ':'")
-        if _registered.get(each, new) != new:
-            raise ValueError(f"register: the name {each!r} is taken by {_registered[each].env!r}; choose another")
-    for each in names:
-        _registered[each] = new
+    if not isinstance(name, str) or not name or ":" in name:
+        raise ValueError(f"register: the name is {name!r}; it must be a text without ':'")
+    if _registered.get(name, new) != new:
+        raise ValueError(f"register: the name {name!r} is taken by {_registered[name].env!r}; choose another")
+    _registered[name] = new
 
 
 # ---- the door
@@ -173,11 +168,11 @@ def make(env: EnvFactory | str, num_envs: int = 1, **options: Any) -> VecEnv:
     Raises:
         ValueError: for names, options and values that are not allowed, with the nearest allowed ones.
     """
-    config = _config_of(num_envs, options)
+    config = prepare(env, {"num_envs": num_envs, **options})
     for option in PADDED_OPTIONS:
         if (given := getattr(config, option)) is not None:
             raise ValueError(f"{option} is {given!r}, which is for make_gym and make_dm: make does not pad entities")
-    return ThreadedVecEnv(bind(env, options, config.max_episode_steps, options=OPTIONS), **config.of_pool())
+    return ThreadedVecEnv(**config.of_pool())
 
 
 def make_spec(env: EnvFactory | str, num_envs: int = 1, **options: Any) -> EnvSpec:
@@ -191,50 +186,27 @@ def make_spec(env: EnvFactory | str, num_envs: int = 1, **options: Any) -> EnvSp
     return spec_of(prepare(env, {"num_envs": num_envs, **options}))
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A source of environments, and the options of a pool of them."""
-
-    config: PoolConfig
-    source: EnvSource
-
-
-def prepare(env: Any, options: Mapping[str, Any]) -> Prepared:
+def prepare(env: Any, options: Mapping[str, Any]) -> PoolConfig:
     """Find an environment, give it its parameters, and check the options; `options` are those of `make`.
 
     Raises:
         ValueError: naming the option or parameter that cannot be.
     """
-    parameters = dict(options)
-    config = _config_of(parameters.pop("num_envs", 1), parameters)
+    config = PoolConfig("", **{name: value for name, value in options.items() if name in OPTIONS})
+    parameters = {name: value for name, value in options.items() if name not in OPTIONS}
     source = bind(env, parameters, config.max_episode_steps, options=OPTIONS)
     values = dict(source.values)
     steps = values.pop(limit_of(source), None) or None
     registered = look_up(env).reward_threshold if isinstance(env, str) else None
     thresholds = (config.reward_threshold, registered, getattr(source.world, "reward_threshold", None))
-    return Prepared(
-        replace(
-            config,
-            name=env if isinstance(env, str) else source.name,
-            max_episode_steps=steps,
-            reward_threshold=next((each for each in thresholds if each is not None), None),
-            parameters=values,
-        ),
-        source,
+    return replace(
+        config,
+        name=env if isinstance(env, str) else source.name,
+        source=source,
+        max_episode_steps=steps,
+        reward_threshold=next((each for each in thresholds if each is not None), None),
+        parameters=values,
     )
-
-
-def _config_of(num_envs: int, options: dict[str, Any]) -> PoolConfig:
-    """Take the options of a pool out of `options`, and check them; the environment's parameters stay there."""
-    given = {name: options.pop(name) for name in OPTIONS if name in options}
-    return PoolConfig("", num_envs, **given)
-
-
-def spec_of(prepared: Prepared, pool: VecEnv | None = None) -> EnvSpec:
-    """Describe the environments; the spaces are those of `pool`, which may be left out."""
-    config, source = prepared.config, prepared.source
-    spaces = source.spaces() if pool is None else (pool.obs_space(), pool.action_space())
-    return describe_spaces(config, *spaces, source.entities, source.actions)
 
 
 # ---- finding environments

@@ -44,9 +44,9 @@ from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.spec import EnvSpec
+from entity_gym.pools.spec import EnvSpec, spec_of
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
-from entity_gym.registry import prepare, spec_of
+from entity_gym.registry import prepare
 from entity_gym.spaces import GLOBAL_ENTITY
 
 _MOST = np.iinfo(np.int64).max
@@ -416,10 +416,10 @@ def make_form(
             return env
 
         source.__name__ = type(env).__name__  # for messages
-    prepared = prepare(source, {**options, "num_envs": num_envs or 1, "final_observations": "all"})
-    pool = ThreadedVecEnv(prepared.source, **prepared.config.of_pool(), autoreset=num_envs is not None)
+    config = prepare(source, {**options, "num_envs": num_envs or 1, "final_observations": "all"})
+    pool = ThreadedVecEnv(**config.of_pool(), autoreset=num_envs is not None)
     try:
-        return form(pool, spec_of(prepared, pool), render_mode)
+        return form(pool, spec_of(config, pool), render_mode)
     except BaseException:
         pool.close()
         raise

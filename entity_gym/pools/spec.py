@@ -11,15 +11,18 @@ from entity_gym.actions import ActionSpace, ContinuousActionSpace, SelectEntityA
 from entity_gym.errors import check_whole, nearest
 from entity_gym.pools.pool import check_pool
 from entity_gym.pools.slots import FinalObservations, SlotOptions
+from entity_gym.pools.source import EnvSource
+from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import FeatureKind, ObsSpace, describe
 
 
 @dataclass(frozen=True)
 class PoolConfig:
-    """The options of `make`, all but the first two by keyword.
+    """The options of `make`.
 
     Attributes:
         name: the environment's name, or the place where it was found.
+        source: makes the environments; None: not found yet.
         num_envs: number of environments.
         batch_size: how many environments `recv` returns; None: all.
         num_threads: threads that step the environments; see `ThreadedVecEnv`.
@@ -39,6 +42,7 @@ class PoolConfig:
     """
 
     name: str
+    source: EnvSource | None = None
     num_envs: int = 1
     batch_size: int | None = None
     num_threads: int = 1
@@ -61,14 +65,15 @@ class PoolConfig:
     def of_pool(self) -> dict[str, Any]:
         """Return the arguments of `ThreadedVecEnv`, by name."""
         names = ("num_envs", "num_threads", "batch_size", "seed", "num_processes")
-        return {name: getattr(self, name) for name in (*names, "final_observations", "compile")}
+        options = {name: getattr(self, name) for name in (*names, "final_observations", "compile")}
+        return {"env": self.source, **options}
 
     def __str__(self) -> str:
         return ", ".join(f"{option}={getattr(self, option)!r}" for option in OPTIONS)
 
 
 #: The names of all options of `make`; its other arguments are parameters of the environment.
-OPTIONS = tuple(each.name for each in fields(PoolConfig) if each.name not in ("name", "parameters"))
+OPTIONS = tuple(each.name for each in fields(PoolConfig) if each.name not in ("name", "source", "parameters"))
 
 #: Those that concern padded arrays alone.
 PADDED_OPTIONS = ("max_entities", "max_actors")
@@ -175,35 +180,25 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, 110, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
-def describe_spaces(
-    config: PoolConfig,
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
-    declared_entities: Mapping[str, Any],
-    declared_actions: Mapping[str, Any],
-) -> EnvSpec:
-    """Return the spec of an environment with these spaces.
-
-    Args:
-        config: its `max_entities` and `max_actors` replace what is declared.
-        obs_space: of the environment.
-        action_space: of the environment.
-        declared_entities: what a compiled environment declares, by name; empty for others.
-        declared_actions: in the same way.
+def spec_of(config: PoolConfig, pool: VecEnv | None = None) -> EnvSpec:
+    """Return the spec of environments that have been found; their spaces are those of `pool`, which may be left out.
 
     Raises:
         ValueError: if `max_entities` or `max_actors` do not fit.
     """
+    source = config.source
+    assert source is not None
+    obs_space, action_space = source.spaces() if pool is None else (pool.obs_space(), pool.action_space())
     _check_room("max_entities", config.max_entities, obs_space.entities)
     _check_room("max_actors", config.max_actors, action_space)
     entities: dict[str, EntitySpec] = {}
     for name, entity in obs_space.entities.items():
-        declared = declared_entities.get(name)
+        declared = source.entities.get(name)
         most = (config.max_entities or {}).get(name, getattr(declared, "max", None))
         entities[name] = EntitySpec(entity.features, most, getattr(declared, "hideable", True), entity.kinds)
     actions = {}
     for name, space in action_space.items():
-        declared = declared_actions.get(name)
+        declared = source.actions.get(name)
         max_actors = getattr(declared, "max_actors", None) or _most(entities, getattr(declared, "actors", None))
         actions[name] = ActionSpec(
             space,

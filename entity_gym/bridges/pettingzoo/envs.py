@@ -166,6 +166,7 @@ def to_pettingzoo(env: Any, *, render_mode: str | None = None, **options: Any) -
         ImportError: naming what to install.
     """
     source = prepare(env, options).source
+    assert source is not None
     mapping = players_of(source)
     if mapping is None:
         raise ValueError(

@@ -204,7 +204,8 @@ def serve(connection: socket.socket) -> None:
                 request, _ = receive(connection)
                 large: list[pickle.PickleBuffer] = []
                 try:
-                    what, result = "the result", None
+                    what = "the result"
+                    result: Any
                     name, arguments, shown = pickle.loads(request)
                     if slots is None:
                         source, num_envs, options = arguments
@@ -253,7 +254,7 @@ def receive(connection: socket.socket) -> tuple[bytes, list[memoryview]]:
 
 
 def _read(connection: socket.socket, num_bytes: int) -> memoryview:
-    content, done = memoryview(np.empty(num_bytes, np.uint8)), 0
+    content, done = np.empty(num_bytes, np.uint8).data, 0
     while done < num_bytes:
         got = connection.recv_into(content[done:], 0, socket.MSG_WAITALL)
         if got == 0:

@@ -105,12 +105,6 @@ def test_a_reset_takes_what_waits_and_then_what_it_is_given(make: Callable[[int]
         assert shown(env.reset()) == [[0, 1, 8], [0, 1, 2]]
 
 
-def test_before_the_first_episode_it_is_for_the_first(make: Callable[[int], VecEnv]) -> None:
-    with make(2) as env:
-        env.configure({"laps": [3, 4]})
-        assert shown(env.reset()) == [[0, 3, 0.5], [0, 4, 0.5]]
-
-
 def test_what_waits_is_saved(make: Callable[[int], VecEnv]) -> None:
     with make(3) as env, make(3) as other:
         env.reset()

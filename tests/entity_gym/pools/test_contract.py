@@ -76,13 +76,6 @@ def test_in_any_order_every_environment_goes_its_way(pool: MakePool, batch_size:
         assert trajectories(env, 12) == expected
 
 
-def test_a_seed_decides_the_episodes(pool: MakePool) -> None:
-    with pool(Zoo, 3, seed=1) as env, pool(Zoo, 3, seed=2) as other:
-        first = content(env.reset())
-        assert content(other.reset()) != first
-        assert content(other.reset(seed=1)) == first
-
-
 def test_a_pool_that_is_a_part_counts_from_its_first_environment(pool: MakePool) -> None:
     with pool(Zoo, 3, seed=3, first_env=2) as part:
         obs = part.reset()
@@ -135,15 +128,6 @@ def test_whichever_is_done_first_comes_back_first() -> None:
         assert (obs.env_id.tolist(), totals(obs)) == ([0, 1], [1, 4])
 
 
-def test_a_slow_environment_holds_up_only_those_of_its_thread() -> None:
-    envs = [Gate(), Gate(is_open=False), Gate(), Gate()]
-    with ThreadedVecEnv(making(*envs), 4, 2, batch_size=3) as env:
-        env.reset()
-        env.send(add(1, 1, 1, 1))
-        assert env.recv().env_id.tolist() == [0, 2, 3]
-        envs[1].gate.set()
-
-
 def test_one_thread_steps_in_the_order_of_sending_and_no_further_than_it_must() -> None:
     envs = [Counter() for _ in range(4)]
     env = ListEnv(making(*envs), 4, batch_size=2)
@@ -161,15 +145,6 @@ def test_some_of_the_environments_are_stepped_in_the_order_asked_for(pool: MakeP
         obs = env.act(add(1, 1, 1, 1))
         assert (totals(obs), obs.elapsed_step.tolist()) == ([1, 3, 1, 2], [1, 2, 1, 2])
         assert len(env.act({"add": RaggedBuffer.from_flattened(np.zeros((0, 1), np.int64), [])}, [])) == 0
-
-
-def test_some_can_be_under_way_while_others_are_stepped(pool: MakePool) -> None:
-    with pool(Counter, 4, batch_size=2) as env:
-        env.reset()
-        env.send(add(2, 2), [2, 0])
-        assert totals(env.act(add(1, 1), np.array([1, 3]))) == [1, 1]
-        obs = env.recv()
-        assert (obs.env_id.tolist(), totals(obs)) == ([0, 2], [2, 2])
 
 
 # --- Steps of the episode
@@ -421,17 +396,6 @@ def test_a_reset_forgets_what_was_under_way(pool: MakePool) -> None:
         assert sorted(i for _ in range(3) for i in env.recv().env_id.tolist()) == [0, 1, 2]
 
 
-def test_what_was_sent_before_a_reset_has_happened_all_the_same(pool: MakePool) -> None:
-    # whether a step had begun when the pool was reset must not show in later random numbers
-    first, second = ListEnv(Zoo, 3, seed=1), pool(Zoo, 3, seed=1)
-    obs = first.reset()
-    second.reset()
-    first.act(Streams(first).actions(obs))
-    second.send(Streams(second).actions(obs))
-    assert content(second.reset()) == content(first.reset())
-    second.close()
-
-
 def test_a_pool_saved_with_steps_under_way_continues_identically(pool: MakePool) -> None:
     def start(env: VecEnv) -> tuple[VecObs, dict[str, RaggedBuffer[np.int64]]]:
         obs = env.reset(seed=2)
@@ -483,16 +447,6 @@ def test_a_state_of_another_number_of_environments_or_of_none_is_refused(pool: M
         env.reset()
         with pytest.raises(ValueError, match="the saved state has 2 environments; this pool has 3"):
             other.load_state(env.state())
-
-
-def test_a_saved_state_is_not_touched_by_later_steps_and_can_be_loaded_again(pool: MakePool) -> None:
-    with pool(Counter, 2) as env:
-        env.reset()
-        env.act(add(1, 2))
-        state = env.state()
-        for _ in range(2):
-            assert totals(env.load_state(state)) == [1, 2]
-            assert totals(env.act(add(1, 1))) == [2, 3]
 
 
 class Unsaved(Counter):

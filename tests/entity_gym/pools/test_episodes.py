@@ -1,7 +1,6 @@
 """Episodes are counted from outside: an episode's length is its number of steps."""
 
 import numpy as np
-import pytest
 
 from entity_gym import Observation
 from entity_gym.batch.batching import batch_observations
@@ -11,7 +10,7 @@ from entity_gym.pools.pool import ListEnv
 from entity_gym.spaces import ObsSpace
 from tests.entity_gym.compiled.comparing import play_pool
 from tests.entity_gym.compiled.worlds import Everything
-from tests.worlds import Script, Zoo, making, play
+from tests.worlds import Script, making
 
 
 def step(*observations: Observation) -> VecObs:
@@ -53,18 +52,6 @@ def test_rewards_add_up_without_the_rounding_of_float32() -> None:
     tracker.step(step(Observation(reward=2.0**24)))
     (episode,) = tracker.step(step(Observation(reward=1.0, done=True)))
     assert episode.reward == 2**24 + 1
-
-
-def test_the_rewards_of_all_episodes_are_the_rewards_of_all_steps() -> None:
-    env = ListEnv(Zoo, 5, seed=3)
-    seen = play(env, env.reset(), steps=40)
-    tracker = EpisodeTracker(5)
-    ended = [episode for obs in seen for episode in tracker.step(obs)]
-    assert len(ended) == sum(int(obs.done.sum()) for obs in seen) > 20
-    assert sum(episode.length for episode in ended) + tracker.lengths.sum() == 5 * 40
-    total = sum(float(obs.reward.sum()) for obs in seen)
-    assert sum(episode.reward for episode in ended) + tracker.rewards.sum() == pytest.approx(total)
-    assert all(episode.info == {"steps": episode.length} for episode in ended)  # the Zoo counts by itself
 
 
 def test_a_restored_tracker_goes_on_where_it_was() -> None:

@@ -67,33 +67,17 @@ FEATURES = {
         garden(features={"Cat": [[0, 0], [1, NAN]], "Dog": [[0]]}),
         "feature 'y' of entity 1 of type 'Cat' is nan; features must be finite numbers",
     ),
-    "a feature that is infinite": (
-        garden(features={"Cat": [[0, 0], [0, 0]], "Dog": [[-INF]]}),
-        "feature 'x' of entity 0 of type 'Dog' is -inf; features must be finite numbers",
-    ),
     "too many features": (
         garden(features={"Cat": [[0, 0, 0], [1, 1, 1]]}),
         "features of 'Cat' have shape (2, 3); expected (number of entities, 2)",
-    ),
-    "a number in place of features": (
-        garden(features={"Cat": 3}),
-        "features of 'Cat' have shape (); expected (number of entities, 2)",
     ),
     "rows that differ in length": (
         garden(features={"Cat": [[0, 0], [1]]}),
         "features of 'Cat' are not rows of 2 numbers each",
     ),
-    "features that are no numbers": (
-        garden(features={"Cat": [["left", "up"], ["right", "down"]]}),
-        "features of 'Cat' are not rows of 2 numbers each",
-    ),
     "one feature that is the text of a number": (
         garden(features={"Cat": [[0, 1], [2, "3"]]}),
         "features of 'Cat' are not rows of 2 numbers each: they are [[0, 1], [2, '3']]",
-    ),
-    "complex features": (
-        garden(features={"Cat": np.array([[0, 1], [2, 3j]])}),
-        "features of 'Cat' are not rows of 2 numbers each: they are array([[0.+0.j,",
     ),
     "features of an unknown type": (
         garden(features={"Caat": [[0, 0]]}),
@@ -111,16 +95,8 @@ FEATURES = {
         garden(global_features=["noon", "mild"]),
         "global_features are not rows of 2 numbers each: they are [['noon', 'mild']]",
     ),
-    "complex global features": (
-        garden(global_features=np.array([1, 2j])),
-        "global_features are not rows of 2 numbers each: they are",
-    ),
 }
 IDS = {
-    "ids of an unknown type": (
-        garden(ids={"dog": ["d"]}),
-        "ids of unknown entity type 'dog'; allowed: 'Wall', 'Cat', 'Dog'",
-    ),
     "too few ids": (garden(ids={"Cat": ["a"]}), "entity type 'Cat' has 1 ids for 2 entities"),
     "an id twice across types": (
         garden(ids={"Cat": ["a", "d"], "Dog": ["d"]}),
@@ -132,7 +108,6 @@ IDS = {
     ),
 }
 VISIBLE = {
-    "visibility of an unknown type": (garden(visible={"Cats": [T]}), "visible of unknown entity type 'Cats'; allowed"),
     "too few visibility flags": (
         garden(visible={"Cat": [T]}),
         "visible['Cat'] has shape (1,) and type bool; expected bools of shape (2,)",
@@ -150,10 +125,6 @@ ACTORS = {
     "a mask of another kind of action": (
         garden(actions={"walk": SelectEntityActionMask(actor_ids=["a"])}),
         "action 'walk': a SelectEntityActionMask was given; CategoricalActionSpace takes a CategoricalActionMask",
-    ),
-    "an array in place of a mask": (
-        garden(actions={"walk": np.ones((2, 3), np.bool_)}),
-        "action 'walk': a ndarray was given; CategoricalActionSpace takes a CategoricalActionMask",
     ),
     "an actor that is not there": (
         garden(actions=walk("a", "c")),
@@ -175,40 +146,15 @@ ACTORS = {
         garden(actions=walk(actor_types=["Wall"])),
         "action 'walk': entities of type 'Wall' are actors but have no ids; give Observation.ids['Wall']",
     ),
-    "an actor among others without an id": (
-        garden(ids={"Cat": ["a", None]}, actions=walk(actor_types=["Cat"])),
-        "action 'walk': entities of type 'Cat' are actors but have no ids; give Observation.ids['Cat']",
-    ),
-    "everybody acts, and some have no ids": (
-        garden(actions=walk()),
-        "action 'walk': entities of type 'Wall' are actors but have no ids",
-    ),
     "an actee that is not there": (
         garden(actions=chase(actee_types=None, actee_ids=["b", "z"])),
         "action 'chase': actee_ids names 'z', which no entity has; allowed: 'a', 'b', 'd'",
-    ),
-    "an actee twice": (
-        garden(actions=chase(actee_types=None, actee_ids=["b", "b"])),
-        "action 'chase': actee_ids ['b', 'b'] lists an entity twice",
-    ),
-    "actees of an unknown type": (
-        garden(actions=chase(actee_types=["Cta"])),
-        "action 'chase': actee_types names the unknown entity type 'Cta'; allowed: 'Wall', 'Cat', 'Dog'; "
-        "did you mean 'Cat'?",
-    ),
-    "actees without ids": (
-        garden(actions=chase(actee_types=["Wall"])),
-        "action 'chase': entities of type 'Wall' are actees but have no ids",
     ),
 }
 MASKS = {
     "a mask with too few choices": (
         garden(actions=walk("a", mask=[[T, F]])),
         "action 'walk': mask has shape (1, 2) and type bool; expected bools of shape (1, 3)",
-    ),
-    "a mask with too few actors": (
-        garden(actions=walk("a", "b", mask=[[T, F, T]])),
-        "action 'walk': mask has shape (1, 3) and type bool; expected bools of shape (2, 3)",
     ),
     "a mask in ragged rows": (
         garden(actions=walk("a", "b", mask=[[T, F, T], [T]])),
@@ -226,10 +172,6 @@ MASKS = {
         garden(actions=chase(mask=[[F, F]])),
         "action 'chase': every one of the 2 actees of actor 'd' is masked; leave one open, or leave the actor out",
     ),
-    "a global mask with a choice too many": (
-        garden(actions=weather([T, T, T])),
-        "action 'weather': mask has shape (3,) and type bool; expected bools of shape (1, 2)",
-    ),
     "a global mask that closes everything": (
         garden(actions=weather([F, F])),
         "action 'weather': every one of the 2 choices of actor '__global__' is masked",
@@ -238,8 +180,6 @@ MASKS = {
 SCALARS = {
     "a reward that is NaN": (garden(reward=NAN), "reward is nan; it must be a finite number"),
     "a reward that is None": (garden(reward=None), "reward is None; it must be a finite number"),
-    "a reward that is no number": (garden(reward="much"), "reward is 'much'; it must be a finite number"),
-    "a complex reward": (garden(reward=1j), "reward is 1j; it must be a finite number"),
     "a metric that is the text of a number": (garden(metrics={"hp": "1"}), "metrics['hp'] is '1'; it must be a finite"),
     "a metric beyond all floats": (garden(metrics={"hp": 10**400}), "metrics['hp'] is 10000000000"),
 }
@@ -285,7 +225,7 @@ LATER = [
     "too few global features",
     "an actor twice",
     "a mask with too few choices",
-    "a complex reward",
+    "a reward that is NaN",
 ]
 
 
@@ -313,11 +253,6 @@ def test_global_features_that_the_space_does_not_declare_are_refused() -> None:
         ValueError, match=r"Garden \(environment 0\): there are 1 global_features, and none in the space"
     ):
         env.reset()
-
-
-def test_the_example_that_the_mistakes_are_made_in_is_right() -> None:
-    obs = pool([garden(actions={**walk("a", mask=[[T, F, T]]), **chase(mask=[[T, F]]), **weather([T, F])})]).reset()
-    assert obs.num_entities == 6
 
 
 # --- Returning something else

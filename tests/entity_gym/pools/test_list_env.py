@@ -5,13 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from enn_ppo.checkpoints.stored_values import decode, encode
 from entity_gym import Action, Entity, Environment, Observation, ObsSpace
 from entity_gym.pools.pool import ListEnv
-from tests.worlds import Script, Zoo, frames, making, play, trajectory
+from tests.worlds import Script, Zoo, making, play, trajectory
 
 SPACE = ObsSpace({"Cat": Entity(["x"])})
 
@@ -86,16 +83,6 @@ def test_final_observations_are_kept_with_the_environments_they_belong_to(keep: 
     assert obs.final.features["Cat"].to_list() == [[[i * 10 + 1]] for i in env_id]
     assert obs.final.done.tolist() == [True] * len(env_id)
     assert obs.final.truncated.tolist() == [i == 2 for i in env_id]
-
-
-def test_truncated_is_the_default() -> None:
-    assert scripted(*ENDS).act({}).final.env_id.tolist() == [2]
-
-
-def test_no_final_observations_are_kept_where_none_are_wanted_or_none_ended() -> None:
-    assert scripted(*ENDS, final_observations="none").act({}).final is None
-    assert scripted(ENDS[0]).act({}).final is None
-    assert scripted(ENDS[1], final_observations="all").act({}).final is None
 
 
 class InPlace(Environment):
@@ -182,19 +169,3 @@ def test_a_saved_state_outlives_steps_that_write_into_the_same_arrays() -> None:
 
 
 # --- Saving
-
-
-@settings(max_examples=20)
-@given(seed=st.integers(0, 2**32), before=st.integers(0, 7), stored=st.booleans())
-def test_a_restored_pool_goes_on_exactly(seed: int, before: int, stored: bool) -> None:
-    env = ListEnv(Zoo, 3, seed=seed)
-    obs = [first := env.reset(), *play(env, first, steps=before, seed=1)][-1]
-    state = decode(encode(env.state(), "state"), 2**30) if stored else env.state()
-    expected = [frames(seen) for seen in play(env, obs, steps=8, seed=2)]
-
-    other = ListEnv(Zoo, 3, seed=seed + 1)
-    restored = other.load_state(state)
-    assert frames(restored) == frames(obs)
-    assert [frames(seen) for seen in play(other, restored, steps=8, seed=2)] == expected
-    # and so does the pool itself, however far it went meanwhile
-    assert [frames(seen) for seen in play(env, env.load_state(state), steps=8, seed=2)] == expected

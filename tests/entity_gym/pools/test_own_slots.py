@@ -149,18 +149,3 @@ def test_a_world_over_arrays_plays_alike_in_every_pool(make: Any, threads: None)
             at_goal = (obs.final.features["Walker"].values == obs.final.features["Goal"].values)[:, 0]
             assert (at_goal == (obs.reward[obs.final.env_id] == 1)).all() and (at_goal != obs.final.truncated).all()
             assert obs.final.action_masks["walk"].actors.items() == 0
-
-
-def test_a_world_over_arrays_is_trained_with_its_parameters() -> None:
-    bound = bind_environment(EnvConfig(id="examples.walks:Walks", kwargs={"length": 1}))
-    given = bind_environment(EnvConfig(), functools.partial(Walks, length=1))  # as pools take it
-    with make_pools(given, RolloutConfig(num_envs=8), 0)[0] as pool:
-        expected = content(pool.reset())
-    with make_pools(bound, RolloutConfig(num_envs=8), 0)[0] as pool:
-        obs = pool.reset()
-        assert content(obs) == expected
-        assert set(np.abs(obs.features["Goal"].values[:, 0])) == {1}
-        with pytest.raises(ValueError, match=r"Walks does not implement configure\(\), so it takes no env_info"):
-            pool.configure([{}] * 8)
-        with pytest.raises(NotImplementedError, match=r"Walks implements neither render\(\) nor draw\(\)"):
-            pool.render([0])

@@ -85,17 +85,6 @@ def test_last_observations_are_seen_by_the_learner_too() -> None:
     assert obs.final.action_masks["bid"].actors.items() == 0
 
 
-def test_some_environments_may_be_stepped_alone() -> None:
-    env, bidder = seated(bid=2, num_envs=3)
-    env.reset()
-    obs = env.act(bids([1], [0]), env_id=[2, 0])
-    assert obs.env_id.tolist() == [2, 0] and obs.reward.tolist() == [1, 0]
-    assert bidder.shown[-1].env_id.tolist() == [2, 0]
-    obs = env.act(bids([1], [1]), env_id=[1, 2])
-    assert obs.features["Pawn"].to_list() == [[[1, 1], [0, 1]], [[0, 2], [1, 2]]]
-    assert env.act(bids([0], [0], [0])).elapsed_step.tolist() == [2, 2, 0]
-
-
 def test_three_players_are_two_opponents() -> None:
     source = MultiSnake(board_size=6, num_snakes=3, num_players=3, max_snake_length=3)
     mapping = players_of(source)
@@ -245,20 +234,6 @@ def test_both_seats_together_play_the_world_as_if_all_moves_were_chosen_by_hand(
 
 
 # --- Whole episodes
-
-
-def test_an_evaluation_plays_every_side_in_turn() -> None:
-    env = SeatedVecEnv(ListEnv(Duel, 2, autoreset=False), DUEL, Bidder(1))
-    sides, results = [], []
-    for _ in range(2):
-        obs = env.reset()
-        sides.append((obs.action_masks["bid"].actors.values[:, 0] - 2).tolist())
-        while not obs.done.any():
-            obs = env.act(bids([2], [0]))
-        results.append([obs.end_of_episode_info[i]["win_rate"] for i in range(2)])
-        env.rotate()
-    assert sides == [[0, 1], [1, 0]]
-    assert results == [[1.0, 0.0], [1.0, 0.0]]
 
 
 def test_an_evaluation_goes_on_with_those_that_are_still_playing() -> None:

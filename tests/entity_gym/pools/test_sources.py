@@ -10,25 +10,12 @@ import numpy as np
 import pytest
 
 from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, Environment, Observation, ObsSpace
-from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.pools.pool import ListEnv, ProcessVecEnv
 from entity_gym.registry import make
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import choose
 
-
-def test_a_list_plays_a_compiled_world_compiled() -> None:
-    assert ListEnv(MineSweeper, 1).slots.__class__.__name__ == "CompiledSlots"
-
-
 # --- Copies
-
-
-def test_a_copy_shows_its_own_environments() -> None:
-    original = ListEnv(Walker, 2)
-    original.reset()
-    twin = original.clone()
-    assert all(mine is not its for mine, its in zip(original.envs, twin.envs, strict=True))
 
 
 # --- A last observation in which everything is closed

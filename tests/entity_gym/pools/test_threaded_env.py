@@ -57,16 +57,6 @@ def test_each_thread_owns_a_slice_and_the_caller_has_the_first() -> None:
         assert [sorted(each.threads) for each in envs] == [["MainThread"]] * 2 + [["environments-1"]] * 3
 
 
-def test_one_thread_starts_none_and_more_than_environments_are_not_started() -> None:
-    with ThreadedVecEnv(Counter, 3, 1) as env:
-        env.async_reset()
-        env.recv()
-        assert (pool_threads(), env.num_threads) == ([], 1)
-    with ThreadedVecEnv(Counter, 2, 8) as env:
-        assert len(pool_threads()) == 1
-        assert env.num_threads == 2
-
-
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_an_interrupt_is_handed_on_and_the_pool_goes_on(num_threads: int) -> None:
     class Interrupted(Counter):

@@ -16,7 +16,7 @@ from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.processes import worker
 from examples.walks import Walks
 from tests.entity_gym.pools.fragile import BrokenWorldError, Fragile, NeverMade, do, steps
-from tests.entity_gym.pools.kinds_of_pools import Counter, add, content, contents, play_together, totals
+from tests.entity_gym.pools.kinds_of_pools import Counter, add, content, contents, play_together
 from tests.entity_gym.pools.processes.left_behind import little_garbage as little_garbage
 from tests.entity_gym.pools.processes.left_behind import nothing_is_left_behind as nothing_is_left_behind
 from tests.entity_gym.pools.processes.left_behind import pool as pool
@@ -76,13 +76,6 @@ def test_every_factory_that_threads_take_is_taken(factory: str) -> None:
 def test_arguments_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="num_processes is 0; it must be a whole number of at least 1"):
         ProcessVecEnv(Fragile, 3, 0)
-
-
-@in_threads
-def test_more_processes_than_environments_are_not_started() -> None:
-    with ProcessVecEnv(Counter, 2, 5) as env:
-        assert env.num_processes == 2
-        assert totals(env.reset()) == [0, 0]
 
 
 # --- Environments that raise
