@@ -85,7 +85,7 @@ class PaddedForm:
         action: the `Field` of one environment's action, or action -> `Field`.
 
     Raises:
-        ValueError: if the spec does not say how many entities or actors there can be.
+        ValueError: if the spec does not say how many entities or actors there can be, or two names differ in "." and "/" alone.
     """
 
     def __init__(self, spec: EnvSpec, num_envs: int = 1, kind: str = "environment") -> None:
@@ -100,6 +100,12 @@ class PaddedForm:
                 f"{self._world} does not say how many entities and actors there can be, which this form needs; say it, for "
                 f"example {', '.join(options)}"
             )
+        for names in (list(spec.entities), list(spec.actions)):
+            if same := [name for name in names if "." in name and name.replace(".", "/") in names]:
+                raise ValueError(
+                    f"{self._world} has {same[0]!r} and {same[0].replace('.', '/')!r}, which are one name here, as '.' becomes "
+                    "'/'; rename one of them"
+                )
         self._room = np.array([entity.max for entity in spec.entities.values()], np.int64)  # (T,)
         self._ends = np.cumsum(self._room)  # (T,) in the list of all rows
         num_rows = int(self._room.sum())
