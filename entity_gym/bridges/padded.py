@@ -100,8 +100,8 @@ class PaddedForm:
                 f"{self._world} does not say how many entities and actors there can be, which this form needs; say it, for "
                 f"example {', '.join(options)}"
             )
-        for names in (list(spec.entities), list(spec.actions)):
-            if same := [name for name in names if "." in name and name.replace(".", "/") in names]:
+        for listed in (list(spec.entities), list(spec.actions)):
+            if same := [name for name in listed if "." in name and name.replace(".", "/") in listed]:
                 raise ValueError(
                     f"{self._world} has {same[0]!r} and {same[0].replace('.', '/')!r}, which are one name here, as '.' becomes "
                     "'/'; rename one of them"

@@ -174,7 +174,7 @@ def test_wrappers_are_named_on_the_command_line() -> None:
         (["env=gymnasium", "env.id=CartPole-v1", "env.wrappers=a:B"], "env.wrappers must be a list"),
         (
             ["env=gymnasium", "env.id=CartPole-v1", "env.view=highway"],
-            "CartPole-v1: view highway: entities.Ego: 1 rows of 5",
+            "CartPole-v1: view highway: entities.Ego: the 4 numbers of the observation from 0 on are not 1 rows",
         ),
     ],
 )

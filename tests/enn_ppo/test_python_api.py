@@ -18,7 +18,6 @@ from enn_ppo import (
     preset,
     train,
 )
-from enn_ppo.clone.clone import _still_falls
 from enn_ppo.serve.agent import load_policy
 from tests.enn_ppo.evaluation_worlds import Duel
 from tests.enn_ppo.worlds import Clock, tiny_config
@@ -109,10 +108,3 @@ def test_after_self_play_every_side_is_played_by_itself(tmp_path: Path) -> None:
     mirrored = evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=20, opponent=str(tmp_path / "a")), env=Duel)
     assert result.estimates == mirrored.estimates
     assert "win_rate" in result.estimates
-
-
-def test_cloning_says_where_it_could_go_on(tmp_path: Path) -> None:
-    assert _still_falls([{"holdout_loss": 0.5}, {"holdout_loss": 0.4}])
-    assert not _still_falls([{"holdout_loss": 0.5}, {"holdout_loss": 0.4999}])
-    assert not _still_falls([{"holdout_loss": 0.4}, {"holdout_loss": 0.5}])
-    assert not _still_falls([{"loss": 0.5}, {"loss": 0.4}])

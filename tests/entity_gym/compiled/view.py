@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from entity_gym.compiled import CompiledEnvironment
@@ -30,6 +33,10 @@ class CompiledView(SlotEnvironment):
             assert isinstance(sequence, np.random.SeedSequence)
             self.record["rng"] = sequence.generate_state(1, np.uint64)[0]
         return super().reset()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        super().load_state(state)
+        self._seeded_by = self.rng  # the record has the random numbers, too
 
     def observe(self) -> Observation:
         """Return what there is to see now."""
