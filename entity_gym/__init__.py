@@ -6,6 +6,7 @@ To write a world: `Environment` (a Python object), `CompiledEnvironment` (three 
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from entity_gym.actions import (
@@ -25,20 +26,40 @@ from entity_gym.actions import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.actions.choices import random_actions
 from entity_gym.actions.reading import EntityID
-from entity_gym.batch.ragged import RaggedBuffer
-from entity_gym.batch.vec_obs import VecActionMask, VecObs
-from entity_gym.bridges import make_dm, make_gym
 from entity_gym.environment import Environment, Observation
-from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
-from entity_gym.pools.slots import EnvSlots
-from entity_gym.pools.vec_env import VecEnv
-from entity_gym.registry import list_envs, make, make_spec, register
 from entity_gym.spaces import GLOBAL_ENTITY, Angle, Category, Entity, Flag, ObsSpace
 
 if TYPE_CHECKING:
+    from entity_gym.actions.choices import random_actions
+    from entity_gym.batch.ragged import RaggedBuffer
+    from entity_gym.batch.vec_obs import VecActionMask, VecObs
+    from entity_gym.bridges import make_dm, make_gym
     from entity_gym.compiled import CompiledEnvironment
+    from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
+    from entity_gym.pools.slots import EnvSlots
+    from entity_gym.pools.vec_env import VecEnv
+    from entity_gym.registry import list_envs, make, make_spec, register
+
+#: Names that are imported when they are used first: the compiler alone takes longer to import than all the rest.
+_LATER = {
+    "CompiledEnvironment": "compiled",
+    "EnvSlots": "pools.slots",
+    "ListEnv": "pools.pool",
+    "ProcessVecEnv": "pools.pool",
+    "RaggedBuffer": "batch.ragged",
+    "ThreadedVecEnv": "pools.pool",
+    "VecActionMask": "batch.vec_obs",
+    "VecEnv": "pools.vec_env",
+    "VecObs": "batch.vec_obs",
+    "list_envs": "registry",
+    "make": "registry",
+    "make_dm": "bridges",
+    "make_gym": "bridges",
+    "make_spec": "registry",
+    "random_actions": "actions.choices",
+    "register": "registry",
+}
 
 __all__ = [
     "GLOBAL_ENTITY",
@@ -85,10 +106,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if (
-        name == "CompiledEnvironment"
-    ):  # only when it is used: the compiler alone takes longer to import than all the rest
-        from entity_gym.compiled import CompiledEnvironment
-
-        return CompiledEnvironment
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -254,7 +254,7 @@ def check_delay(subject: Subject) -> str:
     """An observation shows what the actions right before it did."""
     if _lags_behind(subject):
         raise Finding(f"it seems that {LAG}", Status.WARNING)
-    return ""
+    return "an action shows in the next observation"
 
 
 def _lags_behind(subject: Subject) -> bool:
@@ -304,7 +304,11 @@ def check_view(subject: Subject) -> str:
                     f"{place.min():.4g} to {place.max():.4g} with that added: if it was no offset, add nothing to it",
                     Status.WARNING,
                 )
-    return f"adds the actor's to {', '.join(f'{feature} of {name}' for name, feature in sums)}" if sums else "no sums"
+    return (
+        f"adds the actor's to {', '.join(f'{feature} of {name}' for name, feature in sums)}"
+        if sums
+        else "no feature is a sum with the actor's"
+    )
 
 
 def check_end(subject: Subject) -> str:

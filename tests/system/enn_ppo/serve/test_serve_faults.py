@@ -79,7 +79,7 @@ def test_a_client_that_is_dropped_for_one_of_many_questions_is_told_and_others_g
         client.send({"type": "act", "observation": garden()})
     while (told := client.receive())["type"] == "actions":
         pass
-    assert "the observation: 0 global_features" in told["message"]
+    assert "the observation: global_features have shape (1, 0)" in told["message"]
     assert client.receive() == {"type": "hung up"}
     assert other.ask(garden())["type"] == "actions"
 

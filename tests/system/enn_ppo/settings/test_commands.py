@@ -141,7 +141,7 @@ def test_ctrl_c_finishes_the_update_saves_says_where_and_exits_with_130_and_the_
     step = load_checkpoint(tmp_path / "out/a").step
     assert process.returncode == 130
     assert "Ctrl-C: finishing this update and writing a checkpoint; press again to abort at once" in output
-    saved = f"out/a/checkpoints/step_{step:012d}"
+    saved = f"out/a/checkpoints/step_{step:012d}.safetensors"
     assert errors == f"interrupted after {step:,} steps; saved {saved}; go on with resume=out/a\n"
     assert rows_without_times(tmp_path / "out/a")[-1]["step"] == step
 

@@ -28,7 +28,7 @@ def test_a_run_terminated_while_it_waits_for_its_last_evaluation_says_so_and_eva
 
     thread = threading.Thread(target=terminate, daemon=True)
     thread.start()
-    saved = tmp_path / f"run/checkpoints/step_{TOTAL:012d}"
+    saved = tmp_path / f"run/checkpoints/step_{TOTAL:012d}.safetensors"
     with pytest.raises(Interrupted, match=f"terminated after {TOTAL} steps; saved {saved}; go on with") as caught:
         run(tmp_path / "run", Gated, eval=settings)
     thread.join()

@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from entity_gym.check.report import Status
 
-from entity_gym.check.checks import CHECKS, check_environment
+from entity_gym.check.checks import CHECKS, Status, check_environment
 from entity_gym.check.command import main
 from tests.entity_gym.check import broken, broken_compiled
 
@@ -58,7 +57,7 @@ def test_nothing_is_found_in_the_world_of_the_tutorial(tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
     report = check_environment(importlib.import_module("market_of_the_tutorial").Market, steps=25)
-    assert {result.status for result in report.results} == {Status.OK, Status.SKIPPED}, str(report)
+    assert {result.status for result in report.results} <= {Status.OK, Status.SKIPPED}, str(report)
     assert {r.name: r.text for r in report.results}["end of episode"].endswith("which a feature tells, 0 truncated")
 
 
@@ -147,7 +146,7 @@ def test_a_view_that_does_not_fit_is_a_mistake_of_the_user() -> None:
     pytest.importorskip("gymnasium")
     done = run("gymnasium:CartPole-v1", "--view", "highway")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: CartPole-v1: view highway: entities.Ego: 1 rows of 5 features")
+    assert done.stderr.startswith("error: CartPole-v1: view highway: entities.Ego: the 4 numbers")
     done = run("MineSweeper", "--view", "highway")
     assert (done.returncode, done.stdout) == (2, "")
     assert "MineSweeper has entities already" in done.stderr
