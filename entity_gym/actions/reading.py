@@ -48,38 +48,41 @@ class FrameEntities(NamedTuple):
         Raises:
             ValueError: an id or a type is unknown or listed twice, or an entity that is meant has no id.
         """
-        where = f"{self.where}: action {action!r}"
         if ids is not None:
-            return self._find_ids(ids, role, where)
+            return self._find_ids(ids, role, action)
         found: list[Indices] = []
         for name in self.ranges if types is None else types:
             if name not in self.ranges:
                 raise ValueError(
-                    f"{where}: {role}_types names the unknown entity type {name!r}; {nearest(name, self.ranges)}"
+                    f"{self._at(action)}: {role}_types names the unknown entity type {name!r}; {nearest(name, self.ranges)}"
                 )
             start, count = self.ranges[name]
             if len(self.index_of) < len(self.ids) and None in self.ids[start : start + count]:
                 raise ValueError(
-                    f"{where}: entities of type {name!r} are {role}s but have no ids; give Observation.ids[{name!r}]"
+                    f"{self._at(action)}: entities of type {name!r} are {role}s but have no ids; give Observation.ids[{name!r}]"
                 )
             found.append(np.arange(start, start + count))
         if types is not None and len(set(types)) != len(types):
-            raise ValueError(f"{where}: {role}_types {list(types)!r} lists a type twice")
+            raise ValueError(f"{self._at(action)}: {role}_types {list(types)!r} lists a type twice")
         if len(found) == 1:
             return found[0]
         return np.concatenate(found) if found else NO_INDICES
 
-    def _find_ids(self, ids: Sequence[EntityID], role: str, where: str) -> Indices:
-        found = []
-        for id_ in ids:
-            index = self.index_of.get(id_) if isinstance(id_, Hashable) else None
-            if index is None:
-                known = [str(known_id) for known_id in self.index_of]
-                raise ValueError(f"{where}: {role}_ids names {id_!r}, which no entity has; {nearest(id_, known[:20])}")
-            found.append(index)
+    def _find_ids(self, ids: Sequence[EntityID], role: str, action: str) -> Indices:
+        try:
+            found = [self.index_of[id_] for id_ in ids]
+        except (KeyError, TypeError):  # one that no entity has, or that is not hashable
+            known = [str(id_) for id_ in self.index_of][:20]
+            wrong = next(id_ for id_ in ids if not isinstance(id_, Hashable) or id_ not in self.index_of)
+            raise ValueError(
+                f"{self._at(action)}: {role}_ids names {wrong!r}, which no entity has; {nearest(wrong, known)}"
+            ) from None
         if len(set(found)) != len(found):
-            raise ValueError(f"{where}: {role}_ids {list(ids)!r} lists an entity twice")
+            raise ValueError(f"{self._at(action)}: {role}_ids {list(ids)!r} lists an entity twice")
         return np.array(found, dtype=np.int64)
+
+    def _at(self, action: str) -> str:
+        return f"{self.where}: action {action!r}"
 
     def mask(self, given: Any, actors: Indices, num_columns: int, action: str) -> NDArray[np.bool_] | None:
         """Return the mask of one action as an (A, num_columns) array.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.reading import NO_INDICES, Offer
 from entity_gym.batch.frame import Frame, FrameReader
-from entity_gym.batch.ragged import RaggedBuffer, Scalar, offsets_of
+from entity_gym.batch.ragged import RaggedBuffer, Scalar
 from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, Metric, VecActionMask, VecObs
 from entity_gym.environment import Observation
 from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace, refusal, wrong_values
@@ -106,7 +107,8 @@ def batch_masks(frames: Sequence[Frame], reader: FrameReader) -> dict[str, VecAc
 def _joined(arrays: list[NDArray[Scalar]], nothing: NDArray[Scalar]) -> RaggedBuffer[Scalar]:
     """Pack a sequence for each of the `arrays`; `nothing` is what there is without any."""
     values = np.concatenate(arrays) if arrays else nothing
-    return RaggedBuffer(values, offsets_of(np.array([len(array) for array in arrays], np.int64)))
+    offsets = np.fromiter(accumulate(map(len, arrays), initial=0), np.int64, len(arrays) + 1)
+    return RaggedBuffer.unchecked(values, offsets)
 
 
 def check_features(name: str, buffer: RaggedBuffer[np.float32], env_id: NDArray[np.int64], reader: FrameReader) -> None:

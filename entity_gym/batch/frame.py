@@ -106,18 +106,11 @@ class FrameReader:
         where = self.where(env_id)
         if not isinstance(obs, Observation):
             raise ValueError(f"{where} returned {type(obs).__name__} where an Observation was expected")
-        for field in ("features", "ids", "visible", "actions", "metrics", "targets"):
-            given = getattr(obs, field)
-            if type(given) is not dict and not isinstance(given, Mapping):
-                raise ValueError(
-                    f"{where}: {field} is {given!r:.200}; it must be a mapping, {{}} where there is nothing"
-                )
         types = self.obs_space.entities
-        for field, given in (("features", obs.features), ("ids", obs.ids), ("visible", obs.visible)):
-            for name in given:
-                if name not in types:
-                    raise ValueError(f"{where}: {field} of unknown entity type {name!r}; {nearest(name, types)}")
-
+        given = obs.features, obs.ids, obs.visible, obs.actions, obs.metrics, obs.targets
+        names = obs.features.keys() | obs.ids.keys() | obs.visible.keys()
+        if set(map(type, given)) != {dict} or not names <= types.keys():
+            self._check_fields(obs, where)
         if obs.targets.keys() != self.obs_space.targets.keys():
             declared = list(self.obs_space.targets)
             raise ValueError(f"{where}: targets has {list(obs.targets)}; it must have all of the space's, {declared}")
@@ -169,22 +162,35 @@ class FrameReader:
             raise ValueError(f"{where}: there are {len(obs.global_features)} global_features, and none in the space")
         return Frame(features, visible, actions, ids, numbered)
 
+    def _check_fields(self, obs: Observation, where: str) -> None:
+        by_type = ("features", obs.features), ("ids", obs.ids), ("visible", obs.visible)
+        for field, given in (*by_type, ("actions", obs.actions), ("metrics", obs.metrics), ("targets", obs.targets)):
+            if not isinstance(given, Mapping):
+                raise ValueError(
+                    f"{where}: {field} is {given!r:.200}; it must be a mapping, {{}} where there is nothing"
+                )
+        types = self.obs_space.entities
+        for field, given in by_type:
+            for name in given:
+                if name not in types:
+                    raise ValueError(f"{where}: {field} of unknown entity type {name!r}; {nearest(name, types)}")
+
     def _rows(self, given: Any, name: str, where: str) -> NDArray[np.float32]:
         """Return the features of a type, (number of entities, F); text, complex numbers and dates are no numbers."""
-        names = list(self.types[name].features)
-        what = "global_features" if name == GLOBAL_ENTITY else f"features of {name!r}"
+        features, cause = self.types[name].features, None
+        width = len(features)
         try:
             array = np.asarray(() if given is None else given)
             kind = array.dtype.kind
             if kind not in "biufO" or (kind == "O" and any(isinstance(each, str | bytes) for each in array.flat)):
                 raise TypeError(f"they are {given!r:.200}")
             rows: NDArray[np.float32] = array.astype(np.float32, order="C", copy=False)
+            if rows.ndim == 2 and rows.shape[1] == width:
+                return rows
+            if rows.ndim and len(rows) == 0:
+                return np.zeros((0, width), np.float32)
+            problem = f"have shape {rows.shape}; expected (number of entities, {width}): {list(features)}"
         except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"{where}: {what} are not rows of {len(names)} numbers each: {error}") from error
-        if rows.ndim == 2 and rows.shape[1] == len(names):
-            return rows
-        if rows.ndim and len(rows) == 0:
-            return np.zeros((0, len(names)), np.float32)
-        raise ValueError(
-            f"{where}: {what} have shape {rows.shape}; expected (number of entities, {len(names)}): {names}"
-        )
+            problem, cause = f"are not rows of {width} numbers each: {error}", error
+        what = "global_features" if name == GLOBAL_ENTITY else f"features of {name!r}"
+        raise ValueError(f"{where}: {what} {problem}") from cause
