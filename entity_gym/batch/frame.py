@@ -108,8 +108,8 @@ class FrameReader:
             raise ValueError(f"{where} returned {type(obs).__name__} where an Observation was expected")
         types = self.obs_space.entities
         given = obs.features, obs.ids, obs.visible, obs.actions, obs.metrics, obs.targets
-        names = obs.features.keys() | obs.ids.keys() | obs.visible.keys()
-        if set(map(type, given)) != {dict} or not names <= types.keys():
+        are_dicts = set(map(type, given)) == {dict}
+        if not are_dicts or not obs.features.keys() | obs.ids.keys() | obs.visible.keys() <= types.keys():
             self._check_fields(obs, where)
         if obs.targets.keys() != self.obs_space.targets.keys():
             declared = list(self.obs_space.targets)
