@@ -246,9 +246,8 @@ class GymWorld:
             terminated = bool(_number(terminated, "terminated", 1, "a bool"))
             truncated = bool(_number(truncated, "truncated", 1, "a bool"))
         if type(reward) is not float or not -LARGEST_FLOAT32 <= reward <= LARGEST_FLOAT32:
-            expected = (
-                "a finite number that float32 can hold; an environment of several agents has n_agents and Tuple spaces"
-            )
+            several = "; an environment of several agents has n_agents and Tuple spaces"
+            expected = "a finite number that float32 can hold" + (several if isinstance(reward, list | tuple) else "")
             reward = _number(reward, "reward", LARGEST_FLOAT32, expected)
         if type(info) is not dict and not isinstance(info, Mapping):
             raise ValueError(f"step() returned the info {info!r:.200}; expected a dictionary")
