@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from rogue_net.batch.frames import Frames
 from rogue_net.relative.relative_positions import Relative, relative_logits, relative_outputs
 
-#: All but cuDNN's, which prepares 5 ms for each new shape of rows: on a GPU bf16 was 4 times slower than fp32 with it.
+#: All but cuDNN's, which takes 5 ms to prepare each new shape of rows: with it bf16 was 4 times slower than fp32 on a GPU.
 KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 

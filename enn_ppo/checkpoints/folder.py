@@ -49,7 +49,7 @@ def save_checkpoint(
 ) -> Path:
     """Write `directory/step_<12 digits>.safetensors`, and remove the checkpoints that `retention` does not keep.
 
-    Saving an existing step replaces it. Checkpoints later than `step` are removed first: they were abandoned when the run was
+    Saving an existing step replaces it. Checkpoints later than `step` are removed as well: they were abandoned when the run was
     resumed from an earlier one.
 
     Args:
@@ -175,7 +175,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     except CheckpointError as error:
         if not _STEP.fullmatch(file.stem):
             raise
-        other = next((each.path for each in _whole(file.parent)), None)
+        other = _newest_whole(file.parent)
         advice = f"the newest checkpoint beside it that loads is {other}" if other else "there is no other beside it"
         raise CheckpointError(f"{error}; {advice}") from error
 
@@ -263,12 +263,12 @@ def _read(file: Path) -> Checkpoint:
         ) from error
 
 
-def _whole(directory: Path) -> list[Checkpoint]:
-    """The newest checkpoint of a folder that loads; empty if there is none."""
+def _newest_whole(directory: Path) -> Path | None:
+    """The newest checkpoint of a folder that loads; None if there is none."""
     for _, file in step_files(directory):
         with suppress(CheckpointError):
-            return [_read(file)]
-    return []
+            return _read(file).path
+    return None
 
 
 def _saved(directory: Path) -> list[Saved]:

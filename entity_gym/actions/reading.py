@@ -72,11 +72,10 @@ class FrameEntities(NamedTuple):
         try:
             found = [self.index_of[id_] for id_ in ids]
         except (KeyError, TypeError):  # one that no entity has, or that is not hashable
-            known = [str(id_) for id_ in self.index_of][:20]
-            wrong = next(id_ for id_ in ids if not isinstance(id_, Hashable) or id_ not in self.index_of)
-            raise ValueError(
-                f"{self._at(action)}: {role}_ids names {wrong!r}, which no entity has; {nearest(wrong, known)}"
-            ) from None
+            known = list(self.index_of)
+            wrong = next(id_ for id_ in ids if id_ not in known)  # compared, and not looked up
+            near = nearest(wrong, list(map(str, known[:20])))
+            raise ValueError(f"{self._at(action)}: {role}_ids names {wrong!r}, which no entity has; {near}") from None
         if len(set(found)) != len(found):
             raise ValueError(f"{self._at(action)}: {role}_ids {list(ids)!r} lists an entity twice")
         return np.array(found, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What the class of a compiled environment declares: its entities, actions, fields, and the parameters of an instance."""
+"""Declarations of a compiled environment's class: its entities, actions, fields, and the parameters of an instance."""
 
 from __future__ import annotations
 

@@ -466,7 +466,7 @@ def _lay_out(parts: Sequence[_Part]) -> None:
 
 @dataclass
 class _Type:
-    """Where the rows of a type are in longer rows (n, ...).
+    """Place of a type's rows in longer rows (n, ...).
 
     Attributes:
         features: F of them.

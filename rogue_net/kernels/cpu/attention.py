@@ -37,7 +37,7 @@ FEW, MANY = Const(8), Const(16)  # keys at once in short and long frames
 
 
 class Shape(NamedTuple):
-    """What the kernels are compiled for."""
+    """Constants that the kernels are compiled for."""
 
     lanes: Const  # keys handled at once
     width: Const  # K, features of a head
@@ -69,7 +69,7 @@ def scratch_sizes(head_width: int, room: int) -> list[int]:
 
 
 class Head(NamedTuple):
-    """Where a head of a frame stands in `qkv`."""
+    """Place of a head of a frame in `qkv`."""
 
     queries: int  # the first token's
     keys: int

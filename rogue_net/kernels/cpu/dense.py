@@ -20,7 +20,7 @@ EIGHT = Const(8)
 
 @inline
 def place_of(i, o, depth, width):  # type: ignore[no-untyped-def]
-    """Where the weight from input i to output o stands in the panels of a (depth, width) weight."""
+    """Return the place of the weight from input i to output o in the panels of a (depth, width) weight."""
     panel = o - o % LANES
     lanes = min(width - panel, LANES)
     return panel * depth + i * lanes + o - panel

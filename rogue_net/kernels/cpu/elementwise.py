@@ -1,4 +1,4 @@
-"""What a block does to every token by itself, forward and backward: normalization, the MLP's activation, gates.
+"""Operations of a block on every token by itself, forward and backward: normalization, the MLP's activation, gates.
 
 Layouts: rows of float32. Widths are multiples of 8. Biases of the matrix products before
 are added here, where the numbers pass by anyway.

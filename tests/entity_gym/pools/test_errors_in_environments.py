@@ -130,6 +130,10 @@ ACTORS = {
         garden(actions=walk("a", "c")),
         "action 'walk': actor_ids names 'c', which no entity has; allowed: 'a', 'b', 'd'",
     ),
+    "an actor with a list in its id": (
+        garden(actions=walk("a", ("c", []))),
+        "action 'walk': actor_ids names ('c', []), which no entity has; allowed: 'a', 'b', 'd'",
+    ),
     "an actor twice": (
         garden(actions=walk("a", "b", "a")),
         "action 'walk': actor_ids ['a', 'b', 'a'] lists an entity twice",
