@@ -82,7 +82,7 @@ def set_determinism(on: bool) -> None:
 
 
 def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.device = CPU) -> RogueNet:
-    """Load a network of a checkpoint: `policy`, or one of `more_weights`, which are named like their settings.
+    """Load a network of a checkpoint: `policy` or `value_net`.
 
     The precision becomes fp32 if `device` does not support its setting.
 
@@ -93,7 +93,7 @@ def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.devi
     net_config = config.net if network == "policy" else config.value_net
     if net_config is None:
         raise ValueError(f"checkpoint {checkpoint.path} has weights of a {network}, and its settings have none")
-    weights = checkpoint.policy if network == "policy" else checkpoint.more_weights[network]
+    weights = checkpoint.policy if network == "policy" else checkpoint.value_net
     obs_space, action_space = spaces_of(checkpoint)
     if (reason := why_not_precision(net_config, device.type)) is not None:
         log.warning("the policy is played in fp32: %s", reason)
