@@ -65,9 +65,7 @@ def test_environments_of_pettingzoo_play_through(env_id: str) -> None:
     pool.close()
 
 
-@pytest.mark.parametrize(
-    "env_id", ["tictactoe_v3", "pettingzoo:classic/tictactoe-v3"]
-)
+@pytest.mark.parametrize("env_id", ["tictactoe_v3", "pettingzoo:classic/tictactoe-v3"])
 def test_an_id_is_found_however_it_is_written(env_id: str) -> None:
     pytest.importorskip("pettingzoo")
     pytest.importorskip("pygame")
@@ -78,7 +76,10 @@ def test_an_id_is_found_however_it_is_written(env_id: str) -> None:
 
 @pytest.mark.parametrize(
     ("env_id", "packages"),
-    [("tictactoe_v3", []), ("leduc_holdem_v4", ["rlcard"]),],
+    [
+        ("tictactoe_v3", []),
+        ("leduc_holdem_v4", ["rlcard"]),
+    ],
 )
 def test_rewards_of_games_are_those_that_pettingzoo_sums(env_id: str, packages: list[str]) -> None:
     for package in ("pettingzoo", "pygame", *packages):
