@@ -209,17 +209,6 @@ def test_a_pool_that_is_dropped_lets_its_programs_leave() -> None:
     assert soon(lambda: len(log.left) == 2)
 
 
-def test_one_environment_alone_is_an_environment() -> None:
-    env = make(walk).as_environment()
-    env.reseed(3, 0)
-    first = env.reset()
-    assert first.reward == 0
-    assert np.asarray(first.features["Walker"]).tolist() == [[0.0]]
-    env.close()
-    with pytest.raises(ValueError, match="walk: the environment is closed"):
-        env.reset()
-
-
 # ---- programs that do not behave
 
 

@@ -174,13 +174,6 @@ def test_kinds_come_back_from_json() -> None:
     assert spaces_from_dict(saved) == (SPACE, ACTIONS)
 
 
-def test_spaces_that_were_saved_without_kinds_are_of_plain_numbers() -> None:
-    older = {"entities": [{"name": "A", "features": ["x", "y"]}], "global_features": ["time"], "actions": []}
-    space = ObsSpace({"A": Entity(["x", "y"])}, ["time"])
-    assert spaces_from_dict(older) == (space, {})
-    assert spaces_to_dict(space, {}) == older  # so an older checkpoint still fits its environment
-
-
 @pytest.mark.parametrize(
     ("entity", "global_features", "what"),
     [

@@ -102,11 +102,6 @@ class Grows(Line):
         return super().reset(**arguments)
 
 
-class Fails(Line):
-    def step(self, action: Any) -> Any:
-        raise RuntimeError("the motor is gone")
-
-
 def register() -> None:
     """Give `Line` an id."""
     with warnings.catch_warnings():

@@ -206,18 +206,6 @@ class ForgetsNobody(Walk):
         return obs
 
 
-class OneObservation(Walk):
-    """Returns one object for ever."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shown = Observation()
-
-    def observe(self) -> Observation:
-        vars(self.shown).update(vars(super().observe()))
-        return self.shown
-
-
 class ShowsTheStateBefore(Walk):
     """Looks at the world before it steps, so that the end is seen a step too late."""
 
@@ -235,11 +223,6 @@ class ForgetsToSave(Walk):
         return {"x": self.x, "steps": 0}
 
 
-class SavesAnObject(Walk):
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "seen": {1, 2}}
-
-
 class RendersNothing(Walk):
     def render(self) -> np.ndarray:
         raise NotImplementedError
@@ -255,15 +238,6 @@ class DrawsAndMoves(Walk):
 class HintsOfNothing(Walk):
     def draw(self) -> dict[str, Any]:
         return {"types": {"Wlaker": {}}}
-
-
-class CannotBeClosedTwice(Walk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.files = [1]
-
-    def close(self) -> None:
-        self.files.pop()
 
 
 class HangsStubbornly(Walk):

@@ -27,7 +27,7 @@ from tests.entity_gym.envs.playing import act, episode, resets, rows, started
 # --- Xor
 
 
-@pytest.mark.parametrize(("first", "second", "negate"), product((0, 1), repeat=3))
+@pytest.mark.parametrize(("first", "second", "negate"), list(product((0, 1), repeat=3)))
 def test_the_right_output_is_the_exclusive_or_unless_it_is_to_be_negated(first: int, second: int, negate: int) -> None:
     bits, right = (first, second), str(first ^ second ^ negate)
     for output in "01":

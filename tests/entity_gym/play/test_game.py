@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym import Observation, SelectEntityActionMask, SelectEntityActionSpace
+from entity_gym import Observation
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.play.game import Advice, Game, NotAllowedError
 from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.source import as_source
 from tests.entity_gym.check import broken, broken_compiled
-from tests.entity_gym.play.workshop import NOBODY, Workshop
+from tests.entity_gym.play.workshop import Workshop
 
 STAY = {"actions": {"step": [2], "look at": [0]}}
 
@@ -188,21 +188,3 @@ def test_a_policy_gives_advice() -> None:
     assert {name: decision["chosen"] for name, decision in actions.items()} == {
         "move": [-1, -1], "aim": [-1, -1], "push": [[None, None]], "ring": [-1]
     }  # fmt: skip
-
-
-def test_an_actor_to_whom_nobody_is_open_takes_nobody() -> None:
-    class Alone(Workshop):
-        def action_space(self) -> Any:
-            return {**super().action_space(), "aim": SelectEntityActionSpace()}
-
-        def _observe(self) -> Any:
-            obs = super()._observe()
-            if not obs.done:
-                obs.actions["aim"] = SelectEntityActionMask(actor_types=["Robot"], actee_ids=[])
-            return obs
-
-    played = Game(as_source(Alone), 0)
-    with pytest.raises(NotAllowedError, match="aim of entity 4 is 0, which is no open choice"):
-        played.act({"actions": {**GOOD, "aim": [-1, 0]}})
-    played.act({"actions": {**GOOD, "aim": [-1, -1]}})
-    assert played.moments[-1].obs.features["__global__"].values[0, 2:4].tolist() == [NOBODY, NOBODY]
