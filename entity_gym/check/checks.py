@@ -39,7 +39,7 @@ SEARCH_SECONDS = 30.0  # for an episode that ends
 
 
 class Status(StrEnum):
-    """How a check came out. Only `FAILED` makes a report fail."""
+    """Outcome of a check. Only `FAILED` makes a report fail."""
 
     OK = "ok"
     WARNING = "warning"
@@ -199,7 +199,7 @@ def check_compiling(subject: Subject) -> str:
 
 
 def check_observations(subject: Subject) -> str:
-    """In random play every observation is new and fits the spaces, the last ones of episodes included."""
+    """Observations of random play are new and fit the spaces, the last ones of episodes included."""
     played, pool = Trajectory(SEED), subject.python_pool()
     subject.trajectory = played
     for env in pool.slots.envs if isinstance(pool.slots, PythonSlots) else ():

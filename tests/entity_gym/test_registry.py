@@ -38,7 +38,7 @@ ZOO = [
 
 @pytest.fixture(autouse=True)
 def names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is forgotten after it."""
+    """Forget after a test what it has registered."""
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
 
 

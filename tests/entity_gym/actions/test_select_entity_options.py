@@ -97,7 +97,7 @@ def test_everything_may_be_masked_only_where_nobody_is_a_choice() -> None:
 
 
 def allowed(space: SelectEntityActionSpace, obs: Observation) -> list[list[int]]:
-    """For each actor the values that a pool takes, of all from -2 to 4."""
+    """Return for each actor the values from -2 to 4 that a pool takes."""
     env, _ = pool(space, obs)
     good = random_actions(env.show(np.zeros(1, int)), np.random.default_rng(0), {"groom": space})["groom"].values[:, 0]
     found: list[list[int]] = []
@@ -176,7 +176,7 @@ def test_random_selections_are_uniform_over_what_is_open(
 
 
 def told(mask: VecActionMask, *, nobody: bool) -> list[set[int]]:
-    """For every actor what it may be told, by the definition."""
+    """Return for each actor the selections that the definition allows."""
     result = []
     for i in range(len(mask.actors)):
         actees = mask.actees[i].values[:, 0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import gc
 import pickle
-import re
 import threading
 import time
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ def still_running(name: str) -> list[threading.Thread]:
 
 
 def soon(condition: Any) -> bool:
-    """Whether this becomes true within 10 seconds."""
+    """Return whether the condition becomes true within 10 seconds."""
     end = time.monotonic() + 10
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
@@ -338,20 +337,6 @@ def test_a_program_can_ask_whether_the_trainer_is_gone() -> None:
     pool.reset()
     pool.close()
     assert gone == [False, True]
-
-
-# ---- programs that do not leave
-
-
-def waits_in_our_lines(agent: Agent, config: threading.Event, seed: int) -> None:
-    agent.act(Obs(Move, score=0, actors=[Walker(0)]))
-
-
-def test_a_program_that_waits_for_us_is_told_at_the_line_that_asked() -> None:
-    env = make(waits_in_our_lines).as_environment()
-    env.reset()
-    assert re.search(r"test_train_env\.py:\d+ in waits_in_our_lines\(\)", env._running().position())
-    env.close()
 
 
 # ---- what is declared

@@ -56,7 +56,7 @@ def pool(*observations: Observation) -> tuple[ListEnv, list[Script]]:
 
 
 def told(vec_env: ListEnv, envs: list[Script], actions: Mapping[str, RaggedBuffer[np.int64]]) -> list[dict[str, Any]]:
-    """What every environment receives for `actions`; nobody takes the actions that are not given."""
+    """Return the actions that each environment receives for `actions`; nobody takes the actions that are not given."""
     nobody = {name: RaggedBuffer.from_flattened(np.zeros((0, 1), np.int64), [0] * len(envs)) for name in ACTIONS}
     vec_env.act({**nobody, **actions})
     return [plain(env.received[-1]) for env in envs]

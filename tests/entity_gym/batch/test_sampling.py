@@ -37,7 +37,7 @@ def yard(cats: int, walls: int = 0, **actions: ActionMask) -> Observation:
 
 
 def drawn(name: str, *frames: Observation) -> list[list[set[int]]]:
-    """For every frame and actor the values that were drawn about equally often, in many draws."""
+    """Return for each frame and actor the values that were drawn, all about equally often."""
     obs = batch_observations(frames, SPACE, ACTIONS)
     rng = np.random.default_rng(0)
     counts = [[Counter() for _ in range(n)] for n in obs.action_masks[name].actors.size1()]

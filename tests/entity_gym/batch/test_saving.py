@@ -32,7 +32,7 @@ from tests.worlds import Zoo, frames, random_content
 
 
 def stored_and_read(state: Any) -> Any:
-    """What a checkpoint gives back of a state."""
+    """Return a state as a checkpoint gives it back."""
     tensors: list[Tensor] = []
     stored = json.dumps(encode(state, "observation", tensors))
     return decode(json.loads(stored), dict(enumerate(tensors)))

@@ -19,7 +19,7 @@ def choose(*choices: int) -> dict[str, RaggedBuffer[np.int64]]:
 
 
 def agents(obs: VecObs) -> list[list[float]]:
-    """What the agents show, one an environment."""
+    """Return the features of the agents, one an environment."""
     assert obs.features["Agent"].size1().tolist() == [1] * len(obs)
     return obs.features["Agent"].values.tolist()  # type: ignore[no-any-return]
 

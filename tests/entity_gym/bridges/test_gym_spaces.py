@@ -1,4 +1,4 @@
-"""Which entities, features and actions spaces become; every row is written out by hand."""
+"""Spaces become entities, features and actions; every row is written out by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def features(space: Any) -> dict[str, list[Any]]:
 
 
 def entities(space: Any, *values: Any, **options: Any) -> list[dict[str, list[list[float]]]]:
-    """What each value becomes."""
+    """Return the entities of each value."""
     reader = ViewReader(None, space, **options)
     rows = np.zeros((len(values), reader.size), np.float32)
     seen = reader.read(rows, [reader.write(value, row) for value, row in zip(values, rows, strict=True)])

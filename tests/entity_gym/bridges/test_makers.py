@@ -1,4 +1,4 @@
-"""What makes somebody's environment: found, checked, wrapped and named, in the same way by every bridge."""
+"""Constructors of other libraries' environments are found, checked, wrapped and named alike by every bridge."""
 
 from __future__ import annotations
 

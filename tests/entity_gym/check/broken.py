@@ -241,7 +241,7 @@ class HintsOfNothing(Walk):
 
 
 class HangsStubbornly(Walk):
-    """Not even an exception gets it out of there."""
+    """Hangs in a step, and no exception gets it out of there."""
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
         while True:

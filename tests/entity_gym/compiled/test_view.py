@@ -27,7 +27,7 @@ def started(seed: int = 0, **parameters: Any) -> CompiledView:
 
 
 def random_choices(obs: Observation, rng: np.random.Generator) -> dict[str, Any]:
-    """What an agent that knows ids alone would do."""
+    """Return random open actions by id, of an agent that knows ids alone."""
     actions: dict[str, Any] = {}
     for name, mask in obs.actions.items():
         if isinstance(mask, GlobalCategoricalActionMask):

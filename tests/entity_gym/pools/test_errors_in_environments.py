@@ -1,4 +1,4 @@
-"""Whatever an environment gets wrong, the message names its class and index, the thing, what was given and expected."""
+"""Messages about an environment's mistake name its class and index, the part, and the given and expected values."""
 
 import re
 from collections.abc import Mapping
