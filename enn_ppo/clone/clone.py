@@ -21,7 +21,6 @@ from enn_ppo.clone.config import CloneConfig
 from enn_ppo.clone.learning import hold_out, learn, load_frames, make_samples
 from enn_ppo.settings.config import default_run_dir
 from enn_ppo.settings.schema import to_dict
-from enn_ppo.training.callbacks import Callbacks
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.files import append_to_file, replace_file
@@ -70,7 +69,7 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
         lock = RunLock()
         stack.callback(lock.close)
         lock.take(Path(run_dir))
-        state = TrainState(config.training, bound, device, Callbacks(()))
+        state = TrainState(config.training, bound, device)
         stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()
         frames, apart = hold_out(load_frames(config, *spaces, bound.config.id), config.clone.holdout, config.seed)
