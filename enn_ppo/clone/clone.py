@@ -26,7 +26,6 @@ from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.files import append_to_file, replace_file
 from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.training.learning.learner import Learner
-from enn_ppo.training.memory import check_memory
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CONFIG, prepare_run_dir
@@ -57,7 +56,6 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
             saved then.
         Interrupted: after Ctrl-C or SIGTERM; the weights after the last pass were saved.
     """
-    check_memory(config)
     device = select_device(config.device)
     bound = bind_environment(config.env, env)
     run_dir = config.run_dir or default_run_dir(bound.config.id, datetime.now())

@@ -23,7 +23,6 @@ from enn_ppo.settings.config import TrainConfig, TrainEvalConfig, default_run_di
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.interrupt import end_on_sigterm, finish_on_interrupt
-from enn_ppo.training.memory import check_memory
 from enn_ppo.training.players import cast_of
 from enn_ppo.training.ranks import Ranks
 from enn_ppo.training.run import Run
@@ -54,7 +53,6 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
 
 
 def _start(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[Callback], ranks: Ranks) -> Run:
-    ranks.each(lambda: check_memory(config, ranks.size))
     device = select_device(
         "cpu" if config.distributed.mode == "ray" else config.device
     )  # Ray's learners have their own
