@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from entity_gym import CategoricalActionSpace, Entity, ObsSpace
-from entity_gym.agents import Agent, Obs, TrainAgent, TrainEnv
+from entity_gym.agents import Agent, Obs, TrainEnv
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import VecEnv
@@ -287,10 +287,6 @@ def shows_no_number(agent: Agent, config: Any, seed: int) -> None:
     agent.act(Obs(Move, score=0, actors=[Walker(float("nan"))]))  # type: ignore[arg-type]
 
 
-def measures_nothing(agent: Agent, config: Any, seed: int) -> None:
-    agent.act(Obs(Move, score=0, actors=[Walker(0)], metrics={"q": float("nan")}))
-
-
 def ends_with_nonsense(agent: Agent, config: Any, seed: int) -> None:
     agent.act(Obs(Move, score=0, actors=[Walker(0)]))
     agent.game_over({"score": 1})  # type: ignore[arg-type]
@@ -302,7 +298,6 @@ def ends_with_nonsense(agent: Agent, config: Any, seed: int) -> None:
         (shows_a_stranger, "TrainEnv has no 'Stranger' in entity_types"),
         (asks_for_more, "TrainEnv has no 'Paint' in action_types"),
         (shows_no_number, r"shows_no_number \(environment 0\): feature 'x' of entity 0 of type 'Walker' is nan"),
-        (measures_nothing, r"measures_nothing \(environment 0\): metrics\['q'\] is nan; it must be a finite number"),
         (ends_with_nonsense, "is no Obs; agents are shown Obs"),
     ],
 )
@@ -322,21 +317,6 @@ def test_a_game_in_which_nothing_was_asked_is_not_counted() -> None:
     pool = pool_of(begins_at_its_end, 1)
     assert pool.reset().done.tolist() == [False]
     pool.close()
-
-
-def knows_its_agent(agent: Agent, config: list[bool], seed: int) -> None:
-    config.append(isinstance(agent, TrainAgent) and agent.gone)
-    walk(agent, None, seed)
-    config.append(isinstance(agent, TrainAgent) and agent.gone)
-    agent.game_over(Obs(Move, score=0))  # nobody listens any more, and nothing happens
-
-
-def test_a_program_can_ask_whether_the_trainer_is_gone() -> None:
-    gone: list[bool] = []
-    pool = pool_of(knows_its_agent, 1, gone)
-    pool.reset()
-    pool.close()
-    assert gone == [False, True]
 
 
 # ---- what is declared

@@ -323,21 +323,6 @@ def test_what_is_wrong_with_a_step_is_named(step: Any, message: str) -> None:
         pool.act(at_random(pool, obs, np.random.default_rng(0)))
 
 
-@pytest.mark.parametrize(
-    ("methods", "message"),
-    [
-        (
-            {"observation_space": lambda self, agent: spaces.Sequence(PLACE)},
-            "agent 'sheep_0': the observation space is a Sequence",
-        ),
-        ({"reset": lambda self: ({}, {})}, r"\{'seed': None, 'options': None\} do not fit Changed\.reset\(\)"),
-    ],
-)
-def test_environments_that_have_no_such_form_say_why(methods: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        PettingZooEnvironment(changed(**methods)())
-
-
 def test_ids_and_modules_are_found_with_any_dashes_and_others_have_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -432,23 +432,6 @@ def test_the_strongest_finishes_who_is_nearly_down_and_wastes_no_fire() -> None:
     assert s.aim[1] == s.aim[2] == 4, "the ranged unit, which falls before the melee unit"
 
 
-def test_the_strongest_withdraws_ranged_units_from_melee_units_while_they_reload() -> None:
-    env = world([(RANGED, 0, 0)], [(MELEE, 2, 0)])
-    env.record.cooldown[0] = 2
-    refresh(env)
-    assert ordered(env, 0, FOCUS).heading[0].tolist() == [-1, 0]
-    env.record.cooldown[0] = 0
-    refresh(env)
-    assert ordered(env, 0, FOCUS).aim[0] == 1
-
-
-def test_healers_of_the_strongest_do_not_heal_twice_what_one_can() -> None:
-    env = world([(HEALER, 0, 0), (HEALER, 1, 0), (MELEE, 2, 0), (MELEE, 3, 0)], [(MELEE, 9, 9)])
-    env.record.health[2:4] = 8.6, 9.0
-    refresh(env)
-    assert ordered(env, 0, FOCUS).aim[:2].tolist() == [2, 3]
-
-
 def test_a_script_knows_nothing_of_enemies_that_it_does_not_see() -> None:
     orders = []
     for x in (8.0, 9.0):  # the enemy is out of sight at both

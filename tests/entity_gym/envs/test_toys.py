@@ -78,20 +78,6 @@ def test_beans_and_open_choices_stay_below_masked_choices_and_the_right_one_is_o
     assert seen == set(range(masked_choices))
 
 
-def test_every_set_of_one_size_is_equally_likely_and_every_size_too() -> None:
-    # With three choices and no bean: sizes 0 to 3, each with chance 1/4; then {0} is added. Each of the sets {1} and {2}
-    # comes with size 1 (1/4 x 1/3, without 0) and with size 2 (1/4 x 1/3, together with 0).
-    sets: Counter[frozenset[int]] = Counter()
-    for env in resets(Count(masked_choices=3), 6000):
-        if env.record.num_beans == 0:
-            sets[frozenset(open_choices(env.observe()))] += 1
-    total = sets.total()
-    expected = {(0,): 1 / 4 + 1 / 12, (0, 1): 1 / 6, (0, 2): 1 / 6, (0, 1, 2): 1 / 12 + 1 / 4}
-    assert {key: value / total for key, value in sets.items()} == {
-        frozenset(key): pytest.approx(value, abs=0.05) for key, value in expected.items()
-    }
-
-
 # --- NotHotdog
 
 

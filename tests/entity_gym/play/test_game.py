@@ -94,15 +94,6 @@ def test_the_same_seed_is_environment_0_of_a_pool_with_that_seed() -> None:
         assert now(walk(seed=seed))[3] == ListEnv(broken.Walk, 2, seed).reset().features["Walker"].values[0, 0]
 
 
-def test_rewards_add_up_over_an_episode() -> None:
-    game = walk()
-    assert now(game) == (1, 0, 0.0, 4.0)
-    game.act({"actions": {"step": [1], "look at": [0]}})
-    assert now(game) == (1, 1, 1.0, 5.0) and has_ended(game)
-    game.begin_episode()
-    assert now(game)[:3] == (2, 0, 0.0)
-
-
 def test_a_compiled_world_is_played_as_ordinary_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("entity_gym.compiled.compiler.entry", lambda *_, **__: pytest.fail("it was compiled"))
     game = Game(as_source(broken_compiled.Climb), 3)
