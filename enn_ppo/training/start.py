@@ -17,7 +17,7 @@ from enn_ppo.checkpoints import (
     step_files,
 )
 from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threads
-from enn_ppo.eval.checkpoint import bind_evaluation
+from enn_ppo.eval.evaluate import bind_evaluation
 from enn_ppo.eval.evaluator import Evaluator, check_evaluation
 from enn_ppo.settings.config import TrainConfig, TrainEvalConfig, default_run_dir
 from enn_ppo.training.callbacks import Callback

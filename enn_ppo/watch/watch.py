@@ -16,8 +16,8 @@ from typing import Any
 from enn_ppo.checkpoints import Checkpoint, CheckpointError, load_checkpoint, step_files
 from enn_ppo.checkpoints.policy import saved_config, select_device
 from enn_ppo.checkpoints.trust import check_trust, code_of_environment
-from enn_ppo.eval.checkpoint import evaluate_checkpoint
-from enn_ppo.eval.replay import Replay
+from enn_ppo.eval.evaluate import EvalResult, evaluate_checkpoint
+from enn_ppo.eval.replay import write_page
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.files import is_link
@@ -54,10 +54,9 @@ def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
     output = Path(config.output) if config.output else home / REPLAYS / f"watched_{checkpoint.step:012d}.html"
     if config.output is None and is_link(output.parent):
         raise ValueError(f"{output.parent} is a link, and nothing is written through it: give output=<file>")
-    print(_play(checkpoint, config, env, Replay(output, config.episodes, f"output={output}"), progress=True))
-    size = output.stat().st_size
-    told = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{max(1, round(size / 1e3))} kB"
-    print(f"wrote {output} ({told}, {config.episodes} episode{'s' * (config.episodes != 1)})")
+    result = _play(checkpoint, config, env, progress=True)
+    write_page(output, result.replay or {}, f"output={output}")
+    print(f"{result}\nwrote {output}")
     if config.open:
         open_in_browser(output.resolve().as_uri()).join()
     return output
@@ -89,46 +88,42 @@ def follow(
     played = -1  # step of the checkpoint that is shown
     pages: dict[str, Callable[[], str]] = {}
 
-    def show(step: int, replay: dict[str, Any]) -> None:
-        name = f"step_{step:012d}" if step >= 0 else None
-        text, listing = to_json(replay), json.dumps({"newest": name, "step": step if name else None})
-        old = {each for each in pages if each.startswith("/step_")} - {f"/{name}.json"}
-        pages.update({f"/{name}.json": lambda: text} if name else {})
+    def show(replay: dict[str, Any], newest: str | None) -> None:
+        text, listing = to_json(replay), json.dumps({"newest": newest, "step": played if newest else None})
+        old = [path for path in pages if path.startswith("/step_") and path != f"/{newest}.json"]
+        pages.update({f"/{newest}.json": lambda: text} if newest else {})
         pages.update({"/": lambda: page_html(replay, mode="live"), "/replays.json": lambda: listing})
-        for each in old:
-            del pages[each]
+        for path in old:
+            del pages[path]
 
-    def look() -> None:
+    def look() -> bool:
+        """Play the newest checkpoint, if it is a new one; returns whether it was."""
         nonlocal played
         files = step_files(run_dir / CHECKPOINTS)
         if not files or files[0][0] <= played:
-            return
+            return False
         try:
             checkpoint = load_checkpoint(files[0][1])
         except CheckpointError:
-            return  # it is being removed, or its run has ended: the next look finds another, or the same again
-        played, made = checkpoint.step, Replay(None, config.episodes, "live=true")
-        _play(checkpoint, config, env, made)
-        show(played, made.replay())
+            return False  # it is being removed, or its run has ended: the next look finds another, or the same again
+        result, played = _play(checkpoint, config, env), checkpoint.step
+        show(result.replay or {}, f"step_{played:012d}")
+        return True
 
-    show(-1, build_replay(title=str(run_dir)))
+    show(build_replay(title=str(run_dir)), None)
     look()
     with PageServer(pages, port=config.port) as server:
         print(f"{server.url} shows {run_dir}: episodes of its newest checkpoint. Ctrl-C ends it", flush=True)
         opened(server.url)
         while not stopped():
             time.sleep(PAUSE)
-            before = played
-            look()
-            if played > before:
+            if look():
                 print(f"step {played:,}: played {config.episodes} episodes", flush=True)
 
 
-def _play(
-    checkpoint: Checkpoint, config: WatchConfig, env: EnvFactory | None, replay: Replay, progress: bool = False
-) -> object:
-    """Play episodes into a replay, and return the result of the evaluation."""
+def _play(checkpoint: Checkpoint, config: WatchConfig, env: EnvFactory | None, progress: bool = False) -> EvalResult:
+    """Play episodes into a replay."""
     if env is None and not config.trust:
         check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
     device = select_device(config.device)
-    return evaluate_checkpoint(checkpoint, config, env, device, replay=replay, progress=progress)
+    return evaluate_checkpoint(checkpoint, config, env, device, replay=config.episodes, progress=progress)

@@ -38,6 +38,17 @@ from entity_gym.output import accept_all_characters
 C = TypeVar("C")
 
 
+def run_eval(run: Callable[[EvalConfig], object], argv: Sequence[str] | None = None) -> int:
+    """Compose the settings, evaluate, print the result and the files that were written, and return the exit code."""
+
+    def evaluate(config: EvalConfig) -> None:
+        print(run(config))
+        for file in filter(None, (config.render, config.replay_file, config.record)):
+            print(f"wrote {file}")
+
+    return _main("eval", EvalConfig, evaluate, argv)
+
+
 def run_watch(run: Callable[[WatchConfig], object], argv: Sequence[str] | None = None) -> int:
     """Compose the settings, show a policy in the browser, and return the exit code.
 
@@ -119,7 +130,6 @@ def _job(
 
 
 run_train = partial(_main, "train", TrainConfig)
-run_eval = partial(_main, "eval", EvalConfig)
 run_serve = partial(_main, "serve", ServeConfig)
 run_clone = partial(_main, "clone", CloneConfig)
 

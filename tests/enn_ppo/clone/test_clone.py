@@ -129,18 +129,11 @@ def test_the_losses_of_a_tiny_recording_by_hand(lessons: Path, tmp_path: Path) -
         for parameter in learner.model.policy.heads.parameters():
             parameter.zero_()
     third = torch.log(torch.tensor(1 / 3)).item()
-    expected = {
-        "cross_entropy": -third,
-        "kl": (
-            read_all(lessons).logits["Switch"].values[0].exp() * (read_all(lessons).logits["Switch"].values[0] - third)
-        )  # type: ignore[index]
-        .sum()
-        .item(),
-    }
+    told = read_all(lessons).logits["Switch"].values[0]  # type: ignore[index]
+    expected = {"cross_entropy": -third, "kl": (told.exp() * (told - third)).sum().item()}
     for loss, by_hand in expected.items():
         found = measured(learner, with_returns(learner, frames), clone_config(tmp_path, lessons, loss=loss))
         assert found["loss"] == pytest.approx(by_hand, rel=1e-5)
-        assert found["log_prob"] == pytest.approx(third, rel=1e-5)
         assert found["value_loss"] == pytest.approx(0.5 * frames.rewards.square().mean().item())
 
 
@@ -179,9 +172,8 @@ def test_values_learn_the_returns_of_their_own_episodes(tmp_path: Path) -> None:
     assert frames.returns(0.5)[2:].isnan().tolist() == [False]
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_the_same_seed_gives_the_same_clone(dropout: float, lessons: Path, tmp_path: Path) -> None:
-    net = RogueNetConfig(d_model=16, n_layer=1, n_head=2, residual_dropout=dropout)
+def test_the_same_seed_gives_the_same_clone(lessons: Path, tmp_path: Path) -> None:
+    net = RogueNetConfig(d_model=16, n_layer=1, n_head=2, residual_dropout=0.2)
     one, same, other = (
         clone(clone_config(tmp_path / name, lessons, epochs=1, seed=seed, net=net), env=Copycat)
         for name, seed in (("a", 3), ("b", 3), ("c", 4))
@@ -234,51 +226,23 @@ def test_a_single_episode_cannot_be_held_out_from_itself(tmp_path: Path) -> None
     assert result.metrics["value_loss"] == 0  # the episode has no end, so nobody knows its return
 
 
-def test_cloning_ends_early_and_keeps_the_best_pass(lessons: Path, tmp_path: Path) -> None:
-    # the schedule ruins the policy after some passes
-    config = clone_config(tmp_path / "run", lessons, epochs=12, patience=2, lr="0.01@0 -> 0.01@0.3 step 3@0.35")
-    result = clone(config, env=Copycat)
-    rows = rows_of(tmp_path / "run")
-    losses = [row["holdout_loss"] + 0.5 * row["holdout_value_loss"] for row in rows]
-    best = losses.index(min(losses))
-    assert len(rows) == best + 3 < 12
-    assert result.metrics == rows[best]
-
-    learner = learner_of(config, Copycat)
-    learner.restore(load_checkpoint(tmp_path / "run"), "Copycat")
-    _, held_out = hold_out(read_all(lessons), 0.1, config.seed)
-    found = measured(learner, with_returns(learner, held_out), config)
-    assert found["loss"] == pytest.approx(rows[best]["holdout_loss"])
-
-
 # --- The checkpoint ---
 
 
-@pytest.fixture(scope="module")
-def cloned(lessons: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run directory."""
-    run_dir = tmp_path_factory.mktemp("cloned") / "run"
-    clone(clone_config(run_dir, lessons), env=Copycat)
-    return run_dir
-
-
-def test_training_goes_on_from_a_clone(cloned: Path, tmp_path: Path) -> None:
+def test_training_goes_on_from_a_clone_elsewhere_or_in_its_own_directory(lessons: Path, tmp_path: Path) -> None:
+    cloned = tmp_path / "cloned"
+    clone(clone_config(cloned, lessons), env=Copycat)
+    with pytest.raises(ValueError, match="already holds a run"):
+        clone(clone_config(cloned, lessons), env=Copycat)
     saved = load_checkpoint(cloned)
     assert saved.step == 0
-    config = replace(tiny_config(tmp_path / "run", env=EnvConfig()), resume=str(cloned), total_timesteps=64)
-    result = train(config, env=Copycat)
-    assert result.step == 64
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert rows[0]["step"] == 32 and rows[0]["episodic_reward"] > 0.8  # a new policy gets a third
-
-
-def test_training_goes_on_in_the_clones_own_directory(lessons: Path, tmp_path: Path) -> None:
-    clone(clone_config(tmp_path / "run", lessons, epochs=1), env=Copycat)
-    config = load_checkpoint(tmp_path / "run").config
-    assert "clone" not in config and "data" not in config
-    train(replace(tiny_config(tmp_path / "run", env=EnvConfig()), resume=str(tmp_path / "run")), env=Copycat)
-    assert load_checkpoint(tmp_path / "run").step == 160
-    assert len(rows_of(tmp_path / "run")) == 1
+    assert "clone" not in saved.config and "data" not in saved.config
+    for run_dir in (tmp_path / "run", cloned):
+        config = replace(tiny_config(run_dir, env=EnvConfig()), resume=str(cloned), total_timesteps=64)
+        assert train(config, env=Copycat).step == 64
+        rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+        assert rows[0]["step"] == 32 and rows[0]["episodic_reward"] > 0.8  # a new policy gets a third
+    assert len(rows_of(cloned)) == 8
 
 
 def test_a_separate_value_network_learns_the_values(lessons: Path, tmp_path: Path) -> None:
@@ -323,51 +287,25 @@ def test_ctrl_c_saves_the_clone_after_the_pass_under_way(
 # --- Mistakes ---
 
 
-def test_kl_without_recorded_logits_says_how_to_record_them(tmp_path: Path) -> None:
+def test_a_recording_that_does_not_fit_is_refused(lessons: Path, tmp_path: Path) -> None:
     record(tmp_path / "a.rec", Copycat)
-    with pytest.raises(
-        ValueError, match=r"clone.loss=kl needs the logits .*a.rec was recorded without: .*record_logits=true"
-    ):
+    with pytest.raises(ValueError, match=r"a.rec was recorded without: .*record_logits=true"):
         clone(clone_config(tmp_path / "run", tmp_path / "a.rec", loss="kl"), env=Copycat)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_recording_of_another_world_is_refused(lessons: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"lessons.rec was recorded in another environment than .*lambda>: entities\['"
-    ):
+    other = r"lessons.rec was recorded in another environment than .*lambda>: entities\['"
+    with pytest.raises(ValueError, match=other):
         clone(clone_config(tmp_path / "run", lessons), env=lambda: Scripted([Moment()]))
     with pytest.raises(ValueError, match="none.rec cannot be read: there is no such folder"):
         clone(clone_config(tmp_path / "run", [str(lessons), "none.rec"]), env=Copycat)
+    recorder_for(tmp_path / "empty.rec", Copycat())
+    with pytest.raises(ValueError, match="empty.rec holds no frames"):
+        clone(clone_config(tmp_path / "run", tmp_path / "empty.rec"), env=Copycat)
+    assert not (tmp_path / "run").exists()
 
 
-def test_an_empty_recording_says_so(tmp_path: Path) -> None:
-    recorder_for(tmp_path / "a.rec", Copycat())
-    with pytest.raises(ValueError, match="a.rec holds no frames"):
-        clone(clone_config(tmp_path / "run", tmp_path / "a.rec"), env=Copycat)
-
-
-def test_a_run_directory_that_is_taken_is_not_touched(lessons: Path, cloned: Path) -> None:
-    before = (cloned / "clone.jsonl").read_text()
-    with pytest.raises(ValueError, match="already holds a run"):
-        clone(clone_config(cloned, lessons), env=Copycat)
-    assert (cloned / "clone.jsonl").read_text() == before
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"loss": "mse"}, "clone.loss"),
-        ({"lr": "fast"}, "clone.lr"),
-        ({"patience": 1, "holdout": 0.0}, "clone.patience=1 needs episodes that are held out"),
-    ],
-)
-def test_a_setting_that_is_not_allowed_is_named(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        CloningConfig(**changes)
-
-
-def test_data_must_be_given_and_resume_not(tmp_path: Path) -> None:
+def test_a_setting_that_is_not_allowed_is_named(tmp_path: Path) -> None:
+    for changes, message in (({"loss": "mse"}, r"clone\.loss"), ({"lr": "fast"}, r"clone\.lr")):
+        with pytest.raises(ValueError, match=message):
+            CloningConfig(**changes)
     config = clone_config(tmp_path, tmp_path / "a.rec")
     for data in ("", [], [""], 3):
         with pytest.raises(ValueError, match="data must name a recording"):

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import imageio.v3 as imageio
 import pytest
 import torch
 
 from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, RogueNetConfig, evaluate, train
 from enn_ppo.eval.episodes import Estimate, summarize
+from enn_ppo.settings.command_line.cli import run_eval
 from enn_ppo.training.recording import read_all
 from entity_gym import (
     Action,
@@ -30,6 +30,7 @@ from entity_gym import (
     ObsSpace,
 )
 from entity_gym.pools.episodes import Episode
+from tests.enn_ppo.evaluation_worlds import Fused
 from tests.enn_ppo.films import brightness
 from tests.enn_ppo.recordings import episodes_of
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
@@ -126,15 +127,18 @@ def test_the_interval_is_1_96_standard_errors() -> None:
     }
 
 
-def test_numbers_that_episodes_tell_are_summarized_and_texts_are_not() -> None:
-    infos: list[Mapping[str, Any]] = [{"won": True, "mood": "fine"}, {"won": False, "score": 4}, {}]
+def test_numbers_that_episodes_tell_are_summarized_and_texts_and_nan_are_not() -> None:
+    infos: list[Mapping[str, Any]] = [{"won": True, "mood": "fine", "lap": math.nan, "score": math.nan}]
+    infos += [{"won": False, "score": 4}, {}]
     estimates = summarize([Episode(0, 0.0, 1, False, info) for info in infos])
     assert estimates["won"].mean == 0.5 and estimates["won"].n == 2
     assert estimates["score"] == Estimate(4.0, None, 1)
-    assert "mood" not in estimates
+    assert estimates.keys() == {"episodic_reward", "episode_length", "won", "score"}
 
 
-def test_the_report_is_written_as_json(clock: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_is_written_as_json_and_only_the_command_prints_the_result(
+    clock: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = tmp_path / "new/eval.json"
     result = evaluate(EvalConfig(checkpoint=clock, episodes=20, seed=7, greedy=True, output=str(output)))
     report = json.loads(output.read_text())
@@ -143,20 +147,18 @@ def test_the_report_is_written_as_json(clock: str, tmp_path: Path, capsys: pytes
         assert report[name] == {"mean": estimate.mean, "ci95": estimate.ci95, "n": 20}
     assert (report["seed"], report["greedy"]) == (7, True)
     assert report["checkpoint"].endswith("step_000000000032.safetensors")
-    assert f"episodic_reward: {result.estimates['episodic_reward'].mean:.4f} ± " in capsys.readouterr().out
+    assert capsys.readouterr() == ("", "")  # `print(evaluate(...))` would print it twice
+    assert run_eval(evaluate, [f"checkpoint={clock}", "episodes=20", "seed=7", "greedy=true"]) == 0
+    assert capsys.readouterr().out == f"{result}\n"
+    assert f"episodic_reward: {result.estimates['episodic_reward'].mean:.4f} ± " in str(result)
 
 
-def test_an_output_that_cannot_be_written_is_named(clock: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["output=file/eval.json", "render=file/a.gif", "replay_file=file/a.html"])
+def test_a_file_that_cannot_be_written_is_named(file: str, clock: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"output .*file/eval\.json cannot be written"):
-        evaluate(EvalConfig(checkpoint=clock, episodes=1, output=str(tmp_path / "file/eval.json")))
-
-
-def test_nan_tells_nothing() -> None:
-    infos: list[Mapping[str, Any]] = [{"score": math.nan, "lap": math.nan}, {"score": 4.0, "lap": math.nan}]
-    estimates = summarize([Episode(0, 0.0, 1, False, info) for info in infos])
-    assert estimates["score"] == Estimate(4.0, None, 1)
-    assert "lap" not in estimates
+    name, _, path = file.partition("=")
+    with pytest.raises(ValueError, match=rf"{name}.*{path} cannot be written"):
+        evaluate(EvalConfig(checkpoint=clock, episodes=1, **{name: str(tmp_path / path)}))
 
 
 # --- How it plays ---
@@ -247,22 +249,14 @@ def test_an_episode_that_nobody_waits_for_may_take_forever(clock: str) -> None:
     assert Counter(episode.length for episode in result.episodes) == {1: 10, 8: 10}
 
 
-def test_who_waits_for_an_episode_is_told_for_which_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("enn_ppo.eval.episodes.SHOWN_EVERY", 0.0)
-    env = EnvConfig(kwargs={"short": 3, "long": 10**9})
-    train(tiny_config(tmp_path / "a", env=env, total_timesteps=32), env=Clock)
-    with pytest.raises(ValueError, match="max_episode_steps=9"):
-        evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=8, num_envs=4, max_episode_steps=9))
-    lines = capsys.readouterr().err.splitlines()
-    said = [line for line in lines if "of 8 episodes" in line]
-    assert len(said) == 9
-    pattern = r"(\d) of 8 episodes, (\d+) steps; the longest episode, of environment \d, has (\d) of at most max_episode_steps=9"
-    told = [re.fullmatch(pattern, line) for line in said]
-    assert all(told)
-    assert [int(each[3]) for each in told if each] == list(range(1, 10))
-    assert [int(each[2]) for each in told[:3] if each] == [4, 8, 12]
+def test_an_error_of_the_environment_names_it_and_the_checkpoint(clock: str, tmp_path: Path) -> None:
+    (tmp_path / "breaker").write_text("")
+    config = EvalConfig(checkpoint=clock, episodes=2, env_kwargs={"broken_by": str(tmp_path / "breaker")})
+    with pytest.raises(ValueError, match="the fuse is blown") as caught:
+        evaluate(config, env=Fused)
+    assert re.fullmatch(
+        r"\(in the evaluation of .*step_000000000032.safetensors in .*Fused\)", caught.value.__notes__[-1]
+    )
 
 
 def test_an_environment_of_other_spaces_than_the_checkpoint_is_refused(clock: str) -> None:
@@ -283,14 +277,13 @@ class Watched(Clock):
         return replace(obs, features={"Hand": [[self.rng.random(), self.steps]]}, global_features=[self.rng.random()])
 
 
-def test_a_policy_ignores_what_it_did_not_see_in_training(clock: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_policy_ignores_what_it_did_not_see_in_training(clock: str) -> None:
     config = EvalConfig(checkpoint=clock, episodes=5, num_envs=5)
     result = evaluate(config, env=Watched)
     assert len(result.episodes) == 5
     told = "the environment is not as it was in training; ignored: feature 'colour' of 'Hand', global feature 'weather'"
-    assert told in capsys.readouterr().out
-    evaluate(config)
-    assert "observations" not in capsys.readouterr().out
+    assert result.notes == [told] and str(result).startswith(told)
+    assert evaluate(config).notes == []
 
 
 def test_an_environment_that_does_not_show_what_the_policy_needs_is_refused(clock: str) -> None:
@@ -315,16 +308,6 @@ def test_an_environment_that_only_python_knew_must_be_given_again(tmp_path: Path
 # --- The picture ---
 
 
-def test_the_picture_shows_an_episode_from_its_first_to_its_last_step(tmp_path: Path) -> None:
-    env = EnvConfig(kwargs={"short": 4, "long": 4})
-    train(tiny_config(tmp_path / "a", env=env, total_timesteps=32), env=Clock)
-    file = tmp_path / "new/episode.gif"
-    evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=1, render=str(file)))
-    frames = imageio.imread(file, index=None)
-    # brightness 20 per step; the first picture of the next episode would be black again
-    assert [round(float(frame.mean())) for frame in frames] == pytest.approx([0, 20, 40, 60, 80], abs=2)
-
-
 def test_the_first_episodes_are_filmed_one_after_the_other(clock: str, tmp_path: Path) -> None:
     file = tmp_path / "episodes.gif"
     played = evaluate(
@@ -338,18 +321,6 @@ def test_the_first_episodes_are_filmed_one_after_the_other(clock: str, tmp_path:
     lengths += [each.length for each in sorted(rounds[1], key=lambda each: each.env_id)][:2]
     expected = [value for length in lengths for value in range(0, 20 * length + 1, 20)]
     assert brightness(file) == pytest.approx(expected, abs=2)
-
-
-def test_an_environment_that_cannot_be_drawn_is_named(ballot: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"render=.*a\.gif was asked for, but Ballot implements neither render\(\)"):
-        evaluate(EvalConfig(checkpoint=ballot, episodes=1, render=str(tmp_path / "a.gif")))
-    assert not (tmp_path / "a.gif").exists()
-
-
-def test_a_picture_that_cannot_be_written_is_named(clock: str, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"render=.*: the film .*file/a\.gif cannot be written"):
-        evaluate(EvalConfig(checkpoint=clock, episodes=1, render=str(tmp_path / "file/a.gif")))
 
 
 def test_the_same_seed_plays_the_same_episodes_and_another_seed_others(clock: str) -> None:

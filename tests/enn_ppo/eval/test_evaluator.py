@@ -15,7 +15,6 @@ import torch
 from enn_ppo import EnvConfig, EvalConfig, TrainEvalConfig, evaluate, train
 from enn_ppo.checkpoints import step_file
 from enn_ppo.eval.evaluator import EvalRow, Evaluator, check_evaluation, is_due
-from enn_ppo.settings.evaluation import EpisodesConfig
 from entity_gym.pools.source import EnvFactory
 from tests.enn_ppo.evaluation_worlds import Fused
 from tests.enn_ppo.films import brightness
@@ -60,9 +59,6 @@ def test_an_evaluation_is_due_whenever_a_multiple_of_the_interval_is_passed_and_
     passed = [(0, 96), (96, 100), (100, 196), (196, 204), (204, 410)]
     assert [is_due(100, before, after) for before, after in passed] == [False, True, False, True, True]
     assert is_due(100, 410, 411, last=True)
-
-
-def test_without_an_interval_nothing_is_due() -> None:
     assert not is_due(None, 0, 10**9) and not is_due(None, 0, 1, last=True)
 
 
@@ -118,7 +114,8 @@ def assert_whatever_is_raised_is_said(process: bool, checkpoints: Path, tmp_path
     (tmp_path / "breaker").write_text("")
     evaluator.submit(step_file(checkpoints, 32), 32)
     assert evaluator.wait() is None
-    assert told == ["the evaluation of step 32 failed: ValueError: the fuse is blown"]
+    assert len(told) == 1 and told[0].startswith("the evaluation of step 32 failed: ValueError: the fuse is blown ")
+    assert told[0].endswith("step_000000000032.safetensors in tests.enn_ppo.evaluation_worlds:Fused)")
 
     (tmp_path / "breaker").unlink()
     shutil.rmtree(deleted.parent)
@@ -191,10 +188,3 @@ def test_an_environment_that_cannot_be_sent_to_a_process_can_be_evaluated_in_lin
     ):
         check(TrainEvalConfig(interval=100), make_clock)
     check(TrainEvalConfig(interval=100, process=False), make_clock)
-
-
-# --- Its place beside training ---
-
-
-def test_a_default_evaluation_has_seeds_that_training_does_not() -> None:
-    assert EpisodesConfig().seed == 1_000_001

@@ -23,7 +23,6 @@ from tests.enn_ppo.eval.test_evaluator import (
     trained,
 )
 from tests.enn_ppo.evaluation_worlds import Careless, Gated
-from tests.enn_ppo.worlds import Clock
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +91,7 @@ def test_an_evaluation_whose_process_is_killed_is_given_up_and_the_next_one_gets
     first = gate.reached_by(evaluator)
     os.kill(first, signal.SIGKILL)
     assert gate.reached_by(evaluator) != first
-    assert told == ["the evaluation process was killed by SIGKILL (signal 9); the evaluation of step 32 is given up"]
+    assert told == ["the evaluation of step 32 failed: its process was killed by SIGKILL (signal 9)"]
     assert evaluator.pending_steps == [64]
     gate.open()
     row = evaluator.wait()
@@ -175,11 +174,9 @@ def test_evaluations_that_fall_behind_are_told_ever_more_rarely(checkpoints: Pat
     assert all("evaluations are behind: at step 32" in line and "eval.process=false" in line for line in told)
 
 
-@pytest.mark.parametrize("niceness", [0, 7])
-def test_the_process_is_as_nice_as_the_setting_says(niceness: int, checkpoints: Path, tmp_path: Path) -> None:
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    evaluator = make(Clock, Told(), tmp_path, niceness=niceness)
+def test_the_process_is_as_nice_as_the_setting_says(checkpoints: Path, gate: Gate, tmp_path: Path) -> None:
+    evaluator = make(Gated, Told(), tmp_path, niceness=7, env_kwargs={"gate": str(gate.path)})
     evaluator.submit(step_file(checkpoints, 32), 32)
-    assert evaluator._process is not None
-    assert os.getpriority(os.PRIO_PROCESS, evaluator._process.pid) == min(19, before + niceness if before else niceness)
+    pid = gate.reached_by(evaluator)
+    assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 7)
     evaluator.close()
