@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from enn_ppo.settings.config import TrainConfig
-from enn_ppo.training.callbacks import Callback, Callbacks
+from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.interrupt import finish_on_interrupt
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.progress import announce
@@ -56,12 +56,14 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
         ValueError: a setting is invalid, the environment breaks its contract, or the checkpoint does not fit.
         Interrupted: after Ctrl-C or SIGTERM; the run was saved.
     """
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ValueError(f"callbacks must hold instances of enn_ppo.Callback, got {callback!r}")
     world = config.env.id if env is None else getattr(env, "__qualname__", type(env).__name__)
     announce(f"starting {world}: importing torch")
     from enn_ppo.training.start import start_run
 
-    callback = Callbacks(callbacks)
-    run = start_run(config, env, callback)
+    run = start_run(config, env, callbacks)
     state = run.state
     with run, finish_on_interrupt(run.say) as interrupted:
         while not run.stopped and (steps := state.next_steps()) > 0:

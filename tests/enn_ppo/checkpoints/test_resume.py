@@ -284,7 +284,7 @@ def test_a_run_that_no_longer_normalizes_returns_keeps_its_values_and_loses_thei
     saved = train(config, env=Clock).policy
     assert float(saved.value_head.deviation) != 1.0
     changed = resumed(config, tmp_path / "a", ppo=PPOConfig(normalize="none"), total_timesteps=96)
-    state = TrainState(changed, bind_environment(env, Clock), torch.device("cpu"), Callback())
+    state = TrainState(changed, bind_environment(env, Clock), torch.device("cpu"))
     with closing(state):
         state.restore({"": load_checkpoint(tmp_path / "a")})
         assert (float(state.net.value_head.mean), float(state.net.value_head.deviation)) == (0.0, 1.0)
