@@ -16,15 +16,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import torch
 
-from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import saved_config
-from enn_ppo.checkpoints.trust import check_trust, code_of_environment
+from enn_ppo.checkpoints.trust import load_trusted
 from enn_ppo.eval.policy import Policy, fit
-from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.environment import bind_environment
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.check.loading import parse_settings
@@ -46,9 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     accept_all_characters()
     options = _parser().parse_intermixed_args(argv)
     try:
-        checkpoint = load_checkpoint(Path(options.checkpoint.removeprefix("checkpoint=")))
-        if not options.trust:
-            check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
+        checkpoint = load_trusted(options.checkpoint.removeprefix("checkpoint="), bool(options.trust))
         config = saved_config(checkpoint).env
         kwargs = {**config.kwargs, **parse_settings(options.set)}
         source = bind_environment(replace(config, kwargs=kwargs)).source

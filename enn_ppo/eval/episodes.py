@@ -60,8 +60,7 @@ def play_episodes(
         cast: assignment of players to policies. None: the policy acts for all actors.
         video: films the first episodes.
         replay: records the first episodes for a page.
-        record: without a `cast`, called after each step with the observations, what the policy did, and the observations that
-            followed.
+        record: without a `cast`, called after each step with the observations, what was done, and the next observations.
         progress: whether to show a bar on standard error, if that is a terminal.
 
     Returns:
@@ -101,7 +100,7 @@ def play_episodes(
                     actions = acted.result.to_buffers()
                     if replay:
                         seats = seated.seats[obs.env_id] if seated else None
-                        replay.see(obs, actions, policies[name], seats)
+                        replay.see(obs, actions, [policies[name]] * len(obs), seats)
                 outcome = pool.act(actions, obs.env_id)
                 if record and not cast:
                     record(obs, acted, outcome)
@@ -127,8 +126,9 @@ def _progress_bar(num_episodes: int) -> Iterator[Callable[[int, NDArray[np.int64
     from rich.console import Console  # imported here: slow to import, and evaluations of a run show no progress
     from rich.progress import MofNCompleteColumn, Progress
 
-    how = {"redirect_stdout": sys.stdout.isatty(), "disable": not sys.stderr.isatty()}
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True), **how) as bar:
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    stays, is_shown = sys.stdout.isatty(), sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True), redirect_stdout=stays, disable=not is_shown) as bar:
         task = bar.add_task("", total=num_episodes)
         yield lambda num_done, lengths: bar.update(
             task, completed=num_done, description=f"episodes of up to {lengths.max():,} steps"
@@ -145,7 +145,7 @@ def _act_together(
         seen = seating.show(part)
         actions = policies[name].act(seen).result.to_buffers()
         if replay:
-            replay.see(seen, actions, policies[name], part.seats)
+            replay.see(seen, actions, [policies[name]] * len(obs), part.seats)
         parts.append((part, actions))
     return seating.join(parts)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.policy import saved_config, select_device
-from enn_ppo.checkpoints.trust import check_trust, code_of_environment
+from enn_ppo.checkpoints.trust import load_trusted
 from enn_ppo.eval.episodes import Estimate, play_episodes, policy_seed, summarize
 from enn_ppo.eval.policy import Acted, fit
 from enn_ppo.eval.replay import Replay, write_page
@@ -27,14 +28,13 @@ from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EnvConfig, EvalConfig
 from enn_ppo.settings.distributed import check_policies
 from enn_ppo.settings.evaluation import EpisodesConfig
-from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.files import replace_file
 from enn_ppo.training.frames import Frames
 from enn_ppo.training.players import Cast, cast_of
 from enn_ppo.training.recording import Recorder
 from enn_ppo.training.self_play.opponents import PolicyOpponents, load_opponent
-from entity_gym.batch.vec_obs import VecObs
+from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.players import players_of
 from entity_gym.pools.pool import ThreadedVecEnv
@@ -80,9 +80,7 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
             episode does not end.
     """
     device = select_device(config.device)
-    checkpoint = load_checkpoint(Path(config.checkpoint))
-    if env is None and not config.trust:
-        check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
+    checkpoint = load_trusted(config.checkpoint, config.trust or env is not None)
     result = evaluate_checkpoint(
         checkpoint,
         config,
@@ -129,16 +127,9 @@ def evaluate_checkpoint(
 ) -> EvalResult:
     """Play `config.episodes` episodes with a checkpoint's policy.
 
-    Args:
-        checkpoint: the policy, its environment and its run.
-        config: number of episodes, opponent and so on.
-        env: the environment, if `env.id` of the checkpoint cannot be imported; as in `train`.
-        device: of the policy.
-        video: film of the first episodes; written to its file.
-        replay: number of the first episodes that the result's replay shows.
-        record: folder of samples to record; None: none.
-        record_logits: whether the logits of all choices are recorded too.
-        progress: whether to show a progress bar.
+    `env` is the environment, if `env.id` of the checkpoint cannot be imported. The film of the first episodes is written to the
+    file of `video`, and the result has a replay of the first `replay` episodes. Samples are recorded into the folder `record`,
+    with the logits of all choices if `record_logits`. `progress` shows a progress bar.
 
     Raises:
         ValueError: a setting or the environment is invalid, an episode does not end, or a file cannot be written.
@@ -172,10 +163,8 @@ def evaluate_checkpoint(
             mapping = cast.mapping if cast else pool.mapping if isinstance(pool, SeatedVecEnv) else None
             played_by = cast.played_by if cast else ()
             shown = Replay(replay, bound.config.id, config.seed, whole, own.net, mapping, played_by)
-            if isinstance(pool, SeatedVecEnv):  # of opponents, only policies can be explained
-                faced = pool.opponents
-                policy_of = faced.policy_of if isinstance(faced, PolicyOpponents) else lambda env_id: None
-                pool.on_opponents = partial(shown.see_opponents, policy_of)
+            if isinstance(pool, SeatedVecEnv):
+                pool.on_opponents = partial(_see_opponents, shown, pool.opponents)
         episodes = play_episodes(
             policies, pool, config, cast, video=video, replay=shown, record=record_step, progress=progress
         )[name]
@@ -237,6 +226,16 @@ def _seated(
     except Exception as error:
         error.add_note(f"(with opponent={opponent}; {OPPONENTS})")
         raise
+
+
+def _see_opponents(
+    replay: Replay, opponents: object, obs: VecObs, seats: NDArray[np.int64], actions: Mapping[str, VecAction]
+) -> None:
+    """Record what opponents see and decide; only policies can be explained."""
+    found = [
+        opponents.policy_of(env) if isinstance(opponents, PolicyOpponents) else None for env in obs.env_id.tolist()
+    ]
+    replay.see(obs, actions, found, seats, opponents=True)
 
 
 def _record_step(recorder: Recorder, obs: VecObs, acted: Acted, outcome: VecObs) -> None:

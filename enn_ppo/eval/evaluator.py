@@ -12,7 +12,6 @@ An evaluation that fails prints a line, and training continues.
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import signal
 import subprocess
@@ -54,7 +53,6 @@ class EvalRow(NamedTuple):
 
     step: int  # of the evaluated checkpoint
     metrics: dict[str, float]  # `eval/<name>`, `eval/<name>_ci95`, `eval/step`, `eval/seconds`
-    score: float  # the mean episodic reward
     notes: list[str]  # differences from training, a sentence each
 
 
@@ -71,7 +69,7 @@ def evaluate_step(
     started, threads, at = time.perf_counter(), torch.get_num_threads(), f"step_{step:012d}"
     video = None
     if config.video:
-        video = Video(run_dir / VIDEOS / f"{at}.{config.video_format}", config.video, f"eval.video={config.video}")
+        video = Video(run_dir / VIDEOS / f"{at}.gif", config.video, f"eval.video={config.video}")
     set_determinism(deterministic)
     torch.set_num_threads(1)
     try:
@@ -86,7 +84,7 @@ def evaluate_step(
         metrics[f"eval/{name}"] = estimate.mean
         if estimate.ci95 is not None:
             metrics[f"eval/{name}_ci95"] = estimate.ci95
-    return EvalRow(step, metrics, result.estimates["episodic_reward"].mean, result.notes)
+    return EvalRow(step, metrics, result.notes)
 
 
 def attempt(evaluation: Callable[..., EvalRow], *arguments: bytes) -> EvalRow | str:
@@ -110,8 +108,7 @@ class Evaluator:
         config: settings of evaluations.
         env: the environment, if it cannot be imported by name; as in `train`.
         device: `cpu`, `cuda` or `auto`.
-        run_dir: of the run; videos are written as `videos/step_<12 digits>.gif` or `.mp4`, replays as
-            `replays/step_<12 digits>.html`.
+        run_dir: of the run; films are written as `videos/step_<12 digits>.gif`, replays as `replays/step_<12 digits>.html`.
         say: prints a line.
     """
 
@@ -141,10 +138,9 @@ class Evaluator:
             future.set_result(attempt(evaluation))
         else:
             future = self._thread.submit(self._run, evaluation)
-            behind = sum(not each.done() for _, each in self._pending)
-            if behind >= 2 and behind & (behind - 1) == 0:  # at 2, 4, 8 and so on
+            if sum(not each.done() for _, each in self._pending) == 2:
                 self._say(
-                    f"evaluations are behind: at step {step:,}, {behind + 1} are under way; take fewer eval.episodes, a longer "
+                    f"evaluations are behind: at step {step:,}, 3 are under way; take fewer eval.episodes, a longer "
                     "eval.interval, or eval.process=false, with which training waits"
                 )
         self._pending.append((step, future))
@@ -152,16 +148,13 @@ class Evaluator:
     def resubmit(self, steps: Iterable[int], checkpoints: Path) -> None:
         """Submit the evaluations that were unfinished when the run's checkpoint was saved, unless evaluation is off now.
 
-        Evaluations that are in metrics.jsonl already are left out. A line names checkpoints that were not kept.
+        Evaluations that are in metrics.jsonl already are left out, and those whose checkpoint is gone.
         """
         metrics = self._run_dir / METRICS
         told = {row.get("eval/step") for row in (read_metrics(metrics) if metrics.is_file() else [])}
         for step in steps if self.config.interval is not None else ():
-            checkpoint = step_file(checkpoints, step)
-            if checkpoint.is_file() and step not in told:
+            if step not in told and (checkpoint := step_file(checkpoints, step)).is_file():
                 self.submit(checkpoint, step)
-            elif step not in told:
-                self._say(f"step {step:,} is not evaluated any more: {checkpoint} is gone")
 
     @property
     def pending_steps(self) -> list[int]:
@@ -209,8 +202,6 @@ class Evaluator:
             if self._process is None or self._process.poll() is not None:
                 self._process, connection = start_interpreter(__name__, "run_tasks")
                 self._connection = Connection(connection.detach())
-                if self.config.niceness and hasattr(os, "setpriority"):  # not on Windows
-                    os.setpriority(os.PRIO_PROCESS, self._process.pid, self.config.niceness)
             self._connection.send_bytes(task)
             result: EvalRow | str = pickle.loads(self._connection.recv_bytes())
             return result
@@ -240,19 +231,12 @@ def check_evaluation(
     obs_space: ObsSpace,
     action_space: Mapping[str, ActionSpace],
 ) -> None:
-    """Check before training that evaluations are possible.
-
-    Args:
-        config: settings of evaluations.
-        trained_in: the environment of training.
-        env: the environment, if it cannot be imported by name; as in `train`.
-        obs_space: of training.
-        action_space: of training.
+    """Check before training, in the environment `trained_in` with these spaces, that evaluations are possible.
 
     Raises:
         ValueError: the environment does not take `eval.env_kwargs`, has other spaces with them, has no second player for
-            `eval.opponent`, cannot be rendered for `eval.video`, or has wrong hints for `eval.replay`; there is no such opponent;
-            the video format cannot be written; or the environment cannot be sent to a process.
+            `eval.opponent`, cannot be rendered for `eval.video`, has wrong hints for `eval.replay`, or cannot be sent to a
+            process; or there is no such opponent.
     """
     if config.interval is None:
         return
@@ -261,9 +245,6 @@ def check_evaluation(
             pickled_for_worker(env)
         except ValueError as error:
             raise ValueError(f"eval.process=true: {error}; or evaluate in line, with eval.process=false") from error
-    video = None
-    if config.video:
-        video = Video(Path(f"videos/step.{config.video_format}"), 1, f"eval.video={config.video}")
     try:
         bound = bind_evaluation(trained_in, config, env)
         pool = ThreadedVecEnv(bound.source, 1, seed=config.seed, autoreset=False)
@@ -272,8 +253,8 @@ def check_evaluation(
             adapt_spaces(obs_space, action_space, *spaces, name="the policy of this run", env=bound.config.id)
             if config.opponent not in (None, "past", "policies"):  # these do not exist before training
                 load_opponent(str(config.opponent), None, pool, torch.device("cpu"))
-            if video:
-                video.start(pool.render, pool.reset().env_id)
+            if config.video:
+                Video(Path(), 1, f"eval.video={config.video}").start(pool.render, pool.reset().env_id)
             if config.replay:
                 pool.reset()
                 (hints,) = pool.draw([0])

@@ -5,7 +5,7 @@ Shapes: n frames, P players.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,58 +83,46 @@ class Replay:
         self._num_rounds += 1
 
     def see(
-        self, obs: VecObs, actions: Mapping[str, VecAction], policy: Policy, seats: NDArray[np.int64] | None = None
+        self,
+        obs: VecObs,
+        actions: Mapping[str, VecAction],
+        policies: Sequence[Policy | None],
+        seats: NDArray[np.int64] | None = None,
+        *,
+        opponents: bool = False,
     ) -> None:
-        """Record what a policy sees and decides, before the step is taken.
+        """Record what players see and decide, before the step is taken.
 
         Args:
             obs: n frames, as the players see them.
             actions: action -> n sequences, chosen by these players.
-            policy: that chose them.
+            policies: n, which have chosen; None: none that could be explained.
             seats: (n,) the players; None: all together.
+            opponents: whether these are opponents of the policy that is evaluated, whose values are not shown.
         """
-        rows = self._rows(obs)
-        if seats is not None and not self._played_by:
-            for row in rows.tolist():
-                self._running[int(obs.env_id[row])]["player"] = int(seats[row])
-        self._see(obs, rows, actions, policy, seats, has_values=True)
-
-    def see_opponents(
-        self,
-        policy_of: Callable[[int], Policy | None],
-        obs: VecObs,
-        seats: NDArray[np.int64],
-        actions: Mapping[str, VecAction],
-    ) -> None:
-        """Record what opponents see and decide, as `see`; `policy_of` finds that of an environment, None if it is no policy."""
-        rows = self._rows(obs)
-        faced = [policy_of(env) for env in obs.env_id[rows].tolist()]
-        for policy in {id(each): each for each in faced}.values():
-            self._see(obs, rows[[each is policy for each in faced]], actions, policy, seats, has_values=False)
-
-    def _rows(self, obs: VecObs) -> NDArray[np.int64]:
-        """Frames of environments that are recorded."""
-        return np.flatnonzero(np.isin(obs.env_id, list(self._running)))
+        rows = np.flatnonzero(np.isin(obs.env_id, list(self._running)))
+        acting = [policies[row] for row in rows.tolist()]
+        for policy in {id(each): each for each in acting}.values():
+            self._see(obs, actions, rows[[each is policy for each in acting]], policy, seats, opponents)
 
     def _see(
         self,
         obs: VecObs,
-        rows: NDArray[np.int64],
         actions: Mapping[str, VecAction],
+        rows: NDArray[np.int64],
         policy: Policy | None,
         seats: NDArray[np.int64] | None,
-        has_values: bool,
+        opponents: bool,
     ) -> None:
         """Record the frames `rows`, in which one policy acts."""
-        if not len(rows):
-            return
         explained = values = None
         if policy is not None:
             batch = ObsBatch.from_vec_obs(obs, policy.device)[torch.from_numpy(rows).to(policy.device)]
             seen = policy.fitted.adaptor(batch)
             explained = explain(policy.fitted.net, seen, attention=seen.frames.max_length <= MOST_EXPLAINED)
-            values = policy.values(batch).tolist() if has_values else None
+            values = None if opponents else policy.values(batch).tolist()
         for i, row in enumerate(rows.tolist()):
+            env, player = int(obs.env_id[row]), 0 if seats is None else int(seats[row])
             view, of_frame = self._view(obs, row), []
             if explained is not None:
                 of_frame = [
@@ -152,7 +140,9 @@ class Replay:
             view["actions"] = build_decisions(obs, row, self._action_space, actions, *of_frame)
             if values is not None:
                 view["value"] = number(values[i])
-            self._views.setdefault(int(obs.env_id[row]), {})[0 if seats is None else int(seats[row])] = view
+            if seats is not None and not opponents and not self._played_by:
+                self._running[env]["player"] = player
+            self._views.setdefault(env, {})[player] = view
 
     def _view(self, obs: VecObs, row: int) -> dict[str, Any]:
         return build_view(obs, row, self._obs_space, self._pool.slots.world_ids(int(obs.env_id[row])))

@@ -1,4 +1,4 @@
-"""Films of episodes, one after another in one GIF or MP4.
+"""Films of episodes, one after another in one GIF.
 
 Shapes: n environments.
 """
@@ -31,12 +31,9 @@ class Video:
     Images are enlarged by a whole number to a side of about 480 pixels.
 
     Args:
-        path: ends with `.gif` or `.mp4`; folders are created.
+        path: ends with `.gif`; folders are created.
         num_episodes: number of episodes to film.
         setting: the setting that requested the film, for messages: `eval.video=2`.
-
-    Raises:
-        ValueError: an MP4 is requested, and imageio-ffmpeg is not installed.
     """
 
     def __init__(self, path: Path, num_episodes: int, setting: str) -> None:
@@ -44,13 +41,6 @@ class Video:
         # compressed pixels and shapes of the images of an episode, since all episodes of a film are played in parallel
         self._episodes: list[list[tuple[bytes, tuple[int, ...]]]] = []
         self._running: dict[int, list[tuple[bytes, tuple[int, ...]]]] = {}  # environment -> its episode
-        if path.suffix.lower() == ".mp4":
-            try:
-                import imageio_ffmpeg  # type: ignore[import-untyped, unused-ignore]  # noqa: F401
-            except ImportError as error:
-                raise ValueError(
-                    f'the film {path} needs imageio-ffmpeg: pip install "enn-ppo[video]", or choose a .gif'
-                ) from error
 
     def start(self, render: Render, env_ids: NDArray[np.int64]) -> None:
         """Begin episodes in `env_ids`, and film the first of them until `num_episodes` is reached; see `add`."""
@@ -84,30 +74,25 @@ class Video:
         Raises:
             ValueError: the file cannot be written.
         """
-        aside, is_gif = aside_of(self.path), self.path.suffix.lower() == ".gif"
-        how = {"duration": 1000 / IMAGES_PER_SECOND, "loop": 0}
-        if not is_gif:
-            how = {"fps": IMAGES_PER_SECOND, "macro_block_size": 1}
+        aside = aside_of(self.path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            film: Any = imageio.get_writer(aside, **how)
+            film: Any = imageio.get_writer(aside, duration=1000 / IMAGES_PER_SECOND, loop=0)
             with film:
                 for image in self._images():
                     film.append_data(image)
             os.replace(aside, self.path)
-        except OSError as error:  # also where ffmpeg has failed and written nothing
+        except OSError as error:
             with suppress(OSError):
                 aside.unlink()
-            reason = str(error).splitlines()[0]
-            raise ValueError(f"{self._setting}: the film {self.path} cannot be written: {reason}") from error
+            raise ValueError(f"{self._setting}: the film {self.path} cannot be written: {error}") from error
 
     def _images(self) -> Iterator[NDArray[np.uint8]]:
-        """The images of the film, all of one size with even numbers of pixels, which players of MP4 need."""
+        """The images of the film, all of one size."""
         images = [image for episode in self._episodes for image in episode]
         height, width = (max(shape[side] for _, shape in images) for side in (0, 1))
         scale = max(1, round(SIDE / max(height, width)))
-        height, width = (size * scale + size * scale % 2 for size in (height, width))
         for pixels, shape in images:
             image = np.frombuffer(zlib.decompress(pixels), np.uint8).reshape(shape)
-            image = image.repeat(scale, axis=0).repeat(scale, axis=1)
-            yield np.pad(image, ((0, height - len(image)), (0, width - image.shape[1]), (0, 0)))
+            image = np.pad(image, ((0, height - shape[0]), (0, width - shape[1]), (0, 0)))
+            yield image.repeat(scale, axis=0).repeat(scale, axis=1)

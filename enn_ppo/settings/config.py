@@ -164,8 +164,6 @@ class TrainConfig:
         if self.eval.interval is None:
             if change := _change(self.eval, but="greedy"):  # presets set eval.greedy for later evaluations
                 raise ValueError(f"eval.{change} needs evaluations while training: eval.interval=<steps>")
-        elif self.eval.video_format != TrainEvalConfig().video_format and not self.eval.video:
-            raise ValueError(f"eval.video_format={self.eval.video_format} needs films: eval.video=<episodes>")
         elif self.eval.seed == self.seed:
             raise ValueError(
                 f"eval.seed={self.eval.seed} is the seed of training, whose first episodes would be those of evaluation: "

@@ -10,7 +10,6 @@ from enn_ppo.settings.schema import plain
 from rogue_net.checks import NonNegativeInt, PositiveInt, Range, check_fields
 
 Device = Literal["auto", "cpu", "cuda"]
-VIDEO_FORMATS = (".gif", ".mp4")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +70,6 @@ class TrainEvalConfig(ShownEpisodesConfig):
     """Environment steps between two evaluations; the last policy is always evaluated. null: no evaluation."""
     process: bool = True
     """Whether a separate process evaluates while training continues; otherwise training waits."""
-    niceness: Annotated[int, Range(0, 19)] = 0
-    """Niceness of the evaluation process: 0 shares the cores evenly with training, 19 uses only idle cores, of which a busy
-    machine may have none."""
-    video_format: Literal["gif", "mp4"] = "gif"
-    """Format of the films in `videos/`."""
 
     _section = "eval."
 
@@ -91,7 +85,7 @@ class EvalConfig(ShownEpisodesConfig):
     output: str | None = None
     """JSON file for the result; null: only printed."""
     render: str | None = None
-    """File (`.gif` or `.mp4`) for a film of `video` episodes, or of one if `video` is 0; null: none."""
+    """File (`.gif`) for a film of `video` episodes, or of one if `video` is 0; null: none."""
     replay_file: str | None = None
     """File (`.html`) for a replay of `replay` episodes, or of one if `replay` is 0; null: none."""
     record: str | None = None
@@ -108,10 +102,10 @@ class EvalConfig(ShownEpisodesConfig):
         if not isinstance(self.checkpoint, str) or not self.checkpoint.strip():
             raise ValueError(f"checkpoint must name a run directory or one of its checkpoints, got {self.checkpoint!r}")
         super().__post_init__()
-        if self.render is not None and not self.render.lower().endswith(VIDEO_FORMATS):
-            raise ValueError(f"render must name a file that ends with .gif or .mp4, got {self.render!r}")
+        if self.render is not None and not self.render.lower().endswith(".gif"):
+            raise ValueError(f"render must name a file that ends with .gif, got {self.render!r}")
         if self.video and self.render is None:
-            raise ValueError(f"video={self.video} needs a file: render=<name>.gif or .mp4")
+            raise ValueError(f"video={self.video} needs a file: render=<name>.gif")
         if self.replay_file is not None and not self.replay_file.lower().endswith(".html"):
             raise ValueError(f"replay_file must name a file that ends with .html, got {self.replay_file!r}")
         if self.replay and self.replay_file is None:

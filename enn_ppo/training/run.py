@@ -265,7 +265,7 @@ class Run:
         if done is None:
             return {}
         try:
-            record_score(self.run_dir / name / CHECKPOINTS, done.step, done.score)
+            record_score(self.run_dir / name / CHECKPOINTS, done.step, done.metrics["eval/episodic_reward"])
         except CheckpointError as error:  # not the end of the run: the next save may succeed
             self._outputs[name].say(str(error))
         return dict(done.metrics)

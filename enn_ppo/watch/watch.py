@@ -13,13 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from enn_ppo.checkpoints import Checkpoint, CheckpointError, load_checkpoint, step_files
-from enn_ppo.checkpoints.policy import saved_config, select_device
-from enn_ppo.checkpoints.trust import check_trust, code_of_environment
+from enn_ppo.checkpoints import Checkpoint, CheckpointError, step_files
+from enn_ppo.checkpoints.policy import select_device
+from enn_ppo.checkpoints.trust import load_trusted
 from enn_ppo.eval.evaluate import EvalResult, evaluate_checkpoint
 from enn_ppo.eval.replay import write_page
 from enn_ppo.settings.evaluation import WatchConfig
-from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.files import is_link
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, CONFIG, REPLAYS
 from entity_gym.pools.source import EnvFactory
@@ -48,7 +47,7 @@ def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
     if config.live:
         follow(path, config, env, opened=open_in_browser if config.open else lambda address: None)
         return None
-    checkpoint = load_checkpoint(path)
+    checkpoint = load_trusted(path, config.trust or env is not None)
     home = checkpoint.path.parent.parent  # of <run>/checkpoints/step_...
     # evaluations write step_...
     output = Path(config.output) if config.output else home / REPLAYS / f"watched_{checkpoint.step:012d}.html"
@@ -103,7 +102,7 @@ def follow(
         if not files or files[0][0] <= played:
             return False
         try:
-            checkpoint = load_checkpoint(files[0][1])
+            checkpoint = load_trusted(files[0][1], config.trust or env is not None)
         except CheckpointError:
             return False  # it is being removed, or its run has ended: the next look finds another, or the same again
         result, played = _play(checkpoint, config, env), checkpoint.step
@@ -123,7 +122,5 @@ def follow(
 
 def _play(checkpoint: Checkpoint, config: WatchConfig, env: EnvFactory | None, progress: bool = False) -> EvalResult:
     """Play episodes into a replay."""
-    if env is None and not config.trust:
-        check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
     device = select_device(config.device)
     return evaluate_checkpoint(checkpoint, config, env, device, replay=config.episodes, progress=progress)

@@ -44,7 +44,7 @@ _EXAMPLES = {
     ),
     "clone": (
         "data=expert.rec env=MineSweeper run_dir=outputs/clone",
-        "'data=[a.rec,b.rec]' env=MineSweeper clone.loss=kl clone.patience=3",
+        "'data=[a.rec,b.rec]' env=MineSweeper clone.loss=kl clone.epochs=40",
     ),
     "eval": (
         "checkpoint=outputs/mines episodes=1000 output=result.json",

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from enn_ppo.eval.video import Video
-from tests.enn_ppo.films import brightness
+from tests.enn_ppo.evaluation_worlds import brightness
 
 
 class Lamps:
@@ -36,22 +36,19 @@ def film(video: Video, pool: Lamps, *rounds: Sequence[Sequence[int]]) -> None:
             video.add(pool.render, np.array(running))
 
 
-@pytest.mark.parametrize(("name", "shape"), [("a.gif", (16, 16)), ("a.mp4", (33, 20)), ("a.mp4", (15, 17))])
-def test_episodes_that_are_played_side_by_side_are_shown_one_after_the_other(
-    name: str, shape: tuple[int, int], tmp_path: Path
-) -> None:
-    video, pool = Video(tmp_path / "new" / name, 3, "video=3"), Lamps(shape)
+def test_episodes_that_are_played_side_by_side_are_shown_one_after_the_other(tmp_path: Path) -> None:
+    video, pool = Video(tmp_path / "new/a.gif", 3, "video=3"), Lamps()
     # environment 0 plays two steps and environment 1 one; then 0 plays one more episode, of a step
     film(video, pool, [[0, 1], [0, 1], [0]], [[0, 1], [0, 1]])
     video.write()
     assert pool.drawn == [0, 1, 0, 1, 0, 0, 0]  # only the episodes that are wanted
-    assert brightness(tmp_path / "new" / name) == pytest.approx([0, 10, 20, 40, 50, 0, 10], abs=5)
-    assert [path.name for path in (tmp_path / "new").iterdir()] == [name]
+    assert brightness(tmp_path / "new/a.gif") == pytest.approx([0, 10, 20, 40, 50, 0, 10], abs=5)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.gif"]
 
 
 @pytest.mark.parametrize(
     ("shape", "size"),
-    [((209, 193), (418, 386)), ((16, 16), (480, 480)), ((33, 3), (496, 46)), ((700, 900), (700, 900))],
+    [((209, 193), (418, 386)), ((16, 16), (480, 480)), ((33, 3), (495, 45)), ((700, 900), (700, 900))],
 )
 def test_small_pictures_are_enlarged_by_a_whole_number(
     shape: tuple[int, int], size: tuple[int, int], tmp_path: Path
@@ -61,7 +58,7 @@ def test_small_pictures_are_enlarged_by_a_whole_number(
     video.write()
     first, _ = imageio.imread(tmp_path / "film.gif", index=None)
     assert first.shape == (*size, 3)
-    assert first[: size[0] - 1, : size[1] - 1].mean() == pytest.approx(200, abs=2)
+    assert first.mean() == pytest.approx(200, abs=2)
 
 
 @pytest.mark.parametrize(
@@ -81,15 +78,3 @@ def test_what_cannot_be_drawn_is_named(picture: Any, said: str) -> None:
 
     with pytest.raises(ValueError, match=rf"^video=1.*{said}"):
         Video(Path("a.gif"), 1, "video=1").start(render, np.array([0]))
-
-
-def test_a_film_that_cannot_be_written_is_named_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("enn_ppo.eval.video.aside_of", lambda path: tmp_path / "gone" / path.name)
-    for name in ("a.gif", "a.mp4"):
-        video = Video(tmp_path / name, 1, "video=1")
-        film(video, Lamps(), [[0], [0]])
-        with pytest.raises(ValueError, match=rf"video=1: the film .*{name} cannot be written: "):
-            video.write()
-        assert list(tmp_path.iterdir()) == []
