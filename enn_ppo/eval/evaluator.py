@@ -12,7 +12,6 @@ An evaluation that fails prints a line, and training continues.
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import signal
 import time
@@ -76,7 +75,7 @@ def evaluate_step(
     started = time.perf_counter()
     video = replay = None
     if config.video:
-        film = run_dir / VIDEOS / f"step_{step:012d}.{config.video_format}"
+        film = run_dir / VIDEOS / f"step_{step:012d}.gif"
         video = Video(film, config.video, f"eval.video={config.video}")
     if config.replay:
         page = run_dir / REPLAYS / f"step_{step:012d}.html"
@@ -204,7 +203,7 @@ class Evaluator:
                 self._take(answer)
         if self._waiting and not self._asked:
             try:
-                self._process = self._process or EvaluationProcess(self.config.niceness)
+                self._process = self._process or EvaluationProcess()
                 self._process.ask(self._waiting[0][1])
                 self._asked = True
             except (OSError, ValueError) as error:
@@ -237,19 +236,14 @@ class Evaluator:
 class EvaluationProcess:
     """The trainer's handle of the process that evaluates checkpoints, one after the other, until the trainer ends.
 
-    Args:
-        niceness: of the process; above 0 other processes have priority.
-
     Raises:
         OSError: the process cannot be started.
     """
 
-    def __init__(self, niceness: int = 0) -> None:
+    def __init__(self) -> None:
         self._process, connection = start_interpreter(__name__, "run_tasks")
         self._connection = Connection(connection.detach())
         self.pid = self._process.pid
-        if niceness and hasattr(os, "setpriority"):  # not on Windows
-            os.setpriority(os.PRIO_PROCESS, self.pid, niceness)
 
     def ask(self, task: Callable[[], EvalRow]) -> None:
         """Send a task. `answer` reports a dead process.
@@ -320,7 +314,7 @@ def check_evaluation(
     Raises:
         ValueError: the environment does not take `eval.env_kwargs`, has other spaces with them, has no second player for
             `eval.opponent`, cannot be rendered for `eval.video`, or has wrong hints for `eval.replay`; there is no such opponent;
-            the video format cannot be written; or the environment cannot be sent to a process.
+            films cannot be written; or the environment cannot be sent to a process.
     """
     if config.interval is None:
         return
@@ -331,7 +325,7 @@ def check_evaluation(
             raise ValueError(f"eval.process=true: {error}; or evaluate in line, with eval.process=false") from error
     video = None
     if config.video:
-        video = Video(Path(f"videos/step.{config.video_format}"), 1, f"eval.video={config.video}")
+        video = Video(Path("videos/step.gif"), 1, f"eval.video={config.video}")
     try:
         bound = bind_evaluation(trained_in, config, env)
         check_players(bound, config)

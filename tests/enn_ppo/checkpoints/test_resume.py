@@ -25,7 +25,6 @@ from enn_ppo import (
     RogueNetConfig,
     RolloutConfig,
     TrainConfig,
-    ValueOptimConfig,
     train,
 )
 from enn_ppo.checkpoints import load_checkpoint
@@ -83,7 +82,6 @@ FEATURES: dict[str, dict[str, Any]] = {
     "rewards, value network": {
         "ppo": PPOConfig(normalize="rewards"),
         "value_net": SMALL,
-        "value_optim": ValueOptimConfig(lr=0.01),
     },
     "returns": {"ppo": PPOConfig(normalize="returns")},
     "targets": {
