@@ -59,15 +59,17 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
     """
     device = select_device(config.device)
     bound = bind_environment(config.env, env)
-    run_dir = Path(config.run_dir or default_run_dir(bound.config.id, datetime.now()))
-    config = replace(config, env=bound.config, run_dir=str(run_dir))
     set_threads(config.num_threads)
     set_determinism(config.torch_deterministic)
 
     with ExitStack() as stack:
         lock = RunLock()
         stack.callback(lock.close)
-        lock.take(run_dir)
+        if config.run_dir is None:
+            run_dir = lock.take_unused(Path(default_run_dir(bound.config.id, datetime.now())))
+        else:
+            lock.take(run_dir := Path(config.run_dir))
+        config = replace(config, env=bound.config, run_dir=str(run_dir))
         state = TrainState(config.training, bound, device)
         stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()

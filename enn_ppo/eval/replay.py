@@ -118,7 +118,7 @@ class Replay:
         explained = values = None
         if policy is not None:
             batch = ObsBatch.from_vec_obs(obs, policy.device)[torch.from_numpy(rows).to(policy.device)]
-            seen = policy.fitted.adaptor(batch)
+            seen = policy.fitted.adapt(batch)
             explained = explain(policy.fitted.net, seen, attention=seen.frames.max_length <= MOST_EXPLAINED)
             values = None if opponents else policy.values(batch).tolist()
         for i, row in enumerate(rows.tolist()):

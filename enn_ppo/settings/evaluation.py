@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -39,8 +38,6 @@ class EpisodesConfig:
     def __post_init__(self) -> None:
         at = self._section
         check_fields(self, at)
-        if not isinstance(self.env_kwargs, Mapping):
-            raise ValueError(f"{at}env_kwargs must be a mapping of argument names to values, got {self.env_kwargs!r}")
         object.__setattr__(self, "env_kwargs", plain(self.env_kwargs, f"{at}env_kwargs"))
 
 
@@ -99,15 +96,11 @@ class EvalConfig(ShownEpisodesConfig):
     """Whether the message about a mistake includes the traceback."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.checkpoint, str) or not self.checkpoint.strip():
-            raise ValueError(f"checkpoint must name a run directory or one of its checkpoints, got {self.checkpoint!r}")
         super().__post_init__()
-        if self.render is not None and not self.render.lower().endswith(".gif"):
-            raise ValueError(f"render must name a file that ends with .gif, got {self.render!r}")
+        _check_file("render", self.render, ".gif")
+        _check_file("replay_file", self.replay_file, ".html")
         if self.video and self.render is None:
             raise ValueError(f"video={self.video} needs a file: render=<name>.gif")
-        if self.replay_file is not None and not self.replay_file.lower().endswith(".html"):
-            raise ValueError(f"replay_file must name a file that ends with .html, got {self.replay_file!r}")
         if self.replay and self.replay_file is None:
             raise ValueError(f"replay={self.replay} needs a file: replay_file=<name>.html")
         if self.record_logits and self.record is None:
@@ -140,12 +133,14 @@ class WatchConfig(EpisodesConfig):
     """Whether the message about a mistake includes the traceback."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.run, str) or not self.run.strip():
-            raise ValueError(f"run must name a run directory or one of its checkpoints, got {self.run!r}")
         super().__post_init__()
-        if self.output is not None and not self.output.lower().endswith(".html"):
-            raise ValueError(f"output must name a file that ends with .html, got {self.output!r}")
+        _check_file("output", self.output, ".html")
         if self.live and self.output is not None:
             raise ValueError(f"live=true serves its pages and writes none: leave out output={self.output}")
         if self.port and not self.live:
             raise ValueError(f"port={self.port} is for live=true")
+
+
+def _check_file(setting: str, file: str | None, ending: str) -> None:
+    if file is not None and not file.lower().endswith(ending):
+        raise ValueError(f"{setting} must name a file that ends with {ending}, got {file!r}")
