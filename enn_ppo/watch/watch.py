@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +42,10 @@ def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
         ValueError: a setting, the checkpoint or the environment is invalid, the checkpoint names code and is not trusted, an
             episode does not end, or the file cannot be written.
     """
-    config, path = replace(config, num_envs=min(config.num_envs, config.episodes)), Path(config.run)
     if config.live:
-        follow(path, config, env, opened=open_in_browser if config.open else lambda address: None)
+        follow(config, env, opened=open_in_browser if config.open else lambda address: None)
         return None
-    checkpoint = load_trusted(path, config.trust or env is not None)
+    checkpoint = load_trusted(config.run, config.trust or env is not None)
     home = checkpoint.path.parent.parent  # of <run>/checkpoints/step_...
     # evaluations write step_...
     output = Path(config.output) if config.output else home / REPLAYS / f"watched_{checkpoint.step:012d}.html"
@@ -62,7 +60,6 @@ def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
 
 
 def follow(
-    run_dir: Path,
     config: WatchConfig,
     env: EnvFactory | None = None,
     opened: Callable[[str], object] = lambda address: None,
@@ -71,8 +68,7 @@ def follow(
     """Serve episodes of a run's newest checkpoint on 127.0.0.1 until Ctrl-C.
 
     Args:
-        run_dir: of a training, which may be running or have ended.
-        config: of the episodes that are played, and of the server.
+        config: of the run, which may be in progress, the episodes that are played, and the server.
         env: the environment, if it cannot be imported by name; as in `train`.
         opened: called with the address of the page.
         stopped: whether to end; asked once a second.
@@ -80,10 +76,9 @@ def follow(
     Raises:
         ValueError: there is no run, the port is taken, or the checkpoint names code and is not trusted.
     """
+    run_dir = Path(config.run)
     if not (run_dir / CONFIG).is_file():
-        raise ValueError(
-            f"{run_dir} holds no run that could be followed: it has no {CONFIG}; give a run directory with live=true"
-        )
+        raise ValueError(f"{run_dir} holds no run that could be followed: it has no {CONFIG}; give a run directory")
     played = -1  # step of the checkpoint that is shown
     pages: dict[str, Callable[[], str]] = {}
 
