@@ -30,7 +30,7 @@ from enn_ppo import (
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.clone.learning import clone_loss, hold_out, learn, make_samples, measure, samples_of, settings_of
 from enn_ppo.ppo import Samples
-from enn_ppo.settings.command_line.cli import run_clone
+from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_train
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.learning.learner import Learner
 from enn_ppo.training.recording import RecordedFrames, read_all
@@ -100,9 +100,6 @@ def measured(learner: Learner, samples: Samples, config: CloneConfig) -> dict[st
 
 def with_returns(learner: Learner, frames: RecordedFrames) -> Samples:
     return samples_of(frames, frames.returns(0.99), learner)
-
-
-# --- Learning ---
 
 
 def test_the_loss_falls_and_the_clone_does_what_it_saw(lessons: Path, tmp_path: Path) -> None:
@@ -181,9 +178,6 @@ def test_the_same_seed_gives_the_same_clone(lessons: Path, tmp_path: Path) -> No
     assert not torch.equal(one.policy.value_head.project.weight, other.policy.value_head.project.weight)
 
 
-# --- Holding out ---
-
-
 @pytest.mark.parametrize(("share", "number"), [(0.001, 1), (0.25, 10), (0.999, 39), (0, 0)])
 def test_whole_episodes_are_held_out(share: float, number: int, tmp_path: Path) -> None:
     moments = [Moment([1], actors=1), Moment([2], actors=1), Moment([3], actors=1, end="terminated")]
@@ -223,9 +217,6 @@ def test_a_single_episode_cannot_be_held_out_from_itself(tmp_path: Path) -> None
     result = clone(clone_config(tmp_path / "run", tmp_path / "a.rec", holdout=0), env=lambda: Scripted(moments))
     assert "holdout_loss" not in result.metrics
     assert result.metrics["value_loss"] == 0  # the episode has no end, so nobody knows its return
-
-
-# --- The checkpoint ---
 
 
 def test_training_goes_on_from_a_clone_elsewhere_or_in_its_own_directory(lessons: Path, tmp_path: Path) -> None:
@@ -283,9 +274,6 @@ def test_ctrl_c_saves_the_clone_after_the_pass_under_way(
     assert load_checkpoint(tmp_path / "run").step == 0
 
 
-# --- Mistakes ---
-
-
 def test_a_recording_that_does_not_fit_is_refused(lessons: Path, tmp_path: Path) -> None:
     record(tmp_path / "a.rec", Copycat)
     with pytest.raises(ValueError, match=r"a.rec was recorded without: .*record_logits=true"):
@@ -313,42 +301,24 @@ def test_a_setting_that_is_not_allowed_is_named(tmp_path: Path) -> None:
         replace(config, resume="x")
 
 
-# --- The command line ---
-
-
 def test_record_clone_and_train_on_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from enn_ppo.settings.command_line.cli import run_eval, run_train
-
-    world, data = ["env=Count", "device=cpu", "net.d_model=16", "net.n_layer=1"], tmp_path / "a.rec"
-    small = ["rollout.num_envs=8", "rollout.steps=8", "optim.batch_size=32"]
-    expert, copy = f"run_dir={tmp_path}/expert", tmp_path / "clone"
-    assert (
-        run_train(train, [*world, *small, expert, "total_timesteps=128", f"record={data}", "record_logits=true"]) == 0
-    )
-    assert len(read_all(data)) == 128
-    more = tmp_path / "more.rec"
-    assert (
-        run_eval(evaluate, [f"checkpoint={tmp_path}/expert", "episodes=20", f"record={more}", "record_logits=true"])
-        == 0
-    )
-    assert len(read_all(more)) == 20  # episodes of one step
-
-    seen: list[CloneConfig] = []
-
-    def run(config: CloneConfig) -> None:
-        seen.append(config)
-        clone(config)
+    data, more, copy = tmp_path / "a.rec", tmp_path / "more.rec", tmp_path / "clone"
+    settings = ["env=Count", "device=cpu", "net.d_model=16", "net.n_layer=1", "rollout.num_envs=8", "rollout.steps=8"]
+    settings.append("optim.batch_size=32")
+    expert = f"{tmp_path}/expert"
+    recording = ["total_timesteps=128", f"record={data}", "record_logits=true"]
+    assert run_train(train, [*settings, f"run_dir={expert}", *recording]) == 0
+    assert run_eval(evaluate, [f"checkpoint={expert}", "episodes=20", f"record={more}", "record_logits=true"]) == 0
+    assert len(read_all(data)) == 128 and len(read_all(more)) == 20  # episodes of one step
 
     typed = [f"data=[{data},{more}]", "clone.loss=kl", "clone.epochs=2", "clone.lr=0.01@0 -> 0@1", f"run_dir={copy}"]
-    assert run_clone(run, [*world, *small, *typed]) == 0
-    assert seen[0].files == [str(data), str(more)] and seen[0].clone.lr == "0.01@0 -> 0@1"
-    assert yaml.safe_load((copy / "clone.yaml").read_text())["clone"]["loss"] == "kl"
+    assert run_clone(clone, [*settings, *typed]) == 0
+    cloning = yaml.safe_load((copy / "clone.yaml").read_text())
+    assert cloning["data"] == [str(data), str(more)] and cloning["clone"]["lr"] == "0.01@0 -> 0@1"
     capsys.readouterr()
     assert run_train(train, [f"resume={copy}", "total_timesteps=64"]) == 0
     assert "start new episodes" not in capsys.readouterr().out  # they start as those of a new run, which were saved
     assert load_checkpoint(copy).step == 64
 
-    assert run_clone(run, ["env=Count"]) == 2
+    assert run_clone(clone, ["env=Count"]) == 2
     assert "data has no value, and no default: add data=<recording>" in capsys.readouterr().err
-    assert run_clone(run, [f"data={data}", "clone.epoch=3"]) == 2
-    assert "did you mean 'clone.epochs'?" in capsys.readouterr().err
