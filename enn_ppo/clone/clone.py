@@ -21,13 +21,12 @@ from enn_ppo.clone.config import CloneConfig
 from enn_ppo.clone.learning import hold_out, learn, load_frames, make_samples
 from enn_ppo.settings.config import default_run_dir
 from enn_ppo.settings.schema import to_dict
-from enn_ppo.training.callbacks import Callbacks
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.files import append_to_file, replace_file
 from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.training.learning.learner import Learner
-from enn_ppo.training.state import TrainState
+from enn_ppo.training.start import make_state
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CONFIG, prepare_run_dir
 from enn_ppo.training.tracking.run_lock import RunLock
@@ -68,12 +67,13 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
         lock = RunLock()
         stack.callback(lock.close)
         lock.take(Path(run_dir))
-        state = TrainState(config.training, bound, device, Callbacks(()))
+        state = make_state(config.training, bound, device)
         stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()
         frames, apart = hold_out(load_frames(config, *spaces, bound.config.id), config.clone.holdout, config.seed)
-        assert isinstance(state.learner, Learner)
-        learned, held_out = make_samples(state.learner, frames, apart)
+        learner = state.learner
+        assert isinstance(learner, Learner)
+        learned, held_out = make_samples(learner, frames, apart)
         state.reset()
         _prepare(config, Path(run_dir))
         _say(
@@ -82,7 +82,12 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
         )
         with finish_on_interrupt(_say) as interrupted:
             row = learn(
-                state.model, learned, held_out, config, partial(_log, Path(run_dir) / ROWS), lambda: bool(interrupted())
+                learner.model,
+                learned,
+                held_out,
+                config,
+                partial(_log, Path(run_dir) / ROWS),
+                lambda: bool(interrupted()),
             )
             saved = state.save(Path(run_dir))
             if how := interrupted():
@@ -92,7 +97,7 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
             f"done: {run_dir}; to go on from it without forgetting: python -m enn_ppo.train resume={run_dir} "
             f"ppo.teacher={run_dir}"
         )
-    return CloneResult(Path(run_dir), row, state.net)
+    return CloneResult(Path(run_dir), row, learner.model.policy)
 
 
 def _prepare(config: CloneConfig, run_dir: Path) -> None:

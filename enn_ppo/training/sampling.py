@@ -26,7 +26,7 @@ from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.watchdog import Watchdog
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.vec_env import EnvInfo, VecEnv
+from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import ObsSpace
 
 #: Environment parameters: name -> one value per environment.
@@ -66,8 +66,7 @@ class LocalSampler:
         assert len(pools) % pipeline == 0
         self.blocks: list[EnvBlock] = []
         for pool in pools:
-            block = EnvBlock(pool, nets, device, seed, first_env, cast=cast, logits=logits, watchdog=watchdog)
-            self.blocks.append(block)
+            self.blocks.append(EnvBlock(pool, nets, device, first_env, cast=cast, logits=logits, watchdog=watchdog))
             first_env += len(pool)
         self._seed, self._cast, self._pipeline, self._ranks = seed, cast, pipeline, ranks
         self._share = sum(len(pool) for pool in pools)
@@ -82,39 +81,34 @@ class LocalSampler:
         """Action name -> its space."""
         return self.blocks[0].vec_env.action_space()
 
-    def key(self, step: int) -> None:
-        """Seed the sampling of the next rollout with the run's seed and the step."""
-        for block in self.blocks:
-            block.seed_noise(random_key(self._seed, step, Purpose.ACTING))
-
-    def configure(self, parameters: Parameters) -> None:
-        """Set the parameters of episodes that begin from now on."""
-
-        def configure() -> None:
-            for block, part in zip(self.blocks, self._split(parameters), strict=True):
-                block.vec_env.configure(part)
-
-        self._ranks.each(configure)
-
-    def reset(self, seed: int, parameters: Parameters | None) -> None:
-        """Reset all environments."""
+    def reset(self, seed: int, parameters: Parameters) -> None:
+        """Reset all environments; `parameters` are those of their episodes, and may be empty."""
 
         def reset() -> None:
-            parts: Sequence[EnvInfo | None] = self._split(parameters) if parameters else [None] * len(self.blocks)
-            for block, part in zip(self.blocks, parts, strict=True):
-                block.reset(seed, part)
+            for block, part in zip(self.blocks, self._split(parameters), strict=True):
+                block.reset(seed, part or None)
 
         self._ranks.each(reset)
 
-    def collect(self, steps: int, watch: Watch = play_all) -> dict[str, Rollout]:
+    def collect(self, step: int, steps: int, parameters: Parameters, watch: Watch = play_all) -> dict[str, Rollout]:
         """Play `steps` steps in every environment, or fewer if `watch` ends the rollout. Returns policy -> its rollout.
 
         Several ranks, and blocks that are played one after the other, always play all steps.
+
+        Args:
+            step: environment steps trained so far; keys the sampling noise together with the run's seed.
+            steps: of each environment.
+            parameters: of episodes that begin from now on; may be empty.
+            watch: ends the rollout.
         """
         num_turns = len(self.blocks) // self._pipeline
         must_play_all = num_turns > 1 or self._ranks.size > 1  # the same number of steps in all environments
+        key = random_key(self._seed, step, Purpose.ACTING)
 
         def collect() -> dict[str, Rollout]:
+            for block, part in zip(self.blocks, self._split(parameters), strict=True):
+                if part:
+                    block.vec_env.configure(part)
             self._is_playing = True
             played: list[dict[str, Rollout]] = []
             for turn in range(num_turns):
@@ -122,7 +116,7 @@ class LocalSampler:
                 def watch_turn(fraction: float, turn: int = turn) -> bool:
                     return watch((turn + fraction) / num_turns) and not must_play_all
 
-                played += play(self.blocks[turn * self._pipeline :][: self._pipeline], steps, watch_turn)
+                played += play(self.blocks[turn * self._pipeline :][: self._pipeline], steps, key, watch_turn)
             self._is_playing = False
             return {name: Rollout.merged([each[name] for each in played]) for name in played[0]}
 

@@ -7,7 +7,9 @@ import signal
 import sys
 import threading
 import time
-from types import FrameType, TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 from enn_ppo.training.errors import EnvironmentHangs
 from entity_gym.pools.vec_env import VecEnv
@@ -19,7 +21,7 @@ GRACE = 10.0
 
 
 class Watchdog:
-    """Watches the main thread while it waits for environments: `with watchdog(vec_env): vec_env.act(actions)`.
+    """Watches the main thread while it waits for environments: `with watchdog.waiting_for(vec_env): vec_env.act(actions)`.
 
     An environment that takes longer than `timeout` is interrupted with SIGALRM, whose handler raises `EnvironmentHangs` in the
     main thread. Code that cannot be interrupted, such as a C library that never returns, keeps the process from ending in order:
@@ -39,18 +41,14 @@ class Watchdog:
             self._previous = signal.signal(signal.SIGALRM, self._interrupt)
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
-    def __call__(self, vec_env: VecEnv) -> Watchdog:
-        """Begin to wait for environments; to be used in a `with` statement."""
+    @contextmanager
+    def waiting_for(self, vec_env: VecEnv) -> Iterator[None]:
+        """The context in which the main thread waits for environments."""
         self._waiting = vec_env, time.monotonic()
-        return self
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._waiting = None
+        try:
+            yield
+        finally:
+            self._waiting = None
 
     def close(self) -> None:
         """Stop watching. May be called twice."""

@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from enn_ppo import EnvConfig, RolloutConfig, TrainConfig, train
+from enn_ppo import EnvConfig, RolloutConfig, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.settings.command_line.cli import run_train
-from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.errors import EnvironmentHangs
 from entity_gym import Action, Observation
 from tests.enn_ppo.worlds import Copycat, tiny_config
@@ -95,18 +93,3 @@ def test_a_world_that_takes_long_is_named_in_a_line(
     line = capsys.readouterr().err
     assert "waiting for Stuck (environment 2) for" in line
     assert "env.timeout=<seconds> would end the run" in line
-
-
-@pytest.mark.parametrize(
-    "env", ["env=MineSweeper", "env=custom env.id=a:B", "env=program", "env=gymnasium env.id=A-v1"]
-)
-def test_the_command_line_sets_the_timeout_of_any_world(env: str) -> None:
-    found: list[TrainConfig] = []
-    for timeout in ("env.timeout=2.5", ""):
-        assert run_train(found.append, [*env.split(), *timeout.split()]) == 0
-    assert [config.env.timeout for config in found] == [2.5, None]
-
-
-def test_on_ray_there_is_no_timeout(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"distributed=ray and env.timeout=3 do not go together"):
-        tiny_config(tmp_path, env=EnvConfig(timeout=3.0), distributed=DistributedConfig(mode="ray"))

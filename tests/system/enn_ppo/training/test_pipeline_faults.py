@@ -24,7 +24,7 @@ def test_a_worker_process_that_dies_in_either_half_is_told_of_as_without() -> No
         pools = make_pools(bind_environment(config.env), rollout, seed=0)
         model = make_model(config, pools[0].obs_space(), pools[0].action_space())
         with closing(OnePolicySampler(pools, model, CPU, 0, pipeline=rollout.pipeline)) as sampler:
-            sampler.reset(0, None)
+            sampler.reset(0, {})
             sampler.collect(3)
             (worker,) = sampler.blocks[killed].vec_env.slots._workers  # type: ignore[attr-defined]
             worker.process.kill()
