@@ -17,7 +17,6 @@ from entity_gym import (
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBuffer
-from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.compiled import SelectEntity
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
@@ -72,12 +71,6 @@ def test_options_are_off_and_are_bools() -> None:
         SelectEntity(actors="Ship", actees="Ship", exclude_self="no")  # type: ignore[arg-type]
 
 
-def test_what_was_saved_before_there_were_options_still_loads_and_is_the_same() -> None:
-    saved = {"entities": [], "global_features": [], "actions": [{"name": "groom", "type": "SelectEntityActionSpace"}]}
-    assert spaces_from_dict(saved)[1] == {"groom": PLAIN}
-    assert spaces_difference(saved, spaces_to_dict(ObsSpace(), {"groom": PLAIN})) is None
-
-
 # --- What is open
 
 
@@ -91,12 +84,6 @@ def test_pairs_of_an_actor_with_itself_are_closed() -> None:
 def test_nothing_is_masked_where_nobody_could_select_itself() -> None:
     assert pairs(offered(OTHERS, yard(2, actees=["wall0"]), yard(0))) is None
     assert pairs(offered(FREE, yard(2))) is None
-
-
-def test_the_environments_own_mask_is_not_written_to() -> None:
-    mask = np.ones((2, 2), np.bool_)
-    offered(OTHERS, yard(2, mask=mask))
-    assert mask.all()
 
 
 def test_everything_may_be_masked_only_where_nobody_is_a_choice() -> None:
@@ -136,13 +123,10 @@ def allowed(space: SelectEntityActionSpace, obs: Observation) -> list[list[int]]
         (FREE, yard(2), [[-1, 1, 2], [-1, 1, 2]]),
         (BOTH, yard(2), [[-1, 2], [-1, 1]]),
         (BOTH, yard(2, mask=np.array([[T, F], [T, T]])), [[-1], [-1, 1]]),
-        (OTHERS, yard(1), [[-1]]),
         (BOTH, yard(1), [[-1]]),
         (OTHERS, yard(2, mask=np.array([[T, F], [T, T]])), [[-1], [1]]),
         (FREE, yard(1, mask=np.array([[F]])), [[-1]]),
-        (OTHERS, yard(2, actees=[]), [[-1], [-1]]),
         (FREE, yard(2, actees=[]), [[-1], [-1]]),
-        (PLAIN, yard(2, actees=[]), [[-1], [-1]]),
     ],
 )
 def test_a_pool_takes_what_is_open_and_nothing_else(

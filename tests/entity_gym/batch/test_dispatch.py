@@ -169,11 +169,6 @@ def test_a_global_choice_arrives_with_its_label() -> None:
     assert isinstance(envs[0].received[-1]["weather"], GlobalCategoricalAction)
 
 
-def test_an_action_offered_to_nobody_arrives_empty() -> None:
-    vec_env, envs = pool(yard(walk=CategoricalActionMask(actor_types=["Dog"])))
-    assert told(vec_env, envs, {}) == [{"walk": ([], [])}]
-
-
 # --- Properties
 
 

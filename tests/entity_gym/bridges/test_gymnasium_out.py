@@ -12,7 +12,6 @@ gymnasium = pytest.importorskip("gymnasium")
 from gymnasium import spaces  # noqa: E402
 from gymnasium.utils.env_checker import check_env, data_equivalence  # noqa: E402
 from gymnasium.vector import AutoresetMode, SyncVectorEnv  # noqa: E402
-from gymnasium.wrappers.vector import RecordEpisodeStatistics  # noqa: E402
 
 from entity_gym import make_gym, make_spec  # noqa: E402
 from entity_gym.bridges import to_gymnasium  # noqa: E402
@@ -185,15 +184,6 @@ def test_one_environment_is_the_same_in_gymnasiums_own_vector_environment(out: M
         results = [own.step(action), ours.step(action)]
         ends += "final_obs" in results[1][-1]
     assert ends > 5
-
-
-def test_gymnasiums_wrappers_take_it(out: Made) -> None:
-    env = RecordEpisodeStatistics(out("MultiArmedBandit", 2, max_episode_steps=4))
-    env.reset()
-    for _ in range(4):
-        *_, info = env.step(np.array([0, 1]))  # lever A pays 1 / 32, the others nothing
-    assert info["episode"]["r"].tolist() == [0.125, 0.0]
-    assert info["episode"]["l"].tolist() == [4, 4]
 
 
 def test_reset_refuses_what_it_does_not_know(out: Made) -> None:

@@ -140,7 +140,10 @@ def test_one_agent_acts_in_each_step_and_all_are_seen() -> None:
 
 @pytest.mark.parametrize(
     ("masks", "many", "one"),
-    [("observation", [1, 1, 0], [1, 0, 0]), ("info", [1, 1, 0], [1, 0, 0]), ("nowhere", None, None)],
+    [
+        ("observation", [1, 1, 0], [1, 0, 0]),
+        ("info", [1, 1, 0], [1, 0, 0]),
+    ],
 )
 def test_masks_of_the_acting_agent_count(masks: str, many: Any, one: Any) -> None:
     env = PettingZooEnvironment(Nim(heap=3, masks=masks))

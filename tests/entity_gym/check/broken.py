@@ -103,11 +103,6 @@ class RaisesInAct(Walk):
         return super().act(actions)
 
 
-class Exits(Walk):
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        raise SystemExit("enough")
-
-
 class ShowsNaN(Walk):
     def act(self, actions: Mapping[str, Action]) -> Observation:
         obs = super().act(actions)
@@ -137,13 +132,6 @@ class PythonRandom(Walk):
     def reset(self) -> Observation:
         super().reset()
         self.x = random.randint(1, 4)
-        return self.observe()
-
-
-class NumpyRandom(Walk):
-    def reset(self) -> Observation:
-        super().reset()
-        self.x = np.random.randint(1, 5)
         return self.observe()
 
 
@@ -183,13 +171,6 @@ class Shares(Walk):
 class NeverEnds(Walk):
     def __init__(self) -> None:
         super().__init__(size=1000, max_steps=-1)
-
-
-class CutWithoutSayingSo(Walk):
-    def observe(self) -> Observation:
-        obs = super().observe()
-        obs.truncated = False
-        return obs
 
 
 class CutUnderAnotherName(Walk):
@@ -237,18 +218,6 @@ class OneObservation(Walk):
         return self.shown
 
 
-class OneStepLate(Walk):
-    """Returns what it should have returned a step before."""
-
-    def reset(self) -> Observation:
-        self.next = super().reset()
-        return self.next
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        obs, self.next = self.next, super().act(actions)
-        return obs
-
-
 class ShowsTheStateBefore(Walk):
     """Looks at the world before it steps, so that the end is seen a step too late."""
 
@@ -259,10 +228,6 @@ class ShowsTheStateBefore(Walk):
         super().act(actions)
         obs.metrics = {"track": self.track[self.x]}
         return obs
-
-
-class LateAndFallsOver(ShowsTheStateBefore):
-    track = [0.0] * 6
 
 
 class ForgetsToSave(Walk):
@@ -278,16 +243,6 @@ class SavesAnObject(Walk):
 class RendersNothing(Walk):
     def render(self) -> np.ndarray:
         raise NotImplementedError
-
-
-class DrawsForAnotherPurpose(Walk):
-    def draw(self, canvas: Any) -> None:  # type: ignore[override]
-        canvas.fill(0)
-
-
-class DrawsFloats(Walk):
-    def render(self) -> np.ndarray:
-        return super().render() / 255
 
 
 class DrawsAndMoves(Walk):

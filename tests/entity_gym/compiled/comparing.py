@@ -1,7 +1,6 @@
 """What pools showed, in forms that can be compared."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -15,21 +14,6 @@ from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.slots import EnvSlots, SlotOptions
 from tests.entity_gym.pools.kinds_of_pools import play_together
 from tests.worlds import actions_of_each, frame, frames, open_choices
-
-
-def exactly(value: Any) -> Any:
-    """All of it, down to the bytes of arrays."""
-    if isinstance(value, np.ndarray):
-        return (value.dtype.str, value.shape, value.tobytes())
-    if isinstance(value, RaggedBuffer):
-        return (exactly(value.values), exactly(value.offsets))
-    if isinstance(value, Mapping):
-        return {key: exactly(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [exactly(item) for item in value]
-    if is_dataclass(value):
-        return {field.name: exactly(getattr(value, field.name)) for field in fields(value)}
-    return value
 
 
 def meaning(obs: VecObs) -> dict[str, Any]:

@@ -49,11 +49,6 @@ class MisspeltAction(Sound):
         return 1.0, False, False
 
 
-class MisspeltCount(Sound):
-    def observe(s: Any, obs: Any) -> None:
-        obs.n.Foot_Soldiers = 1  # here
-
-
 class NoMask(Sound):
     def observe(s: Any, obs: Any) -> None:
         obs.n.Foot_Soldier = 1
@@ -63,12 +58,6 @@ class NoMask(Sound):
 class WritesParameter(Sound):
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
         s.width = 3  # here
-        return 1.0, False, False
-
-
-class WritesSteps(Sound):
-    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
-        s.steps = 0  # here
         return 1.0, False, False
 
 
@@ -91,17 +80,6 @@ class Formats(Sound):
     def reset(s: Any) -> None:
         if s.pos > 8:
             raise ValueError(f"too far: {s.pos:03d}")  # here
-
-
-class Generates(Sound):
-    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
-        return float(sum(s.grid[k] for k in range(4))), False, False  # here
-
-
-class OpensFile(Sound):
-    def reset(s: Any) -> None:
-        with open("file") as file:  # here
-            s.pos = int(file.read())
 
 
 class DrawsFromNumPy(Sound):

@@ -260,12 +260,3 @@ def test_code_is_kept_where_nobody_else_can_put_any(spoil: Any, project: Path, m
     spoil(folder, monkeypatch)
     with pytest.warns(UserWarning, match=f"kept on disk .{re.escape(str(folder))} is a link, or others own it"):
         assert build(imported(), compile=False).folder is None
-
-
-def test_a_half_written_file_of_a_process_that_died_is_no_hindrance(project: Path) -> None:
-    world = imported()
-    folder = build(world, compile=False).folder
-    assert folder is not None
-    (folder / "loops.py").unlink()
-    (folder / "leftover.tmp").write_text("def wor")
-    assert first_reward(imported(), compile=False) == FIRST_REWARD

@@ -7,18 +7,18 @@ import pytest
 from entity_gym.compiled import Categorical
 from tests.entity_gym.compiled.comparing import (
     Playing,
-    exactly,
     ordinary,
     play_pool,
 )
 from tests.entity_gym.compiled.worlds import Bare, Watching
+from tests.entity_gym.pools.kinds_of_pools import content
 
 # --- Compiled, and as ordinary Python
 
 
 def test_the_compiled_form_shows_the_same_as_ordinary_python() -> None:
     compiled, python = (play_pool(Bare, 3, 20, seed=3, compile=compile) for compile in (True, False))
-    assert [exactly(obs) for obs in compiled] == [exactly(obs) for obs in python]
+    assert [content(obs) for obs in compiled] == [content(obs) for obs in python]
 
 
 # --- Any environments, in any order
@@ -32,7 +32,7 @@ def test_a_seed_can_be_given_again_and_another_one_differs() -> None:
         slots.seed(seed)
         playing = Playing(slots)
         for _ in range(20):
-            seen.append(exactly(playing.step().reward))
+            seen.append(content(playing.step().reward))
     assert first == again != other
 
 

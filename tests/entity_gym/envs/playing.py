@@ -51,10 +51,6 @@ def episode(env: CompiledView, policy: Policy) -> list[Observation]:
     return seen
 
 
-def episodic_rewards(env: CompiledView, policy: Policy, num_episodes: int) -> list[float]:
-    return [sum(obs.reward for obs in episode(env, policy)) for _ in range(num_episodes)]
-
-
 def resets(env: CompiledEnvironment | type[CompiledEnvironment], number: int, seed: int = 0) -> Iterator[CompiledView]:
     """The starts of so many episodes, one after the other in the same environment."""
     view = started(env, seed)

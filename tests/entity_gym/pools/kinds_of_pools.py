@@ -110,15 +110,15 @@ def play_together(env: VecEnv, steps: int) -> list[VecObs]:
 
 
 def content(value: Any) -> Any:
-    """Everything in a `VecObs`, with the bytes of arrays."""
+    """All of a value, down to the bytes of arrays."""
     if isinstance(value, np.ndarray):
         return (value.dtype.str, value.shape, value.tobytes())
     if isinstance(value, RaggedBuffer):
         return (content(value.values), content(value.offsets))
     if isinstance(value, Mapping):
         return {key: content(item) for key, item in value.items()}
-    if isinstance(value, tuple):
-        return tuple(content(item) for item in value)
+    if isinstance(value, tuple | list):
+        return [content(item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
         return {field.name: content(getattr(value, field.name)) for field in fields(value)}
     return value

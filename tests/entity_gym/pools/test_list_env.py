@@ -48,21 +48,14 @@ def test_trajectories_do_not_depend_on_the_number_of_environments() -> None:
 
 
 def test_the_observation_after_done_is_the_first_of_the_next_episode() -> None:
-    env = scripted([cat(0), cat(1, reward=0.5), cat(2, reward=2, done=True, end_of_episode_info={"won": 1})])
+    first = cat(0, reward=100, metrics={"hp": 100}, end_of_episode_info={"won": 100})  # of no step
+    env = scripted([first, cat(1, reward=0.5), cat(2, reward=2, done=True, end_of_episode_info={"won": 1})])
     going, ended, next_ = env.act({}), env.act({}), env.act({})
     assert (going.features["Cat"].to_list(), going.done.tolist(), going.reward.tolist()) == ([[[1]]], [False], [0.5])
     assert (ended.features["Cat"].to_list(), ended.done.tolist(), ended.reward.tolist()) == ([[[0]]], [True], [2.0])
     assert (ended.truncated.tolist(), ended.end_of_episode_info) == ([False], {0: {"won": 1}})
     assert (next_.features["Cat"].to_list(), next_.done.tolist(), next_.reward.tolist()) == ([[[1]]], [False], [0.5])
-    assert next_.end_of_episode_info == {}
-
-
-def test_what_the_first_observation_of_an_episode_says_of_reward_and_info_is_not_the_last_ones() -> None:
-    first = cat(0, reward=100, metrics={"hp": 100}, end_of_episode_info={"won": 100})
-    env = scripted([first, cat(1, reward=1, done=True, truncated=True, metrics={"hp": 1})])
-    obs = env.act({})
-    assert (obs.reward.tolist(), obs.truncated.tolist(), obs.end_of_episode_info) == ([1.0], [True], {})
-    assert (obs.metrics["hp"].sum, obs.metrics["hp"].count) == (1.0, 1)
+    assert next_.end_of_episode_info == {} and "hp" not in ended.metrics
 
 
 # --- Final observations
@@ -166,6 +159,3 @@ def test_a_saved_state_outlives_steps_that_write_into_the_same_arrays() -> None:
     env.act({})
     assert env.load_state(state).features["Cat"].to_list() == [[[1]]]
     assert env.act({}).features["Cat"].to_list() == [[[2]]]
-
-
-# --- Saving

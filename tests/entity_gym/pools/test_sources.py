@@ -15,9 +15,6 @@ from entity_gym.registry import make
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import choose
 
-# --- Copies
-
-
 # --- A last observation in which everything is closed
 
 
@@ -71,13 +68,8 @@ def test_nobody_acts_in_a_last_observation_so_its_masks_are_not_checked() -> Non
     ("field", "value", "message"),
     [
         ("features", None, "features is None; it must be a mapping"),
-        ("ids", None, "ids is None; it must be a mapping"),
-        ("metrics", None, "metrics is None; it must be a mapping"),
         ("end_of_episode_info", [1], r"end_of_episode_info is \[1\]; it must be a mapping from name to value, or None"),
         ("done", "yes", "done is 'yes'; it must be a bool"),
-        ("done", None, "done is None; it must be a bool"),
-        ("truncated", "yes", "truncated is 'yes'; it must be a bool"),
-        ("metrics", {"speed": float("nan")}, r"metrics\['speed'\] is nan; it must be a finite number"),
     ],
 )
 def test_a_field_that_is_wrong_is_named(field: str, value: Any, message: str) -> None:
@@ -86,15 +78,6 @@ def test_a_field_that_is_wrong_is_named(field: str, value: Any, message: str) ->
         env.reset()
         with pytest.raises(ValueError, match=rf"Walker \(environment 0\): {message}"):
             env.act(choose("walk", [[0]]))
-
-
-def test_actions_that_are_no_mapping_are_named() -> None:
-    class Wrong(Walker):
-        def reset(self) -> Observation:
-            return replace(super().reset(), actions=None)  # type: ignore[arg-type]
-
-    with pytest.raises(ValueError, match=r"Wrong \(environment 0\): actions is None; it must be a mapping"):
-        ListEnv(Wrong, 1).reset()
 
 
 @pytest.mark.parametrize("method", ["obs_space", "action_space"])

@@ -13,11 +13,10 @@ from entity_gym.pools.pool import ThreadedVecEnv
 from tests.entity_gym.compiled.comparing import (
     Playing,
     actions_in,
-    exactly,
     play_pool,
 )
 from tests.entity_gym.compiled.worlds import Everything
-from tests.entity_gym.pools.kinds_of_pools import Streams
+from tests.entity_gym.pools.kinds_of_pools import Streams, content
 
 
 def memory(value: Any) -> Iterator[np.ndarray]:
@@ -41,13 +40,13 @@ def memory(value: Any) -> Iterator[np.ndarray]:
 def test_what_was_returned_is_never_written_to_again() -> None:
     with ThreadedVecEnv(Everything, 6, final_observations="all") as pool:
         streams, obs = Streams(pool), pool.reset()
-        seen, copies = [obs], [exactly(obs)]
+        seen, copies = [obs], [content(obs)]
         for _ in range(50):
             obs = pool.act(streams.actions(obs))
             seen.append(obs)
-            copies.append(exactly(obs))
+            copies.append(content(obs))
         pool.reset(seed=9)
-    assert [exactly(obs) for obs in seen] == copies
+    assert [content(obs) for obs in seen] == copies
 
 
 def test_no_two_results_share_memory() -> None:
@@ -73,8 +72,8 @@ def test_parts_that_outlive_their_result_are_not_written_to_either(period: int) 
                 kept.append((memoryview(array), array.tobytes()))
                 del arrays, array
             obs = pool.act(streams.actions(obs))
-    for part, content in kept:
-        assert (part.numpy() if isinstance(part, torch.Tensor) else np.asarray(part)).tobytes() == content
+    for part, expected in kept:
+        assert (part.numpy() if isinstance(part, torch.Tensor) else np.asarray(part)).tobytes() == expected
 
 
 def test_writing_to_a_result_changes_nothing_for_the_environments() -> None:
@@ -82,7 +81,7 @@ def test_writing_to_a_result_changes_nothing_for_the_environments() -> None:
     with ThreadedVecEnv(Everything, 6) as pool:
         streams, obs = Streams(pool), pool.reset()
         for step in range(20):
-            assert exactly(obs) == exactly(expected[step])
+            assert content(obs) == content(expected[step])
             actions = streams.actions(obs)
             for array in memory(obs):
                 array.fill(1)
@@ -97,7 +96,7 @@ def test_actions_may_come_in_memory_that_cannot_be_written_to() -> None:
             actions = streams.actions(obs)
             frozen = {name: RaggedBuffer(*read_only(buffer)) for name, buffer in actions.items()}
             obs = pool.act(actions)
-            assert exactly(other.act(frozen)) == exactly(obs)
+            assert content(other.act(frozen)) == content(obs)
 
 
 def read_only(buffer: RaggedBuffer[np.int64]) -> tuple[np.ndarray, np.ndarray]:
@@ -118,4 +117,4 @@ def test_a_refusal_does_not_disturb_actions_that_were_accepted_before() -> None:
     with pytest.raises(ValueError, match="expected"):
         two.slots.check(wrong, two.ids)
     two.slots.step(actions, two.ids, 0, 2)
-    assert exactly(two.show(two.ids)) == exactly(one.show(one.ids))
+    assert content(two.show(two.ids)) == content(one.show(one.ids))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from entity_gym.actions.choices import random_actions
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.compiled.comparing import meaning
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
@@ -26,10 +25,8 @@ def pool(kind: str, seed: int = 5) -> VecEnv:
         return ThreadedVecEnv(WORLD, NUM_ENVS, int(count), seed=seed, final_observations="all")
     if name == "processes":
         return ProcessVecEnv(WORLD, NUM_ENVS, int(count), seed=seed, final_observations="all")
-    if name == "unjitted":
-        return ThreadedVecEnv(WORLD, NUM_ENVS, seed=seed, final_observations="all", compile=False)
-    assert name == "list"
-    return ListEnv(WORLD, NUM_ENVS, seed=seed, final_observations="all")
+    assert name == "unjitted"
+    return ThreadedVecEnv(WORLD, NUM_ENVS, seed=seed, final_observations="all", compile=False)
 
 
 def play(env: VecEnv, steps: int = STEPS, rng_seed: int = 1) -> list[dict[str, Any]]:
@@ -43,35 +40,16 @@ def play(env: VecEnv, steps: int = STEPS, rng_seed: int = 1) -> list[dict[str, A
     return shown
 
 
-def play_in_order(env: VecEnv) -> list[dict[str, Any]]:
-    """The same asynchronously, with every environment received before any is sent its next action."""
-    rng = np.random.default_rng(1)
-    env.async_reset()
-    obs = env.recv()
-    shown = [meaning(obs)]
-    for _ in range(STEPS):
-        env.send(random_actions(obs, rng, env.action_space()), obs.env_id)
-        obs = env.recv()
-        shown.append(meaning(obs))
-    return shown
-
-
 @pytest.fixture(scope="module")
 def reference() -> list[dict[str, Any]]:
     with pool("threads 1") as env:
         return play(env)
 
 
-TOGETHER = [(kind, play) for kind in ("unjitted", "threads 2", "processes 2")]
-IN_ORDER = [(kind, play_in_order) for kind in ("list", "threads 3")]
-
-
-@pytest.mark.parametrize(("kind", "playing"), TOGETHER + IN_ORDER)
-def test_every_pool_plays_the_same_episodes(
-    kind: str, playing: Callable[[VecEnv], list[dict[str, Any]]], reference: list[dict[str, Any]], threads: None
-) -> None:
+@pytest.mark.parametrize("kind", ["unjitted", "threads 2", "processes 2"])
+def test_every_pool_plays_the_same_episodes(kind: str, reference: list[dict[str, Any]], threads: None) -> None:
     with pool(kind) as env:
-        for step, (shown, expected) in enumerate(zip(playing(env), reference, strict=True)):
+        for step, (shown, expected) in enumerate(zip(play(env), reference, strict=True)):
             assert shown == expected, f"step {step}"
 
 
