@@ -90,7 +90,7 @@ def make_samples(learner: Learner, learned: RecordedFrames, held_out: RecordedFr
     Returns:
         The training and the held-out samples, whose returns are in the unit of values; NaN where unknown.
     """
-    gamma = learner.config.ppo.schedules["gamma"](0.0)
+    gamma = learner.ppo.schedules["gamma"](0.0)
     learner.measure(learned.to(learner.device).obs)
     returns, of_held_out = learned.returns(gamma), held_out.returns(gamma)
     known = returns[~returns.isnan()]

@@ -229,10 +229,11 @@ class Run:
         if isinstance(error, RankDied) and threading.current_thread() is threading.main_thread():
             # torchrun sends it to the other ranks when one has ended; this one prints the reason first
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if isinstance(error, EnvironmentHangs | PartLost) and state.ranks.size == 1:  # other ranks wait in the rollout
-            first = next(iter(state.learners))
-            saved = [step for step, _ in step_files(self.run_dir / first / CHECKPOINTS)]
+        first = next(iter(state.learners))
+        saved = [step for step, _ in step_files(self.run_dir / first / CHECKPOINTS)]
+        # during these no update is under way, so the last one can be saved
+        lost = isinstance(error, EnvironmentHangs | PartLost) and state.step not in saved
+        if (lost or not saved) and state.ranks.size == 1:  # other ranks wait in the rollout
             with suppress(ValueError, PartLost):  # the learner may be lost
-                if state.step not in saved:  # no update is under way, so the last one can be saved
-                    state.save(self.run_dir)
+                state.save(self.run_dir)
         error.add_note(self._saved() + " and a lower optim.lr" * isinstance(error, NotFinite))

@@ -16,8 +16,6 @@ import numpy as np
 import torch
 
 from enn_ppo.rollout import EnvBlock, Rollout, Watch, play, play_all
-from enn_ppo.settings.config import RolloutConfig
-from enn_ppo.training.environment import BoundEnvironment
 from enn_ppo.training.learning.actor_critic import Actor
 from enn_ppo.training.players import Cast
 from enn_ppo.training.random_keys import Purpose, random_key
@@ -25,7 +23,6 @@ from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.watchdog import Watchdog
 from entity_gym.actions import ActionSpace
-from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import ObsSpace
 
@@ -217,35 +214,3 @@ def blocks_problem(
     if None in saved:
         return "some of them were playing, or being started again, when the checkpoint was written"
     return None
-
-
-def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_env: int = 0) -> list[ThreadedVecEnv]:
-    """Make the environments of a run: one pool, or one for each block.
-
-    Args:
-        env: the environment.
-        rollout: number of environments, blocks, threads or processes.
-        seed: of the run.
-        first_env: number of the first of these environments in the run.
-
-    Raises:
-        ValueError: an environment cannot be made, or breaks its contract.
-    """
-    size, in_turns = rollout.block_size, rollout.pipeline > 1
-    with ExitStack() as stack:
-        pools: list[ThreadedVecEnv] = []
-        for first in range(0, rollout.num_envs, size):
-            pools.append(
-                ThreadedVecEnv(
-                    env.source,
-                    size,
-                    rollout.num_threads,
-                    seed=seed,
-                    num_processes=rollout.num_processes,
-                    background=in_turns,
-                    first_env=first_env + first,
-                )
-            )
-            stack.callback(pools[-1].close)
-        stack.pop_all()  # the caller closes the pools
-    return pools

@@ -22,14 +22,14 @@ from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threa
 from enn_ppo.eval.checkpoint import bind_evaluation
 from enn_ppo.eval.evaluator import Evaluator, check_evaluation
 from enn_ppo.settings.config import TrainConfig, TrainEvalConfig, default_run_dir
+from enn_ppo.training.build import compiling_networks, make_learner, make_pools
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.interrupt import finish_on_interrupt
-from enn_ppo.training.learning.learner import Learner, compiling_networks
 from enn_ppo.training.players import cast_of
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.run import Run
-from enn_ppo.training.sampling import LocalSampler, make_pools
+from enn_ppo.training.sampling import LocalSampler
 from enn_ppo.training.self_play.pool import SelfPlay
 from enn_ppo.training.self_play.ratings import rating_model
 from enn_ppo.training.state import TrainState
@@ -118,9 +118,7 @@ def make_state(
         spaces = pools[0].obs_space(), pools[0].action_space()
         cast = cast_of(config.policies, env.source, env.config.id) if config.policies else None
         players = cast.policies if cast else {"": [0]}
-        learners = {
-            name: Learner(config, *spaces, device, ranks, num_players=len(own)) for name, own in players.items()
-        }
+        learners = {name: make_learner(config, *spaces, device, ranks, len(own)) for name, own in players.items()}
     models = {name: learner.model for name, learner in learners.items()}
     self_play = None
     if config.self_play.enabled:

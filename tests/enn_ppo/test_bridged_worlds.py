@@ -15,8 +15,8 @@ from enn_ppo import evaluate, train  # noqa: E402
 from enn_ppo.checkpoints import load_checkpoint  # noqa: E402
 from enn_ppo.settings.command_line.cli import run_eval, run_train  # noqa: E402
 from enn_ppo.settings.config import EnvConfig, RolloutConfig, TrainConfig  # noqa: E402
+from enn_ppo.training.build import make_pools  # noqa: E402
 from enn_ppo.training.environment import bind_environment  # noqa: E402
-from enn_ppo.training.sampling import make_pools  # noqa: E402
 from tests.entity_gym.pools.test_sources import Emptying  # noqa: E402
 
 TINY = (

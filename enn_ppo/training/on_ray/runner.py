@@ -16,11 +16,11 @@ import torch
 
 from enn_ppo.checkpoints.policy import set_determinism
 from enn_ppo.settings.config import RolloutConfig, TrainConfig
+from enn_ppo.training.build import make_model, make_pools
 from enn_ppo.training.environment import BoundEnvironment
-from enn_ppo.training.learning.learner import make_model
 from enn_ppo.training.on_ray.shipping import Shipped, Weights, load_weights, ship
 from enn_ppo.training.players import cast_of
-from enn_ppo.training.sampling import LocalSampler, Parameters, block_state, make_pools
+from enn_ppo.training.sampling import LocalSampler, Parameters, block_state
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.spaces import ObsSpace

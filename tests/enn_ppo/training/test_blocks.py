@@ -14,10 +14,9 @@ from torch import Tensor
 from enn_ppo import train
 from enn_ppo.rollout import Rollout, play
 from enn_ppo.settings.config import EnvConfig, RolloutConfig, SelfPlayConfig, TrainConfig
+from enn_ppo.training.build import make_model, make_pools
 from enn_ppo.training.environment import bind_environment
-from enn_ppo.training.learning.learner import make_model
 from enn_ppo.training.random_keys import Purpose, random_key
-from enn_ppo.training.sampling import make_pools
 from tests.enn_ppo.rollouts import OnePolicySampler
 from tests.enn_ppo.rows import rows_without_times
 from tests.enn_ppo.worlds import StopAfter, tiny_config

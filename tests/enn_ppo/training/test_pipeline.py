@@ -12,9 +12,10 @@ import pytest
 from enn_ppo import EnvConfig, RolloutConfig, TrainConfig, train
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.config import DistributedConfig
+from enn_ppo.training.build import make_pools
 from enn_ppo.training.environment import BoundEnvironment
 from enn_ppo.training.players import Cast
-from enn_ppo.training.sampling import LocalSampler, make_pools
+from enn_ppo.training.sampling import LocalSampler
 from enn_ppo.training.torchrun.joining import check_shares
 from tests.enn_ppo.halves import Halves, SteppingHook
 from tests.enn_ppo.players_worlds import SNAKES

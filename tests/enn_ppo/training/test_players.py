@@ -12,10 +12,11 @@ import torch
 from enn_ppo.rollout import EnvBlock, Rollout, play
 from enn_ppo.settings.config import RolloutConfig
 from enn_ppo.settings.world import EnvConfig
+from enn_ppo.training.build import make_pools
 from enn_ppo.training.environment import BoundEnvironment
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.players import Cast, cast_of
-from enn_ppo.training.sampling import LocalSampler, block_state, load_block, make_pools
+from enn_ppo.training.sampling import LocalSampler, block_state, load_block
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake

@@ -303,7 +303,7 @@ def test_a_disk_that_fills_up_ends_training_with_a_checkpoint_to_go_on_from(
     ) as caught:
         train(config, env=CtrlC)
     last = tmp_path / "run/checkpoints/step_000000000064.safetensors"
-    assert caught.value.__notes__ == [f"saved is {last}: go on with resume={tmp_path / 'run'}"]
+    assert caught.value.__notes__ == [f"saved {last}; go on with resume={tmp_path / 'run'}"]
     monkeypatch.undo()
     assert load_checkpoint(tmp_path / "run").step == 64
     train(replace(config, resume=str(tmp_path / "run"), run_dir=None), env=CtrlC)

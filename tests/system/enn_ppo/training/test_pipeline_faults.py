@@ -9,9 +9,8 @@ import pytest
 
 from enn_ppo import RolloutConfig, TrainConfig
 from enn_ppo.settings.config import EnvConfig
+from enn_ppo.training.build import make_model, make_pools
 from enn_ppo.training.environment import bind_environment
-from enn_ppo.training.learning.learner import make_model
-from enn_ppo.training.sampling import make_pools
 from entity_gym.pools.processes.worker import WorkerDied
 from tests.enn_ppo.halves import CPU
 from tests.enn_ppo.rollouts import OnePolicySampler
