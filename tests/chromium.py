@@ -9,7 +9,6 @@ with Browser() as browser:
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import selectors
@@ -17,7 +16,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -213,20 +211,15 @@ class Page:
         )
         return found["x"] + found["width"] / 2, found["y"] + found["height"] / 2
 
-    def key(self, key: str, text: str | None = None) -> None:
+    def key(self, key: str) -> None:
         """Press a key, such as "ArrowLeft", " " or "n"."""
-        typed = key if text is None and len(key) == 1 else text
+        typed = key if len(key) == 1 else None
         which = {
             "key": key,
             "windowsVirtualKeyCode": _KEY_CODES.get(key, ord(key.upper()) if key.isalnum() and len(key) == 1 else 0),
         }
         self.send("Input.dispatchKeyEvent", {"type": "keyDown", **which, **({"text": typed} if typed else {})})
         self.send("Input.dispatchKeyEvent", {"type": "keyUp", **which})
-
-    def screenshot(self, path: Path) -> None:
-        """Write a PNG of the whole page."""
-        data = self.send("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True})["data"]
-        path.write_bytes(base64.b64decode(data))
 
     def close(self) -> None:
         """Close the page."""

@@ -58,15 +58,17 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
     """
     device = select_device(config.device)
     bound = bind_environment(config.env, env)
-    run_dir = config.run_dir or default_run_dir(bound.config.id, datetime.now())
-    config = replace(config, env=bound.config, run_dir=run_dir)
     set_threads(config.num_threads)
     set_determinism(config.torch_deterministic)
 
     with ExitStack() as stack:
         lock = RunLock()
         stack.callback(lock.close)
-        lock.take(Path(run_dir))
+        if config.run_dir is None:
+            run_dir = lock.take_unused(Path(default_run_dir(bound.config.id, datetime.now())))
+        else:
+            lock.take(run_dir := Path(config.run_dir))
+        config = replace(config, env=bound.config, run_dir=str(run_dir))
         state = make_state(config.training, bound, device)
         stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()
@@ -75,21 +77,16 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
         assert isinstance(learner, Learner)
         learned, held_out = make_samples(learner, frames, apart)
         state.reset()
-        _prepare(config, Path(run_dir))
+        _prepare(config, run_dir)
         _say(
             f"cloning {len(frames):,} frames of {len(torch.unique(frames.episode)):,} episodes into {run_dir}; "
             f"{len(torch.unique(apart.episode)):,} episodes are held out"
         )
         with finish_on_interrupt(_say) as interrupted:
             row = learn(
-                learner.model,
-                learned,
-                held_out,
-                config,
-                partial(_log, Path(run_dir) / ROWS),
-                lambda: bool(interrupted()),
+                learner.model, learned, held_out, config, partial(_log, run_dir / ROWS), lambda: bool(interrupted())
             )
-            saved = state.save(Path(run_dir))
+            saved = state.save(run_dir)
             if how := interrupted():
                 passes = f"{how} after pass {row['epoch']} of {config.clone.epochs}"
                 raise Interrupted(f"{passes}; saved {saved}", EXIT_CODES[how])
@@ -97,7 +94,7 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
             f"done: {run_dir}; to go on from it without forgetting: python -m enn_ppo.train resume={run_dir} "
             f"ppo.teacher={run_dir}"
         )
-    return CloneResult(Path(run_dir), row, learner.model.policy)
+    return CloneResult(run_dir, row, learner.model.policy)
 
 
 def _prepare(config: CloneConfig, run_dir: Path) -> None:

@@ -58,11 +58,10 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
         bound = ranks.each(lambda: bind_environment(config.env, env))
         if config.policies:
             _check_policies(config, bound, env)
-        run_dir = ranks.lead(lambda: _run_dir(config, bound.config.id))
         lock = RunLock()
         stack.callback(lock.close)
         # before the checkpoint is read, so that no trainer can save another one meanwhile
-        ranks.lead(lambda: lock.take(run_dir, *config.policies))
+        run_dir = ranks.lead(lambda: _take_run_dir(config, bound.config.id, lock))
         checkpoints = ranks.each(lambda: _load(config))
         trusted = config.trust or all(each.is_own for each in checkpoints.values())
         ranks.lead(lambda: _check_own(trusted, config))
@@ -256,9 +255,12 @@ def _evaluation(config: TrainConfig) -> TrainEvalConfig:
     return config.eval
 
 
-def _run_dir(config: TrainConfig, env_id: str) -> Path:
-    if config.run_dir is not None:
-        return Path(config.run_dir)
-    if config.resume is None:
-        return Path(default_run_dir(env_id, datetime.now()))
-    return Path(config.resume) if config.policies else resolve_checkpoint(Path(config.resume)).parent.parent
+def _take_run_dir(config: TrainConfig, env_id: str, lock: RunLock) -> Path:
+    """Lock the run directory, and return it."""
+    if config.run_dir is None and config.resume is None:
+        return lock.take_unused(Path(default_run_dir(env_id, datetime.now())), *config.policies)
+    run_dir = config.run_dir or config.resume
+    if config.run_dir is None and not config.policies:
+        run_dir = resolve_checkpoint(Path(str(config.resume))).parent.parent
+    lock.take(Path(str(run_dir)), *config.policies)
+    return Path(str(run_dir))

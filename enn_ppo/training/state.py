@@ -167,9 +167,9 @@ class TrainState:
     def begin_update(self) -> Settings:
         """Draw environment parameters, and evaluate the schedules."""
         self._draw_env_info()
-        progress, (policy, value) = self.progress(), self.config.learning_rates
-        rates = self._warmed_up(policy(progress)), self._warmed_up(value(progress))
-        return Settings(self.step, PPOSettings.at(self.config.ppo, progress), rates)
+        progress = self.progress()
+        policy, value = self.config.optim.schedules
+        return Settings(self.step, PPOSettings.at(self.config.ppo, progress), (policy(progress), value(progress)))
 
     def record(self, rollouts: Mapping[str, Any]) -> None:
         """Record the rollouts of an update, if `config.record` is set. Values are recorded in the unit of rewards.
@@ -187,14 +187,6 @@ class TrainState:
         """Update every policy; on Ray all at the same time."""
         learning = {name: learner.learning(rollouts[name], settings) for name, learner in self.learners.items()}
         return {name: finish() for name, finish in learning.items()}
-
-    def _warmed_up(self, rate: float) -> float:
-        """The learning rate of the next update, lowered during the warm-up."""
-        optim = self.config.optim
-        if not optim.warmup_steps:
-            return rate
-        after = self.step + self.next_steps() * self.config.rollout.num_envs
-        return rate * min(1.0, after / optim.warmup_steps)
 
     def _draw_env_info(self) -> Mapping[str, Sequence[Any]]:
         """Draw the parameters of episodes that begin from now on; empty if none are set."""
@@ -286,7 +278,6 @@ class TrainState:
                 retention=Retention(
                     keep_last=self.config.keep_last,
                     keep_best=self.config.keep_best,
-                    keep_every_minutes=self.config.keep_every_minutes,
                     protected=evaluations,
                 ),
                 more_weights={"value_net": learner.value_net} if learner.value_net else None,

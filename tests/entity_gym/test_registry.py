@@ -1,7 +1,6 @@
 """Environments by name: `bind`, `make`, `make_spec`, `register` and `list_envs`."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +38,8 @@ ZOO = [
 
 @pytest.fixture(autouse=True)
 def names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is forgotten after it."""
+    """Forget after a test what it has registered."""
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-
-
-@pytest.fixture
-def closing() -> Iterator[list[VecEnv]]:
-    pools: list[VecEnv] = []
-    yield pools
-    for pool in pools:
-        pool.close()
 
 
 @pytest.fixture
@@ -110,7 +101,6 @@ def test_environments_of_other_libraries_are_found_by_their_prefix() -> None:
             "'Minesweeper', which is no known one; allowed: .*did you mean 'MineSweeper'.*my_package.my_module",
         ),
         ("my_worlds:Medow", r"my_worlds has no class or function 'Medow'; allowed: 'Meadow'; did you mean 'Meadow'\?"),
-        ("tests.entity_gym.agents.games:play", "is the main of tests.entity_gym.agents.games:line; name that"),
         ("no_such_module:MyEnv", "there is no module 'no_such_module' to import"),
         (":MyEnv", "':MyEnv'; .*my_package.my_module:MyEnv"),
     ],
@@ -184,19 +174,6 @@ def test_max_episode_steps_is_a_python_environments_max_steps() -> None:
     for env in ("MineSweeper", limited):
         with pytest.raises(ValueError, match="max_steps=3 and max_episode_steps=4: give one of them"):
             make(env, max_steps=3, max_episode_steps=4)
-
-
-@pytest.mark.parametrize("options", [{}, {"num_threads": 2}, {"num_processes": 2}])
-@pytest.mark.parametrize("env", [Hall, Counter])
-def test_environments_are_stepped_as_is_asked_for(
-    env: Any, options: dict[str, Any], closing: list[VecEnv], threads: None
-) -> None:
-    pools = [make(env, 3, seed=2, compile=False, **each) for each in (options, {})]
-    closing += pools
-    for name, number in options.items():
-        assert getattr(pools[0], name) == number
-    seen = [[content(obs) for obs in play_together(pool, 5)] for pool in pools]
-    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize(

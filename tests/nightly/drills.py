@@ -95,7 +95,7 @@ class Tally:
 
 
 class Sizes(NamedTuple):
-    """How much is tried."""
+    """Numbers of attempts."""
 
     kills: int  # of the trainer
     other_kills: int  # of each other kind of process

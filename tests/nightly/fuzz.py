@@ -265,7 +265,7 @@ def a_checkpoint(directory: Path) -> Path:
         config=to_dict(config),
         spaces=spaces_to_dict(net.obs_space, net.action_space),
         trainer=trainer,
-        retention=Retention(keep_last=1, keep_best=0, keep_every_minutes=None),
+        retention=Retention(keep_last=1, keep_best=0),
         more_weights={"value_net": a_network().state_dict()},
         seconds=1.5,
         score=0.5,

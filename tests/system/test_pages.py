@@ -74,7 +74,7 @@ def commands(block: Block) -> list[list[str]]:
 
 
 class Run(NamedTuple):
-    """How a page is run."""
+    """Settings of the run of a page."""
 
     shorter: Mapping[str, str] = {}  # parts of programs and commands that are replaced, so that they take seconds
     blocks: int | None = None  # of so many blocks the commands run; the others compose; None: of all
@@ -138,7 +138,7 @@ def test_a_reader_who_follows_the_page_gets_what_it_shows(
 
 
 def is_excerpt(text: str) -> bool:
-    """Whether a block shows lines of an example."""
+    """Return whether a block shows lines of an example."""
     lines = {line.strip() for line in read("examples/harvest.py").splitlines()}
     return all(line.strip() in lines for line in text.splitlines())
 

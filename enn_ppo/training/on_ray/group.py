@@ -39,7 +39,6 @@ class Runner:
 
     Args:
         plan: the runner's arguments.
-        cpus: CPUs that Ray reserves for the runner.
 
     Attributes:
         play: the rollout in progress; None: the runner is idle.
@@ -50,8 +49,8 @@ class Runner:
         version_sent: version of the last rollout's weights; -1: none yet.
     """
 
-    def __init__(self, plan: Plan, cpus: float) -> None:
-        self.plan, self._cpus = plan, cpus
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
         self.actor: Any = None
         self.starts, self.deaths, self.last_key = 0, 0, -1
         self.start(None)
@@ -64,7 +63,7 @@ class Runner:
         self.starts += 1
         self.version_sent = -1
         actor: Any = ray.remote(EnvRunner)
-        self.actor = actor.options(num_cpus=self._cpus).remote(self.plan)
+        self.actor = actor.options(num_cpus=1).remote(self.plan)
         self.starting: Any = self.actor.prepare.remote(begin)
 
     def send(self, board: Board, key: int, parameters: Parameters, steps: int) -> None:
@@ -100,7 +99,7 @@ class RunnerGroup:
         self._step = 0
         self._parameters: dict[str, Sequence[Any]] = {}
         self._finished: list[Part] = []  # rollouts that no update has taken yet
-        self._runners = [Runner(plan, self._settings.runner_cpus) for plan in plans]
+        self._runners = [Runner(plan) for plan in plans]
         try:
             self.spaces = [self._first_start(runner) for runner in self._runners][0]
         except BaseException:

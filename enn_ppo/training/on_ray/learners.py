@@ -45,7 +45,7 @@ class LearnerActor:
             ValueError: there is no such device.
         """
         config = self._config
-        torch.set_num_threads(config.num_threads or max(1, int(config.distributed.learner_cpus)))
+        torch.set_num_threads(config.num_threads or 1)
         set_determinism(config.torch_deterministic)
         device = select_device(config.device)
         self._learner = make_learner(config, spaces.obs, spaces.actions, device, num_players=self._num_players)
@@ -153,7 +153,7 @@ class RemoteLearner:
         self._called = "the learner" + (f" of policy {name}" if name else "")
         distributed = config.distributed
         actor: Any = ray.remote(LearnerActor)
-        actor = actor.options(num_cpus=distributed.learner_cpus, num_gpus=distributed.learner_gpus)
+        actor = actor.options(num_cpus=1, num_gpus=distributed.learner_gpus)
         self._actor = actor.remote(config, num_players)
         self.device = torch.device("cpu")  # until `prepare` returns the learner's
         self._spaces: Spaces
@@ -173,7 +173,7 @@ class RemoteLearner:
             self.device = self._ask(self._actor.prepare.remote(spaces), START_SECONDS)
         except GetTimeoutError:
             raise ValueError(
-                f"{self._called} (distributed.learner_cpus={self._config.distributed.learner_cpus:g}) has not started within "
+                f"{self._called} has not started within "
                 f"{START_SECONDS:g} s; of the Ray cluster's CPUs {self._cluster.free_cpus():g} are free"
             ) from None
         self._publish(self._actor.weights.remote())

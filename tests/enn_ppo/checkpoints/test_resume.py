@@ -25,7 +25,6 @@ from enn_ppo import (
     RogueNetConfig,
     RolloutConfig,
     TrainConfig,
-    ValueOptimConfig,
     train,
 )
 from enn_ppo.checkpoints import load_checkpoint
@@ -83,7 +82,6 @@ FEATURES: dict[str, dict[str, Any]] = {
     "rewards, value network": {
         "ppo": PPOConfig(normalize="rewards"),
         "value_net": SMALL,
-        "value_optim": ValueOptimConfig(lr=0.01),
     },
     "returns": {"ppo": PPOConfig(normalize="returns")},
     "targets": {
@@ -331,7 +329,7 @@ def test_optimizer_settings_given_while_resuming_hold(config: TrainConfig, whole
 def test_a_network_of_another_shape_is_refused_untouched(config: TrainConfig, whole: Path) -> None:
     before = (whole / "config.yaml").read_bytes()
     with pytest.raises(
-        ValueError, match=r"checkpoint .* does not fit the network: .* in the checkpoint and .* resume with"
+        ValueError, match=r"the policy of checkpoint .* does not fit .*: its setting d_model was .* and is 8"
     ):
         train(resumed(config, whole, net=RogueNetConfig(d_model=8, n_layer=1, n_head=2)), env=CtrlC)
     assert (whole / "config.yaml").read_bytes() == before

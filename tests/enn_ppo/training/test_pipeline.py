@@ -155,22 +155,25 @@ def test_a_run_goes_on_exactly_with_and_without_where_the_blocks_are_the_same(tm
     ("make", "message"),
     [
         (lambda: RolloutConfig(pipeline=3), r"rollout\.pipeline must be an integer of at least 1 and at most 2, got 3"),
-        (lambda: RolloutConfig(num_envs=5, pipeline=2), r"rollout\.num_envs=5 must be even with rollout\.pipeline=2"),
         (
-            lambda: RolloutConfig(num_envs=12, block=4, pipeline=2),
-            r"rollout\.num_envs=12 makes 3 blocks of rollout\.block=4",
+            lambda: RolloutConfig(num_envs=5, pipeline=2),
+            r"rollout\.num_envs=5 must be a multiple of 2: rollout\.pipeline=2",
         ),
         (
-            lambda: TrainConfig(rollout=RolloutConfig(pipeline=2), record="a.rec"),
-            r"rollout\.pipeline=2 and record=a\.rec do not go together",
+            lambda: RolloutConfig(num_envs=12, block=4, pipeline=2),
+            r"rollout\.num_envs=12 must be a multiple of 8: rollout\.block=4 times rollout\.pipeline=2",
+        ),
+        (
+            lambda: RolloutConfig(num_envs=8, pipeline=2, num_processes=5),
+            r"rollout\.num_processes must be at most the 4 environments of a block .*rollout\.pipeline=2\), got 5",
         ),
         (
             lambda: TrainConfig(rollout=RolloutConfig(num_envs=50, pipeline=2), distributed=RAY),
-            r"distributed\.num_env_runners=2 25 environments; 25 must be even with rollout\.pipeline=2",
+            r"rollout\.num_envs=50 must be a multiple of 4: distributed\.num_env_runners=2 times rollout\.pipeline=2",
         ),
         (
             lambda: check_shares(TrainConfig(rollout=RolloutConfig(num_envs=64, block=8, pipeline=2)), 8),
-            r"rollout\.num_envs=64 gives each of 8 ranks 8 environments; 8 makes 1 block of rollout\.block=8",
+            r"rollout\.num_envs=64 must be a multiple of 128: 8 ranks of torchrun times rollout\.block=8 times",
         ),
     ],
 )

@@ -24,7 +24,6 @@ from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.compiled import Continuous
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.registry import make_spec
 from tests.entity_gym.actions.harbour import A_TENTH, Harbour
 from tests.worlds import Script, making
 
@@ -210,15 +209,3 @@ def test_the_plain_form_of_a_compiled_environment_takes_numbers_by_id() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             env.act({"flag": flag, "steer": wrong})
-
-
-# --- Forms without entities
-
-
-def test_a_spec_prints_the_bounds() -> None:
-    spec = make_spec(Harbour)
-    assert str(spec.actions["steer"]) == (
-        f"continuous, (-1.0, {A_TENTH}) to (1.0, inf) (turn, thrust), at most 3 actor(s)"
-    )
-    assert "steer: continuous" in repr(spec)
-    assert spec.actions["steer"].closable is False

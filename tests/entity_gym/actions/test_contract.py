@@ -229,7 +229,6 @@ def test_offers_and_decisions_are_written_as_json(kind: str) -> None:
 NUM_ENVS = 5
 view = Harbour().as_environment
 POOLS: dict[str, Callable[[], VecEnv]] = {
-    "list": lambda: ListEnv(view, NUM_ENVS),
     "threads": lambda: ThreadedVecEnv(view, NUM_ENVS, num_threads=2),
     "processes": lambda: ProcessVecEnv(view, NUM_ENVS, num_processes=2),
 }

@@ -1,4 +1,4 @@
-"""What a program says when it asks for actions, and the agent that plays at random."""
+"""Observations of programs that ask for actions, and the agent that plays at random."""
 
 from __future__ import annotations
 

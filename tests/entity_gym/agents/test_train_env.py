@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import gc
 import pickle
-import re
 import threading
 import time
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 from entity_gym import CategoricalActionSpace, Entity, ObsSpace
-from entity_gym.agents import Agent, Obs, TrainAgent, TrainEnv
+from entity_gym.agents import Agent, Obs, TrainEnv
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import VecEnv
@@ -47,7 +46,7 @@ def still_running(name: str) -> list[threading.Thread]:
 
 
 def soon(condition: Any) -> bool:
-    """Whether this becomes true within 10 seconds."""
+    """Return whether the condition becomes true within 10 seconds."""
     end = time.monotonic() + 10
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
@@ -209,17 +208,6 @@ def test_a_pool_that_is_dropped_lets_its_programs_leave() -> None:
     assert soon(lambda: len(log.left) == 2)
 
 
-def test_one_environment_alone_is_an_environment() -> None:
-    env = make(walk).as_environment()
-    env.reseed(3, 0)
-    first = env.reset()
-    assert first.reward == 0
-    assert np.asarray(first.features["Walker"]).tolist() == [[0.0]]
-    env.close()
-    with pytest.raises(ValueError, match="walk: the environment is closed"):
-        env.reset()
-
-
 # ---- programs that do not behave
 
 
@@ -299,10 +287,6 @@ def shows_no_number(agent: Agent, config: Any, seed: int) -> None:
     agent.act(Obs(Move, score=0, actors=[Walker(float("nan"))]))  # type: ignore[arg-type]
 
 
-def measures_nothing(agent: Agent, config: Any, seed: int) -> None:
-    agent.act(Obs(Move, score=0, actors=[Walker(0)], metrics={"q": float("nan")}))
-
-
 def ends_with_nonsense(agent: Agent, config: Any, seed: int) -> None:
     agent.act(Obs(Move, score=0, actors=[Walker(0)]))
     agent.game_over({"score": 1})  # type: ignore[arg-type]
@@ -314,7 +298,6 @@ def ends_with_nonsense(agent: Agent, config: Any, seed: int) -> None:
         (shows_a_stranger, "TrainEnv has no 'Stranger' in entity_types"),
         (asks_for_more, "TrainEnv has no 'Paint' in action_types"),
         (shows_no_number, r"shows_no_number \(environment 0\): feature 'x' of entity 0 of type 'Walker' is nan"),
-        (measures_nothing, r"measures_nothing \(environment 0\): metrics\['q'\] is nan; it must be a finite number"),
         (ends_with_nonsense, "is no Obs; agents are shown Obs"),
     ],
 )
@@ -334,35 +317,6 @@ def test_a_game_in_which_nothing_was_asked_is_not_counted() -> None:
     pool = pool_of(begins_at_its_end, 1)
     assert pool.reset().done.tolist() == [False]
     pool.close()
-
-
-def knows_its_agent(agent: Agent, config: list[bool], seed: int) -> None:
-    config.append(isinstance(agent, TrainAgent) and agent.gone)
-    walk(agent, None, seed)
-    config.append(isinstance(agent, TrainAgent) and agent.gone)
-    agent.game_over(Obs(Move, score=0))  # nobody listens any more, and nothing happens
-
-
-def test_a_program_can_ask_whether_the_trainer_is_gone() -> None:
-    gone: list[bool] = []
-    pool = pool_of(knows_its_agent, 1, gone)
-    pool.reset()
-    pool.close()
-    assert gone == [False, True]
-
-
-# ---- programs that do not leave
-
-
-def waits_in_our_lines(agent: Agent, config: threading.Event, seed: int) -> None:
-    agent.act(Obs(Move, score=0, actors=[Walker(0)]))
-
-
-def test_a_program_that_waits_for_us_is_told_at_the_line_that_asked() -> None:
-    env = make(waits_in_our_lines).as_environment()
-    env.reset()
-    assert re.search(r"test_train_env\.py:\d+ in waits_in_our_lines\(\)", env._running().position())
-    env.close()
 
 
 # ---- what is declared

@@ -96,24 +96,6 @@ def test_types_without_ids_advance_the_index() -> None:
     assert obs.action_masks["jump"].actors.to_list() == [[[7]]]
 
 
-def test_the_index_follows_the_space_and_not_the_order_in_the_observation() -> None:
-    obs = Observation(
-        features={"Player": [[5.0]], "Lava": [[1.0], [2.0]]},
-        ids={"Player": ["me"], "Lava": ["a", "b"]},
-        actions={"jump": CategoricalActionMask(actor_ids=["me", "b"])},
-    )
-    both = batch(obs)
-    assert list(both.features) == ["Lava", "HighGround", "Player"]
-    assert both.action_masks["jump"].actors.to_list() == [[[2], [1]]]
-
-
-def test_actors_and_actees_keep_the_order_in_which_their_ids_were_given() -> None:
-    mask = SelectEntityActionMask(actor_ids=["c", "a"], actee_ids=["b", "c", "a"])
-    point = batch(players("a", "b", "c", actions={"point": mask}, Lava=[[0.0]])).action_masks["point"]
-    assert point.actors.to_list() == [[[3], [1]]]
-    assert point.actees.to_list() == [[[2], [3], [1]]]
-
-
 def test_neither_ids_nor_types_means_everybody_and_an_empty_list_nobody() -> None:
     obs = Observation(
         features={"Lava": [[0.0]], "Player": [[0.0], [1.0]]},
@@ -130,16 +112,6 @@ def test_with_no_actors_there_are_no_actees() -> None:
     mask = SelectEntityActionMask(actor_ids=[], actee_types=["Player"])
     point = batch(players("a", "b", actions={"point": mask})).action_masks["point"]
     assert (point.actors.to_list(), point.actees.to_list()) == ([[]], [[]])
-
-
-def test_an_id_may_be_anything_hashable() -> None:
-    names = [("Player", 0), 7, "x", frozenset({1})]
-    obs = Observation(
-        features={"Player": [[0.0]] * 4},
-        ids={"Player": names},
-        actions={"jump": CategoricalActionMask(actor_ids=names[::-1])},
-    )
-    assert batch(obs).action_masks["jump"].actors.to_list() == [[[3], [2], [1], [0]]]
 
 
 # --- What only some environments show

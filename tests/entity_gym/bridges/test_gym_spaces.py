@@ -1,4 +1,4 @@
-"""Which entities, features and actions spaces become; every row is written out by hand."""
+"""Spaces become entities, features and actions; every row is written out by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ spaces = pytest.importorskip("gymnasium.spaces")
 
 from entity_gym import CategoricalActionSpace, Category, ContinuousActionSpace, Entity, Flag, ObsSpace  # noqa: E402
 from entity_gym.bridges.gymnasium.actions import MOST_CHOICES, GymActions  # noqa: E402
-from entity_gym.bridges.gymnasium.observations import FixedFeatures, PlainSpace  # noqa: E402
+from entity_gym.bridges.gymnasium.observations import FixedFeatures  # noqa: E402
 from entity_gym.bridges.views.reading import ViewReader  # noqa: E402
 from entity_gym.spaces import GLOBAL_ENTITY  # noqa: E402
 
@@ -31,7 +31,7 @@ def features(space: Any) -> dict[str, list[Any]]:
 
 
 def entities(space: Any, *values: Any, **options: Any) -> list[dict[str, list[list[float]]]]:
-    """What each value becomes."""
+    """Return the entities of each value."""
     reader = ViewReader(None, space, **options)
     rows = np.zeros((len(values), reader.size), np.float32)
     seen = reader.read(rows, [reader.write(value, row) for value, row in zip(values, rows, strict=True)])
@@ -102,19 +102,6 @@ def test_outermost_leaves_can_be_global_features_and_the_agent_then_has_none() -
     )
     with pytest.raises(ValueError, match="global_features is 'no'; it must be true or false"):
         ViewReader(None, space, global_features="no")  # type: ignore[arg-type]
-
-
-def test_spaces_of_no_library_and_of_a_class_below_are_known() -> None:
-    class Angles(Box):  # type: ignore[misc, valid-type]
-        pass
-
-    assert entities(Angles(-1, 1, (2,)), [1, 2]) == [{"Agent": [[1, 2]]}]
-    parts = {"go": PlainSpace("Discrete", n=3), "push": PlainSpace("Box", (1,), np.float32, -1, 1)}
-    assert features(PlainSpace("Dict", spaces=parts)) == {"Agent": [Category("go", 3), "push.0"]}
-    assert GymActions(PlainSpace("Dict", spaces=parts)).action_space == {
-        "go": CategoricalActionSpace(["0", "1", "2"]),
-        "push": ContinuousActionSpace([-1], [1]),
-    }
 
 
 def test_fixed_features_are_one_row_however_nested_the_space() -> None:

@@ -22,9 +22,7 @@ from entity_gym.bridges.gymnasium.incoming import (  # noqa: E402
 )
 from entity_gym.errors import NoPictureError  # noqa: E402
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv  # noqa: E402
-from entity_gym.pools.slots import SlotOptions  # noqa: E402
 from tests.entity_gym.bridges.gym_worlds import (  # noqa: E402
-    Fails,
     Grows,
     Line,
     Shows,
@@ -255,20 +253,6 @@ def test_a_category_out_of_range_and_a_reset_without_an_info_are_refused() -> No
         from_gymnasium(NoInfo).reset()
 
 
-def test_a_wrapper_that_keeps_statistics_is_named() -> None:
-    normalize = "gymnasium.wrappers:NormalizeObservation"
-    with pytest.warns(
-        UserWarning, match="CartPole-v1: the wrapper NormalizeObservation keeps running statistics, .*Leave it out"
-    ):
-        from_gymnasium("CartPole-v1", 2, wrappers=[normalize, "gymnasium.wrappers:TimeLimit(max_episode_steps=3)"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        from_gymnasium("CartPole-v1", wrappers=["gymnasium.wrappers:TimeAwareObservation"])
-        gymnasium_worlds("CartPole-v1", wrappers=[normalize]).make_slots(
-            1, SlotOptions(first_env=1)
-        )  # one warning for all
-
-
 def test_a_space_that_changes_is_refused() -> None:
     pool, line = from_gymnasium(Grows, 1), Line()
     pool.reset()
@@ -280,15 +264,6 @@ def test_a_space_that_changes_is_refused() -> None:
         ValueError, match=r"action_space was Discrete\(2\) and is Discrete\(3\).* and close actions with"
     ):
         pool.reset()
-
-
-def test_what_an_environment_raises_keeps_its_type_and_says_where() -> None:
-    pool = from_gymnasium(lambda: Fails(), 3)
-    pool.reset()
-    with pytest.raises(RuntimeError, match="the motor is gone") as error:
-        pool.act(choose(0, 0, 0))
-    assert error.value.__notes__ == ["raised by Fails (environment 0) in step()"]
-    assert agents(pool.reset(seed=9)) == [[9, 0], [10, 0], [11, 0]], "the pool is of use again after a reset"
 
 
 def test_a_world_that_draws_nothing_says_how_it_would() -> None:

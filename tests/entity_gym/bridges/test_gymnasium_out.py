@@ -41,7 +41,7 @@ def test_spaces_are_boxes_flags_and_choices(out: Made) -> None:
     assert env.action_space == spaces.MultiDiscrete([6, 6, 6, 3, 3, 3, 2])
     runners = np.array([-2, 1] * 2, np.float32), np.array([2.1, 5] * 2, np.float32)
     assert out(Runners, max_entities={"Runner": 2}).action_space == spaces.Box(*runners)
-    assert out(Counter(), max_entities={"Total": 1}).action_space == spaces.Discrete(3)
+    assert out(Counter, max_entities={"Total": 1}).action_space == spaces.Discrete(3)
     both = out(Yard, **ROOM).action_space
     assert both["bark"] == spaces.MultiDiscrete([3, 3, 3]) and both["run"].shape == (3, 2)
 
@@ -115,22 +115,6 @@ def test_what_is_open_is_never_replaced(name: str, out: Made) -> None:
         assert info["replaced_actions"] == 0
         if terminated or truncated:
             env.reset()
-
-
-def test_one_environment_object_can_be_given(out: Made) -> None:
-    yard = Yard(run=False, max_steps=2)
-    env = out(yard, **{name: value for name, value in CHOICES.items() if name != "run"})
-    env.reset(options={"env_info": {"most": 1}})
-    obs = env.step(np.zeros(7, int))[0]
-    assert (yard.steps, obs["mask/Dog"].tolist()) == (1, [1, 0, 0])
-    assert env.spec is None
-    env.close()
-    assert yard.closed == 1
-    with pytest.raises(ValueError, match="how many entities"):
-        to_gymnasium(yard)
-    assert yard.closed == 2
-    with pytest.raises(ValueError, match="num_envs: .* one environment is one; see make_gym"):
-        to_gymnasium("Xor", num_envs=2)
 
 
 def test_images_are_those_of_the_world(out: Made) -> None:

@@ -1,4 +1,4 @@
-"""What every environment of another library shows of a world, and takes; what `out_worlds` show and pay is worked out by hand."""
+"""Observations and actions of worlds as environments of other libraries; rows and rewards are worked out by hand."""
 
 from __future__ import annotations
 

@@ -115,19 +115,6 @@ def test_an_episode_ends_with_its_last_agent_and_shows_those_that_were_cut() -> 
     }
 
 
-def test_agents_that_nobody_listed_are_found_by_an_episode_and_may_come_later() -> None:
-    def step(self: Herd, actions: Mapping[str, Any]) -> Any:
-        observations, *rest = Herd.step(self, actions)
-        self.agents.append("sheep_7")
-        return observations | {"sheep_7": np.array([7, 7], np.float32)}, *rest
-
-    env = PettingZooEnvironment(changed(step=step, possible_agents=None)())
-    env.reset()
-    shown = env.act({"sheep.action": graze(["sheep_0", "sheep_1"], [0, 0]), **hunt(0, 0)})
-    assert shown.ids["sheep"] == ["sheep_1", "sheep_7"]
-    assert rows(shown.features)["sheep"] == [[1, 1], [7, 7]]
-
-
 @pytest.mark.parametrize(
     ("fates", "truncated", "left"),
     [
@@ -336,33 +323,6 @@ def test_what_is_wrong_with_a_step_is_named(step: Any, message: str) -> None:
         pool.act(at_random(pool, obs, np.random.default_rng(0)))
 
 
-@pytest.mark.parametrize(
-    ("methods", "message"),
-    [
-        (
-            {"observation_space": lambda self, agent: spaces.Sequence(PLACE)},
-            "agent 'sheep_0': the observation space is a Sequence",
-        ),
-        ({"reset": lambda self: ({}, {})}, r"\{'seed': None, 'options': None\} do not fit Changed\.reset\(\)"),
-    ],
-)
-def test_environments_that_have_no_such_form_say_why(methods: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        PettingZooEnvironment(changed(**methods)())
-
-
-@pytest.mark.parametrize(
-    ("env", "options", "message"),
-    [
-        (3, {}, "the PettingZoo environment is 3, which makes none; give a function"),
-        (object, {}, "object has no reset; expected a PettingZoo parallel"),
-    ],
-)
-def test_arguments_that_cannot_be_are_named(env: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        from_pettingzoo(env, **options)
-
-
 def test_ids_and_modules_are_found_with_any_dashes_and_others_have_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -383,15 +343,6 @@ def test_ids_and_modules_are_found_with_any_dashes_and_others_have_neighbours(
 
 
 # ---- views
-
-
-def test_a_view_needs_agents_with_the_same_spaces() -> None:
-    view = {"entities": {"Me": {"count": 1, "features": ["number", "time"]}}, "actor": "Me"}
-    with pytest.raises(
-        ValueError,
-        match="agent 'wolf_0' is .*, and its group 'Me' has .* of agent 'sheep_0': .* with a view all are in one",
-    ):
-        from_pettingzoo(Herd, view=view)
 
 
 def test_agents_of_a_view_come_and_go() -> None:

@@ -210,21 +210,6 @@ def test_agents_of_a_game_share_type_and_actions_and_each_is_a_player() -> None:
     assert list(others.obs_space().entities) == ["agent"] and others.player_names == ["agent.0", "agent.1"]
 
 
-def test_agents_with_spaces_of_their_own_are_players_of_two_groups() -> None:
-    class Uneven(Nim):
-        def action_space(self, agent: str) -> Any:
-            return spaces.Discrete(3 if agent == "fox_0" else 4)
-
-    env = PettingZooEnvironment(Uneven(names=["fox_0", "hen_0"], masks="nowhere"))
-    assert env.player_names == ["fox", "hen"]
-    obs = env.reset()
-    assert {name: np.asarray(rows).tolist() for name, rows in obs.features.items()} == {
-        "fox": [[4, 0, 1]],
-        "hen": [[4, 1, 0]],
-    }
-    assert list(obs.actions) == ["fox.action"]
-
-
 def test_sides_of_a_team_game_are_lists_in_the_list_of_the_group() -> None:
     sides = {"player": [["player_0", "player_2"], ["player_1", "player_3"]]}
     factory = pettingzoo_worlds(Nim, players=4, groups=sides)

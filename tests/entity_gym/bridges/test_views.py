@@ -154,7 +154,6 @@ def test_offsets_from_the_actor_become_places() -> None:
     actor: Me
     """
     assert seen(view, box(8), [10, 20, 1, 2, 9, 3, 4, 9])["Rock"] == [[[21, 12, 9], [23, 14, 9]]]
-    assert set(reader(view, box(8)).sums) == {("Rock", "x"), ("Rock", "y")}
 
 
 def test_with_several_agents_each_shows_itself_and_types_are_of_one_agent_or_of_each() -> None:
@@ -285,21 +284,6 @@ def test_an_integer_action_selects_a_row_that_is_present(alone: bool) -> None:
     assert mask.mask is not None and mask.mask[1].values.tolist() == [[True], [False]]  # row 2 is closed
     with pytest.raises(ValueError, match="expected the index of an entity that the actor may select"):
         pool.act({"action": chosen})
-
-
-def test_a_mask_in_the_observation_closes_choices() -> None:
-    space = spaces.Dict({"x": box(2), "mask": spaces.MultiBinary(2)})
-    shown = [{"x": [1, 2], "mask": [0, 1]}, {"x": [1, 2], "mask": [1, 1]}]
-    view = {"entities": {"Thing": {"features": {"x": ["x"]}}}, "action_mask": "mask"}
-    for select in (None, "Thing"):
-        pool = from_gymnasium(lambda: Shows(space, shown), view=view | {"select": select})
-        mask = pool.reset().action_masks["action"].mask
-        assert mask is not None and mask.values.reshape(-1).tolist() == [False, True]
-        assert pool.obs_space().entities["Agent"] == Entity(())
-    with pytest.raises(
-        ValueError, match="the view's action_mask names 'x', which is Box.*; expected a key .* with 3 flags"
-    ):
-        from_gymnasium(lambda: Shows(space, shown, spaces.Discrete(3)), view=view | {"action_mask": "x"})
 
 
 def test_a_selection_of_another_number_of_rows_than_choices_is_refused() -> None:

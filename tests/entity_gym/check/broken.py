@@ -206,18 +206,6 @@ class ForgetsNobody(Walk):
         return obs
 
 
-class OneObservation(Walk):
-    """Returns one object for ever."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shown = Observation()
-
-    def observe(self) -> Observation:
-        vars(self.shown).update(vars(super().observe()))
-        return self.shown
-
-
 class ShowsTheStateBefore(Walk):
     """Looks at the world before it steps, so that the end is seen a step too late."""
 
@@ -233,11 +221,6 @@ class ShowsTheStateBefore(Walk):
 class ForgetsToSave(Walk):
     def state(self) -> dict[str, Any]:
         return {"x": self.x, "steps": 0}
-
-
-class SavesAnObject(Walk):
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "seen": {1, 2}}
 
 
 class RendersNothing(Walk):
@@ -257,17 +240,8 @@ class HintsOfNothing(Walk):
         return {"types": {"Wlaker": {}}}
 
 
-class CannotBeClosedTwice(Walk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.files = [1]
-
-    def close(self) -> None:
-        self.files.pop()
-
-
 class HangsStubbornly(Walk):
-    """Not even an exception gets it out of there."""
+    """Hangs in a step, and no exception gets it out of there."""
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
         while True:

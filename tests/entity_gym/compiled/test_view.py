@@ -27,7 +27,7 @@ def started(seed: int = 0, **parameters: Any) -> CompiledView:
 
 
 def random_choices(obs: Observation, rng: np.random.Generator) -> dict[str, Any]:
-    """What an agent that knows ids alone would do."""
+    """Return random open actions by id, of an agent that knows ids alone."""
     actions: dict[str, Any] = {}
     for name, mask in obs.actions.items():
         if isinstance(mask, GlobalCategoricalActionMask):
@@ -164,18 +164,3 @@ def test_it_is_drawn_as_its_class_draws_it() -> None:
     assert image.shape == (4, 8, 3) and image[0, :, 0].sum() == 255 * env.record.cats
     with pytest.raises(NotImplementedError, match="Watching implements neither render"):
         CompiledView(Watching()).render()
-
-
-# --- Parameters, saving, pools
-
-
-def test_it_continues_from_a_saved_state_here_and_elsewhere() -> None:
-    env = started(2)
-    assert not env.act(random_choices(env.show(), np.random.default_rng(0))).done
-    state = env.state()
-    copy = content(state)
-    expected = content(env.act(random_choices(env.show(), np.random.default_rng(1))))
-    assert content(state) == copy
-    for other in (env, started(99)):
-        other.load_state(state)
-        assert content(other.act(random_choices(other.show(), np.random.default_rng(1)))) == expected

@@ -73,19 +73,6 @@ def test_an_episode_starts_with_snakes_of_one_segment_in_cells_of_their_own() ->
         assert all(0 <= x < 4 and 0 <= y < 4 for x, y, _ in cells)
 
 
-def test_every_order_of_snake_and_food_is_drawn_equally_often() -> None:
-    env = CompiledView(MultiSnake(board_size=2, num_snakes=1, max_snake_length=3))
-    env.rng = np.random.default_rng(0)
-    seen: dict[tuple[Cell, Cell], int] = {}
-    for _ in range(2400):
-        env.reset()
-        start = (snakes_of(env)[0][0], food_of(env)[0])
-        seen[start] = seen.get(start, 0) + 1
-    # 4 * 3 starts, 200 times each on average; the standard deviation is sqrt(2400 * 1/12 * 11/12) = 13.5
-    assert len(seen) == 12
-    assert max(abs(count - 200) for count in seen.values()) < 5 * 13.5
-
-
 # --- Moving
 
 
@@ -239,13 +226,6 @@ def test_a_player_whose_snakes_are_all_full_grown_ends_the_episode() -> None:
     assert env.act(move(UP, DOWN)).done  # snake 0 alone is player 0
     env = world([full, almost], [(4, 2), (0, 2)], num_players=1)
     assert not env.act(move(UP, DOWN)).done
-
-
-def test_snakes_belong_to_players_in_blocks_of_colours() -> None:
-    values = MultiSnake(num_snakes=6, num_players=3).values
-    heads = np.array([[9, 9, colour] for colour in (0, 1, 2, 3, 4, 5)], np.float32)
-    assert MultiSnake.num_players(values) == 3
-    assert MultiSnake.players(values, "SnakeHead", heads).tolist() == [0, 0, 1, 1, 2, 2]
 
 
 def test_every_player_sees_the_own_colours_first() -> None:

@@ -1,4 +1,4 @@
-"""What every world that comes with the package keeps to, whatever its rules."""
+"""Promises that all worlds of the package keep, whatever their rules."""
 
 from __future__ import annotations
 

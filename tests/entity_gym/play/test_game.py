@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym import Observation, SelectEntityActionMask, SelectEntityActionSpace
+from entity_gym import Observation
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.play.game import Advice, Game, NotAllowedError
 from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.source import as_source
 from tests.entity_gym.check import broken, broken_compiled
-from tests.entity_gym.play.workshop import NOBODY, Workshop
+from tests.entity_gym.play.workshop import Workshop
 
 STAY = {"actions": {"step": [2], "look at": [0]}}
 
@@ -92,15 +92,6 @@ def test_an_environment_that_does_not_repeat_itself_has_no_way_back() -> None:
 def test_the_same_seed_is_environment_0_of_a_pool_with_that_seed() -> None:
     for seed in range(4):
         assert now(walk(seed=seed))[3] == ListEnv(broken.Walk, 2, seed).reset().features["Walker"].values[0, 0]
-
-
-def test_rewards_add_up_over_an_episode() -> None:
-    game = walk()
-    assert now(game) == (1, 0, 0.0, 4.0)
-    game.act({"actions": {"step": [1], "look at": [0]}})
-    assert now(game) == (1, 1, 1.0, 5.0) and has_ended(game)
-    game.begin_episode()
-    assert now(game)[:3] == (2, 0, 0.0)
 
 
 def test_a_compiled_world_is_played_as_ordinary_python(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,21 +179,3 @@ def test_a_policy_gives_advice() -> None:
     assert {name: decision["chosen"] for name, decision in actions.items()} == {
         "move": [-1, -1], "aim": [-1, -1], "push": [[None, None]], "ring": [-1]
     }  # fmt: skip
-
-
-def test_an_actor_to_whom_nobody_is_open_takes_nobody() -> None:
-    class Alone(Workshop):
-        def action_space(self) -> Any:
-            return {**super().action_space(), "aim": SelectEntityActionSpace()}
-
-        def _observe(self) -> Any:
-            obs = super()._observe()
-            if not obs.done:
-                obs.actions["aim"] = SelectEntityActionMask(actor_types=["Robot"], actee_ids=[])
-            return obs
-
-    played = Game(as_source(Alone), 0)
-    with pytest.raises(NotAllowedError, match="aim of entity 4 is 0, which is no open choice"):
-        played.act({"actions": {**GOOD, "aim": [-1, 0]}})
-    played.act({"actions": {**GOOD, "aim": [-1, -1]}})
-    assert played.moments[-1].obs.features["__global__"].values[0, 2:4].tolist() == [NOBODY, NOBODY]

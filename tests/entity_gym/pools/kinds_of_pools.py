@@ -81,12 +81,12 @@ class Counter(Environment):
 
 
 def add(*amounts: int) -> dict[str, RaggedBuffer[np.int64]]:
-    """What `Counter`s are told, one after the other."""
+    """Return the actions of `Counter`s, one after the other."""
     return {"add": RaggedBuffer.from_array(np.array(amounts, np.int64).reshape(-1, 1, 1))}
 
 
 def totals(obs: VecObs) -> list[int]:
-    """What they show."""
+    """Return the totals of all `Counter`s."""
     return obs.features["Total"].values[:, 0].astype(int).tolist()
 
 
@@ -110,7 +110,7 @@ def play_together(env: VecEnv, steps: int) -> list[VecObs]:
 
 
 def content(value: Any) -> Any:
-    """All of a value, down to the bytes of arrays."""
+    """Return all of a value, down to the bytes of arrays."""
     if isinstance(value, np.ndarray):
         return (value.dtype.str, value.shape, value.tobytes())
     if isinstance(value, RaggedBuffer):

@@ -1,4 +1,4 @@
-"""Whatever an environment gets wrong, the message names its class and index, the thing, what was given and expected."""
+"""Messages about an environment's mistake name its class and index, the part, and the given and expected values."""
 
 import re
 from collections.abc import Mapping
@@ -256,15 +256,3 @@ def test_every_method_of_an_environment_is_named_when_it_raises() -> None:
         with pytest.raises(error) as raised:
             act()
         assert raised.value.__notes__ == [note]
-
-
-def test_of_an_environment_that_leaves_the_program_it_is_said_which_it_was() -> None:
-    class Leaver(Script):
-        def act(self, actions: Mapping[str, Action]) -> Observation:
-            raise SystemExit(0)
-
-    env = ListEnv(lambda: Leaver([Observation()]), 1)
-    env.reset()
-    with pytest.raises(SystemExit) as left:
-        env.act({})
-    assert left.value.__notes__ == ["raised by Leaver (environment 0) in act()"]

@@ -192,12 +192,6 @@ def test_the_parts_of_all_players_are_what_was_there() -> None:
     assert join(obs, DUEL, parts) == whole
 
 
-def test_actions_of_all_players_go_to_their_own_actors() -> None:
-    obs = duel_obs(2, 1)
-    joined = join(obs, DUEL, [(np.array([0, 1]), bids([1, 2], [0])), (np.array([1, 0]), bids([0, 0], [2]))])
-    assert joined["bid"].to_list() == [[[1], [0], [2], [0]], [[2], [0]]]
-
-
 @pytest.mark.parametrize(
     ("parts", "message"),
     [

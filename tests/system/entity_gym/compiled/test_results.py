@@ -20,7 +20,7 @@ from tests.entity_gym.pools.kinds_of_pools import Streams, content
 
 
 def memory(value: Any) -> Iterator[np.ndarray]:
-    """Every array in a `VecObs`."""
+    """Yield the arrays of a `VecObs`."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, RaggedBuffer):
@@ -49,17 +49,9 @@ def test_what_was_returned_is_never_written_to_again() -> None:
     assert [content(obs) for obs in seen] == copies
 
 
-def test_no_two_results_share_memory() -> None:
-    seen = play_pool(Everything, steps=6, final_observations="all")
-    for k, obs in enumerate(seen):
-        arrays = [array for array in memory(obs) if array.size]
-        for other in seen[k + 1 :]:
-            assert not any(np.may_share_memory(a, b) for a in arrays for b in memory(other) if b.size)
-
-
-@pytest.mark.parametrize("period", [1, 3, 11])
+@pytest.mark.parametrize("period", [1, 3])
 def test_parts_that_outlive_their_result_are_not_written_to_either(period: int) -> None:
-    """Whatever is dropped may be used again; a tensor, a slice or one offset array that somebody keeps may not."""
+    """Memory that is dropped is used again; a tensor, a slice or an offset array that somebody keeps is not."""
     kept: list[tuple[Any, bytes]] = []
     with ThreadedVecEnv(Everything, 6, final_observations="all") as pool:
         streams, obs = Streams(pool), pool.reset()

@@ -367,22 +367,6 @@ def test_buttons_jump_to_the_end_the_reward_and_the_surprise(show: Show) -> None
     assert place(page) == (0, 4)
 
 
-def test_charts_show_the_step_and_may_be_clicked(show: Show) -> None:
-    replay = replays.grid()
-    page = show(replay)
-    page.evaluate("replay.go(0, 3)")
-    page.evaluate(SETTLED)
-    view = view_of(replay, 3)
-    entropy = np.mean(sum((decision["entropy"] for decision in view["actions"].values()), []))
-    reward, value, mean = (text.replace("−", "-") for text in texts(page, ".chart-box .now"))
-    assert float(reward) == replay["episodes"][0]["steps"][3]["reward"]
-    assert float(value) == pytest.approx(view["value"], rel=1e-3)
-    assert float(mean) == pytest.approx(entropy, rel=1e-3)
-    x, y = page.middle_of("document.querySelectorAll('.chart')[1]")
-    page.click(x, y)
-    assert place(page) == (0, 6)
-
-
 def test_a_link_leads_to_a_moment_and_follows_it(show: Show) -> None:
     page = show(replays.snakes(), "#episode=1&step=4&player=2")
     assert place(page) == (0, 4)

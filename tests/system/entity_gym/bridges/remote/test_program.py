@@ -111,7 +111,7 @@ def test_a_program_that_was_started_dies_with_the_trainer(tmp_path: Path) -> Non
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Return whether a process is there and no zombie."""
     try:
         os.kill(pid, 0)
         stat = Path(f"/proc/{pid}/stat")
