@@ -14,7 +14,7 @@ from enn_ppo.checkpoints import CheckpointError, load_common, record_score, reso
 from enn_ppo.eval.evaluator import EvalRow, Evaluator, is_due
 from enn_ppo.rollout import Watch
 from enn_ppo.training.callbacks import Update
-from enn_ppo.training.errors import EnvironmentHangs, Interrupted, PartLost, RankDied, RankFailed
+from enn_ppo.training.errors import Interrupted, PartLost, RankDied, RankFailed
 from enn_ppo.training.interrupt import EXIT_CODES
 from enn_ppo.training.learning.learner import Learned, Settings
 from enn_ppo.training.state import TrainState
@@ -231,8 +231,7 @@ class Run:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         first = next(iter(state.learners))
         saved = [step for step, _ in step_files(self.run_dir / first / CHECKPOINTS)]
-        # during these no update is under way, so the last one can be saved
-        lost = isinstance(error, EnvironmentHangs | PartLost) and state.step not in saved
+        lost = isinstance(error, PartLost) and state.step not in saved  # between two updates
         if (lost or not saved) and state.ranks.size == 1:  # other ranks wait in the rollout
             with suppress(ValueError, PartLost):  # the learner may be lost
                 state.save(self.run_dir)

@@ -43,7 +43,6 @@ class LocalSampler:
         cast: the players that each policy plays; None: one policy plays all.
         pipeline: number of blocks that are played in turns; divides the number of blocks.
         logits: whether rollouts keep all logits.
-        watchdog: watches the environments while they take a step; belongs to this sampler from now on. None: nobody does.
     """
 
     def __init__(
@@ -58,16 +57,17 @@ class LocalSampler:
         pipeline: int = 1,
         logits: bool = False,
         ranks: Ranks = ALONE,
-        watchdog: Watchdog | None = None,
     ) -> None:
         assert len(pools) % pipeline == 0
+        self._watchdog = Watchdog()
         self.blocks: list[EnvBlock] = []
         for pool in pools:
-            self.blocks.append(EnvBlock(pool, nets, device, first_env, cast=cast, logits=logits, watchdog=watchdog))
+            self.blocks.append(
+                EnvBlock(pool, nets, device, first_env, cast=cast, logits=logits, watchdog=self._watchdog)
+            )
             first_env += len(pool)
         self._seed, self._cast, self._pipeline, self._ranks = seed, cast, pipeline, ranks
         self._share = sum(len(pool) for pool in pools)
-        self._watchdog = watchdog
         self._is_playing = False  # and stays so when a rollout breaks off
 
     def obs_space(self) -> ObsSpace:
@@ -149,8 +149,7 @@ class LocalSampler:
     def close(self) -> None:
         """Release everything. May be called twice."""
         with ExitStack() as stack:
-            if self._watchdog is not None:
-                stack.callback(self._watchdog.close)
+            stack.callback(self._watchdog.close)
             for block in self.blocks:
                 stack.callback(block.vec_env.close)
 

@@ -38,7 +38,6 @@ from enn_ppo.training.tracking.progress import announce, make_live
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, prepare_run_dir
 from enn_ppo.training.tracking.run_lock import RunLock
 from enn_ppo.training.tracking.run_output import RunOutput
-from enn_ppo.training.watchdog import Watchdog
 from entity_gym.pools.source import EnvFactory
 from entity_gym.pools.vec_env import VecEnv
 
@@ -133,7 +132,6 @@ def make_state(
         pipeline=config.rollout.pipeline,
         logits=config.record is not None and config.record_logits,
         ranks=ranks,
-        watchdog=Watchdog(config.env.timeout),
     )
     return TrainState(config, env.config.id, learners, sampler, callbacks, ranks, self_play)
 

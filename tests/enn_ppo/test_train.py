@@ -141,7 +141,7 @@ def test_the_settings_name_an_environment_that_was_given_so_that_it_is_found_aga
     saved = load_checkpoint(tmp_path / "a").config["env"]
     name = f"{Clock.__module__}:Clock"
     given = {"id": name, "api": "entity", "kwargs": {"short": 2, "long": 3}}
-    assert saved == given | {"view": None, "wrappers": [], "info": {}, "timeout": None}
+    assert saved == given | {"view": None, "wrappers": [], "info": {}}
     train(tiny_config(tmp_path / "b", env=from_dict(EnvConfig, saved), total_timesteps=32))
     assert rows_without_times(tmp_path / "b") == rows_without_times(tmp_path / "a")
 
