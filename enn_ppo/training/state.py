@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -15,7 +14,7 @@ import numpy as np
 
 from enn_ppo.checkpoints import Checkpoint, Retention, check_finite, save_checkpoint, what_is_there
 from enn_ppo.checkpoints.policy import saved_config
-from enn_ppo.rollout import Rollout, Watch
+from enn_ppo.rollout import Rollout, play_all
 from enn_ppo.settings.config import EnvConfig, TrainConfig
 from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.settings.schema import to_dict
@@ -33,7 +32,7 @@ from enn_ppo.training.sampling import LocalSampler
 from enn_ppo.training.self_play.pool import SelfPlay
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import env_info_row
-from enn_ppo.training.tracking.progress import PLAIN_SECONDS, announce, clock_text
+from enn_ppo.training.tracking.progress import announce
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS
 from entity_gym.batch.saving import spaces_to_dict
 from rogue_net.finite import NotFinite
@@ -98,9 +97,7 @@ class TrainState:
         if self.config.rollout.max_seconds is not None and self.config.distributed.mode != "ray":
             self._fit_steps(self.config.rollout.max_seconds)
             self.reset()
-        rollouts: Mapping[str, Any] = self.sampler.collect(
-            self.step, self.config.rollout.steps, {}, self._watch_first_rollout()
-        )
+        rollouts: Mapping[str, Any] = self.sampler.collect(self.step, self.config.rollout.steps, {}, play_all)
         for name, learner in self.learners.items():
             learner.measure_rollout(rollouts[name])
         if self.self_play:
@@ -125,24 +122,6 @@ class TrainState:
             f"{seconds * rollout.steps:,.0f} seconds: this run has rollout.steps={steps}, {seconds * steps:,.0f} seconds. Give "
             "rollout.steps=<number> to choose it yourself"
         )
-
-    def _watch_first_rollout(self) -> Watch:
-        """Prints how far the first rollout is every `PLAIN_SECONDS`, and ends it after `max_train_seconds`."""
-        config, started = self.config, time.monotonic()
-        told = started
-
-        def watch(played: float) -> bool:
-            nonlocal told
-            now = time.monotonic()
-            seconds = now - started
-            if now - told >= PLAIN_SECONDS:
-                told = now
-                rate = played * config.rollout.steps * config.rollout.num_envs / seconds
-                left = clock_text(seconds / played - seconds)
-                announce(f"first rollout: {played:.0%}  {rate:,.0f} steps/s  {left} left")
-            return config.max_train_seconds is not None and seconds >= config.max_train_seconds
-
-        return watch
 
     def reset(self) -> None:
         """Reset all environments with the run's seed."""

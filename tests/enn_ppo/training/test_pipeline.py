@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from enn_ppo import EnvConfig, RolloutConfig, TrainConfig, train
+from enn_ppo import EnvConfig, RolloutConfig, train
 from enn_ppo.rollout import Rollout
-from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.build import make_pools
 from enn_ppo.training.environment import BoundEnvironment
 from enn_ppo.training.players import Cast
 from enn_ppo.training.sampling import LocalSampler
-from enn_ppo.training.torchrun.joining import check_shares
 from tests.enn_ppo.halves import Halves, SteppingHook
 from tests.enn_ppo.players_worlds import SNAKES
-from tests.enn_ppo.rows import assert_same_end, rows_without_times
+from tests.enn_ppo.rows import assert_same_end, rows_without_times, same
 from tests.enn_ppo.training.test_blocks import CPU, WORLDS, assert_equal, parts, sampler
 from tests.enn_ppo.training.test_players import make_nets, mapping_of
 from tests.enn_ppo.worlds import StopAfter, tiny_config
-from tests.system.enn_ppo.checkpoints.test_exact_resume import same
-
-RAY = DistributedConfig(mode="ray", num_env_runners=2)
 
 
 def all_of(rollout: Rollout) -> dict[str, Any]:
@@ -146,37 +140,3 @@ def test_a_run_goes_on_exactly_with_and_without_where_the_blocks_are_the_same(tm
     train(tiny_config(tmp_path / "parts", rollout=halves, resume=str(tmp_path / "parts")))
     assert rows_without_times(tmp_path / "whole") == rows_without_times(tmp_path / "parts")
     assert_same_end(tmp_path / "parts", tmp_path / "whole")
-
-
-# --- Settings ---
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: RolloutConfig(pipeline=3), r"rollout\.pipeline must be an integer of at least 1 and at most 2, got 3"),
-        (
-            lambda: RolloutConfig(num_envs=5, pipeline=2),
-            r"rollout\.num_envs=5 must be a multiple of 2: rollout\.pipeline=2",
-        ),
-        (
-            lambda: RolloutConfig(num_envs=12, block=4, pipeline=2),
-            r"rollout\.num_envs=12 must be a multiple of 8: rollout\.block=4 times rollout\.pipeline=2",
-        ),
-        (
-            lambda: RolloutConfig(num_envs=8, pipeline=2, num_processes=5),
-            r"rollout\.num_processes must be at most the 4 environments of a block .*rollout\.pipeline=2\), got 5",
-        ),
-        (
-            lambda: TrainConfig(rollout=RolloutConfig(num_envs=50, pipeline=2), distributed=RAY),
-            r"rollout\.num_envs=50 must be a multiple of 4: distributed\.num_env_runners=2 times rollout\.pipeline=2",
-        ),
-        (
-            lambda: check_shares(TrainConfig(rollout=RolloutConfig(num_envs=64, block=8, pipeline=2)), 8),
-            r"rollout\.num_envs=64 must be a multiple of 128: 8 ranks of torchrun times rollout\.block=8 times",
-        ),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()

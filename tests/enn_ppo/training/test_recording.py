@@ -94,16 +94,6 @@ def test_targets_are_recorded(tmp_path: Path) -> None:
 # --- Rewards and episodes ---
 
 
-def test_a_reward_stands_with_the_frame_whose_actions_earned_it(tmp_path: Path) -> None:
-    scripted(tmp_path / "a", TERMINATES)
-    frames = read_all(tmp_path / "a")
-    assert frames.values.tolist() == [1, 2, 3, 4]  # the sums of their items
-    assert frames.rewards.tolist() == [10, 20, 30, 40]
-    assert frames.terminated.tolist() == [False, True, False, False]
-    assert frames.episode.tolist() == [0, 0, 1, 1]
-    assert frames.step.tolist() == [0, 1, 0, 1]
-
-
 def test_recorded_episodes_are_those_that_the_environments_finished(tmp_path: Path) -> None:
     """Episodes span chunks of 5 steps; the reward of an episode's last step comes with the first observation of the next."""
     collector = collector_of(Menagerie, 3)
