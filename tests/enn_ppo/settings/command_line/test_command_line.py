@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import sys
@@ -26,9 +25,9 @@ from enn_ppo.settings.presets import preset
 from enn_ppo.settings.schema import quoted, to_dict
 from enn_ppo.training.errors import Interrupted
 from entity_gym.pools.processes.worker import WorkerDied
+from entity_gym.registry import make_spec
 from rogue_net.config import RogueNetConfig
 from tests.enn_ppo.forged import sealed
-from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 WORLDS = "tests.enn_ppo.worlds"
 TINY = (
@@ -104,8 +103,7 @@ def test_without_arguments_a_command_has_the_defaults_of_the_classes() -> None:
     config = composed("run_dir=a")
     assert config == TrainConfig(env=config.env, run_dir="a")
     assert config.env.id == EnvConfig().id
-    defaults = {name: p.default for name, p in inspect.signature(PythonMineSweeper).parameters.items()}
-    assert config.env.kwargs == defaults
+    assert config.env.kwargs == make_spec("MineSweeper").config.parameters
     seen: list[EvalConfig] = []
     assert run_eval(seen.append, ["checkpoint=a"]) == 0
     assert run_eval(seen.append, ["checkpoint=a", "env_kwargs.width=9", "env_kwargs.deep.x=[1]"]) == 0
