@@ -141,14 +141,14 @@ class TrainConfig:
         """What the run uses of that which others exclude, as it is typed."""
         rollout, mode = self.rollout, self.distributed.mode
         return {
-            "block": rollout.block and f"rollout.block={rollout.block}",
+            "block": f"rollout.block={rollout.block}" if rollout.block else None,
             "pipeline": f"rollout.pipeline={rollout.pipeline}" if rollout.pipeline > 1 else None,
-            "record": self.record and f"record={self.record}",
+            "record": f"record={self.record}" if self.record else None,
             "self_play": "self_play.enabled=true" if self.self_play.enabled else None,
             "policies": f"policies={self.policies}" if self.policies else None,
             "ray": "distributed=ray" if mode == "ray" else None,
             "ddp": "distributed=ddp" if mode == "ddp" else None,
-        }  # type: ignore[dict-item]
+        }
 
     def _check_needs(self) -> None:
         """Refuse settings that have no effect without another setting."""

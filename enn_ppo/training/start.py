@@ -255,10 +255,12 @@ def _evaluation(config: TrainConfig) -> TrainEvalConfig:
 
 def _take_run_dir(config: TrainConfig, env_id: str, lock: RunLock) -> Path:
     """Lock the run directory, and return it."""
-    if config.run_dir is None and config.resume is None:
+    if config.run_dir is not None:
+        run_dir = Path(config.run_dir)
+    elif config.resume is None:
         return lock.take_unused(Path(default_run_dir(env_id, datetime.now())), *config.policies)
-    run_dir = config.run_dir or config.resume
-    if config.run_dir is None and not config.policies:
-        run_dir = resolve_checkpoint(Path(str(config.resume))).parent.parent
-    lock.take(Path(str(run_dir)), *config.policies)
-    return Path(str(run_dir))
+    else:
+        resumed = Path(config.resume)
+        run_dir = resumed if config.policies else resolve_checkpoint(resumed).parent.parent
+    lock.take(run_dir, *config.policies)
+    return run_dir

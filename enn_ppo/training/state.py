@@ -337,7 +337,7 @@ def _parameters_changed(saved: EnvConfig, now: EnvConfig) -> str | None:
     before, after = (
         {f"env.kwargs.{name}": value for name, value in env.kwargs.items()}
         | {"env.view": env.view, "env.wrappers": env.wrappers}
-        | {f"env.info.{name}": "drawn" for name in saved.info if name in env.info}
+        | {f"env.info.{name}": saved.info[name] for name in saved.info if name in env.info}
         for env in (saved, now)
     )
     for name in {**before, **after}:

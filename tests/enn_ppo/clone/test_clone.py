@@ -336,7 +336,7 @@ def test_a_recording_of_another_world_is_refused(lessons: Path, tmp_path: Path) 
         ValueError, match=r"lessons.rec was recorded in another environment than .*lambda>: entities\['"
     ):
         clone(clone_config(tmp_path / "run", lessons), env=lambda: Scripted([Moment()]))
-    with pytest.raises(ValueError, match="none.rec cannot be read: there is no such folder"):
+    with pytest.raises(ValueError, match="none.rec cannot be read: No such file"):
         clone(clone_config(tmp_path / "run", [str(lessons), "none.rec"]), env=Copycat)
 
 

@@ -142,8 +142,8 @@ def test_weight_decay_draws_every_weight_towards_0_by_its_share() -> None:
     lr, decay = 0.01, 0.1
     optim = replace(ONE_STEP, lr=lr)
     before = weights(state_of(tiny("unused", optim=optim)).learner.model.policy)
-    free = weights(learned(tiny("unused", optim=optim)).net)
-    decayed = weights(learned(tiny("unused", optim=replace(optim, weight_decay=decay))).net)
+    free = weights(learned(tiny("unused", optim=optim)).learner.model.policy)
+    decayed = weights(learned(tiny("unused", optim=replace(optim, weight_decay=decay))).learner.model.policy)
     # AdamW: the weight loses lr * decay of itself, apart from the gradient (Loshchilov & Hutter 2019, algorithm 2)
     torch.testing.assert_close(decayed - free, -lr * decay * before, atol=1e-7, rtol=1e-4)
 
@@ -227,8 +227,15 @@ def rich(ppo: PPOConfig, **kwargs: float) -> TrainState:
 
 def test_with_rewards_normalized_their_unit_does_not_matter() -> None:
     ppo = PPOConfig(normalize="rewards")
-    torch.testing.assert_close(weights(rich(ppo, gain=1000.0).net), weights(rich(ppo).net), atol=1e-5, rtol=1e-3)
-    difference = weights(rich(PPOConfig(), gain=1000.0).net) - weights(rich(PPOConfig()).net)
+    torch.testing.assert_close(
+        weights(rich(ppo, gain=1000.0).learner.model.policy),
+        weights(rich(ppo).learner.model.policy),
+        atol=1e-5,
+        rtol=1e-3,
+    )
+    difference = weights(rich(PPOConfig(), gain=1000.0).learner.model.policy) - weights(
+        rich(PPOConfig()).learner.model.policy
+    )
     assert difference.abs().max() > 1e-3
 
 
@@ -315,8 +322,12 @@ def test_with_a_network_for_the_value_its_loss_does_not_touch_the_policy() -> No
         return learned(replace(config, ppo=replace(CONSTANT, vf_coef=vf_coef)))
 
     together = tiny("unused", optim=ONE_STEP)
-    assert torch.equal(weights(both(0.5, apart()).net), weights(both(5.0, apart()).net))
-    assert not torch.equal(weights(both(0.5, together).net), weights(both(5.0, together).net))
+    assert torch.equal(
+        weights(both(0.5, apart()).learner.model.policy), weights(both(5.0, apart()).learner.model.policy)
+    )
+    assert not torch.equal(
+        weights(both(0.5, together).learner.model.policy), weights(both(5.0, together).learner.model.policy)
+    )
 
 
 def test_the_value_network_tells_the_values_and_learns_them() -> None:
@@ -344,8 +355,8 @@ def test_the_value_network_tells_the_values_and_learns_them() -> None:
 def test_a_value_network_has_its_own_learning_rate() -> None:
     before = state_of(apart())
     still = learned(apart(optim=replace(ONE_STEP, value_lr="0@0")))
-    assert torch.equal(weights(still.model.value_net), weights(before.model.value_net))
-    assert not torch.equal(weights(still.net), weights(before.net))
+    assert torch.equal(weights(still.learner.model.value_net), weights(before.learner.model.value_net))
+    assert not torch.equal(weights(still.learner.model.policy), weights(before.learner.model.policy))
 
 
 def test_without_one_the_value_networks_optimizer_is_as_the_policys() -> None:
