@@ -78,10 +78,10 @@ def train(
     with run, finish_on_interrupt(run.say) as interrupted:
         while not run.stopped and (steps := state.next_steps()) > 0:
             started = time.perf_counter()
-            settings = state.begin_update()
+            of_update = state.begin_update()
             rollouts = state.collect(steps, run.watch(steps, interrupted))
-            learned = state.learn(rollouts, settings)
-            run.report(learned, settings, seconds=time.perf_counter() - started)
+            learned = state.learn(rollouts, of_update)
+            run.report(learned, of_update, seconds=time.perf_counter() - started)
             run.save_if_due(interrupted())
         run.finish(interrupted)
     results = {

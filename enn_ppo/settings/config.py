@@ -137,8 +137,8 @@ class TrainConfig:
         self._check_needs()
         self._check_sizes()
 
-    def _uses(self) -> dict[str, str | None]:
-        """What the run uses of that which others exclude, as it is typed."""
+    def _uses(self) -> dict[str, object]:
+        """The features of the run that exclude others, as they are typed; null or False: not used."""
         rollout, mode, timeout = self.rollout, self.distributed.mode, self.env.timeout
         return {
             "block": rollout.block and f"rollout.block={rollout.block}",
@@ -149,7 +149,7 @@ class TrainConfig:
             "timeout": timeout and f"env.timeout={timeout:g}",
             "ray": "distributed=ray" if mode == "ray" else None,
             "ddp": "distributed=ddp" if mode == "ddp" else None,
-        }  # type: ignore[dict-item]
+        }
 
     def _check_needs(self) -> None:
         """Refuse settings that have no effect without another setting."""

@@ -215,11 +215,11 @@ def _take_run_dir(config: TrainConfig, env_id: str, lock: RunLock) -> Path:
     """Lock the run directory, and return it."""
     if config.run_dir is None and config.resume is None:
         return lock.take_unused(Path(default_run_dir(env_id, datetime.now())), *config.policies)
-    run_dir = config.run_dir or config.resume
+    run_dir = Path(config.run_dir or str(config.resume))
     if config.run_dir is None and not config.policies:
-        run_dir = resolve_checkpoint(Path(str(config.resume))).parent.parent
-    lock.take(Path(str(run_dir)), *config.policies)
-    return Path(str(run_dir))
+        run_dir = resolve_checkpoint(run_dir).parent.parent
+    lock.take(run_dir, *config.policies)
+    return run_dir
 
 
 def _home(checkpoint: Checkpoint) -> Path:
