@@ -15,7 +15,7 @@ from enn_ppo.checkpoints.policy_file import (
     first_line,
     policy_bytes,
     read_policy_file,
-    seconds_and_score,
+    score_of,
 )
 from enn_ppo.checkpoints.retention import Retention, Saved, best_of
 from enn_ppo.training.files import ASIDE, flush_folder, make_folder, replace_file
@@ -99,7 +99,7 @@ def save_policy(path: str | Path, file: str | Path) -> Path:
         )
     try:
         if file.is_file():
-            seconds_and_score(file)
+            score_of(file)
     except ValueError:
         raise CheckpointError(
             f"{file} is there already and is no policy file, so it is not replaced; name another file"
@@ -223,10 +223,10 @@ def _read(file: Path) -> Checkpoint:
 def _saved(directory: Path) -> list[Saved]:
     saved = []
     for step, file in step_files(directory):
-        seconds = score = None
+        score = None
         with suppress(ValueError):  # damage of one checkpoint does not stop the saving of others
-            seconds, score = seconds_and_score(file)
-        saved.append(Saved(step, seconds, score))
+            score = score_of(file)
+        saved.append(Saved(step, score))
     return saved
 
 

@@ -6,12 +6,14 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
-from enn_ppo.checkpoints import Checkpoint
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from enn_ppo.checkpoints.trust import check_trust, code_of_environment
 from enn_ppo.settings.config import TrainConfig
-from enn_ppo.settings.schema import from_dict
+from enn_ppo.settings.schema import from_dict, to_dict
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_from_dict
 from entity_gym.spaces import ObsSpace
@@ -54,6 +56,18 @@ def saved_config(checkpoint: Checkpoint) -> TrainConfig:
             f"checkpoint {checkpoint.path} has settings that this version of enn-ppo cannot use, as if it were written by "
             f"another: {error}"
         ) from error
+
+
+def load_trusted(path: Path | str, trusted: bool) -> Checkpoint:
+    """Load a checkpoint whose environment will be made here.
+
+    Raises:
+        ValueError: there is none, or its settings name code, this installation has not written it, and `trusted` is false.
+    """
+    checkpoint = load_checkpoint(Path(path))
+    if not trusted:
+        check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
+    return checkpoint
 
 
 def spaces_of(checkpoint: Checkpoint) -> tuple[ObsSpace, dict[str, ActionSpace]]:

@@ -45,7 +45,6 @@ _ENTRIES: Mapping[str, Callable[[Any], bool]] = {
     "config": lambda value: type(value) is dict,
     "spaces": lambda value: type(value) is dict,
     "value_unit": lambda value: _is_number(value) and value > 0,
-    "seconds": lambda value: value is None or _is_number(value),
     "score": lambda value: value is None or _is_number(value),
 }
 
@@ -68,7 +67,6 @@ class Checkpoint:
     #: The state of the trainer, empty for a policy alone: nested dicts, lists and tuples of str, bytes, int, float, bool, None,
     #: tensors, NumPy arrays and NumPy scalars. All come back with their type, dtype and shape.
     trainer: Mapping[str, Any] = field(default_factory=dict)
-    seconds: float | None = None  # training time; None: unknown
     score: float | None = None  # higher is better; None: unknown
     is_own: bool = False  # whether this installation of enn-ppo has written and signed it
 
@@ -139,8 +137,8 @@ def read_policy_file(path: Path) -> Checkpoint:
     return Checkpoint(path=path, policy=policy, value_net=value_net, trainer=trainer, is_own=is_own, **values)
 
 
-def seconds_and_score(path: Path) -> tuple[float | None, float | None]:
-    """Read training time and score from a policy file's header, whose hash is not compared; None where they are unknown.
+def score_of(path: Path) -> float | None:
+    """Read the score from a policy file's header, whose hash is not compared; None: unknown.
 
     Raises:
         ValueError: the file cannot be read, or is no policy file of this version.
@@ -149,8 +147,8 @@ def seconds_and_score(path: Path) -> tuple[float | None, float | None]:
         with open_regular(path) as file:
             start = file.read(8)
             header, _ = _split(start + file.read(min(int.from_bytes(start, "little"), JSON_BYTES + 1)))
-        metadata = _metadata(header, path)
-        return _from_json("seconds", metadata["seconds"]), _from_json("score", metadata["score"])
+        score: float | None = _from_json("score", _metadata(header, path)["score"])
+        return score
     except (OSError, KeyError, ValueError) as error:
         raise ValueError(f"{path.name}: {first_line(error)}") from error
 

@@ -11,17 +11,15 @@ class Saved(NamedTuple):
     """A checkpoint, as `Retention` needs it."""
 
     step: int  # environment steps trained
-    seconds: float | None = None  # training time; None: unknown
     score: float | None = None  # higher is better; None: unknown, or not evaluated yet
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Retention:
     """Rules for keeping checkpoints; a checkpoint is kept if any rule holds. The settings of the same names explain them."""
 
     keep_last: int
     keep_best: int = 0
-    keep_every_minutes: float | None = None
     protected: Collection[int] = ()  # steps of checkpoints that are being evaluated
 
     def to_remove(self, saved: Sequence[Saved], now: int) -> set[int]:
@@ -36,9 +34,6 @@ class Retention:
         """
         ours = sorted((each for each in saved if each.step <= now), key=lambda each: each.step, reverse=True)
         stays = {each.step for each in [*ours[: self.keep_last], *best_of(ours)[: self.keep_best]]}
-        if minutes := self.keep_every_minutes:  # newest first, so the oldest checkpoint of each interval wins
-            periods = {int(each.seconds / (60 * minutes)): each.step for each in ours if each.seconds is not None}
-            stays |= {step for period, step in periods.items() if period > 0}
         return {each.step for each in saved} - stays - set(self.protected) - {now}
 
 

@@ -24,7 +24,6 @@ def save(directory: Path, step: int = 100, retention: Retention = ALL, **changes
         "config": {"env": {"id": "Xor"}},
         "spaces": {"entities": {"Mine": ["x"]}},
         "trainer": {"optimizer": {"state": {0: MOMENTS}, "param_groups": []}, "scale": None},
-        "seconds": 2.5,
         "score": 0.5,
     }
     return save_checkpoint(Checkpoint(path=step_file(directory, step), step=step, **(parts | changes)), retention)

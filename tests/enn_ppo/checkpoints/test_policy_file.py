@@ -57,14 +57,12 @@ def test_the_page_describes_a_file_that_is_written(tmp_path: Path) -> None:
     config = TrainConfig(net=from_dict(TrainConfig, {"env": {"id": "Xor"}, **example["config"]}).net)
     policy, value_net = (RogueNet(config.net, obs_space, action_space).state_dict() for _ in range(2))
     spaces = spaces_to_dict(obs_space, action_space)
-    file = save(
-        tmp_path, 12800, policy=policy, value_net=value_net, config=to_dict(config), spaces=spaces, seconds=93.5
-    )
+    file = save(tmp_path, 12800, policy=policy, value_net=value_net, config=to_dict(config), spaces=spaces)
 
     metadata, rows = metadata_of(file), re.findall(r"^\| `(\w+)` \| (.*?) \| .* \| (.*) \|$", PAGE, re.MULTILINE)
     assert [name for name, *_ in rows] == list(metadata)
     types = {"integer": int, "number": float, "object": dict}
-    for name, kind, shown in rows[:7]:
+    for name, kind, shown in rows[:6]:
         assert type(json.loads(metadata[name])) is types[kind.split()[0]], name
         assert shown == "below" or type(json.loads(shown.strip("`"))) is types[kind.split()[0]], name
     assert json.loads(metadata["spaces"]) == example["spaces"]
@@ -90,7 +88,7 @@ def test_all_parts_come_back_in_their_order(tmp_path: Path) -> None:
     assert loaded.value_net["v"].tolist() == [1, 1, 1]
     assert list(loaded.config.items()) == [("zebra", 1e-05), ("ant", [2])]
     assert loaded.spaces == {"entities": {"Mine": ["x"]}}
-    assert (loaded.value_unit, loaded.seconds, loaded.score, loaded.is_own) == (2.0, 2.5, 0.5, True)
+    assert (loaded.value_unit, loaded.score, loaded.is_own) == (2.0, 0.5, True)
 
 
 def test_a_copy_has_all_but_the_trainer(tmp_path: Path) -> None:
@@ -286,7 +284,7 @@ def test_a_changed_byte_anywhere_in_a_file_is_noticed_and_the_file_is_named(tmp_
         ({"config": '"' + "x" * 2**20 + '"'}, r"its config has 1,048,578 characters, and at most 1,048,576 are read"),
         ({"value_unit": "0"}, "value_unit is 0, which no trainer has written"),
         ({"score": "NaN"}, "score is nan, which no"),
-        ({"seconds": "true"}, "seconds is True, which no"),
+        ({"score": "true"}, "score is True, which no"),
         ({"spaces": None}, "its metadata must have the entries format, step, config"),
         ({"more": "1"}, "its metadata must have the entries format, step, config"),
     ],

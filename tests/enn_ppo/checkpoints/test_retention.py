@@ -31,31 +31,27 @@ def staying(saved: Collection[Saved], now: int, **retention: object) -> list[int
 
 
 FIVE = [
-    Saved(100, seconds=50, score=0.1),
-    Saved(200, seconds=130, score=0.9),
-    Saved(300, seconds=190, score=0.9),
-    Saved(400, seconds=200, score=None),
-    Saved(500, seconds=330, score=0.5),
+    Saved(100, score=0.1),
+    Saved(200, score=0.9),
+    Saved(300, score=0.9),
+    Saved(400, score=None),
+    Saved(500, score=0.5),
 ]
 
 
-def test_the_newest_the_best_the_first_of_each_interval_and_the_protected_ones_stay() -> None:
+def test_the_newest_the_best_and_the_protected_ones_stay() -> None:
     assert staying(FIVE, 500) == [500]
     assert staying(FIVE, 500, keep_last=3) == [300, 400, 500]
     assert staying(FIVE, 500, keep_best=1) == [300, 500]  # of equal ones the later
     assert staying(FIVE, 500, keep_best=3) == [200, 300, 500]  # the third best is the newest
     assert staying(FIVE, 500, keep_best=9) == [100, 200, 300, 500]  # and one has no score
-    # minutes 1, 2, 3 and 4 begin at 60, 120, 180 and 240 s: none in 1, 200 in 2, 300 in 3, none in 4, 500 in 5
-    assert staying(FIVE, 500, keep_every_minutes=1) == [200, 300, 500]
-    assert staying(FIVE, 500, keep_every_minutes=2.5) == [300, 500]
-    assert staying([Saved(100), Saved(200)], 200, keep_every_minutes=1) == [200]  # their seconds are not known
     assert staying(FIVE, 500, protected=[100, 7]) == [100, 500]
 
 
 def test_what_was_abandoned_by_going_back_goes() -> None:
     assert staying(FIVE, 200, keep_last=3) == [100, 200]
     assert staying(FIVE, 200, keep_best=1) == [200]
-    assert staying(FIVE, 100, keep_best=1, keep_every_minutes=1) == [100]
+    assert staying(FIVE, 100, keep_best=1) == [100]
 
 
 SCORES = st.one_of(st.none(), st.floats(allow_nan=False), st.sampled_from([0.0, 1.0]))
@@ -63,19 +59,17 @@ SCORES = st.one_of(st.none(), st.floats(allow_nan=False), st.sampled_from([0.0, 
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[Saved]:
-    """Checkpoints in the order of a run: steps and seconds grow."""
+    """Checkpoints in the order of a run."""
     count = draw(st.integers(1, 12))
     steps = sorted(draw(st.sets(st.integers(0, 100), min_size=count, max_size=count)))
-    seconds = sorted(draw(st.lists(st.floats(0, 1000), min_size=count, max_size=count)))
     scores = draw(st.lists(SCORES, min_size=count, max_size=count))
-    return [Saved(*each) for each in zip(steps, seconds, scores, strict=True)]
+    return [Saved(*each) for each in zip(steps, scores, strict=True)]
 
 
 RETENTIONS = st.builds(
     Retention,
     keep_last=st.integers(1, 5),
     keep_best=st.integers(0, 4),
-    keep_every_minutes=st.one_of(st.none(), st.floats(0.1, 20)),
     protected=st.sets(st.integers(0, 100), max_size=3),
 )
 
@@ -146,24 +140,24 @@ def test_after_going_back_what_was_abandoned_is_not_the_best_and_a_protected_one
 
 def test_a_score_may_come_later_and_counts_from_then_on(tmp_path: Path) -> None:
     for step in (100, 200, 300):
-        save(tmp_path, step, seconds=step / 10, score=None)
+        save(tmp_path, step, score=None)
     for step, score, expected in ((200, 0.5, 200), (100, 0.7, 100), (300, 0.6, 100)):
         record_score(tmp_path, step, score)
         assert best(tmp_path) == expected
     save(tmp_path, 400, BEST, score=None)
     assert steps(tmp_path) == [100, 400]
     loaded = load_checkpoint(tmp_path / "best")
-    assert (loaded.seconds, loaded.score, loaded.is_own) == (10.0, 0.7, True)
+    assert (loaded.score, loaded.is_own) == (0.7, True)
     record_score(tmp_path, 50, 0.9)  # of a checkpoint that is gone
     record_score(tmp_path / "nowhere", 50, 0.9)
     assert (steps(tmp_path), best(tmp_path)) == ([100, 400], 100)
 
 
 def test_a_damaged_checkpoint_has_no_score_and_gets_none(tmp_path: Path) -> None:
-    save(tmp_path, 100, score=0.5, seconds=9.0).write_bytes(b"half")
+    save(tmp_path, 100, score=0.5).write_bytes(b"half")
     with pytest.raises(CheckpointError, match="cannot be written: step_0*100.safetensors: "):
         record_score(tmp_path, 100, 0.75)
-    save(tmp_path, 200, Retention(keep_last=1, keep_best=5, keep_every_minutes=0.1))
+    save(tmp_path, 200, Retention(keep_last=1, keep_best=5))
     assert steps(tmp_path) == [200]
 
 

@@ -21,7 +21,6 @@ from enn_ppo import (
     PPOConfig,
     RogueNetConfig,
     RolloutConfig,
-    SelfPlayConfig,
     TrainConfig,
     train,
 )
@@ -175,12 +174,6 @@ def test_in_evaluations_every_policy_plays_its_own_players() -> None:
     ("changes", "message"),
     [
         ({"policies": {"red": [0], "blue": [2]}}, r"policies must have every player of 0 to 2 once, got"),
-        ({"self_play": SelfPlayConfig(enabled=True)}, "and self_play.enabled=true do not go together"),
-        ({"record": "a.rec"}, "and record=a.rec do not go together"),
-        (
-            {"distributed": DistributedConfig(mode="ddp")},
-            "and distributed=ddp do not go together; leave one out, or take",
-        ),
         ({"keep_last": 1}, "keep_last=1 must be at least 2 with policies="),
         (
             {"policies": {}, "eval": TrainEvalConfig(interval=64, opponent="policies")},

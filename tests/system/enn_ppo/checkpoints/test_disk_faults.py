@@ -122,7 +122,7 @@ def save_one(step):
     weights = {"w": torch.full((1000,), float(step))}
     save(
         directory, step, Retention(keep_last=2, keep_best=1), policy=weights, value_net=weights, trainer={"step": step},
-        seconds=float(step), score=float(step % 7),
+        score=float(step % 7),
     )
     record_score(directory, step, float(step % 5))
 
