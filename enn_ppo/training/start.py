@@ -51,9 +51,8 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
     with ExitStack() as stack:
         ranks = join_ranks(config)
         stack.push(lambda kind, error, trace: ranks.leave(error))
-        device = select_device(
-            "cpu" if config.distributed.mode == "ray" else config.device
-        )  # Ray's learners have their own
+        # Ray's learners have devices of their own
+        device = select_device("cpu" if config.distributed.mode == "ray" else config.device)
         bound = ranks.each(lambda: bind_environment(config.env, env))
         if config.policies:
             _check_policies(config, bound, env)
