@@ -114,7 +114,7 @@ def make_sampler(
     """
     return LocalSampler(
         pools,
-        nets,
+        {name: net.actor for name, net in nets.items()},
         device,
         config.seed,
         first_env,
