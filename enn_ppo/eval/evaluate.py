@@ -23,7 +23,7 @@ from enn_ppo.checkpoints.policy import saved_config, select_device
 from enn_ppo.checkpoints.trust import load_trusted
 from enn_ppo.eval.episodes import Estimate, play_episodes, policy_seed, summarize
 from enn_ppo.eval.policy import Acted, fit
-from enn_ppo.eval.replay import Replay, write_page
+from enn_ppo.eval.replay import Replay
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EnvConfig, EvalConfig
 from enn_ppo.settings.distributed import check_policies
@@ -86,15 +86,11 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
         config,
         env,
         device,
-        video=Video(Path(config.render), max(1, config.video), f"render={config.render}") if config.render else None,
-        replay=max(1, config.replay) if config.replay_file else 0,
+        video=Video(Path(config.render), config.video, f"render={config.render}") if config.render else None,
         record=Path(config.record) if config.record else None,
         record_logits=config.record_logits,
         progress=True,
     )
-    if config.replay_file:
-        assert result.replay is not None
-        write_page(Path(config.replay_file), result.replay, f"replay_file={config.replay_file}")
     if config.output:
         world = checkpoint.config["env"]
         report = {name: vars(estimate) for name, estimate in result.estimates.items()} | {

@@ -112,7 +112,7 @@ def test_the_report_is_written_as_json_and_only_the_command_prints_the_result(
     assert f"episodic_reward: {result.estimates['episodic_reward'].mean:.4f} ± " in str(result)
 
 
-@pytest.mark.parametrize("file", ["output=file/eval.json", "render=file/a.gif", "replay_file=file/a.html"])
+@pytest.mark.parametrize("file", ["output=file/eval.json", "render=file/a.gif"])
 def test_a_file_that_cannot_be_written_is_named(file: str, clock: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     name, _, path = file.partition("=")
