@@ -26,7 +26,7 @@ from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.files import append_to_file, replace_file
 from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.training.learning.learner import Learner
-from enn_ppo.training.state import TrainState
+from enn_ppo.training.start import make_state
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CONFIG, prepare_run_dir
 from enn_ppo.training.tracking.run_lock import RunLock
@@ -70,12 +70,13 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
         else:
             lock.take(run_dir := Path(config.run_dir))
         config = replace(config, env=bound.config, run_dir=str(run_dir))
-        state = TrainState(config.training, bound, device)
+        state = make_state(config.training, bound, device)
         stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()
         frames, apart = hold_out(load_frames(config, *spaces, bound.config.id), config.clone.holdout, config.seed)
-        assert isinstance(state.learner, Learner)
-        learned, held_out = make_samples(state.learner, frames, apart)
+        learner = state.learner
+        assert isinstance(learner, Learner)
+        learned, held_out = make_samples(learner, frames, apart)
         state.reset()
         prepare_run_dir(run_dir, resume=False, overwrite=config.overwrite)
         cloning = {name: value for name, value in to_dict(config).items() if name in ("data", "clone")}
@@ -88,7 +89,7 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
         )
         with finish_on_interrupt(_say) as interrupted:
             log = partial(_log, run_dir / ROWS)
-            row = learn(state.model, learned, held_out, config, log, lambda: bool(interrupted()))
+            row = learn(learner.model, learned, held_out, config, log, lambda: bool(interrupted()))
             saved = state.save(run_dir)
             if how := interrupted():
                 passes = f"{how} after pass {row['epoch']} of {config.clone.epochs}"
@@ -97,7 +98,7 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
             f"done: {run_dir}; to go on from it without forgetting: python -m enn_ppo.train resume={run_dir} "
             f"ppo.teacher={run_dir}"
         )
-    return CloneResult(run_dir, row, state.net)
+    return CloneResult(run_dir, row, learner.model.policy)
 
 
 def _log(path: Path, row: Row) -> None:

@@ -88,7 +88,7 @@ def make_samples(learner: Learner, learned: RecordedFrames, held_out: RecordedFr
     Returns:
         The training and the held-out samples on the learner's device; returns are in the unit of values, NaN where unknown.
     """
-    gamma = learner.config.ppo.schedules["gamma"](0.0)
+    gamma = learner.ppo.schedules["gamma"](0.0)
     learner.measure(learned.to(learner.device).obs)
     returns = learned.returns(gamma)
     known = returns[~returns.isnan()]

@@ -34,7 +34,7 @@ from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_train
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.learning.learner import Learner
 from enn_ppo.training.recording import RecordedFrames, read_all
-from enn_ppo.training.state import TrainState
+from enn_ppo.training.start import make_state
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor
 from rogue_net.heads.distributions import Categorical
 from tests.enn_ppo.recordings import Menagerie, assert_same, collector_of, record, recorder_for
@@ -89,7 +89,7 @@ def rows_of(run_dir: Path) -> list[dict[str, Any]]:
 
 def learner_of(config: CloneConfig, env: Any) -> Learner:
     """A new learner of the world."""
-    state = TrainState(config.training, bind_environment(config.env, env), torch.device("cpu"))
+    state = make_state(config.training, bind_environment(config.env, env), torch.device("cpu"))
     assert isinstance(state.learner, Learner)
     return state.learner
 
@@ -281,7 +281,7 @@ def test_a_recording_that_does_not_fit_is_refused(lessons: Path, tmp_path: Path)
     other = r"lessons.rec was recorded in another environment than .*lambda>: entities\['"
     with pytest.raises(ValueError, match=other):
         clone(clone_config(tmp_path / "run", lessons), env=lambda: Scripted([Moment()]))
-    with pytest.raises(ValueError, match="none.rec cannot be read: there is no such folder"):
+    with pytest.raises(ValueError, match="none.rec cannot be read: No such file"):
         clone(clone_config(tmp_path / "run", [str(lessons), "none.rec"]), env=Copycat)
     recorder_for(tmp_path / "empty.rec", Copycat())
     with pytest.raises(ValueError, match="empty.rec holds no frames"):

@@ -111,14 +111,13 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "policies={'red': [0]}": {"policies": {"red": [0]}},
     "record=a.rec": {"record": "a.rec"},
     "self_play.enabled=true": {"self_play": SelfPlayConfig(enabled=True)},
-    "env.timeout=3": {"env": EnvConfig(timeout=3)},
 }
 
 
 @pytest.mark.parametrize(
     ("one", "others"),
     [
-        ("distributed=ray", {"record=a.rec", "self_play.enabled=true", "env.timeout=3"}),
+        ("distributed=ray", {"record=a.rec", "self_play.enabled=true"}),
         ("distributed=ddp", {"record=a.rec", "self_play.enabled=true", "policies={'red': [0]}"}),
         ("rollout.block=4", {"record=a.rec", "self_play.enabled=true"}),
         ("rollout.pipeline=2", {"record=a.rec", "self_play.enabled=true"}),
@@ -165,7 +164,6 @@ def test_dictionaries_round_trip() -> None:
         "info": {},
         "view": None,
         "wrappers": [],
-        "timeout": None,
     }
     assert from_dict(TrainConfig, plain) == config
     assert plain["value_net"] is None
