@@ -74,8 +74,6 @@ class EvalConfig(EpisodesConfig):
     """Number of episodes to film."""
     record: str | None = None
     """Folder of samples to record, for behavioural cloning; null: none."""
-    record_logits: bool = False
-    """Whether the logits of all choices are recorded too."""
     trust: bool = False
     """Whether to run the code that the checkpoint's settings name, its environment, although this installation of enn-ppo has
     not written the checkpoint."""
@@ -87,8 +85,6 @@ class EvalConfig(EpisodesConfig):
         _check_file("render", self.render, ".gif")
         if self.video > 1 and self.render is None:
             raise ValueError(f"video={self.video} needs a file: render=<name>.gif")
-        if self.record_logits and self.record is None:
-            raise ValueError("record_logits=true needs a folder: record=<name>")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,7 @@ def watched(run: Path, output: Path, env: Any = None, **settings: Any) -> dict[s
 
 def test_probabilities_values_and_attention_are_the_networks(mines: Path, tmp_path: Path) -> None:
     record = tmp_path / "record"
-    evaluate(EvalConfig(checkpoint=str(mines), episodes=4, record=str(record), record_logits=True))
+    evaluate(EvalConfig(checkpoint=str(mines), episodes=4, record=str(record)))
     shown, net = watched(mines, tmp_path / "page.html", episodes=4), load_net(load_checkpoint(mines))
     episodes = {int(frames.env_id[0]): frames for frames in episodes_of(record)}
     assert len(shown["episodes"]) == len(episodes) == 4
@@ -93,13 +93,14 @@ def test_probabilities_values_and_attention_are_the_networks(mines: Path, tmp_pa
         frames = episodes[episode["number"]]
         assert episode["length"] == len(frames) and episode["info"].keys() == {"mines_left", "robots_left"}
         explained = explain(net, frames.obs)
-        assert explained.attention is not None and frames.logits is not None
+        played = net.act(frames.obs, greedy=True, logits=True).logits
+        assert explained.attention is not None and played is not None
         for row, step in enumerate(episode["steps"][:-1]):
             (view,) = step["views"]
             assert view["value"] == pytest.approx(float(frames.values[row]), abs=1e-6)
             num_entities = sum(map(len, view["features"].values()))
             np.testing.assert_allclose(weights_of(shown, view, num_entities), explained.attention[row], atol=1e-5)
-            for name, logits in frames.logits.items():
+            for name, logits in played.items():
                 rows = logits.values[logits.offsets[row] : logits.offsets[row + 1]].exp().flatten().tolist()
                 probs = np.ravel(view["actions"][name]["probs"]).tolist() if rows else []
                 assert probs == pytest.approx(rows, abs=1e-6)
