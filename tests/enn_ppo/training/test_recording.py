@@ -363,8 +363,8 @@ def test_a_recording_that_is_not_there_empty_or_newer_is_named(tmp_path: Path, m
     recorder_for(tmp_path / "empty", Copycat())
     with pytest.raises(ValueError, match="recording .*empty holds no frames"):
         read_all(tmp_path / "empty")
-    monkeypatch.setattr(recording, "FORMAT", 4)
+    monkeypatch.setattr(recording, "FORMAT", 5)
     record(tmp_path / "a", Copycat)
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="it has format 4, and this version of enn-ppo reads up to 3"):
+    with pytest.raises(ValueError, match="it has format 5, and this version of enn-ppo reads up to 4"):
         read_all(tmp_path / "a")
