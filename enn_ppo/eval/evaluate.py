@@ -19,8 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
-from enn_ppo.checkpoints.policy import saved_config, select_device
-from enn_ppo.checkpoints.trust import load_trusted
+from enn_ppo.checkpoints.policy import load_trusted, saved_config, select_device
 from enn_ppo.eval.episodes import Estimate, play_episodes, policy_seed, summarize
 from enn_ppo.eval.policy import Acted, fit
 from enn_ppo.eval.replay import Replay

@@ -142,5 +142,5 @@ def fit(
         found.net.eval()
         return found
 
-    critic = fitted("value_net") if "value_net" in checkpoint.more_weights else None
+    critic = fitted("value_net") if checkpoint.value_net else None
     return Policy(fitted("policy"), generator, greedy, temperature, critic, checkpoint.value_unit)
