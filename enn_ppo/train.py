@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.resuming import resumed
-from enn_ppo.training.callbacks import Callback, Callbacks
+from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.interrupt import finish_on_interrupt
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.progress import announce
@@ -64,6 +64,9 @@ def train(
         ValueError: a setting is invalid, the environment breaks its contract, or the checkpoint does not fit.
         Interrupted: after Ctrl-C or SIGTERM; the run was saved.
     """
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ValueError(f"callbacks must hold instances of enn_ppo.Callback, got {callback!r}")
     if config is None and settings.get("resume"):
         config = resumed(**settings)
     else:
@@ -72,16 +75,15 @@ def train(
     announce(f"starting {world}: importing torch")
     from enn_ppo.training.start import start_run
 
-    callback = Callbacks(callbacks)
-    run = start_run(config, env, callback)
+    run = start_run(config, env, callbacks)
     state = run.state
     with run, finish_on_interrupt(run.say) as interrupted:
         while not run.stopped and (steps := state.next_steps()) > 0:
             started = time.perf_counter()
-            of_update = state.begin_update()
+            scheduled = state.begin_update()
             rollouts = state.collect(steps, run.watch(steps, interrupted))
-            learned = state.learn(rollouts, of_update)
-            run.report(learned, of_update, seconds=time.perf_counter() - started)
+            learned = state.learn(rollouts, scheduled)
+            run.report(learned, scheduled, seconds=time.perf_counter() - started)
             run.save_if_due(interrupted())
         run.finish(interrupted)
     results = {

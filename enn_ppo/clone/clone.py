@@ -21,13 +21,11 @@ from enn_ppo.clone.config import CloneConfig
 from enn_ppo.clone.learning import hold_out, learn, load_frames, make_samples
 from enn_ppo.settings.config import default_run_dir
 from enn_ppo.settings.schema import to_dict
-from enn_ppo.training.callbacks import Callbacks
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.files import append_to_file, replace_file
 from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.training.learning.learner import Learner
-from enn_ppo.training.memory import check_memory
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CONFIG, prepare_run_dir
@@ -58,7 +56,6 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
             saved then.
         Interrupted: after Ctrl-C or SIGTERM; the weights after the last pass were saved.
     """
-    check_memory(config)
     device = select_device(config.device)
     bound = bind_environment(config.env, env)
     set_threads(config.num_threads)
@@ -72,7 +69,7 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
         else:
             lock.take(run_dir := Path(config.run_dir))
         config = replace(config, env=bound.config, run_dir=str(run_dir))
-        state = TrainState(config.training, bound, device, Callbacks(()))
+        state = TrainState(config.training, bound, device)
         stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()
         frames, apart = hold_out(load_frames(config, *spaces, bound.config.id), config.clone.holdout, config.seed)

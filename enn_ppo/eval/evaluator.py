@@ -26,7 +26,6 @@ from typing import NamedTuple
 import torch
 
 from enn_ppo.checkpoints import load_checkpoint, step_file
-from enn_ppo.checkpoints.fit import adapt_spaces
 from enn_ppo.checkpoints.policy import select_device, set_determinism
 from enn_ppo.eval.checkpoint import (
     OPPONENTS,
@@ -49,6 +48,7 @@ from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent,
 from entity_gym.pools.source import EnvFactory
 from entity_gym.replay.hints import check_hints
 from entity_gym.spaces import ObsSpace
+from rogue_net.transfer.transfer import fitted_space
 
 PATIENCE = 0.2  # seconds between checks for Ctrl-C while waiting
 
@@ -332,7 +332,10 @@ def check_evaluation(
         pool = ThreadedVecEnv(bound.source, 1, seed=config.seed, autoreset=False)
         with own_random_numbers(config.seed), pool:
             spaces = pool.obs_space(), pool.action_space()
-            adapt_spaces(obs_space, action_space, *spaces, name="the policy of this run", env=bound.config.id)
+            try:
+                fitted_space(obs_space, action_space, *spaces)
+            except ValueError as error:
+                raise ValueError(f"the policy of this run does not fit {bound.config.id}: {error}") from None
             # these opponents do not exist before training
             if config.opponent not in (None, "past", "policies"):
                 load_opponent(str(config.opponent), None, pool, torch.device("cpu"))

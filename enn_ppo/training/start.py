@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from datetime import datetime
@@ -23,7 +23,6 @@ from enn_ppo.settings.config import TrainConfig, TrainEvalConfig, default_run_di
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.interrupt import end_on_sigterm, finish_on_interrupt
-from enn_ppo.training.memory import check_memory
 from enn_ppo.training.players import cast_of
 from enn_ppo.training.ranks import Ranks
 from enn_ppo.training.run import Run
@@ -36,7 +35,7 @@ from enn_ppo.training.tracking.run_output import RunOutput
 from entity_gym.pools.source import EnvFactory
 
 
-def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -> Run:
+def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[Callback]) -> Run:
     """Make or restore everything that `config` asks for.
 
     Raises:
@@ -47,14 +46,13 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
     try:
         # torchrun sends SIGTERM to the other ranks when one has ended, which then end in silence
         with end_on_sigterm() if ranks.size == 1 else nullcontext():
-            return _start(config, env, callback, ranks)
+            return _start(config, env, callbacks, ranks)
     except BaseException as error:
         ranks.leave(error)
         raise
 
 
-def _start(config: TrainConfig, env: EnvFactory | None, callback: Callback, ranks: Ranks) -> Run:
-    ranks.each(lambda: check_memory(config, ranks.size))
+def _start(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[Callback], ranks: Ranks) -> Run:
     device = select_device(
         "cpu" if config.distributed.mode == "ray" else config.device
     )  # Ray's learners have their own
@@ -75,7 +73,7 @@ def _start(config: TrainConfig, env: EnvFactory | None, callback: Callback, rank
         set_threads(config.num_threads)
         set_determinism(config.torch_deterministic)
 
-        state = ranks.each(lambda: TrainState(config, bound, device, callback, ranks))
+        state = ranks.each(lambda: TrainState(config, bound, device, callbacks, ranks))
         stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()
         ranks.lead(lambda: check_evaluation(_evaluation(config), config.env, env, *spaces))
@@ -188,7 +186,7 @@ def _open(
     if continues:
         for name, evaluator in evaluators.items():
             evaluator.resubmit(state.evaluations, run_dir / name / CHECKPOINTS)
-    return Run(state, run_dir, outputs, evaluators, state.callback, lock)
+    return Run(state, run_dir, outputs, evaluators, lock)
 
 
 def _tell_beginning(state: TrainState, output: RunOutput, name: str, run_dir: Path, restored: Restored | None) -> None:

@@ -70,15 +70,20 @@ class TrainState:
     has one learner, whose name is empty and which uses the run directory itself.
 
     Args:
-        callback: may set parameters of the environments (`Callback.env_info`).
+        callbacks: may set parameters of the environments (`Callback.env_info`).
     """
 
     def __init__(
-        self, config: TrainConfig, env: BoundEnvironment, device: torch.device, callback: Callback, ranks: Ranks = ALONE
+        self,
+        config: TrainConfig,
+        env: BoundEnvironment,
+        device: torch.device,
+        callbacks: Sequence[Callback] = (),
+        ranks: Ranks = ALONE,
     ) -> None:
         self.config, self.ranks = config, ranks
         self.env_name = env.config.id
-        self.callback = callback
+        self.callbacks = callbacks
         self.learners: Mapping[str, Learner | RemoteLearner]
         self.sampler: LocalSampler | RunnerGroup
         self.self_play: SelfPlay | None = None
@@ -265,8 +270,8 @@ class TrainState:
         drawn: dict[str, Sequence[Any]] = {
             name: each.draw(progress, num_envs, rng) for name, each in self.config.env.distributions.items()
         }
-        asked = self.ranks.lead(lambda: self.callback.env_info(progress, num_envs, rng))
-        self.env_info = drawn | dict(asked or {})
+        asked = self.ranks.lead(lambda: [each.env_info(progress, num_envs, rng) or {} for each in self.callbacks])
+        self.env_info = drawn | {name: values for each in asked for name, values in each.items()}
         return self.env_info
 
     def metrics(self) -> Row:

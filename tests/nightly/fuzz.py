@@ -60,7 +60,6 @@ from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.settings.serving import ServeConfig
-from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.recording import Recorder, read_all, read_frames
 from enn_ppo.training.self_play.snapshots import snapshot_path, write_snapshot
@@ -367,7 +366,7 @@ class Forged(Kind):
             run_dir=str(folder),
             device="cpu",
         )
-        self.state = TrainState(config, bind_environment(config.env, Farm), CPU, Callback())
+        self.state = TrainState(config, bind_environment(config.env, Farm), CPU)
         self.state.start()
         settings = self.state.begin_update()
         self.state.advance(self.state.learn(self.state.collect(4), settings), 1.0)

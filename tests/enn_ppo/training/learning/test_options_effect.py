@@ -48,7 +48,7 @@ def column(rows: list[dict[str, Any]], name: str) -> Any:
 
 def state_of(config: TrainConfig, env: Callable[[], Environment] = Copycat) -> TrainState:
     """A run that is about to begin."""
-    state = TrainState(config, bind_environment(config.env, env), CPU, Callback())
+    state = TrainState(config, bind_environment(config.env, env), CPU)
     state.start()
     return state
 

@@ -25,7 +25,6 @@ from enn_ppo import (
     train,
 )
 from enn_ppo.checkpoints import CheckpointError, load_common, runs_in, step_file
-from enn_ppo.checkpoints.fit import FittedPolicy
 from enn_ppo.eval.episodes import play_episodes
 from enn_ppo.eval.policy import Policy
 from enn_ppo.settings.config import DistributedConfig, TrainEvalConfig
@@ -33,7 +32,7 @@ from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.callbacks import Update
 from enn_ppo.training.players import Cast
 from entity_gym.pools.pool import ThreadedVecEnv
-from rogue_net.transfer.adaptor import ObsAdaptor
+from rogue_net import fit
 from tests.enn_ppo.players_worlds import DOWN, SNAKES, UP, always
 from tests.enn_ppo.rows import assert_same_end
 from tests.enn_ppo.training.on_ray.runs import learned_rows, on_ray
@@ -161,9 +160,8 @@ def test_in_evaluations_every_policy_plays_its_own_players() -> None:
     pool.act = spied  # type: ignore[method-assign]
     policies = {}
     for name, choice in (("red", DOWN), ("blue", UP)):
-        net = always(choice)
-        adaptor = ObsAdaptor(net.obs_space, pool.obs_space(), pool.action_space(), [])
-        policies[name] = Policy(FittedPolicy(net, adaptor, ""), torch.Generator(), greedy=True)
+        fitted = fit(always(choice), pool.obs_space(), pool.action_space())
+        policies[name] = Policy(fitted, torch.Generator(), greedy=True)
     players = Cast({"blue": [1], "red": [0]}, mapping_of(SNAKES))
     episodes = play_episodes(policies, pool, EpisodesConfig(episodes=5, num_envs=3), players)
     assert seen and all(set(move.values[0::2, 0].tolist()) == {DOWN} for move in seen)  # player 0's snake is the first
