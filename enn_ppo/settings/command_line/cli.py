@@ -133,6 +133,17 @@ def _settings(schema: type[C], config: DictConfig, overrides: Sequence[str], con
     return resumed  # type: ignore[return-value]
 
 
+def run_eval(run: Callable[[EvalConfig], object], argv: Sequence[str] | None = None) -> int:
+    """Evaluate, and print the result and the files that were written."""
+
+    def evaluate(config: EvalConfig) -> None:
+        print(run(config))
+        for file in filter(None, (config.render, config.replay_file, config.record)):
+            print(f"wrote {file}")
+
+    return _main("eval", EvalConfig, evaluate, argv)
+
+
 def run_watch(run: Callable[[WatchConfig], object], argv: Sequence[str] | None = None) -> int:
     """Show a policy in the browser: the first argument without a name is the run, and `--live` stands for `live=true`."""
     named = []
@@ -150,6 +161,5 @@ def run_sweep(run: Callable[[SweepCommand, list[str]], object], argv: Sequence[s
 
 
 run_train = partial(_main, "train", TrainConfig)
-run_eval = partial(_main, "eval", EvalConfig)
 run_serve = partial(_main, "serve", ServeConfig)
 run_clone = partial(_main, "clone", CloneConfig)

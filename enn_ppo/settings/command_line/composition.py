@@ -150,7 +150,7 @@ def store_defaults() -> None:
     distributed = train.pop("distributed")
     for mode in ("none", "ray", "ddp"):
         store(group="distributed", name=mode, node=distributed | {"mode": mode})
-    train["env"] = {name: train["env"][name] for name in ("api", "view", "wrappers", "timeout")}
+    train["env"] = {name: train["env"][name] for name in ("api", "view", "wrappers")}
     train["defaults"] = [
         "_self_", {"value_net": "none"}, {"distributed": "none"}, {"env": "MineSweeper"}, {"experiment": None}
     ]  # fmt: skip

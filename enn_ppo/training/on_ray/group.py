@@ -143,19 +143,11 @@ class RunnerGroup:
 
     # --- Collecting
 
-    def key(self, step: int) -> None:
-        """See `LocalSampler.key`."""
-        self._step = step
-
-    def configure(self, parameters: Parameters) -> None:
-        """See `LocalSampler.configure`."""
-        self._parameters |= parameters
-
-    def reset(self, seed: int, parameters: Parameters | None) -> None:
+    def reset(self, seed: int, parameters: Parameters) -> None:
         """See `LocalSampler.reset`."""
-        self._parameters |= parameters or {}
+        self._parameters |= parameters
         self._finished.clear()
-        asked = [(each, each.actor.reset.remote(seed, each.plan.part(parameters or {}))) for each in self._ready()]
+        asked = [(each, each.actor.reset.remote(seed, each.plan.part(parameters))) for each in self._ready()]
         for runner, reference in asked:
             runner.play = None
             try:
@@ -163,8 +155,10 @@ class RunnerGroup:
             except ActorDied as error:
                 self._restart(runner, str(error))
 
-    def collect(self, steps: int, watch: Watch = play_all) -> dict[str, Gathered]:
-        """Collect rollouts: with `sync` one of each runner, otherwise at least as many frames. `watch` is not called.
+    def collect(self, step: int, steps: int, parameters: Parameters, watch: Watch = play_all) -> dict[str, Gathered]:
+        """Collect rollouts: with `sync` one of each runner, otherwise at least as many frames; see `LocalSampler.collect`.
+
+        `watch` is not called.
 
         Returns:
             Policy -> the same parts; each part has the rollouts of every policy.
@@ -173,6 +167,8 @@ class RunnerGroup:
             PartLost: no runner is alive, and none can be started.
             Exception: raised by an environment.
         """
+        self._step = step
+        self._parameters |= parameters
         if not self._settings.sync:
             steps = self._config.rollout.steps  # also in the last update: merged rollouts must have the same length
         self._drop_stale()

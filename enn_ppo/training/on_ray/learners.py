@@ -16,9 +16,10 @@ from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import select_device, set_determinism
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.config import TrainConfig
+from enn_ppo.training.build import make_learner, make_model
 from enn_ppo.training.errors import ActorDied, PartLost
 from enn_ppo.training.learning.actor_critic import ActorCritic
-from enn_ppo.training.learning.learner import Learned, Learner, LearnerNews, LearnerState, Settings, make_model
+from enn_ppo.training.learning.learner import Learned, Learner, LearnerNews, LearnerState, Settings
 from enn_ppo.training.on_ray.board import Board, Gathered
 from enn_ppo.training.on_ray.cluster import CLOSE_SECONDS, START_SECONDS, Cluster, fetch
 from enn_ppo.training.on_ray.runner import Spaces
@@ -47,7 +48,7 @@ class LearnerActor:
         torch.set_num_threads(config.num_threads or 1)
         set_determinism(config.torch_deterministic)
         device = select_device(config.device)
-        self._learner = Learner(config, spaces.obs, spaces.actions, device, num_players=self._num_players)
+        self._learner = make_learner(config, spaces.obs, spaces.actions, device, num_players=self._num_players)
         return self._learner.device
 
     def weights(self) -> Weights:
