@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,26 +95,26 @@ class LocalSampler:
             parameters: of episodes that begin from now on; may be empty.
             watch: ends the rollout.
         """
-        num_turns = len(self.blocks) // self._pipeline
-        must_play_all = num_turns > 1 or self._ranks.size > 1  # the same number of steps in all environments
-        key = random_key(self._seed, step, Purpose.ACTING)
 
-        def collect() -> dict[str, Rollout]:
+        def configure() -> None:
             for block, part in zip(self.blocks, self._split(parameters), strict=True):
-                if part:
-                    block.vec_env.configure(part)
-            self._is_playing = True
-            played: list[dict[str, Rollout]] = []
-            for turn in range(num_turns):
+                block.vec_env.configure(part)
 
-                def watch_turn(fraction: float, turn: int = turn) -> bool:
-                    return watch((turn + fraction) / num_turns) and not must_play_all
+        if parameters:
+            self._ranks.each(configure)
+        num_turns, key = len(self.blocks) // self._pipeline, random_key(self._seed, step, Purpose.ACTING)
+        can_end = num_turns == 1 and self._ranks.size == 1  # otherwise some environments would play fewer steps
 
-                played += play(self.blocks[turn * self._pipeline :][: self._pipeline], steps, key, watch_turn)
-            self._is_playing = False
-            return {name: Rollout.merged([each[name] for each in played]) for name in played[0]}
+        def watch_turn(turn: int, played: float) -> bool:
+            return watch((turn + played) / num_turns) and can_end
 
-        return self._ranks.each(collect)
+        self._is_playing = True
+        played: list[dict[str, Rollout]] = []
+        for turn in range(num_turns):
+            blocks = self.blocks[turn * self._pipeline :][: self._pipeline]
+            played += self._ranks.each(partial(play, blocks, steps, key, partial(watch_turn, turn)))
+        self._is_playing = False
+        return {name: Rollout.merged([each[name] for each in played]) for name in played[0]}
 
     def state(self) -> dict[str, Any]:
         """State of the environments, for `load_state`."""

@@ -41,6 +41,11 @@ class ActorCritic(nn.Module):
         self.value_net = value_net
 
     @property
+    def actor(self) -> Actor:
+        """What rollouts act with: the policy itself, unless values come from a network of their own."""
+        return self.policy if self.value_net is None else self
+
+    @property
     def value_head(self) -> ValueHead:
         """The head that estimates values."""
         return (self.value_net or self.policy).value_head
