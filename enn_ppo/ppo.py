@@ -147,10 +147,9 @@ class Samples(Frames):
 
     @staticmethod
     def of(rollout: Rollout, advantages: Advantages) -> Samples:
-        """The T * N frames of a rollout, without the logits that recordings keep."""
+        """The T * N frames of a rollout."""
         columns = {field.name: getattr(rollout.frames, field.name) for field in fields(rollout.frames)}
-        columns |= {"logits": None, "advantages": advantages.advantages.flatten()}
-        return Samples(**columns, returns=advantages.returns.flatten())
+        return Samples(**columns, advantages=advantages.advantages.flatten(), returns=advantages.returns.flatten())
 
 
 @dataclass(frozen=True, kw_only=True)

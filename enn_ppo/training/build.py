@@ -120,7 +120,6 @@ def make_sampler(
         first_env,
         cast=cast_of(config.policies, env.source, env.config.id) if config.policies else None,
         pipeline=config.rollout.pipeline,
-        logits=config.record is not None and config.record_logits,
         ranks=ranks,
     )
 

@@ -43,7 +43,6 @@ class LocalSampler:
         first_env: number of this rank's first environment in the run.
         cast: the players that each policy plays; None: one policy plays all.
         pipeline: number of blocks that are played in turns; divides the number of blocks.
-        logits: whether rollouts keep all logits.
     """
 
     def __init__(
@@ -56,16 +55,13 @@ class LocalSampler:
         *,
         cast: Cast | None = None,
         pipeline: int = 1,
-        logits: bool = False,
         ranks: Ranks = ALONE,
     ) -> None:
         assert len(pools) % pipeline == 0
         self._watchdog = Watchdog()
         self.blocks: list[EnvBlock] = []
         for pool in pools:
-            self.blocks.append(
-                EnvBlock(pool, nets, device, first_env, cast=cast, logits=logits, watchdog=self._watchdog)
-            )
+            self.blocks.append(EnvBlock(pool, nets, device, first_env, cast=cast, watchdog=self._watchdog))
             first_env += len(pool)
         self._seed, self._cast, self._pipeline, self._ranks = seed, cast, pipeline, ranks
         self._share = sum(len(pool) for pool in pools)

@@ -20,7 +20,6 @@ class Actor(Protocol):
         state: object = None,
         *,
         generator: torch.Generator | FrameKeys | None,
-        logits: bool = False,
     ) -> ActResult:
         """Sample actions; see `RogueNet.act`."""
 
@@ -58,10 +57,9 @@ class ActorCritic(nn.Module):
         state: object = None,
         *,
         generator: torch.Generator | FrameKeys | None,
-        logits: bool = False,
     ) -> ActResult:
         """Sample actions; see `RogueNet.act`."""
-        result = self.policy.act(batch, state, generator=generator, logits=logits)
+        result = self.policy.act(batch, state, generator=generator)
         return result if self.value_net is None else result._replace(values=self.value_net.value(batch))
 
     def evaluate(self, batch: ObsBatch, actions: dict[str, RaggedTensor]) -> Evaluation:

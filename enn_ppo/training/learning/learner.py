@@ -275,7 +275,7 @@ class Learner:
         """Load the checkpoint's weights into each network, and return the transferred tensors."""
         networks = [transfer_weights(self.model.policy, checkpoint, env_name)]
         if value_net := self.model.value_net:
-            is_known = "value_net" in checkpoint.more_weights
+            is_known = bool(checkpoint.value_net)
             networks.append(
                 transfer_weights(value_net, checkpoint, env_name, "value_net") if is_known else Transferred(value_net)
             )

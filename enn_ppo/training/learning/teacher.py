@@ -1,4 +1,4 @@
-"""KL divergence from another policy: as a term of the loss (`ppo.teacher`, `ppo.teacher_kl`), and to learn from recordings.
+"""KL divergence from another policy, as a term of the loss (`ppo.teacher`, `ppo.teacher_kl`).
 
 p is the other policy and q the one that learns.
 
