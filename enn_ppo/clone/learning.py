@@ -19,7 +19,7 @@ from torch import Tensor
 
 from enn_ppo.clone.config import CloneConfig
 from enn_ppo.clone.config import Loss as Kind
-from enn_ppo.ppo import Loss, Minibatch, Samples, Stats, update
+from enn_ppo.ppo import Loss, Samples, Stats, update
 from enn_ppo.settings.learning import OptimConfig, PPOSettings
 from enn_ppo.settings.schedule import parse_schedule
 from enn_ppo.training.frames import Frames
@@ -115,7 +115,7 @@ def samples_of(frames: RecordedFrames, returns: Tensor, learner: Learner) -> Sam
 
 
 def clone_loss(
-    net: RogueNet | ActorCritic, batch: Minibatch, settings: PPOSettings, *, kind: Kind
+    net: RogueNet | ActorCritic, batch: Samples, settings: PPOSettings, *, kind: Kind
 ) -> tuple[Tensor, Stats]:
     """L = L_policy + c_V L_value of recorded actions and returns, in place of `enn_ppo.ppo.ppo_loss`.
 
@@ -216,7 +216,7 @@ def measure(model: ActorCritic, samples: Samples, settings: PPOSettings, loss: L
     sums: dict[str, float] = {}
     if not len(samples):
         return sums
-    minibatch = Minibatch.of_samples(samples, settings)  # weights are of all, so the losses of its parts add up
+    minibatch = samples.weighed(settings)  # weights are of all, so the losses of its parts add up
     model.eval()
     for part in minibatch.split([len(each) for each in torch.split(minibatch.weights, FRAMES_AT_ONCE)]):
         sums = {name: sums.get(name, 0.0) + float(number) for name, number in loss(model, part, settings)[1].items()}
