@@ -151,10 +151,9 @@ class Samples(Frames):
 
     @staticmethod
     def of(rollout: Rollout, advantages: Advantages) -> Samples:
-        """The T * N frames of a rollout, without the logits that recordings keep."""
+        """The T * N frames of a rollout."""
         columns = {field.name: getattr(rollout.frames, field.name) for field in fields(rollout.frames)}
-        columns |= {"logits": None, "advantages": advantages.advantages.flatten()}
-        return Samples(**columns, returns=advantages.returns.flatten())
+        return Samples(**columns, advantages=advantages.advantages.flatten(), returns=advantages.returns.flatten())
 
     def weighed(self, settings: PPOSettings) -> Samples:
         """These samples as one minibatch."""
@@ -222,7 +221,7 @@ def unit_weights(num_actors: Tensor, *, ratio: Ratio, weighting: Weighting, tota
 
 
 #: A further term of the loss: (network outputs, minibatch, settings) -> (the term, statistics to log). `terms_of` in
-#: training/learning/learner.py lists the terms; training/learning/auxiliary.py is an example.
+#: training/build.py lists the terms; training/learning/auxiliary.py is an example.
 Term: TypeAlias = Callable[[Evaluation, Samples, PPOSettings], tuple[Tensor, Stats]]
 
 

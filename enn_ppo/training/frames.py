@@ -89,7 +89,6 @@ class Frames(Columns):
     step: Tensor  # (B,) int64, steps of the episode before this frame; 0 for its first
     actions: dict[str, RaggedTensor]  # action -> B sequences of (A, 1) int64 or (A, n) float32
     log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32, under the policy that acted
-    logits: dict[str, RaggedTensor] | None = None  # action -> as `ActResult.logits`; None where they were not kept
     targets: dict[str, Tensor] | None = None  # target -> (B, size) float32; None: the space has no targets
     values: Tensor  # (B,) float32, V(s_t) of the policy that acted
     rewards: Tensor  # (B,) float32, for the actions taken in this frame

@@ -47,11 +47,9 @@ class HookedNet:
     def __init__(self, net: RogueNet, hook: SteppingHook) -> None:
         self._net, self._hook = net, hook
 
-    def act(
-        self, batch: ObsBatch, state: object = None, *, generator: FrameKeys | None = None, logits: bool = False
-    ) -> ActResult:
+    def act(self, batch: ObsBatch, state: object = None, *, generator: FrameKeys | None = None) -> ActResult:
         self._hook.acting()
-        return self._net.act(batch, state, generator=generator, logits=logits)
+        return self._net.act(batch, state, generator=generator)
 
     def value(self, batch: ObsBatch) -> Tensor:
         return self._net.value(batch)
@@ -79,8 +77,8 @@ class Halves:
 
     def begin(self) -> None:
         """As a run does."""
-        self.sampler.key(0)
-        self.sampler.reset(1, None)
+        self.sampler.step = 0
+        self.sampler.reset(1, {})
 
     def __enter__(self) -> Halves:
         return self

@@ -52,14 +52,6 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 @pytest.mark.parametrize(
     ("setting", "named"),
     [
-        (
-            "rollout.steps=99999999999",
-            "rollout.num_envs=128 and rollout.steps=99999999999 make rollouts of 12,799,999,9",
-        ),
-        (
-            "rollout.num_envs=99999999999",
-            "rollout.num_envs=99999999999 and rollout.steps=16 make rollouts of 1,599,999,9",
-        ),
         ("net.d_model=100000000", "net.d_model=100000000 and net.n_layer=2 make a network of at least 240,000,000,1"),
         ("net.n_layer=1000000000", "net.d_model=32 and net.n_layer=1000000000 make a network of at least 12,288,000,0"),
     ],
@@ -183,11 +175,3 @@ def test_a_clone_that_diverges_ends_with_an_error_and_saves_nothing(
     line = refused(run_clone, clone, [*COPYCAT, *settings, "net.d_model=8", f"run_dir={tmp_path}/clone"])
     assert "cloning has diverged in pass 1" in line and "clone.lr below 1e+20" in line
     assert not list((tmp_path / "clone").glob("**/*.safetensors"))
-
-
-# --- Found by drills ---
-
-
-def test_an_argument_without_a_name_is_told_so(refused: Callable[..., str]) -> None:
-    line = refused(run_train, train, [*COPYCAT, "=3"])
-    assert line == "error: the argument '=3' has no name; settings are written name=value"

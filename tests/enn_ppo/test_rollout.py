@@ -38,9 +38,7 @@ class SumOfItems:
         self.evaluated: list[list[float]] = []  # what `value` was asked for
         self.states: list[object] = []  # given to `act`
 
-    def act(
-        self, batch: ObsBatch, state: object = None, *, generator: torch.Generator, logits: bool = False
-    ) -> ActResult:
+    def act(self, batch: ObsBatch, state: object = None, *, generator: torch.Generator) -> ActResult:
         self.states.append(state)
         actors = batch.action_masks["Switch"].actors
         log_probs = {"Switch": actors._replace(values=torch.zeros(len(actors.values)))}

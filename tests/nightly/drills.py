@@ -10,7 +10,6 @@ runner      kill -9 of a runner on Ray; training goes on (with the extra `ray`)
 server      kill -9 of the policy server; it is started again on the same port
 disk        a disk that is full during training, then has room again; `resume=` (as root, who may mount file systems)
 read_only   commands that write into a read-only file system (as root)
-second      a second trainer in the run directory of one that runs
 clock       a clock that jumps back and forth while training is killed and resumed
 commands    bad commands: one sentence, exit code 2 or 1, and no traceback
 clients     bad clients of the policy server beside a good one
@@ -96,7 +95,7 @@ class Tally:
 
 
 class Sizes(NamedTuple):
-    """How much is tried."""
+    """Numbers of attempts."""
 
     kills: int  # of the trainer
     other_kills: int  # of each other kind of process
@@ -237,7 +236,7 @@ def check_same(run_dir: Path, undisturbed: Path) -> None:
     one, other = load_checkpoint(run_dir), load_checkpoint(undisturbed)
     if one.step != other.step:
         raise Lost(f"{run_dir} ended at step {one.step:,}, the undisturbed run at {other.step:,}")
-    parts = {"policy": (one.policy, other.policy), "other weights": (one.more_weights, other.more_weights)}
+    parts = {"policy": (one.policy, other.policy), "value network": (one.value_net, other.value_net)}
     for name in one.trainer.keys() | other.trainer.keys():
         if name not in ("seconds", "evaluations"):  # how long it took, and which evaluations still ran
             parts[f"trainer state {name}"] = (one.trainer.get(name), other.trainer.get(name))
@@ -446,7 +445,7 @@ def read_only(drills: Drills, tally: Tally) -> None:
             ("eval", (f"checkpoint={mount / 'run'}", "episodes=2", f"record={target}")),
             ("eval", (f"checkpoint={mount / 'run'}", "episodes=2", f"render={target}.gif")),
             ("sweep", ("sweep=ppo", "env=Count", f"run_dir={target}", "sweep.trials=1")),
-            ("export", (str(mount / "run"), f"{target}.agent")),
+            ("export", (str(mount / "run"), f"{target}.safetensors")),
             ("plot", (str(mount / "run"), f"output={target}.png")),
         ]
         for name, arguments in commands:
@@ -458,32 +457,6 @@ def read_only(drills: Drills, tally: Tally) -> None:
             command = bad_commands.Command("eval", (f"checkpoint={mount / 'run'}", "episodes=2"), ())
             if not (problem := bad_commands.judge(command, scratch)).startswith("the mistake was accepted"):
                 raise Lost(f"a run in a read-only folder cannot be evaluated: {problem}")
-
-
-def second(drills: Drills, tally: Tally) -> None:
-    """Start a second trainer in the run directory of one that trains: it is refused, and the first is not disturbed."""
-    run = Run(drills.folder / "taken", drills.settings("optim.anneal_lr=false"))
-    run.settings = [*run.settings, "total_timesteps=1000000000"]
-    process = run.start()
-    try:
-        run.wait_for_updates(process, 2 * INTERVAL)
-        for arguments in (
-            [f"resume={run.directory}"],
-            [f"run_dir={run.directory}", *SETTINGS],
-            [f"run_dir={run.directory}", "overwrite=true", *SETTINGS],
-        ):
-            with tally.attempt():
-                other = Run(run.directory, arguments)
-                other.output = drills.folder / "second_output"
-                other.arguments = lambda: arguments  # type: ignore[method-assign]  # noqa: B023 - called at once
-                said = other.await_end(other.start(), (2,))
-                if f"process {process.pid}" not in said:
-                    raise Lost(f"the message does not say who trains there: {_last_lines(said)}")
-                if not run.wait_for_updates(process):
-                    raise Lost("the first trainer has ended")
-    finally:
-        process.kill()
-        process.wait()
 
 
 @contextmanager
@@ -556,7 +529,6 @@ DRILLS: dict[str, tuple[str, Callable[[Drills, Tally], None]]] = {
     "runner": ("`kill -9` of a Ray runner", runner),
     "server": ("`kill -9` of the policy server", server),
     "disk": ("full disk", disk),
-    "second": ("second trainer in a run directory", second),
     "clock": ("clock that jumps, with `kill -9`", clock),
     "clients": ("bad clients beside a good one", clients),
 }

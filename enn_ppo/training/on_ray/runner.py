@@ -16,11 +16,10 @@ import torch
 
 from enn_ppo.checkpoints.policy import set_determinism
 from enn_ppo.settings.config import RolloutConfig, TrainConfig
+from enn_ppo.training.build import make_model, make_pools, make_sampler
 from enn_ppo.training.environment import BoundEnvironment
-from enn_ppo.training.learning.learner import make_model
 from enn_ppo.training.on_ray.shipping import Shipped, Weights, load_weights, ship
-from enn_ppo.training.players import cast_of
-from enn_ppo.training.sampling import LocalSampler, Parameters, block_state, make_pools
+from enn_ppo.training.sampling import LocalSampler, Parameters, block_state
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.spaces import ObsSpace
@@ -114,23 +113,20 @@ class EnvRunner:
         pools = make_pools(env, plan.rollout, config.seed, plan.first_env)
         spaces = pools[0].obs_space(), pools[0].action_space()
         self._models = {name: make_model(config, *spaces) for name in config.policies or [""]}
-        cast = cast_of(config.policies, env.source, env.config.id) if config.policies else None
-        self._sampler = LocalSampler(
-            pools, self._models, CPU, config.seed, plan.first_env, cast=cast, pipeline=plan.rollout.pipeline
-        )
+        self._sampler = make_sampler(config, env, pools, self._models, CPU, plan.first_env)
         if begin:
             self.reset(*begin)
         return Spaces(*spaces)
 
     def reset(self, seed: int, parameters: Parameters) -> None:
         """Reset all environments."""
-        self._sampler.reset(seed, parameters or None)
+        self._sampler.reset(seed, parameters)
 
     def play(self, key: int, parameters: Parameters, steps: int, *weights: Weights) -> list[Told | Shipped]:
         """Play `steps` steps in every environment.
 
         Args:
-            key: seeds the sampling noise together with the run's seed; see `LocalSampler.key`.
+            key: seeds the sampling noise together with the run's seed; the `step` of `LocalSampler.collect`.
             parameters: for episodes that begin from now on, one value for each environment; may be empty.
             steps: number of steps.
             weights: of each policy.
@@ -144,11 +140,8 @@ class EnvRunner:
         started = time.perf_counter()
         for model, each in zip(self._models.values(), weights, strict=True):
             load_weights(model, each)
-        self._sampler.key(key)
         try:
-            if parameters:
-                self._sampler.configure(parameters)
-            played = self._sampler.collect(steps)
+            played = self._sampler.collect(key, steps, parameters)
         except SystemExit as error:
             raise RuntimeError(f"the environment has called sys.exit({error.code!r})") from error
         seconds = time.perf_counter() - started

@@ -85,7 +85,6 @@ def gymnasium_worlds(
     env: str | Callable[..., Any],
     wrappers: Sequence[str | Wrapper] = (),
     *,
-    global_features: bool = False,
     view: str | Path | Mapping[str, Any] | View | None = None,
     **kwargs: Any,
 ) -> GymFactory:
@@ -97,7 +96,6 @@ def gymnasium_worlds(
     Args:
         env: an id such as "CartPole-v1" or "my_module:MyEnv-v0", a class, or a function that makes an environment.
         wrappers: put around each environment, the innermost first: classes or functions, or "package.module:Name(size=3)".
-        global_features: show the outermost numbers as global features instead of features of the entity `Agent`.
         view: what of the observation is an entity: a name of `included_views()`, a YAML file, or a mapping with its content.
         kwargs: arguments of the environment.
 
@@ -113,7 +111,7 @@ def gymnasium_worlds(
         make = Constructor(env, kwargs, _OPTION)
     else:
         raise ValueError(f"env is {env!r:.200}; expected an id, a class, or a function that makes an environment")
-    return GymFactory(make, load_wrappers(wrappers), None if view is None else load_view(view), global_features)
+    return GymFactory(make, load_wrappers(wrappers), None if view is None else load_view(view))
 
 
 class GymFactory(EnvSource):
@@ -122,14 +120,12 @@ class GymFactory(EnvSource):
     Args:
         make: makes one environment.
         wrappers: put around each.
-        view, global_features: as in `gymnasium_worlds`.
+        view: what of the observation is an entity, if it is given.
     """
 
-    def __init__(
-        self, make: Constructor, wrappers: Sequence[Wrapper], view: View | None, global_features: bool
-    ) -> None:
+    def __init__(self, make: Constructor, wrappers: Sequence[Wrapper], view: View | None) -> None:
         self._make, self._wrappers, self.name = make, wrappers, make.name
-        self._view, self._global_features = view, global_features
+        self._view = view
 
     def as_environment(self) -> Environment:
         slots = self.make_slots(1, SlotOptions(autoreset=False))
@@ -147,31 +143,17 @@ class GymFactory(EnvSource):
                 if isinstance(env, type) or not callable(getattr(env, "step", None)) or not _takes(env, "seed"):
                     raise ValueError(f"{type(env).__name__} is no environment of Gymnasium's interface; {_INTERFACE}")
             check_distinct(envs, f"{self.name} returned")
-            if options.first_env == 0:
-                _warn_of_lost_state(envs[0], _name_of(envs[0]))
+            why = getattr(envs[0], "why_unseedable", "")
+            if why and options.first_env == 0:
+                warn_caller(f"{_name_of(envs[0])} cannot be seeded: {why}; its episodes differ in every run")
             if has_agents(envs[0]):
                 teams = (PettingZooEnvironment(TupleAgents(env, _name_of(env)), view=self._view) for env in envs)
                 return PythonSlots(teams.__next__, num_envs, options)
-            return GymSlots([GymWorld(env, self._view, self._global_features) for env in envs], options)
+            return GymSlots([GymWorld(env, self._view) for env in envs], options)
         except BaseException:
             with suppress(Exception):  # another error is being raised
                 _close(envs)
             raise
-
-
-def _warn_of_lost_state(env: Any, name: str) -> None:
-    """Warn of an environment that cannot be seeded, and of wrappers with running statistics, which no checkpoint has."""
-    if why := getattr(env, "why_unseedable", ""):
-        warn_caller(f"{name} cannot be seeded: {why}; its episodes differ in every run")
-    while env is not None:
-        held = getattr(env, "__dict__", {})
-        if any(type(value).__name__ == "RunningMeanStd" for value in held.values()):
-            warn_caller(
-                f"{name}: the wrapper {type(env).__name__} keeps running statistics, which no checkpoint has: a policy that is "
-                "resumed or evaluated sees other numbers than it was trained on. Leave it out, since the network normalizes "
-                "features by statistics of its own, which are saved"
-            )
-        env = held.get("env")
 
 
 # ---- one environment
@@ -182,7 +164,7 @@ class GymWorld:
 
     Args:
         env: the environment.
-        view, global_features: how its observations are read, see `gymnasium_worlds`.
+        view: what of the observation is an entity, if it is given.
 
     Attributes:
         row: (R,) the last observation.
@@ -195,7 +177,7 @@ class GymWorld:
         ValueError: if it has spaces that have no form as entities.
     """
 
-    def __init__(self, env: Any, view: View | None, global_features: bool) -> None:
+    def __init__(self, env: Any, view: View | None) -> None:
         self.env, self.name = env, _name_of(env)
         self.seed: int | None = None
         self.options: dict[str, Any] = {}
@@ -206,7 +188,7 @@ class GymWorld:
                     raise ValueError(f"it declares no {side}; make it a space of gymnasium.spaces, in a wrapper")
             self.actions = GymActions(self._spaces["action_space"])
             self.masks = MaskReader(self.name, self.actions, self._spaces["observation_space"], env, view)
-            self.reader = ViewReader(view, self.masks.space, global_features=global_features)
+            self.reader = ViewReader(view, self.masks.space)
             self.action_space: Mapping[str, ActionSpace] = self.reader.action_space(self.actions.action_space)
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from None
@@ -309,9 +291,6 @@ class GymSlots(EnvSlots):
 
     In every frame one entity acts. `close` closes the environments; environment i is seeded with `seed + first_env + i`.
 
-    Attributes:
-        sums: (type, feature) of features to which a view adds the actor's of the same name.
-
     Raises:
         ValueError: if the spaces differ.
     """
@@ -321,7 +300,7 @@ class GymSlots(EnvSlots):
     def __init__(self, worlds: Sequence[GymWorld], options: SlotOptions = SlotOptions()) -> None:
         self.worlds, first = list(worlds), worlds[0]
         super().__init__(len(worlds), options, first.reader.obs_space, first.action_space, first.name)
-        self._actions, self._entities, self.sums = first.actions, first.reader, first.reader.sums
+        self._actions, self._entities = first.actions, first.reader
         self._rows = np.zeros((len(self), self._entities.size), np.float32)  # (N, R) what each has shown last
         for i, world in enumerate(worlds):
             own = (world.reader.obs_space, world.action_space, world.actions.firsts)

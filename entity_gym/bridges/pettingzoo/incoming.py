@@ -178,11 +178,8 @@ class PettingZooEnvironment(Environment):
         self._turns = self.env if isinstance(self.env, TakingTurns) else None
         self.display_name = str(getattr(env, "metadata", {}).get("name", type(env).__name__))  # by messages of pools
         first = getattr(self.env, "possible_agents", None)
-        if first is None:
-            self.env.reset()
-            first = self.env.agents
         if not first:
-            raise ValueError(f"{self.display_name} has no agents: possible_agents is empty")
+            raise ValueError(f"{self.display_name} has no agents: possible_agents is {first!r}")
         self._asked = read_groups(groups) or self._default_groups(first)
         if view is not None:  # its agents are of one type, of which the groups are sides
             asked = self._asked or {"all": [["*"]]}
@@ -369,9 +366,8 @@ def as_parallel(env: Any) -> Any:
         ValueError: `env` is neither.
     """
     name, takes_turns = type(env).__name__, callable(getattr(env, "agent_iter", None))
-    for expected in ("reset", "step", "observation_space", "action_space", *(["observe"] if takes_turns else [])):
-        if not hasattr(env, expected):
-            raise ValueError(f"{name} has no {expected}; expected a PettingZoo parallel or AEC environment")
+    if not hasattr(env, "observation_space"):
+        raise ValueError(f"{name} is no PettingZoo environment, parallel or AEC: it has no observation_space")
     check_arguments(env.reset, f"{name}.reset", {"seed": None, "options": None})
     if takes_turns and getattr(env, "metadata", {}).get("is_parallelizable"):
         from pettingzoo.utils.conversions import aec_to_parallel  # PettingZoo is optional

@@ -35,10 +35,9 @@ from enn_ppo import (
     SelfPlayConfig,
     TrainConfig,
     TrainEvalConfig,
-    ValueOptimConfig,
     train,
 )
-from enn_ppo.checkpoints import load_checkpoint, record_score, save_checkpoint
+from enn_ppo.checkpoints import Checkpoint, Retention, load_checkpoint, record_score, save_checkpoint
 from enn_ppo.training.callbacks import Update
 from enn_ppo.training.self_play.snapshots import snapshot_path
 from tests.enn_ppo.recordings import files_of
@@ -53,12 +52,11 @@ TOTAL = UPDATES * FRAMES - 3  # the last update is shorter
 BOTH: dict[str, Any] = {
     "rollout": RolloutConfig(num_envs=3, steps=8, freeze_normalization_after=4 * FRAMES),
     "net": RogueNetConfig(d_model=16, n_layer=1, n_head=2),
-    "optim": OptimConfig(lr="0@0 -> 0.02@0.3 cos 0.01@1", batch_size=12, epochs=3, weight_decay=0.01, warmup_steps=30),
+    "optim": OptimConfig(lr="0@0 -> 0.02@0.3 cos 0.01@1", batch_size=12, epochs=3, weight_decay=0.01),
     "total_timesteps": TOTAL,
     "checkpoint_interval": 3,
     "keep_last": 2,
     "keep_best": 2,
-    "record_logits": True,
     "device": "cpu",
 }
 EVALUATION: dict[str, Any] = {"interval": 40, "episodes": 12, "num_envs": 3, "process": False}
@@ -72,7 +70,7 @@ def snakes(run_dir: Path, **changes: Any) -> TrainConfig:
             info={"board_size": [3, 4]},
         ),
         "value_net": RogueNetConfig(d_model=16, n_layer=0, n_head=2),
-        "value_optim": ValueOptimConfig(lr=0.005),
+        "optim": replace(BOTH["optim"], value_lr=0.005),
         "ppo": PPOConfig(normalize="rewards", target_kl=0.005, ent_coef="0.1@0 step 0.01@0.5"),
         "self_play": SelfPlayConfig(
             enabled=True, snapshot_interval=FRAMES, pool_size=3, latest=0.2, sampling="prioritized"
@@ -126,7 +124,7 @@ def assert_same_checkpoint(one: Path, other: Path) -> None:
     first, second = load_checkpoint(one), load_checkpoint(other)
     assert (first.step, first.score) == (second.step, second.score)
     assert same(first.policy, second.policy)
-    assert same(first.more_weights, second.more_weights)
+    assert same(first.value_net, second.value_net)
     trainers = [known_to_all(checkpoint.trainer) for checkpoint in (first, second)]
     assert trainers[0].keys() == trainers[1].keys()
     for name in trainers[0]:
@@ -275,9 +273,9 @@ class Killer(Callback):
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """For the moments that no callback is told of."""
 
-        def save(directory: Path, step: int, **contents: Any) -> Path:
-            self.comes("saving", step)
-            return save_checkpoint(directory, step, **contents)
+        def save(checkpoint: Checkpoint, retention: Retention) -> Path:
+            self.comes("saving", checkpoint.step)
+            return save_checkpoint(checkpoint, retention)
 
         def score(directory: Path, step: int, value: float) -> None:
             record_score(directory, step, value)
@@ -293,7 +291,7 @@ def nursery(folder: Path) -> None:
     with contextlib.redirect_stdout(sys.stderr), pytest.MonkeyPatch.context() as patch:
         patch.setattr("enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None)
         for name, world in WORLDS.items():
-            train(world(folder / name, record=None, record_logits=False, total_timesteps=FRAMES))
+            train(world(folder / name, record=None, total_timesteps=FRAMES))
         for line in sys.stdin:
             config, moment, step = pickle.loads(bytes.fromhex(line))
             child = os.fork()
