@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.ppo import Minibatch, Samples, Stats, update
+from enn_ppo.ppo import Samples, Stats, update
 from enn_ppo.settings.learning import OptimConfig, PPOSettings
 from enn_ppo.settings.schedule import parse_schedule
 from enn_ppo.training.frames import Frames
@@ -105,7 +105,7 @@ def samples_of(frames: RecordedFrames, returns: Tensor, learner: Learner) -> Sam
 # --- The loss
 
 
-def clone_loss(net: RogueNet | ActorCritic, batch: Minibatch, settings: PPOSettings) -> tuple[Tensor, Stats]:
+def clone_loss(net: RogueNet | ActorCritic, batch: Samples, settings: PPOSettings) -> tuple[Tensor, Stats]:
     """L = L_policy + c_V L_value of recorded actions and returns, in place of `enn_ppo.ppo.ppo_loss`.
 
         L_policy = -sum_a w_a log q(a) of the recorded actions a
@@ -188,7 +188,7 @@ def measure(model: ActorCritic, samples: Samples, settings: PPOSettings) -> dict
     sums: dict[str, float] = {}
     if not len(samples):
         return sums
-    minibatch = Minibatch.of_samples(samples, settings)  # weights are of all, so the losses of its parts add up
+    minibatch = samples.weighed(settings)  # weights are of all, so the losses of its parts add up
     model.eval()
     for part in minibatch.split([len(each) for each in torch.split(minibatch.weights, FRAMES_AT_ONCE)]):
         sums = {

@@ -72,7 +72,7 @@ class ActorCritic(nn.Module):
     @torch.no_grad()
     def log_probs(self, batch: ObsBatch, actions: dict[str, RaggedTensor]) -> tuple[dict[str, RaggedTensor], Tensor]:
         """Log-probs of `actions`, and (B,) values, without gradients; dropout as in `evaluate`."""
-        program = self.policy.program(batch)
+        program = self.policy.program()
         if program is None:
             found = self.policy.evaluate(batch, actions)
             log_probs, values = found.log_probs, found.values
