@@ -155,7 +155,7 @@ class TrainState:
         """Record the rollouts of an update, if `config.record` is set. Values are recorded in the unit of rewards.
 
         Raises:
-            RecordingError: the recording cannot be written.
+            ValueError: the recording cannot be written.
         """
         if self.recorder:
             assert isinstance(self.learner, Learner), "only local runs record"
@@ -317,7 +317,7 @@ class TrainState:
         """
         if self.config.record is not None:
             spaces = self.sampler.obs_space(), self.sampler.action_space()
-            self.recorder = Recorder(self.config.record, *spaces, logits=self.config.record_logits, state=saved)
+            self.recorder = Recorder(self.config.record, *spaces, state=saved)
 
     def close(self) -> None:
         """Close the environments and the learners."""

@@ -140,9 +140,9 @@ class Learner:
         learning = (self._optim, settings.ppo)
         options: dict[str, Any] = {"generator": self._shuffling, "loss": self.loss, "ranks": self.ranks}
         if self._compiled and self.loss is self._ppo_loss:
-            with self._compiled.update(samples) as frames_of:
-                learn = self._compiled.learn
-                stats = update(self.model, self.optimizer, frames_of, *learning, learn=learn, **options)
+            learn = partial(self._compiled.learn, optim=learning[0], settings=learning[1], ranks=self.ranks)
+            with self._compiled.update(samples) as frames:
+                stats = update(self.model, self.optimizer, frames, *learning, learn=learn, **options)
         else:
             stats = update(self.model, self.optimizer, samples, *learning, **options)
         self._check_stats(stats, largest)
