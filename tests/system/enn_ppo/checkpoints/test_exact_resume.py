@@ -206,16 +206,6 @@ def test_everything_is_on_in_the_run_that_the_others_must_equal(whole: Path, wor
         assert len({row["env_info/num_mines"] for row in rows}) > 2
 
 
-def test_a_run_interrupted_once_and_resumed_equals_the_uninterrupted_one(
-    world: World, whole: Path, tmp_path: Path
-) -> None:
-    config = world(tmp_path)
-    stop_after(4, config)
-    assert load_checkpoint(tmp_path).step == 4 * FRAMES
-    train(resumed(config))
-    assert_same_run(tmp_path, whole)
-
-
 def test_a_run_interrupted_at_every_update_equals_the_uninterrupted_one(
     world: World, whole: Path, tmp_path: Path
 ) -> None:
