@@ -123,7 +123,7 @@ class Run:
                 ent_coef=float(settings.ppo.ent_coef),
                 run_seconds=state.seconds,
                 update_seconds=elapsed,
-                extra=shared | dict(state.learners[name].metrics()) | evaluated.get(name, {}),
+                extra=shared | evaluated.get(name, {}),
             )
         self.stopped = state.ranks.lead(lambda: any([self._tell(name, each) for name, each in learned.items()]))
 

@@ -6,8 +6,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -83,7 +84,9 @@ class TrainState:
         self.sampler: LocalSampler | RunnerGroup
         self.self_play: SelfPlay | None = None
         if config.distributed.mode == "ray":
-            from enn_ppo.training.on_ray.start import start_on_ray  # Ray is optional
+            if find_spec("ray") is None:
+                raise ValueError('distributed=ray needs Ray: pip install "enn-ppo[ray]"')
+            from enn_ppo.training.on_ray.group import start_on_ray
 
             self.learners, self.sampler = start_on_ray(config, env)
         else:
@@ -428,11 +431,8 @@ class TrainState:
         self.recorder = Recorder(self.config.record, *spaces, logits=self.config.record_logits, state=saved)
 
     def close(self) -> None:
-        """Close the environments and the learners."""
-        with ExitStack() as stack:
-            for learner in self.learners.values():
-                stack.callback(learner.close)
-            stack.callback(self.sampler.close)
+        """Close the environments, and on Ray the learners."""
+        self.sampler.close()
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from enn_ppo.training.learning.vtrace import recompute_log_probs, vtrace
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.tracking.counts import Played, merge_played, summarize
-from enn_ppo.training.tracking.logger import Row
 from entity_gym.actions import ActionSpace
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.source import EnvSource
@@ -291,13 +290,6 @@ class Learner:
         """Initialise the input statistics of features that the restored checkpoint did not have, without training."""
         for network in self._transferred:
             network.measure(rollout.frames.obs, self.ranks)
-
-    def metrics(self) -> Row:
-        """Metrics in addition to `Learned`."""
-        return {}
-
-    def close(self) -> None:
-        """Release everything. May be called twice."""
 
 
 class LearnerNews(NamedTuple):

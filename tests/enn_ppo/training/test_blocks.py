@@ -16,7 +16,7 @@ from enn_ppo.rollout import Rollout, play
 from enn_ppo.settings.config import EnvConfig, RolloutConfig, SelfPlayConfig, TrainConfig
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.learning.learner import make_model
-from enn_ppo.training.sampling import make_pools
+from enn_ppo.training.sampling import blocks_problem, make_pools
 from tests.enn_ppo.rollouts import OnePolicySampler
 from tests.enn_ppo.rows import rows_without_times
 from tests.enn_ppo.worlds import StopAfter, tiny_config
@@ -148,3 +148,10 @@ def test_settings_that_do_not_go_together_are_refused() -> None:
         TrainConfig(rollout=RolloutConfig(num_envs=64, block=4), record="a.rec")
     with pytest.raises(ValueError, match=r"rollout\.block=4 and self_play\.enabled=true do not go together"):
         TrainConfig(rollout=RolloutConfig(num_envs=64, block=4), self_play=SelfPlayConfig(enabled=True))
+
+
+def test_why_saved_blocks_do_not_fit_another_number_of_blocks_is_said() -> None:
+    saved = {"episodes": {"lengths": [3, 0, 5, 2]}}
+    problem = blocks_problem([saved], 2, "distributed.num_env_runners makes")
+    assert problem is not None and "1 block of 4 (rollout.block=4), and distributed.num_env_runners makes 2" in problem
+    assert blocks_problem([{}, None], 2) is not None and blocks_problem([{}, {}], 2) is None
