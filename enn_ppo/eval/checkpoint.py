@@ -27,7 +27,7 @@ from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.frames import Frames
 from enn_ppo.training.players import Cast, cast_of
 from enn_ppo.training.recording import Recorder
-from enn_ppo.training.self_play.opponents import PolicyOpponents, load_opponent
+from enn_ppo.training.self_play.opponents import Opponents, load_opponent
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.episodes import Episode
@@ -123,7 +123,9 @@ def evaluate_checkpoint(
                 subject = subject._replace(mapping=cast.mapping, played_by=cast.played_by)
             elif isinstance(pool, SeatedVecEnv):
                 subject = subject._replace(mapping=pool.mapping)
-                pool.on_opponents = partial(_see_opponents, replay, pool.opponents)
+                opponents = pool.opponents
+                assert isinstance(opponents, Opponents)
+                pool.on_opponents = partial(_see_opponents, replay, opponents)
             replay.show(subject)
         episodes = play_episodes(
             policies, pool, config, cast, video=video, replay=replay, record=record_step, progress=progress
@@ -186,12 +188,10 @@ def _arguments_of(bound: BoundEnvironment) -> dict[str, Any]:
 
 
 def _see_opponents(
-    replay: Replay, opponents: object, obs: VecObs, seats: NDArray[np.int64], actions: Mapping[str, VecAction]
+    replay: Replay, opponents: Opponents, obs: VecObs, seats: NDArray[np.int64], actions: Mapping[str, VecAction]
 ) -> None:
-    """Record what opponents see and decide; only policies can be explained."""
-    replay.see(
-        obs, actions, opponents.policy_of if isinstance(opponents, PolicyOpponents) else lambda env_id: None, seats
-    )
+    """Record what opponents see and decide."""
+    replay.see(obs, actions, opponents.policy_of, seats)
 
 
 def _record_step(recorder: Recorder, obs: VecObs, acted: Acted, outcome: VecObs) -> None:

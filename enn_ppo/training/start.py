@@ -28,7 +28,7 @@ from enn_ppo.training.players import cast_of
 from enn_ppo.training.ranks import Ranks
 from enn_ppo.training.run import Run
 from enn_ppo.training.state import Restored, TrainState
-from enn_ppo.training.torchrun.joining import join_ranks
+from enn_ppo.training.torchrun.torch_ranks import join_ranks
 from enn_ppo.training.tracking.progress import announce, make_live
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, prepare_run_dir
 from enn_ppo.training.tracking.run_lock import RunLock

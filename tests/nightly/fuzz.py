@@ -52,6 +52,7 @@ from enn_ppo.checkpoints import (
     load_checkpoint,
     save_checkpoint,
     save_policy,
+    step_file,
 )
 from enn_ppo.checkpoints.policy import CPU
 from enn_ppo.checkpoints.policy_file import read_policy_file
@@ -63,7 +64,7 @@ from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.recording import Recorder, read_all, read_frames
-from enn_ppo.training.self_play.snapshots import snapshot_path, write_snapshot
+from enn_ppo.training.self_play.pool import write_snapshot
 from enn_ppo.training.state import TrainState
 from entity_gym import (
     Action,
@@ -405,7 +406,7 @@ class Policies(Kind):
         self.content = self.path.read_bytes()
         self.undamaged = vars(load_checkpoint(self.path))
         write_snapshot(folder, 200, a_network(), {})
-        self.other = snapshot_path(folder, 200).read_bytes()
+        self.other = step_file(folder / "pool", 200).read_bytes()
 
     def damaged(self, rng: random.Random) -> bytes:
         return self.other if rng.random() < 0.05 else damaged_bytes(self.content, rng)

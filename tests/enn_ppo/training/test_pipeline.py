@@ -17,7 +17,7 @@ from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.learning.learner import make_model
 from enn_ppo.training.players import Cast
 from enn_ppo.training.sampling import LocalSampler, make_pools
-from enn_ppo.training.torchrun.joining import check_shares
+from enn_ppo.training.torchrun.torch_ranks import check_shares
 from tests.enn_ppo.halves import Halves, SteppingHook
 from tests.enn_ppo.players_worlds import SNAKES
 from tests.enn_ppo.rollouts import OnePolicySampler
@@ -209,11 +209,11 @@ def test_a_run_goes_on_exactly_with_and_without_where_the_blocks_are_the_same(tm
         ),
         (
             lambda: check_shares(TrainConfig(rollout=RolloutConfig(num_envs=64, block=8, pipeline=2)), 8),
-            r"rollout\.num_envs=64 gives each of 8 ranks 8 environments; 8 makes 1 block of rollout\.block=8",
+            r"rollout\.num_envs=64 gives each of 8 ranks 8: rollout\.num_envs=8 makes 1 block of rollout\.block=8",
         ),
         (
             lambda: check_shares(TrainConfig(rollout=RolloutConfig(num_envs=64, pipeline=2, num_processes=2)), 32),
-            r"rollout\.num_processes=2 is for each block of each rank, and must be at most its 1 environment ",
+            r"32 ranks 2: rollout\.num_processes must be at most half of rollout\.num_envs=2, with rollout\.pipeline=2, got 2",
         ),
     ],
 )  # fmt: skip
