@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enn_ppo.settings.config import TrainConfig
-from enn_ppo.training.callbacks import Callback, Callbacks
+from enn_ppo.settings.resuming import resumed
+from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.interrupt import finish_on_interrupt
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.progress import announce
@@ -40,13 +42,19 @@ class TrainResult(NamedTuple):
         return f"TrainResult(run_dir={str(self.run_dir)!r}, step={self.step}{known}{several})"
 
 
-def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequence[Callback] = ()) -> TrainResult:
+def train(
+    config: TrainConfig | None = None,
+    env: EnvFactory | None = None,
+    callbacks: Sequence[Callback] = (),
+    **settings: Any,
+) -> TrainResult:
     """Train a policy, or several with `config.policies`.
 
     Args:
-        config: every setting.
+        config: every setting; None: the defaults, or with `resume=<run directory>` those of that run.
         env: an environment class, or a function that makes an environment from `config.env.kwargs`; None: `config.env.id`.
         callbacks: called after updates, episodes and checkpoints; see `Callback`.
+        settings: of `TrainConfig`, in place of those of `config`: `train(resume="out/a", total_timesteps=200_000)`.
 
     Returns:
         The result of the run. With `config.policies`, `policies` has the result of each policy and `run_dir` holds their run
@@ -56,20 +64,26 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
         ValueError: a setting is invalid, the environment breaks its contract, or the checkpoint does not fit.
         Interrupted: after Ctrl-C or SIGTERM; the run was saved.
     """
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ValueError(f"callbacks must hold instances of enn_ppo.Callback, got {callback!r}")
+    if config is None and settings.get("resume"):
+        config = resumed(**settings)
+    else:
+        config = replace(config or TrainConfig(), **settings)
     world = config.env.id if env is None else getattr(env, "__qualname__", type(env).__name__)
     announce(f"starting {world}: importing torch")
     from enn_ppo.training.start import start_run
 
-    callback = Callbacks(callbacks)
-    run = start_run(config, env, callback)
+    run = start_run(config, env, callbacks)
     state = run.state
     with run, finish_on_interrupt(run.say) as interrupted:
         while not run.stopped and (steps := state.next_steps()) > 0:
             started = time.perf_counter()
-            settings = state.begin_update()
+            scheduled = state.begin_update()
             rollouts = state.collect(steps, run.watch(steps, interrupted))
-            learned = state.learn(rollouts, settings)
-            run.report(learned, settings, seconds=time.perf_counter() - started)
+            learned = state.learn(rollouts, scheduled)
+            run.report(learned, scheduled, seconds=time.perf_counter() - started)
             run.save_if_due(interrupted())
         run.finish(interrupted)
     results = {

@@ -21,13 +21,11 @@ from enn_ppo.clone.config import CloneConfig
 from enn_ppo.clone.learning import hold_out, learn, load_frames, make_samples
 from enn_ppo.settings.config import default_run_dir
 from enn_ppo.settings.schema import to_dict
-from enn_ppo.training.callbacks import Callbacks
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.files import append_to_file, replace_file
 from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.training.learning.learner import Learner
-from enn_ppo.training.memory import check_memory
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CONFIG, prepare_run_dir
@@ -58,35 +56,36 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
             saved then.
         Interrupted: after Ctrl-C or SIGTERM; the weights after the last pass were saved.
     """
-    check_memory(config)
     device = select_device(config.device)
     bound = bind_environment(config.env, env)
-    run_dir = config.run_dir or default_run_dir(bound.config.id, datetime.now())
-    config = replace(config, env=bound.config, run_dir=run_dir)
     set_threads(config.num_threads)
     set_determinism(config.torch_deterministic)
 
     with ExitStack() as stack:
         lock = RunLock()
         stack.callback(lock.close)
-        lock.take(Path(run_dir))
-        state = TrainState(config.training, bound, device, Callbacks(()))
+        if config.run_dir is None:
+            run_dir = lock.take_unused(Path(default_run_dir(bound.config.id, datetime.now())))
+        else:
+            lock.take(run_dir := Path(config.run_dir))
+        config = replace(config, env=bound.config, run_dir=str(run_dir))
+        state = TrainState(config.training, bound, device)
         stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()
         frames, apart = hold_out(load_frames(config, *spaces, bound.config.id), config.clone.holdout, config.seed)
         assert isinstance(state.learner, Learner)
         learned, held_out = make_samples(state.learner, frames, apart)
         state.reset()
-        _prepare(config, Path(run_dir))
+        _prepare(config, run_dir)
         _say(
             f"cloning {len(frames):,} frames of {len(torch.unique(frames.episode)):,} episodes into {run_dir}; "
             f"{len(torch.unique(apart.episode)):,} episodes are held out"
         )
         with finish_on_interrupt(_say) as interrupted:
             row = learn(
-                state.model, learned, held_out, config, partial(_log, Path(run_dir) / ROWS), lambda: bool(interrupted())
+                state.model, learned, held_out, config, partial(_log, run_dir / ROWS), lambda: bool(interrupted())
             )
-            saved = state.save(Path(run_dir))
+            saved = state.save(run_dir)
             if how := interrupted():
                 passes = f"{how} after pass {row['epoch']} of {config.clone.epochs}"
                 raise Interrupted(f"{passes}; saved {saved}", EXIT_CODES[how])
@@ -94,7 +93,7 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
             f"done: {run_dir}; to go on from it without forgetting: python -m enn_ppo.train resume={run_dir} "
             f"ppo.teacher={run_dir}"
         )
-    return CloneResult(Path(run_dir), row, state.net)
+    return CloneResult(run_dir, row, state.net)
 
 
 def _prepare(config: CloneConfig, run_dir: Path) -> None:

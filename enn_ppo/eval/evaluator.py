@@ -12,7 +12,6 @@ An evaluation that fails prints a line, and training continues.
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import signal
 import time
@@ -27,7 +26,6 @@ from typing import NamedTuple
 import torch
 
 from enn_ppo.checkpoints import load_checkpoint, step_file
-from enn_ppo.checkpoints.fit import adapt_spaces
 from enn_ppo.checkpoints.policy import select_device, set_determinism
 from enn_ppo.eval.checkpoint import (
     OPPONENTS,
@@ -50,6 +48,7 @@ from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent,
 from entity_gym.pools.source import EnvFactory
 from entity_gym.replay.hints import check_hints
 from entity_gym.spaces import ObsSpace
+from rogue_net.transfer.transfer import fitted_space
 
 PATIENCE = 0.2  # seconds between checks for Ctrl-C while waiting
 
@@ -76,7 +75,7 @@ def evaluate_step(
     started = time.perf_counter()
     video = replay = None
     if config.video:
-        film = run_dir / VIDEOS / f"step_{step:012d}.{config.video_format}"
+        film = run_dir / VIDEOS / f"step_{step:012d}.gif"
         video = Video(film, config.video, f"eval.video={config.video}")
     if config.replay:
         page = run_dir / REPLAYS / f"step_{step:012d}.html"
@@ -204,7 +203,7 @@ class Evaluator:
                 self._take(answer)
         if self._waiting and not self._asked:
             try:
-                self._process = self._process or EvaluationProcess(self.config.niceness)
+                self._process = self._process or EvaluationProcess()
                 self._process.ask(self._waiting[0][1])
                 self._asked = True
             except (OSError, ValueError) as error:
@@ -237,19 +236,14 @@ class Evaluator:
 class EvaluationProcess:
     """The trainer's handle of the process that evaluates checkpoints, one after the other, until the trainer ends.
 
-    Args:
-        niceness: of the process; above 0 other processes have priority.
-
     Raises:
         OSError: the process cannot be started.
     """
 
-    def __init__(self, niceness: int = 0) -> None:
+    def __init__(self) -> None:
         self._process, connection = start_interpreter(__name__, "run_tasks")
         self._connection = Connection(connection.detach())
         self.pid = self._process.pid
-        if niceness and hasattr(os, "setpriority"):  # not on Windows
-            os.setpriority(os.PRIO_PROCESS, self.pid, niceness)
 
     def ask(self, task: Callable[[], EvalRow]) -> None:
         """Send a task. `answer` reports a dead process.
@@ -320,7 +314,7 @@ def check_evaluation(
     Raises:
         ValueError: the environment does not take `eval.env_kwargs`, has other spaces with them, has no second player for
             `eval.opponent`, cannot be rendered for `eval.video`, or has wrong hints for `eval.replay`; there is no such opponent;
-            the video format cannot be written; or the environment cannot be sent to a process.
+            films cannot be written; or the environment cannot be sent to a process.
     """
     if config.interval is None:
         return
@@ -331,14 +325,17 @@ def check_evaluation(
             raise ValueError(f"eval.process=true: {error}; or evaluate in line, with eval.process=false") from error
     video = None
     if config.video:
-        video = Video(Path(f"videos/step.{config.video_format}"), 1, f"eval.video={config.video}")
+        video = Video(Path("videos/step.gif"), 1, f"eval.video={config.video}")
     try:
         bound = bind_evaluation(trained_in, config, env)
         check_players(bound, config)
         pool = ThreadedVecEnv(bound.source, 1, seed=config.seed, autoreset=False)
         with own_random_numbers(config.seed), pool:
             spaces = pool.obs_space(), pool.action_space()
-            adapt_spaces(obs_space, action_space, *spaces, name="the policy of this run", env=bound.config.id)
+            try:
+                fitted_space(obs_space, action_space, *spaces)
+            except ValueError as error:
+                raise ValueError(f"the policy of this run does not fit {bound.config.id}: {error}") from None
             # these opponents do not exist before training
             if config.opponent not in (None, "past", "policies"):
                 load_opponent(str(config.opponent), None, pool, torch.device("cpu"))

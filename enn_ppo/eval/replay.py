@@ -154,7 +154,7 @@ class Replay:
         batch: ObsBatch,
     ) -> None:
         """Add distributions and attention to the views of the frames `rows` of `obs`, which `batch` holds."""
-        seen = policy.fitted.adaptor(batch)
+        seen = policy.fitted.adapt(batch)
         explained = explain(policy.fitted.net, seen, attention=seen.frames.max_length <= MOST_EXPLAINED)
         for i, (view, row) in enumerate(zip(views, rows.tolist(), strict=True)):
             logits, entropies = {}, {}

@@ -69,35 +69,3 @@ class Callback:
             None leaves the parameters as they are.
         """
         return None
-
-
-class Callbacks(Callback):
-    """Passes every call on to several callbacks, in their order.
-
-    Raises:
-        ValueError: an object is no `Callback`.
-    """
-
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        for callback in callbacks:
-            if not isinstance(callback, Callback):
-                raise ValueError(f"callbacks must hold instances of enn_ppo.Callback, got {callback!r}")
-        self._callbacks = list(callbacks)
-
-    def on_update(self, update: Update) -> None:  # noqa: D102 - see Callback
-        for callback in self._callbacks:
-            callback.on_update(update)
-
-    def on_episode(self, episode: Episode) -> None:  # noqa: D102
-        for callback in self._callbacks:
-            callback.on_episode(episode)
-
-    def on_checkpoint(self, path: Path, step: int) -> None:  # noqa: D102
-        for callback in self._callbacks:
-            callback.on_checkpoint(path, step)
-
-    def env_info(self, progress: float, num_envs: int, rng: np.random.Generator) -> Mapping[str, Sequence[Any]] | None:  # noqa: D102
-        merged: dict[str, Sequence[Any]] = {}
-        for callback in self._callbacks:
-            merged.update(callback.env_info(progress, num_envs, rng) or {})
-        return merged or None

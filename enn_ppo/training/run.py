@@ -18,7 +18,7 @@ from enn_ppo.checkpoints import (
 )
 from enn_ppo.eval.evaluator import EvalRow, Evaluator, is_due
 from enn_ppo.rollout import Watch
-from enn_ppo.training.callbacks import Callback, Update
+from enn_ppo.training.callbacks import Update
 from enn_ppo.training.errors import EnvironmentHangs, Interrupted, PartLost, RankDied, RankFailed
 from enn_ppo.training.interrupt import EXIT_CODES, ignore_sigterm
 from enn_ppo.training.learning.learner import Learned, Settings
@@ -45,7 +45,6 @@ class Run:
         run_dir: what `resume` takes.
         outputs: policy -> terminal, metrics.jsonl and trackers; empty on all ranks but the first, which show and write nothing.
         evaluators: policy -> evaluator of its checkpoints; empty likewise.
-        callback: of the user.
         lock: of the run directory; released at the end.
 
     Attributes:
@@ -59,10 +58,9 @@ class Run:
         run_dir: Path,
         outputs: Mapping[str, RunOutput],
         evaluators: Mapping[str, Evaluator],
-        callback: Callback,
         lock: RunLock,
     ) -> None:
-        self.state, self.run_dir, self.callback, self._lock = state, run_dir, callback, lock
+        self.state, self.run_dir, self._lock = state, run_dir, lock
         self._outputs, self._evaluators = outputs, evaluators
         self.metrics: dict[str, Row] = {}
         self.stopped = False
@@ -102,7 +100,7 @@ class Run:
         return watch
 
     def report(self, learned: Mapping[str, Learned], settings: Settings, seconds: float) -> None:
-        """Count an update of all policies, log it, and call the user's callback.
+        """Count an update of all policies, log it, and call the user's callbacks.
 
         Args:
             learned: policy -> result of its update.
@@ -128,13 +126,15 @@ class Run:
         self.stopped = state.ranks.lead(lambda: any([self._tell(name, each) for name, each in learned.items()]))
 
     def _tell(self, name: str, learned: Learned) -> bool:
-        """Log a policy's row and call the user's callback; returns whether that stops the training."""
+        """Log a policy's row and call the user's callbacks; returns whether that stops the training."""
         self._log(name, self.metrics[name])
         for episode in learned.played.episodes:
-            self.callback.on_episode(episode)
+            for callback in self.state.callbacks:
+                callback.on_episode(episode)
         learner = self.state.learners[name]
         update = Update(self.state.step, self.metrics[name], lambda: learner.model.policy, policy_name=name or None)
-        self.callback.on_update(update)
+        for callback in self.state.callbacks:
+            callback.on_update(update)
         return update.stopped
 
     def save_if_due(self, interrupted: str | None) -> None:
@@ -170,7 +170,8 @@ class Run:
     def _tell_checkpoints(self, saved: Mapping[str, Path]) -> None:
         for name, checkpoint in saved.items():
             self._outputs[name].saved(self.state.step)
-            self.callback.on_checkpoint(checkpoint, self.state.step)
+            for callback in self.state.callbacks:
+                callback.on_checkpoint(checkpoint, self.state.step)
 
     def _pending_evaluations(self) -> list[int]:
         """Steps whose evaluation is unfinished."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from datetime import datetime
@@ -23,7 +23,6 @@ from enn_ppo.settings.config import TrainConfig, TrainEvalConfig, default_run_di
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.interrupt import end_on_sigterm, finish_on_interrupt
-from enn_ppo.training.memory import check_memory
 from enn_ppo.training.players import cast_of
 from enn_ppo.training.ranks import Ranks
 from enn_ppo.training.run import Run
@@ -36,7 +35,7 @@ from enn_ppo.training.tracking.run_output import RunOutput
 from entity_gym.pools.source import EnvFactory
 
 
-def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -> Run:
+def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[Callback]) -> Run:
     """Make or restore everything that `config` asks for.
 
     Raises:
@@ -47,26 +46,24 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
     try:
         # torchrun sends SIGTERM to the other ranks when one has ended, which then end in silence
         with end_on_sigterm() if ranks.size == 1 else nullcontext():
-            return _start(config, env, callback, ranks)
+            return _start(config, env, callbacks, ranks)
     except BaseException as error:
         ranks.leave(error)
         raise
 
 
-def _start(config: TrainConfig, env: EnvFactory | None, callback: Callback, ranks: Ranks) -> Run:
-    ranks.each(lambda: check_memory(config, ranks.size))
+def _start(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[Callback], ranks: Ranks) -> Run:
     device = select_device(
         "cpu" if config.distributed.mode == "ray" else config.device
     )  # Ray's learners have their own
     bound = ranks.each(lambda: bind_environment(config.env, env))
     if config.policies:
         _check_policies(config, bound, env)
-    run_dir = ranks.lead(lambda: _run_dir(config, bound.config.id))
     with ExitStack() as stack:
         lock = RunLock()
         stack.callback(lock.close)
         # before the checkpoint is read, so that no trainer can save another one meanwhile
-        ranks.lead(lambda: lock.take(run_dir, *config.policies))
+        run_dir = ranks.lead(lambda: _take_run_dir(config, bound.config.id, lock))
         checkpoints = ranks.each(lambda: _load(config))
         trusted = config.trust or all(each.is_own for each in checkpoints.values())
         ranks.lead(lambda: _check_own(trusted, config))
@@ -76,7 +73,7 @@ def _start(config: TrainConfig, env: EnvFactory | None, callback: Callback, rank
         set_threads(config.num_threads)
         set_determinism(config.torch_deterministic)
 
-        state = ranks.each(lambda: TrainState(config, bound, device, callback, ranks))
+        state = ranks.each(lambda: TrainState(config, bound, device, callbacks, ranks))
         stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()
         ranks.lead(lambda: check_evaluation(_evaluation(config), config.env, env, *spaces))
@@ -189,7 +186,7 @@ def _open(
     if continues:
         for name, evaluator in evaluators.items():
             evaluator.resubmit(state.evaluations, run_dir / name / CHECKPOINTS)
-    return Run(state, run_dir, outputs, evaluators, state.callback, lock)
+    return Run(state, run_dir, outputs, evaluators, lock)
 
 
 def _tell_beginning(state: TrainState, output: RunOutput, name: str, run_dir: Path, restored: Restored | None) -> None:
@@ -212,12 +209,15 @@ def _evaluation(config: TrainConfig) -> TrainEvalConfig:
     return config.eval
 
 
-def _run_dir(config: TrainConfig, env_id: str) -> Path:
-    if config.run_dir is not None:
-        return Path(config.run_dir)
-    if config.resume is None:
-        return Path(default_run_dir(env_id, datetime.now()))
-    return Path(config.resume) if config.policies else resolve_checkpoint(Path(config.resume)).parent.parent
+def _take_run_dir(config: TrainConfig, env_id: str, lock: RunLock) -> Path:
+    """Lock the run directory, and return it."""
+    if config.run_dir is None and config.resume is None:
+        return lock.take_unused(Path(default_run_dir(env_id, datetime.now())), *config.policies)
+    run_dir = config.run_dir or config.resume
+    if config.run_dir is None and not config.policies:
+        run_dir = resolve_checkpoint(Path(str(config.resume))).parent.parent
+    lock.take(Path(str(run_dir)), *config.policies)
+    return Path(str(run_dir))
 
 
 def _home(checkpoint: Checkpoint) -> Path:

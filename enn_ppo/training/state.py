@@ -71,15 +71,20 @@ class TrainState:
     has one learner, whose name is empty and which uses the run directory itself.
 
     Args:
-        callback: may set parameters of the environments (`Callback.env_info`).
+        callbacks: may set parameters of the environments (`Callback.env_info`).
     """
 
     def __init__(
-        self, config: TrainConfig, env: BoundEnvironment, device: torch.device, callback: Callback, ranks: Ranks = ALONE
+        self,
+        config: TrainConfig,
+        env: BoundEnvironment,
+        device: torch.device,
+        callbacks: Sequence[Callback] = (),
+        ranks: Ranks = ALONE,
     ) -> None:
         self.config, self.ranks = config, ranks
         self.env_name = env.config.id
-        self.callback = callback
+        self.callbacks = callbacks
         self.learners: Mapping[str, Learner | RemoteLearner]
         self.sampler: LocalSampler | RunnerGroup
         self.self_play: SelfPlay | None = None
@@ -236,9 +241,9 @@ class TrainState:
         if info := self._draw_env_info():
             with _naming_the_setting():
                 self.sampler.configure(info)
-        progress, (policy, value) = self.progress(), self.config.learning_rates
-        rates = self._warmed_up(policy(progress)), self._warmed_up(value(progress))
-        return Settings(self.step, PPOSettings.at(self.config.ppo, progress), rates)
+        progress = self.progress()
+        policy, value = self.config.optim.schedules
+        return Settings(self.step, PPOSettings.at(self.config.ppo, progress), (policy(progress), value(progress)))
 
     def collect(self, steps: int, watch: Watch = play_all) -> Mapping[str, Any]:
         """Play `steps` steps in every environment, or fewer, and record them if `config.record` is set.
@@ -261,14 +266,6 @@ class TrainState:
         learning = {name: learner.learning(rollouts[name], settings) for name, learner in self.learners.items()}
         return {name: finish() for name, finish in learning.items()}
 
-    def _warmed_up(self, rate: float) -> float:
-        """The learning rate of the next update, lowered during the warm-up."""
-        optim = self.config.optim
-        if not optim.warmup_steps:
-            return rate
-        after = self.step + self.next_steps() * self.config.rollout.num_envs
-        return rate * min(1.0, after / optim.warmup_steps)
-
     def _draw_env_info(self) -> Mapping[str, Sequence[Any]]:
         """Draw the parameters of episodes that begin from now on; empty if none are set."""
         rng = np.random.default_rng(np.random.SeedSequence((self.config.seed, self.step, Purpose.PARAMETERS)))
@@ -276,8 +273,8 @@ class TrainState:
         drawn: dict[str, Sequence[Any]] = {
             name: each.draw(progress, num_envs, rng) for name, each in self.config.env.distributions.items()
         }
-        asked = self.ranks.lead(lambda: self.callback.env_info(progress, num_envs, rng))
-        self.env_info = drawn | dict(asked or {})
+        asked = self.ranks.lead(lambda: [each.env_info(progress, num_envs, rng) or {} for each in self.callbacks])
+        self.env_info = drawn | {name: values for each in asked for name, values in each.items()}
         return self.env_info
 
     def metrics(self) -> Row:
@@ -354,7 +351,6 @@ class TrainState:
                 retention=Retention(
                     keep_last=self.config.keep_last,
                     keep_best=self.config.keep_best,
-                    keep_every_minutes=self.config.keep_every_minutes,
                     protected=evaluations,
                 ),
                 more_weights={"value_net": learner.value_net} if learner.value_net else None,

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from enn_ppo import EnvConfig, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.checkpoints.policy import load_policy
+from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.play import main
 from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.batch.vec_obs import VecObs
@@ -35,7 +34,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def net(run_dir: str) -> RogueNet:
-    return load_policy(load_checkpoint(Path(run_dir)), torch.device("cpu"))
+    return load_net(load_checkpoint(Path(run_dir)))
 
 
 @pytest.fixture
@@ -144,7 +143,7 @@ def test_what_the_policy_never_saw_is_ignored_and_told(run_dir: str, monkeypatch
     monkeypatch.setattr(broken.Walk, "observe", observe_more)
     shown = game(run_dir, "--seed", "11")
     out = capsys.readouterr().out
-    assert "the environment is not as it was in training; ignored: feature 'height' of 'Wall'\n" in out
+    assert "the environment is not as it was in training; feature 'height' of 'Wall' is new: its weights are 0\n" in out
     assert shown["features"]["Wall"] == [[7, 0], [7, 5]]
     assert (shown["actions"], shown["value"]) == (plain["actions"], plain["value"])
 
@@ -167,7 +166,7 @@ def test_an_environment_with_other_spaces_is_refused(run_dir: str, monkeypatch, 
     monkeypatch.setattr(broken.Walk, "action_space", broken.NoActions.action_space)
     assert main([run_dir]) == 2
     assert re.match(
-        r"error: checkpoint .* belongs to another environment than .*Walk: the action 'step' is gone",
+        r"error: the policy of checkpoint .* does not fit .*Walk: the action 'step' is gone",
         capsys.readouterr().err,
     )
 

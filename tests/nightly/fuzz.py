@@ -61,7 +61,6 @@ from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.settings.serving import ServeConfig
-from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.recording import Recorder, read_all, read_frames
 from enn_ppo.training.self_play.pool import write_snapshot
@@ -267,7 +266,7 @@ def a_checkpoint(directory: Path) -> Path:
         config=to_dict(config),
         spaces=spaces_to_dict(net.obs_space, net.action_space),
         trainer=trainer,
-        retention=Retention(keep_last=1, keep_best=0, keep_every_minutes=None),
+        retention=Retention(keep_last=1, keep_best=0),
         more_weights={"value_net": a_network().state_dict()},
         seconds=1.5,
         score=0.5,
@@ -368,7 +367,7 @@ class Forged(Kind):
             run_dir=str(folder),
             device="cpu",
         )
-        self.state = TrainState(config, bind_environment(config.env, Farm), CPU, Callback())
+        self.state = TrainState(config, bind_environment(config.env, Farm), CPU)
         self.state.start()
         settings = self.state.begin_update()
         self.state.advance(self.state.learn(self.state.collect(4), settings), 1.0)

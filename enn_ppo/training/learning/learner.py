@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint, CheckpointError
-from enn_ppo.checkpoints.policy import saved_config
-from enn_ppo.checkpoints.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
+from enn_ppo.checkpoints.policy import saved_config, transfer_weights
 from enn_ppo.ppo import Advantages, Loss, Samples, Term, gae, ppo_loss, update
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.config import TrainConfig
@@ -36,6 +35,7 @@ from entity_gym.pools.source import EnvSource
 from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch, RogueNet
 from rogue_net.kernels.select import say_once, uses_program, why_no_program
+from rogue_net.transfer.transfer import Transferred, transfer_optimizer
 
 if TYPE_CHECKING:
     from enn_ppo.training.learning.compiled import CompiledPPO
@@ -276,7 +276,7 @@ class Learner:
         if value_net := self.model.value_net:
             is_known = "value_net" in checkpoint.more_weights
             networks.append(
-                transfer_weights(value_net, checkpoint, env_name, "value_net") if is_known else untransferred(value_net)
+                transfer_weights(value_net, checkpoint, env_name, "value_net") if is_known else Transferred(value_net)
             )
         self._transferred = networks
         return networks
@@ -289,7 +289,7 @@ class Learner:
     def measure_what_is_new(self, rollout: Rollout) -> None:
         """Initialise the input statistics of features that the restored checkpoint did not have, without training."""
         for network in self._transferred:
-            network.measure(rollout.frames.obs, self.ranks)
+            network.measure(lambda net: update_normalization(net, rollout.frames.obs, self.ranks))
 
 
 class LearnerNews(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import re
 import signal
@@ -41,10 +40,10 @@ def connect(config: DistributedConfig, num_learners: int = 1) -> bool:
     Raises:
         ValueError: there is no such cluster, or it has not enough CPUs or GPUs.
     """
-    cpus = config.num_env_runners * config.runner_cpus + num_learners * config.learner_cpus
+    cpus = config.num_env_runners + num_learners
     is_ours = not ray.is_initialized()
     if is_ours:
-        _connect(config, math.ceil(cpus))
+        _connect(config, cpus)
     elif config.address != "local":
         announce(f"this process is connected to Ray already: distributed.address={config.address} is not used")
     there = ray.cluster_resources()
@@ -53,9 +52,9 @@ def connect(config: DistributedConfig, num_learners: int = 1) -> bool:
             if is_ours:
                 ray.shutdown()
             raise ValueError(
-                f"distributed.num_env_runners={config.num_env_runners} of distributed.runner_cpus={config.runner_cpus:g} and "
-                f"{num_learners} of distributed.learner_cpus={config.learner_cpus:g} and learner_gpus={config.learner_gpus:g} "
-                f"need {number:g} {name}s, and the Ray cluster has {there.get(name, 0):g}"
+                f"distributed.num_env_runners={config.num_env_runners} and learners: {num_learners} with "
+                f"distributed.learner_gpus={config.learner_gpus:g} need {number:g} {name}s, and the Ray cluster has "
+                f"{there.get(name, 0):g}"
             )
     return is_ours
 

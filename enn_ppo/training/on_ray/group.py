@@ -84,7 +84,7 @@ class Runner:
 
     def __init__(self, number: int, config: TrainConfig, rollout: RolloutConfig, env: bytes) -> None:
         self.number, self._rollout = number, rollout
-        self._first_env, self._cpus = number * rollout.num_envs, config.distributed.runner_cpus
+        self._first_env = number * rollout.num_envs
         self._arguments = (config, rollout, self._first_env, env)
         self.num_blocks = rollout.num_envs // rollout.block_size
         self.actor: Any = None
@@ -99,7 +99,7 @@ class Runner:
         self.starts += 1
         self.version_sent = -1
         actor: Any = ray.remote(EnvRunner)
-        self.actor = actor.options(num_cpus=self._cpus).remote(*self._arguments)
+        self.actor = actor.options(num_cpus=1).remote(*self._arguments)
         self.starting: Any = self.actor.prepare.remote(seed, self._own(parameters))
 
     def reset(self, seed: int, parameters: Parameters) -> Any:

@@ -53,7 +53,7 @@ class LearnerActor:
             ValueError: there is no such device.
         """
         config = self._config
-        torch.set_num_threads(config.num_threads or max(1, int(config.distributed.learner_cpus)))
+        torch.set_num_threads(config.num_threads or 1)
         set_determinism(config.torch_deterministic)
         self._learner = Learner(config, *spaces, select_device(config.device), num_players=self._num_players)
         return self._learner.device, ship_weights(self._learner.model)
@@ -129,9 +129,7 @@ class RemoteLearner:
     def __init__(self, config: TrainConfig, number: int, name: str, num_players: int) -> None:
         self._config, self._number = config, number
         self._called = "the learner" + (f" of policy {name}" if name else "")
-        distributed = config.distributed
-        actor: Any = ray.remote(LearnerActor)
-        actor = actor.options(num_cpus=distributed.learner_cpus, num_gpus=distributed.learner_gpus)
+        actor: Any = ray.remote(LearnerActor).options(num_cpus=1, num_gpus=config.distributed.learner_gpus)
         self._actor: Any = actor.remote(config, num_players)
         self.device = CPU  # until `prepare` returns the learner's
         self.weights: Any = None

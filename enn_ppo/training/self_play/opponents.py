@@ -16,14 +16,13 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint, step_files
-from enn_ppo.checkpoints.fit import fit_net
-from enn_ppo.checkpoints.policy import load_policy
+from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.eval.policy import Policy
 from enn_ppo.training.tracking.run_dir import POOL
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch import columns
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from rogue_net import FrameKeys, RogueNet, keyed
+from rogue_net import FrameKeys, RogueNet, fit, keyed
 
 #: Number of the current policy, and of uniformly random actions; the number of a past policy is its step.
 LATEST, RANDOM = -1, -2
@@ -53,7 +52,7 @@ def load_opponent(
         nets, where = {**_past(checkpoint, device)}, "a past policy"
     else:
         opponent = load_checkpoint(Path(spec))
-        nets, where = {opponent.step: load_policy(opponent, device)}, f"the opponent {opponent.path}"
+        nets, where = {opponent.step: load_net(opponent, device=device)}, f"the opponent {opponent.path}"
     steps = np.array(list(nets))
 
     def draw(n: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -75,7 +74,7 @@ def _past(checkpoint: Checkpoint | None, device: torch.device) -> dict[int, Rogu
     nets = {}
     for step, file in files.items():
         try:
-            nets[step] = load_policy(load_checkpoint(file), device)
+            nets[step] = load_net(load_checkpoint(file), device=device)
         except ValueError:
             if file.exists():
                 raise
@@ -194,8 +193,10 @@ class Opponents:
         if number not in self._fitted:
             net, policy = self.nets[number], None
             if net is not None:
-                fitted = fit_net(net, *self._spaces, self._device, self._where, "this one")
-                policy = Policy(fitted, greedy=self._greedy)
+                try:
+                    policy = Policy(fit(net, *self._spaces), greedy=self._greedy)
+                except ValueError as error:
+                    raise ValueError(f"{self._where} does not fit this environment: {error}") from None
             self._fitted = {n: known for n, known in self._fitted.items() if n in self.nets} | {number: policy}
         return self._fitted[number]
 

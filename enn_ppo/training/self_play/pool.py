@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import load_checkpoint, step_file, step_files
-from enn_ppo.checkpoints.policy import load_policy
+from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.checkpoints.policy_file import Checkpoint, policy_bytes
 from enn_ppo.settings.config import SelfPlayConfig
 from enn_ppo.settings.schema import to_dict
@@ -167,7 +167,7 @@ class SelfPlay:
             ValueError: a snapshot is missing or damaged.
         """
         for step in state["snapshots"]:
-            snapshot = load_policy(load_checkpoint(step_file(run_dir / POOL, step)), self._device)
+            snapshot = load_net(load_checkpoint(step_file(run_dir / POOL, step)), device=self._device)
             self._nets[step] = snapshot.requires_grad_(False).eval()
             self._written.add((run_dir, step))
         self.pool = list(state["pool"])

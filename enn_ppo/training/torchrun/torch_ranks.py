@@ -77,14 +77,12 @@ def check_shares(config: TrainConfig, size: int) -> None:
     Raises:
         ValueError: the settings do not divide evenly.
     """
-    num_envs, batch_size = config.rollout.num_envs, config.optim.batch_size
-    share = num_envs // size
-    if num_envs % size:
-        raise ValueError(f"rollout.num_envs={num_envs} must be a multiple of the {size} ranks of torchrun")
+    rollout, batch_size = config.rollout, config.optim.batch_size
+    rollout.check_shares(size, f"{size} ranks of torchrun")
     try:
-        replace(config.rollout, num_envs=share)
+        replace(rollout, num_envs=rollout.num_envs // size)
     except ValueError as error:
-        raise ValueError(f"rollout.num_envs={num_envs} gives each of {size} ranks {share}: {error}") from None
+        raise ValueError(f"each of {size} ranks: {error}") from None
     if batch_size < size:
         raise ValueError(
             f"optim.batch_size counts the frames of all ranks together: at least one for each of {size}, got {batch_size}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -54,6 +55,26 @@ class RunLock:
                 (folder / LOCK).unlink(missing_ok=True)
             else:
                 self._locks.append(lock)
+
+    def take_unused(self, run_dir: Path, *policies: str) -> Path:
+        """Make and lock `run_dir`, or where that exists already `<run_dir>_2`, `<run_dir>_3` and so on. Returns the folder.
+
+        Raises:
+            ValueError: it cannot be written.
+        """
+        for number in itertools.count(1):
+            folder = run_dir.with_name(f"{run_dir.name}_{number}") if number > 1 else run_dir
+            missing = [each for each in (folder.absolute(), *folder.absolute().parents) if not each.exists()]
+            try:
+                folder.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            except OSError:
+                missing = []  # `take` says why
+            self._made = missing + self._made
+            self.take(folder, *policies)
+            return folder
+        raise AssertionError
 
     def close(self) -> None:
         """Release the locks, and remove the folders that `take` has made and that are still empty. May be called twice."""

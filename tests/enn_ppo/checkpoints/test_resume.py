@@ -25,7 +25,6 @@ from enn_ppo import (
     RogueNetConfig,
     RolloutConfig,
     TrainConfig,
-    ValueOptimConfig,
     train,
 )
 from enn_ppo.checkpoints import load_checkpoint
@@ -83,7 +82,6 @@ FEATURES: dict[str, dict[str, Any]] = {
     "rewards, value network": {
         "ppo": PPOConfig(normalize="rewards"),
         "value_net": SMALL,
-        "value_optim": ValueOptimConfig(lr=0.01),
     },
     "returns": {"ppo": PPOConfig(normalize="returns")},
     "targets": {
@@ -284,7 +282,7 @@ def test_a_run_that_no_longer_normalizes_returns_keeps_its_values_and_loses_thei
     saved = train(config, env=Clock).policy
     assert float(saved.value_head.deviation) != 1.0
     changed = resumed(config, tmp_path / "a", ppo=PPOConfig(normalize="none"), total_timesteps=96)
-    state = TrainState(changed, bind_environment(env, Clock), torch.device("cpu"), Callback())
+    state = TrainState(changed, bind_environment(env, Clock), torch.device("cpu"))
     with closing(state):
         state.restore({"": load_checkpoint(tmp_path / "a")})
         assert (float(state.net.value_head.mean), float(state.net.value_head.deviation)) == (0.0, 1.0)
@@ -331,7 +329,7 @@ def test_optimizer_settings_given_while_resuming_hold(config: TrainConfig, whole
 def test_a_network_of_another_shape_is_refused_untouched(config: TrainConfig, whole: Path) -> None:
     before = (whole / "config.yaml").read_bytes()
     with pytest.raises(
-        ValueError, match=r"checkpoint .* does not fit the network: .* in the checkpoint and .* resume with"
+        ValueError, match=r"the policy of checkpoint .* does not fit .*: its setting d_model was .* and is 8"
     ):
         train(resumed(config, whole, net=RogueNetConfig(d_model=8, n_layer=1, n_head=2)), env=CtrlC)
     assert (whole / "config.yaml").read_bytes() == before

@@ -31,7 +31,6 @@ from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.clone.learning import clone_loss, hold_out, learn, make_samples, measure, samples_of, settings_of
 from enn_ppo.ppo import Samples
 from enn_ppo.settings.command_line.cli import run_clone
-from enn_ppo.training.callbacks import Callbacks
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.learning.learner import Learner
 from enn_ppo.training.recording import RecordedFrames, read_all
@@ -90,7 +89,7 @@ def rows_of(run_dir: Path) -> list[dict[str, Any]]:
 
 def learner_of(config: CloneConfig, env: Any) -> Learner:
     """A new learner of the world."""
-    state = TrainState(config.training, bind_environment(config.env, env), torch.device("cpu"), Callbacks(()))
+    state = TrainState(config.training, bind_environment(config.env, env), torch.device("cpu"))
     assert isinstance(state.learner, Learner)
     return state.learner
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -159,7 +158,7 @@ def check(config: TrainEvalConfig, env: EnvFactory) -> None:
     check_evaluation(config, EnvConfig(), env, made.obs_space(), made.action_space())
 
 
-def test_mistakes_are_found_before_training_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_found_before_training_starts() -> None:
     config = TrainEvalConfig(interval=100)
     check(config, Clock)
     check(replace(config, video=2), Clock)
@@ -173,10 +172,7 @@ def test_mistakes_are_found_before_training_starts(monkeypatch: pytest.MonkeyPat
             ValueError, match=rf"opponent={opponent} needs .* several players, and .*Clock says nothing"
         ):
             check(replace(config, opponent=opponent), Clock)
-    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(ValueError, match=r'needs imageio-ffmpeg: pip install "enn-ppo\[video\]"'):
-        check(replace(config, video=1, video_format="mp4"), Clock)
-    check(replace(config, interval=None, video=1, video_format="mp4"), Copycat)  # nothing will be evaluated
+    check(replace(config, interval=None, video=1), Copycat)  # nothing will be evaluated
 
 
 def test_an_environment_that_cannot_be_sent_to_a_process_can_be_evaluated_in_line() -> None:

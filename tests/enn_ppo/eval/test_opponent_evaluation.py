@@ -129,5 +129,5 @@ def test_an_opponent_that_is_not_there_or_of_another_world_is_named(duel: Path, 
     assert caught.value.__notes__ == [
         "(with opponent=nowhere; an opponent is random, past, policies, or a run directory or checkpoint)"
     ]
-    with pytest.raises(ValueError, match="the opponent .* belongs to another environment than this one"):
+    with pytest.raises(ValueError, match="the opponent .* does not fit this environment"):
         evaluate(config(duel, opponent=str(snakes)), env=Duel)

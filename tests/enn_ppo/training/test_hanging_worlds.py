@@ -14,7 +14,6 @@ import pytest
 from enn_ppo import EnvConfig, RolloutConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.settings.command_line.cli import run_train
-from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.errors import EnvironmentHangs
 from entity_gym import Action, Observation
 from tests.enn_ppo.worlds import Copycat, tiny_config
@@ -105,8 +104,3 @@ def test_the_command_line_sets_the_timeout_of_any_world(env: str) -> None:
     for timeout in ("env.timeout=2.5", ""):
         assert run_train(found.append, [*env.split(), *timeout.split()]) == 0
     assert [config.env.timeout for config in found] == [2.5, None]
-
-
-def test_on_ray_there_is_no_timeout(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"distributed=ray and env.timeout=3 do not go together"):
-        tiny_config(tmp_path, env=EnvConfig(timeout=3.0), distributed=DistributedConfig(mode="ray"))

@@ -12,7 +12,7 @@ import pytest
 
 from enn_ppo import EnvConfig, RolloutConfig, TrainConfig, train
 from enn_ppo.rollout import Rollout
-from enn_ppo.settings.config import DistributedConfig, SelfPlayConfig
+from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.learning.learner import make_model
 from enn_ppo.training.players import Cast
@@ -179,41 +179,27 @@ def test_a_run_goes_on_exactly_with_and_without_where_the_blocks_are_the_same(tm
         (lambda: RolloutConfig(pipeline=True), r"rollout\.pipeline must be an integer of at least 1 and at most 2, got True"),
         (
             lambda: RolloutConfig(num_envs=5, pipeline=2),
-            r"rollout\.num_envs=5 must be even with rollout\.pipeline=2, whose blocks are its halves",
+            r"rollout\.num_envs=5 must be a multiple of 2: rollout\.pipeline=2",
         ),
         (
             lambda: RolloutConfig(num_envs=12, block=4, pipeline=2),
-            r"rollout\.num_envs=12 makes 3 blocks of rollout\.block=4, and rollout\.pipeline=2 plays two at a time: their "
-            "number must be even",
-        ),
-        (
-            lambda: RolloutConfig(num_envs=12, block=12, pipeline=2),
-            r"rollout\.num_envs=12 makes 1 block of rollout\.block=12, and rollout\.pipeline=2 plays two at a time",
+            r"rollout\.num_envs=12 must be a multiple of 8: rollout\.block=4 times rollout\.pipeline=2",
         ),
         (
             lambda: RolloutConfig(num_envs=8, pipeline=2, num_processes=5),
-            r"rollout\.num_processes must be at most half of rollout\.num_envs=8, with rollout\.pipeline=2, got 5",
-        ),
-        (
-            lambda: TrainConfig(rollout=RolloutConfig(pipeline=2), record="a.rec"),
-            r"rollout\.pipeline=2 and record=a\.rec do not go together; leave one out",
-        ),
-        (
-            lambda: TrainConfig(rollout=RolloutConfig(pipeline=2), self_play=SelfPlayConfig(enabled=True)),
-            r"rollout\.pipeline=2 and self_play\.enabled=true do not go together; leave one out",
+            r"rollout\.num_processes must be at most the 4 environments of a block .*rollout\.pipeline=2\), got 5",
         ),
         (
             lambda: TrainConfig(rollout=RolloutConfig(num_envs=50, pipeline=2), distributed=RAY),
-            r"rollout\.num_envs=50 gives each of distributed\.num_env_runners=2 25 environments; 25 must be even with "
-            r"rollout\.pipeline=2",
+            r"rollout\.num_envs=50 must be a multiple of 4: distributed\.num_env_runners=2 times rollout\.pipeline=2",
         ),
         (
             lambda: check_shares(TrainConfig(rollout=RolloutConfig(num_envs=64, block=8, pipeline=2)), 8),
-            r"rollout\.num_envs=64 gives each of 8 ranks 8: rollout\.num_envs=8 makes 1 block of rollout\.block=8",
+            r"rollout\.num_envs=64 must be a multiple of 128: 8 ranks of torchrun times rollout\.block=8 times",
         ),
         (
             lambda: check_shares(TrainConfig(rollout=RolloutConfig(num_envs=64, pipeline=2, num_processes=2)), 32),
-            r"32 ranks 2: rollout\.num_processes must be at most half of rollout\.num_envs=2, with rollout\.pipeline=2, got 2",
+            r"each of 32 ranks: rollout\.num_processes must be at most the 1 environments? of a block .*got 2",
         ),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from enn_ppo import Callback, EnvConfig, Interrupted, PPOConfig, TrainConfig, train
+from enn_ppo import EnvConfig, Interrupted, PPOConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training import recording
 from enn_ppo.training.environment import bind_environment
@@ -374,9 +374,7 @@ def test_a_disk_that_fills_up_ends_training_with_a_checkpoint_to_go_on_from(
 
 def test_values_are_recorded_in_rewards_also_where_training_scales_them(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "a", record=str(tmp_path / "a.rec"), ppo=PPOConfig(normalize="rewards"))
-    state = TrainState(
-        config, bind_environment(EnvConfig(), lambda: Scripted(TRUNCATES)), torch.device("cpu"), Callback()
-    )
+    state = TrainState(config, bind_environment(EnvConfig(), lambda: Scripted(TRUNCATES)), torch.device("cpu"))
     with closing(state):
         state.start()
         state.learn(state.collect(8), state.begin_update())  # from here on a value is not 1 reward

@@ -26,7 +26,7 @@ from enn_ppo import (
     train,
 )
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.checkpoints.policy import load_policy
+from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.settings.command_line.cli import run_watch
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.watch.watch import watch
@@ -90,7 +90,7 @@ def test_probabilities_values_and_attention_are_the_networks(mines: Path, tmp_pa
     page, record = tmp_path / "page.html", tmp_path / "record"
     asked = EvalConfig(checkpoint=str(mines), episodes=4, replay=4, replay_file=str(page), record=str(record))
     evaluate(replace(asked, record_logits=True))
-    shown, net = read(page), load_policy(load_checkpoint(mines), torch.device("cpu"))
+    shown, net = read(page), load_net(load_checkpoint(mines))
     episodes = {int(frames.env_id[0]): frames for frames in episodes_of(record)}
     assert len(shown["episodes"]) == len(episodes) == 4
     num_shots = 0
@@ -119,7 +119,7 @@ def test_probabilities_values_and_attention_are_the_networks(mines: Path, tmp_pa
 
 
 def test_statistics_are_those_that_the_network_normalizes_with(mines: Path, tmp_path: Path) -> None:
-    shown, net = watched(mines, tmp_path / "page.html"), load_policy(load_checkpoint(mines), torch.device("cpu"))
+    shown, net = watched(mines, tmp_path / "page.html"), load_net(load_checkpoint(mines))
     moments = shown["network"]["normalization"]
     rows = shown["episodes"][0]["steps"][0]["views"][0]["features"]["Robot"]
     by_hand = [

@@ -45,12 +45,15 @@ def test_one_rank_is_the_run_without_torchrun(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rollout": RolloutConfig(num_envs=10)}, r"rollout\.num_envs=10 must be a multiple of the 4 ranks"),
+        ({"rollout": RolloutConfig(num_envs=10)}, r"rollout\.num_envs=10 must be a multiple of 4: 4 ranks"),
         (
             {"rollout": RolloutConfig(num_envs=24, block=12)},
-            r"4 ranks 6: .* must be a multiple of rollout\.block, got 12",
+            r"multiple of 48: 4 ranks .*rollout\.block=12",
         ),
-        ({"rollout": RolloutConfig(num_envs=8, num_processes=4)}, r"4 ranks 2: rollout\.num_processes must be at most"),
+        (
+            {"rollout": RolloutConfig(num_envs=8, num_processes=4)},
+            r"4 ranks: rollout\.num_processes must be at most the 2 ",
+        ),
         ({"rollout": RolloutConfig(num_envs=8), "optim": OptimConfig(batch_size=3)}, r"one for each of 4, got 3"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,17 @@ def test_a_folder_that_was_made_for_nothing_is_removed(tmp_path: Path) -> None:
     (tmp_path / "a/notes.txt").touch()
     lock.close()
     assert os.listdir(tmp_path / "a") == ["notes.txt"]
+
+
+def test_runs_without_a_name_of_their_own_that_start_at_once_get_one_each(tmp_path: Path) -> None:
+    locks = [RunLock() for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        taken = list(threads.map(lambda lock: lock.take_unused(tmp_path / "out/a"), locks))
+    assert {path.name for path in taken} == {"a", "a_2", "a_3", "a_4"}
+    (tmp_path / "out/a/metrics.jsonl").touch()
+    for lock in locks:
+        lock.close()
+    assert os.listdir(tmp_path / "out") == ["a"]
 
 
 def test_a_run_that_does_not_begin_leaves_nothing(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from tests.enn_ppo.eval.test_evaluator import (
     trained,
 )
 from tests.enn_ppo.evaluation_worlds import Careless, Gated
-from tests.enn_ppo.worlds import Clock
 
 
 @pytest.fixture(scope="module")
@@ -173,13 +172,3 @@ def test_evaluations_that_fall_behind_are_told_ever_more_rarely(checkpoints: Pat
         f" {number} are under way; take fewer eval.episodes" for number in (3, 5, 9)
     ]
     assert all("evaluations are behind: at step 32" in line and "eval.process=false" in line for line in told)
-
-
-@pytest.mark.parametrize("niceness", [0, 7])
-def test_the_process_is_as_nice_as_the_setting_says(niceness: int, checkpoints: Path, tmp_path: Path) -> None:
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    evaluator = make(Clock, Told(), tmp_path, niceness=niceness)
-    evaluator.submit(step_file(checkpoints, 32), 32)
-    assert evaluator._process is not None
-    assert os.getpriority(os.PRIO_PROCESS, evaluator._process.pid) == min(19, before + niceness if before else niceness)
-    evaluator.close()

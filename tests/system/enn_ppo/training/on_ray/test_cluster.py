@@ -45,8 +45,8 @@ def test_an_address_where_nobody_answers_is_named(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
 def test_a_cluster_that_is_too_small_is_measured() -> None:
-    with pytest.raises(ValueError, match=r"num_env_runners=50 of distributed\.runner_cpus=2 .* need 101 CPUs"):
-        connect(num_env_runners=50, runner_cpus=2.0)
+    with pytest.raises(ValueError, match=r"distributed\.num_env_runners=1000 and learners: 1 .* need 1001 CPUs"):
+        connect(num_env_runners=1000)
     with pytest.raises(ValueError, match=r"learner_gpus=64 need 64 GPUs, and the Ray cluster has"):
         connect(num_env_runners=1, learner_gpus=64.0)
 
