@@ -25,7 +25,7 @@ from enn_ppo.settings.distributed import check_policies
 from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.frames import Frames
-from enn_ppo.training.players import Cast, cast_of
+from enn_ppo.training.players import Cast, cast_of, mapping_of
 from enn_ppo.training.recording import Recorder
 from enn_ppo.training.self_play.opponents import Opponents, load_opponent
 from entity_gym.batch.vec_obs import VecAction, VecObs
@@ -232,14 +232,8 @@ def check_players(bound: BoundEnvironment, config: EpisodesConfig) -> None:
     Raises:
         ValueError: the environment has no second player.
     """
-    mapping = players_of(bound.source)
-    if config.opponent is not None and (mapping is None or mapping.num_players < 2):
-        has = "says nothing of players (see entity_gym.pools.players)"
-        if mapping is not None:
-            has = "has one player"
-        raise ValueError(
-            f"opponent={config.opponent} needs an environment with several players, and {bound.config.id} {has}"
-        )
+    if config.opponent is not None:
+        mapping_of(bound.source, bound.config.id, f"opponent={config.opponent}")
 
 
 @contextmanager

@@ -15,7 +15,6 @@ import hmac
 import signal
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -40,15 +39,16 @@ _MOST_WORDS = 2000  # characters of a reason
 Fault = Literal["refused", "slow", "broken", "ending"]
 
 
-class Served(NamedTuple):
+@dataclass
+class Served:
     """Counters of a server."""
 
-    decisions: int
-    batches: int
-    clients: int
-    refused: int  # clients that were turned away, or whose greeting was
-    slow: int  # clients that took too long to send or to read
-    broken: int  # clients that sent something invalid, or whose connection broke
+    decisions: int = 0
+    batches: int = 0
+    clients: int = 0
+    refused: int = 0  # clients that were turned away, or whose greeting was
+    slow: int = 0  # clients that took too long to send or to read
+    broken: int = 0  # clients that sent something invalid, or whose connection broke
 
     def __str__(self) -> str:
         return (
@@ -99,8 +99,7 @@ class PolicyServer:
         self._tasks: set[asyncio.Task[None]] = set()  # of connected clients
         self._questions: asyncio.Queue[_Question] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="policy")
-        self._faults: Counter[Fault] = Counter()
-        self._decisions = self._batches = self._num_clients = 0
+        self._served = Served()
         self._started = time.monotonic()
         self._stopping: asyncio.Task[Literal[True]]
 
@@ -135,11 +134,7 @@ class PolicyServer:
             for result in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(result, Exception):
                     raise result
-        return self._served()
-
-    def _served(self) -> Served:
-        faults = (self._faults[fault] for fault in ("refused", "slow", "broken"))
-        return Served(self._decisions, self._batches, self._num_clients, *faults)
+        return self._served
 
     # ---- one client
 
@@ -152,7 +147,7 @@ class PolicyServer:
             if dropped is None or dropped.fault == "ending":
                 self._say(f"client {client.name} left after {client.decisions:,} decisions")
             else:
-                self._faults[dropped.fault] += 1
+                setattr(self._served, dropped.fault, getattr(self._served, dropped.fault) + 1)
                 self._say(f"{'refused' if dropped.fault == 'refused' else 'dropped'} client {client.name}: {dropped}")
             if dropped:  # tell it why, and read what still comes: closing with unread data would reset the connection
                 writer.write(encode({"type": "error", "message": str(dropped)}))
@@ -177,7 +172,7 @@ class PolicyServer:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        self._num_clients += 1
+        self._served.clients += 1
         try:
             while True:
                 await self._answer(client)
@@ -220,7 +215,7 @@ class PolicyServer:
                 raise answer
             client.writer.write(answer)
             client.decisions += 1
-            self._decisions += 1
+            self._served.decisions += 1
         seconds = self._config.read_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -315,7 +310,7 @@ class PolicyServer:
     def _health(self) -> Message:
         about = {"protocol": PROTOCOL, "checkpoint": str(self._policies.path)}
         now = {"seconds": round(time.monotonic() - self._started, 3), "connected": len(self._tasks)}
-        return {"type": "health", **about, **now, **self._served()._asdict()}
+        return {"type": "health", **about, **now, **vars(self._served)}
 
     # ---- the policy
 
@@ -326,7 +321,7 @@ class PolicyServer:
             while len(batch) < _MOST_TOGETHER and not self._questions.empty():
                 batch.append(self._questions.get_nowait())
             answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._decide, batch)
-            self._batches += any(isinstance(answer, bytes) for answer in answers)
+            self._served.batches += any(isinstance(answer, bytes) for answer in answers)
             for question, answer in zip(batch, answers, strict=True):
                 if not question.answer.done():  # cancelled with the task of its client
                     question.answer.set_result(answer)

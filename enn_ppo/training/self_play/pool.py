@@ -1,11 +1,4 @@
-"""Self-play: the policy trains as one player of each environment; snapshots of its past versions play the other players.
-
-self_play = SelfPlay(config.self_play, net, device, seed)
-vec_env = self_play.seat(vec_env, source, "MultiSnake")     # a pool of environments with one player
-self_play.add(0)                                            # the first snapshot
-self_play.update(rollout.episodes, step)                    # after every update
-self_play.write(run_dir, config); save_checkpoint(...); self_play.clean(run_dir, step)
-"""
+"""Self-play: the policy trains as one player of each environment; snapshots of its past versions play the other players."""
 
 from __future__ import annotations
 
@@ -26,13 +19,13 @@ from enn_ppo.checkpoints.policy_file import Checkpoint, policy_bytes
 from enn_ppo.settings.config import SelfPlayConfig
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.files import make_folder, replace_file
+from enn_ppo.training.players import mapping_of
 from enn_ppo.training.self_play.opponents import LATEST, Opponents, name_of
 from enn_ppo.training.self_play.ratings import Ratings, prioritized
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, POOL, RATINGS
 from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.pools.episodes import Episode
-from entity_gym.pools.players import players_of
 from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.source import EnvSource
 from entity_gym.pools.vec_env import VecEnv
@@ -72,11 +65,7 @@ class SelfPlay:
         Raises:
             ValueError: the environments do not map entities to players, or have less than two players.
         """
-        mapping = players_of(source)
-        if mapping is None or mapping.num_players < 2:
-            tells_nothing = "does not say which player owns what (see entity_gym.pools.players)"
-            has = tells_nothing if mapping is None else "has one player"
-            raise ValueError(f"self_play.enabled=true needs a world with several players, and {name} {has}")
+        mapping = mapping_of(source, name, "self_play.enabled=true")
         self._opponents = Opponents(self._nets, self._draw, vec_env, self._device, seed=self._seed)
         return SeatedVecEnv(vec_env, mapping, self._opponents, zero_sum=self.config.zero_sum)
 

@@ -156,7 +156,7 @@ def test_features_that_the_policy_does_not_know_are_ignored_and_told(server: Run
         ({"spaces": 3}, "'spaces' is 3; it must be an object"),
         (
             {"spaces": spaces_to_dict(ObsSpace({"Bee": Entity(["x"])}), ACTION_SPACE)},
-            "does not fit the client's environment",
+            "does not fit the observation environment",
         ),
     ],
 )

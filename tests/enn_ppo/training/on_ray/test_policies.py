@@ -179,16 +179,6 @@ def test_in_evaluations_every_policy_plays_its_own_players() -> None:
             {"policies": {}, "eval": TrainEvalConfig(interval=64, opponent="policies")},
             "needs several policies: policies=",
         ),
-    ],
-)
-def test_settings_that_do_not_go_with_policies(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        together(tmp_path / "a", 2, {"env": snakes(2), "policies": TWO} | changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
         ({"env": EnvConfig()}, "and MineSweeper does not say which player owns what"),
         (
             {"eval": TrainEvalConfig(interval=64, env_kwargs={"num_players": 1})},

@@ -107,12 +107,10 @@ def test_a_policy_of_another_world_is_refused() -> None:
 
 
 def test_random_picks_what_is_open() -> None:
-    who = load_opponent("random", None, snake_pool(), CPU, seed=5)
-    obs = theirs()
+    who, obs = load_opponent("random", None, snake_pool(), CPU, seed=5), theirs()
     rng = np.random.default_rng(np.random.SeedSequence(5, spawn_key=(0,)))
-    expected = random_actions(obs, rng, SNAKES.action_space())
-    assert who.act(obs, obs.env_id) == expected
-    assert who.faced(np.arange(2)) == ["random", "random"]
+    assert who.act(obs, obs.env_id) == random_actions(obs, rng, SNAKES.action_space())
+    assert who.faced(np.arange(2)) == ["random", "random"] and who.policy_of(0) is None
 
 
 @pytest.fixture(scope="module")
@@ -133,22 +131,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-def test_a_run_or_checkpoint_plays_itself(run: Path) -> None:
-    who = load_opponent(str(run), None, snake_pool(), CPU)
-    obs = theirs()
-    who.act(obs, obs.env_id)
-    assert set(who.faced(obs.env_id)) == {"step_000000000064"}
-    who = load_opponent(str(run / "checkpoints/step_000000000032"), None, snake_pool(), CPU)
-    who.act(obs, obs.env_id)
-    assert set(who.faced(obs.env_id)) == {"step_000000000032"}
-
-
 def faced_over_time(who: Any) -> set[str]:
-    obs = theirs()
-    for _ in range(20):  # every frame begins an episode
+    obs, names = theirs(), set()
+    for _ in range(40):  # every frame begins an episode
         who.act(obs, obs.env_id)
-        names = who.faced(obs.env_id)
-    return set(names) | {name for _ in range(20) for name in (who.act(obs, obs.env_id), who.faced(obs.env_id))[1]}
+        names |= set(who.faced(obs.env_id))
+    return names
+
+
+def test_a_run_or_checkpoint_plays_itself(run: Path) -> None:
+    for path, step in ((run, 64), (run / "checkpoints/step_000000000032", 32)):
+        assert faced_over_time(load_opponent(str(path), None, snake_pool(), CPU)) == {f"step_{step:012d}"}
 
 
 def test_the_past_of_a_checkpoint_are_the_checkpoints_before_it(run: Path) -> None:

@@ -156,7 +156,7 @@ def test_prioritized_draws_those_it_loses_to() -> None:
     assert np.mean(np.array(chosen) == 10) > 0.99
 
 
-def test_games_count_for_whom_they_were_played_against() -> None:
+def test_games_count_for_whom_they_were_played_against(tmp_path: Path) -> None:
     player = self_play()
     player.add(0)
     player.add(5)
@@ -164,33 +164,24 @@ def test_games_count_for_whom_they_were_played_against() -> None:
     player.update([*won, Episode(1, 0.0, 1, True, {})], 6)
     table = player.ratings.table()["snapshots"]
     assert [(row["step"], row["games"], row["win_rate_against"]) for row in table] == [(0, 3, 1.0), (5, 1, 0.0)]
+    player.write(tmp_path, {})
+    assert json.loads((tmp_path / "ratings.json").read_text()) == player.ratings.table()
     assert player.metrics()["self_play/win_rate"] == 0.75
     assert player.metrics()["self_play/rating"] == player.ratings.current.mu
     player.update([], 7)
     assert player.metrics()["self_play/win_rate"] is None
 
 
-def test_worlds_without_players_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match="needs a world with several players, and MineSweeper does not say which player"
-    ):
-        self_play().seat(snake_pool(), MineSweeper, "MineSweeper")
-    with pytest.raises(ValueError, match="needs a world with several players, and MultiSnake has one player"):
-        self_play().seat(snake_pool(), MultiSnake(num_players=1), "MultiSnake")
+@pytest.mark.parametrize(
+    ("world", "why"),
+    [(MineSweeper, "MineSweeper does not say which player"), (MultiSnake(num_players=1), "MultiSnake has one player")],
+)
+def test_worlds_without_players_are_refused(world: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=f"needs a world with several players, and {why}"):
+        self_play().seat(snake_pool(), world, why.split()[0])
 
 
 # --- On the disk
-
-
-def test_the_table_of_ratings_is_kept_in_the_run(tmp_path: Path) -> None:
-    player = self_play()
-    player.add(0)
-    player.update([game(name(0), 1.0)], 5)
-    player.write(tmp_path, {})
-    table = json.loads((tmp_path / "ratings.json").read_text())
-    assert table == player.ratings.table()
-    assert table["snapshots"][0]["games"] == 1 and table["current"]["rating"] > table["snapshots"][0]["rating"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["pool", "ratings.json"]
 
 
 def snapshots_of(run_dir: Path) -> list[int]:
