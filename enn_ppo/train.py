@@ -5,6 +5,7 @@ python -m enn_ppo.train env=MineSweeper
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.resuming import resumed
 from enn_ppo.training.callbacks import Callback
-from enn_ppo.training.interrupt import finish_on_interrupt
+from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.progress import announce
 
@@ -62,7 +63,7 @@ def train(
 
     Raises:
         ValueError: a setting is invalid, the environment breaks its contract, or the checkpoint does not fit.
-        Interrupted: after Ctrl-C or SIGTERM; the run was saved.
+        Interrupted: after Ctrl-C or SIGTERM; the run was saved. An interactive session gets the result instead.
     """
     for callback in callbacks:
         if not isinstance(callback, Callback):
@@ -77,15 +78,24 @@ def train(
 
     run = start_run(config, env, callbacks)
     state = run.state
-    with run, finish_on_interrupt(run.say) as interrupted:
-        while not run.stopped and (steps := state.next_steps()) > 0:
-            started = time.perf_counter()
-            scheduled = state.begin_update()
-            rollouts = state.collect(steps, run.watch(steps, interrupted))
-            learned = state.learn(rollouts, scheduled)
-            run.report(learned, scheduled, seconds=time.perf_counter() - started)
-            run.save_if_due(interrupted())
-        run.finish(interrupted)
+    try:
+        with run:
+            while not run.stopped and (steps := state.next_steps()) > 0:
+                started = time.perf_counter()
+                scheduled = state.begin_update()
+                rollouts = state.sampler.collect(state.step, steps, state.env_info, run.watch(steps))
+                state.record(rollouts)
+                learned = state.learn(rollouts, scheduled)
+                run.report(learned, scheduled, seconds=time.perf_counter() - started)
+                run.save_if_due()
+            run.finish()
+    except Interrupted as interrupted:
+        if not hasattr(sys, "ps1"):  # no interactive session, where the result would be lost
+            raise
+        print(
+            f"{interrupted}, or train(resume={str(run.run_dir)!r}, total_timesteps={config.total_timesteps})",
+            flush=True,
+        )
     results = {
         name: TrainResult(run.run_dir / name, state.step, run.metrics.get(name), learner.model.policy)
         for name, learner in state.learners.items()

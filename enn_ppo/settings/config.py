@@ -36,7 +36,7 @@ __all__ = [
 WandbMode = Literal["disabled", "offline", "online"]
 #: What a run cannot have at the same time; `TrainConfig._uses` has the names.
 _EXCLUSIVE = (
-    *(("ray", other) for other in ("record", "self_play", "timeout")),
+    *(("ray", other) for other in ("record", "self_play")),
     *(("ddp", other) for other in ("record", "self_play", "policies")),
     *(("block", other) for other in ("record", "self_play")),
     *(("pipeline", other) for other in ("record", "self_play")),
@@ -139,17 +139,16 @@ class TrainConfig:
 
     def _uses(self) -> dict[str, str | None]:
         """What the run uses of that which others exclude, as it is typed."""
-        rollout, mode, timeout = self.rollout, self.distributed.mode, self.env.timeout
+        rollout, mode = self.rollout, self.distributed.mode
         return {
-            "block": rollout.block and f"rollout.block={rollout.block}",
+            "block": f"rollout.block={rollout.block}" if rollout.block else None,
             "pipeline": f"rollout.pipeline={rollout.pipeline}" if rollout.pipeline > 1 else None,
-            "record": self.record and f"record={self.record}",
+            "record": f"record={self.record}" if self.record else None,
             "self_play": "self_play.enabled=true" if self.self_play.enabled else None,
             "policies": f"policies={self.policies}" if self.policies else None,
-            "timeout": timeout and f"env.timeout={timeout:g}",
             "ray": "distributed=ray" if mode == "ray" else None,
             "ddp": "distributed=ddp" if mode == "ddp" else None,
-        }  # type: ignore[dict-item]
+        }
 
     def _check_needs(self) -> None:
         """Refuse settings that have no effect without another setting."""

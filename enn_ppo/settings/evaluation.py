@@ -82,7 +82,7 @@ class EvalConfig(ShownEpisodesConfig):
     output: str | None = None
     """JSON file for the result; null: only printed."""
     render: str | None = None
-    """File (`.gif` or `.mp4`) for a film of `video` episodes, or of one if `video` is 0; null: none."""
+    """File (`.gif`) for a film of `video` episodes, or of one if `video` is 0; null: none."""
     replay_file: str | None = None
     """File (`.html`) for a replay of `replay` episodes, or of one if `replay` is 0; null: none."""
     record: str | None = None
@@ -97,10 +97,10 @@ class EvalConfig(ShownEpisodesConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_file("render", self.render, ".gif", ".mp4")
+        _check_file("render", self.render, ".gif")
         _check_file("replay_file", self.replay_file, ".html")
         if self.video and self.render is None:
-            raise ValueError(f"video={self.video} needs a file: render=<name>.gif or .mp4")
+            raise ValueError(f"video={self.video} needs a file: render=<name>.gif")
         if self.replay and self.replay_file is None:
             raise ValueError(f"replay={self.replay} needs a file: replay_file=<name>.html")
         if self.record_logits and self.record is None:
@@ -141,6 +141,6 @@ class WatchConfig(EpisodesConfig):
             raise ValueError(f"port={self.port} is for live=true")
 
 
-def _check_file(setting: str, file: str | None, *endings: str) -> None:
-    if file is not None and not file.lower().endswith(endings):
-        raise ValueError(f"{setting} must name a file that ends with {' or '.join(endings)}, got {file!r}")
+def _check_file(setting: str, file: str | None, ending: str) -> None:
+    if file is not None and not file.lower().endswith(ending):
+        raise ValueError(f"{setting} must name a file that ends with {ending}, got {file!r}")

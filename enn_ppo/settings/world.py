@@ -38,9 +38,6 @@ class EnvConfig:
     """Parameters that are drawn for each episode, by name (curricula, domain randomization): a number or a schedule over progress
     (`1@0 -> 5@0.5`), a list of choices, or a uniform range `{low: ..., high: ...}`, ends included (of whole numbers if both ends
     are). The environment must accept them in `configure`; evaluation uses `kwargs` instead."""
-    timeout: PositiveFloat | None = None
-    """Seconds that the environments may take for a step or a reset. After that the run ends, with a checkpoint, and names the
-    environment. Whatever the timeout, a line names an environment that has been waited for for 30 seconds. null: no limit."""
 
     def __post_init__(self) -> None:
         check_fields(self, "env.")

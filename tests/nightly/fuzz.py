@@ -57,7 +57,8 @@ from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.training.environment import bind_environment
-from enn_ppo.training.recording import Recorder, read_all, read_frames
+from enn_ppo.training.recording import Recorder, read_all
+from enn_ppo.training.start import make_state
 from enn_ppo.training.state import TrainState
 from entity_gym import (
     Action,
@@ -223,10 +224,10 @@ def a_run(folder: Path) -> tuple[TrainState, Path]:
         run_dir=str(folder),
         device="cpu",
     )
-    state = TrainState(config, bind_environment(config.env, Farm), CPU)
+    state = make_state(config, bind_environment(config.env, Farm), CPU)
     state.start()
     settings = state.begin_update()
-    state.advance(state.learn(state.collect(4), settings), 1.0)
+    state.advance(state.learn(state.sampler.collect(0, 4, {}), settings), 1.0)
     return state, state.save(folder)[""]
 
 
@@ -348,14 +349,14 @@ class Recordings(Kind):
         self.file = str(self.path)
         farm = Farm()
         recorder = Recorder(self.path, farm.obs_space(), farm.action_space(), logits=True)
-        block = EnvBlock(ListEnv(Farm, 1), {"": a_network()}, torch.device("cpu"), 0, logits=True)
+        block = EnvBlock(ListEnv(Farm, 1), {"": a_network()}, torch.device("cpu"), logits=True)
         block.reset(0)
         for _ in range(3):
-            recorder.add(play([block], 2)[0][""].frames)
+            recorder.add(play([block], 2, 0)[0][""].frames)
             recorder.flush()
         self.chunk = sorted(self.path.iterdir())[1]
         self.content = self.chunk.read_bytes()
-        self.undamaged = list(map(vars, read_frames(self.path)))
+        self.undamaged = vars(read_all(self.path))
 
     def damaged(self, rng: random.Random) -> bytes:
         return damaged_bytes(self.content, rng)
@@ -364,10 +365,10 @@ class Recordings(Kind):
         self.chunk.unlink()
         self.chunk = self.path / f"000001_{zlib.crc32(data) if len(data) % 2 else 0:08x}.safetensors"
         self.chunk.write_bytes(data)
-        chunks = list(map(vars, read_frames(self.path)))
+        frames = read_all(self.path)
         if data == self.content:
-            return _equal(chunks, self.undamaged)
-        read_all(self.path).returns(0.9)  # a stranger may make a checksum, too
+            return _equal(vars(frames), self.undamaged)
+        frames.returns(0.9)  # a stranger may make a checksum, too
         return "valid"
 
 

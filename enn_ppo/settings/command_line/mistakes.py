@@ -16,7 +16,7 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf.errors import OmegaConfBaseException
 
 from enn_ppo.settings.schema import setting_names, unknown_setting
-from enn_ppo.training.errors import EnvironmentHangs, Interrupted, PartLost, RankDied
+from enn_ppo.training.errors import Interrupted, PartLost, RankDied
 from entity_gym.errors import nearest, shortened
 from entity_gym.pools.processes.worker import WorkerDied
 
@@ -63,12 +63,19 @@ def guarded(action: Callable[[], object], schema: type[Any], *, debug: bool) -> 
         if paragraph is None:
             return 1
         print(f"error: {paragraph}", file=sys.stderr)
-        failures = WorkerDied | PartLost | RankDied | EnvironmentHangs
+        failures = WorkerDied | PartLost | RankDied
         return 1 if isinstance(error, failures) else USER_ERROR
     return 0
 
 
-def _warn(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,
+    line: str | None = None,
+) -> None:
     """Print a warning without its source line; those at one line that differ in their numbers alone are printed once.
 
     Python repeats a warning whenever filters have changed since, which other libraries do in every step.
@@ -110,7 +117,7 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
         return str(error) + "".join(f" {note}" if note.startswith("(") else f"; {note}" for note in notes)
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return f"the file name {str(error.filename)[:60]}... is too long"
-    if isinstance(error, RankDied | EnvironmentHangs):
+    if isinstance(error, RankDied):
         return "; ".join([str(error), *getattr(error, "__notes__", [])])
     return (
         f"{error}; go on from the last checkpoint with resume=<run directory>"

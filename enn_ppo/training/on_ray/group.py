@@ -186,26 +186,20 @@ class RunnerGroup:
 
     # --- Collecting
 
-    def key(self, step: int) -> None:
-        """See `LocalSampler.key`."""
-        self._step = step
-
-    def configure(self, parameters: Parameters) -> None:
-        """See `LocalSampler.configure`."""
-        self._parameters |= parameters
-
-    def reset(self, seed: int, parameters: Parameters | None) -> None:
+    def reset(self, seed: int, parameters: Parameters) -> None:
         """See `LocalSampler.reset`."""
-        self._parameters |= parameters or {}
+        self._parameters |= parameters
         self._finished.clear()
-        for runner, reference in [(each, each.reset(seed, parameters or {})) for each in self._ready()]:
+        for runner, reference in [(each, each.reset(seed, parameters)) for each in self._ready()]:
             try:
                 fetch(reference)
             except ActorDied as error:
                 self._restart(runner, str(error))
 
-    def collect(self, steps: int, watch: Watch = play_all) -> dict[str, list[Part]]:
-        """Collect rollouts: with `sync` one of each runner, otherwise at least as many frames. `watch` is not called.
+    def collect(self, step: int, steps: int, parameters: Parameters, watch: Watch = play_all) -> dict[str, list[Part]]:
+        """Collect rollouts: with `sync` one of each runner, otherwise at least as many frames; see `LocalSampler.collect`.
+
+        `watch` is not called.
 
         Returns:
             Policy -> the same parts in the order of their environments; of one runner, the oldest first.
@@ -214,6 +208,8 @@ class RunnerGroup:
             PartLost: no runner is alive, and none can be started.
             Exception: raised by an environment.
         """
+        self._step = step
+        self._parameters |= parameters
         rollout = self._config.rollout
         if not self._sync:
             steps = rollout.steps  # also in the last update: merged rollouts must have the same length

@@ -17,9 +17,10 @@ from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import select_device, set_determinism
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.config import TrainConfig
+from enn_ppo.training.build import make_learner, make_model
 from enn_ppo.training.errors import ActorDied, PartLost
 from enn_ppo.training.learning.actor_critic import ActorCritic
-from enn_ppo.training.learning.learner import Learned, Learner, LearnerNews, LearnerState, Settings, make_model
+from enn_ppo.training.learning.learner import Learned, Learner, LearnerNews, LearnerState, Settings
 from enn_ppo.training.on_ray.cluster import CLOSE_SECONDS, START_SECONDS, fetch, not_started
 from enn_ppo.training.on_ray.runner import CPU, Spaces
 from enn_ppo.training.on_ray.shipping import Weights, load_weights, ship_weights, unship
@@ -55,7 +56,7 @@ class LearnerActor:
         config = self._config
         torch.set_num_threads(config.num_threads or 1)
         set_determinism(config.torch_deterministic)
-        self._learner = Learner(config, *spaces, select_device(config.device), num_players=self._num_players)
+        self._learner = make_learner(config, *spaces, select_device(config.device), num_players=self._num_players)
         return self._learner.device, ship_weights(self._learner.model)
 
     def learn(

@@ -28,7 +28,7 @@ _FILES = (LEARNING_CURVE, RATINGS, CLONE_SETTINGS, CLONE_ROWS, METRICS, CONFIG)
 #: Names that a run writes into its subdirectories; trackers' folders may hold anything.
 _LEAVES = {
     **dict.fromkeys((CHECKPOINTS, POOL), rf"step_\d{{12,}}\.safetensors|{ASIDE}"),
-    VIDEOS: rf"step_\d{{12,}}\.(gif|mp4)|{ASIDE}",
+    VIDEOS: rf"step_\d{{12,}}\.gif|{ASIDE}",
     REPLAYS: rf"(step|watched)_\d{{12,}}\.html|{ASIDE}",
 }
 _MARKS = (CONFIG, METRICS, CHECKPOINTS)  # a directory with any of these holds a run

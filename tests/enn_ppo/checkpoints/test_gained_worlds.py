@@ -128,17 +128,16 @@ def evaluated(run_dir: Path, env: type[Copycat]) -> EvalResult:
     return evaluate(EvalConfig(checkpoint=str(run_dir), episodes=50, greedy=True), env=env)
 
 
-def test_a_policy_is_evaluated_where_there_is_more_and_does_as_well(
-    run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_policy_is_evaluated_where_there_is_more_and_does_as_well(run_dir: Path) -> None:
     before = evaluated(run_dir, Copycat)
-    capsys.readouterr()
+    one_more = evaluated(run_dir, OneMoreFeature)
     # the same lamps in another order of draws, so the score is the same up to chance
-    assert evaluated(run_dir, OneMoreFeature).estimates["episodic_reward"] == before.estimates["episodic_reward"]
-    assert "feature 'heat' of 'Lamp' is new: its weights are 0" in capsys.readouterr().out
-    more = evaluated(run_dir, More).estimates["episodic_reward"]
-    assert abs(more.mean - before.estimates["episodic_reward"].mean) < 4 * (more.ci95 or 1) / 1.96
-    told = capsys.readouterr().out
+    assert one_more.estimates["episodic_reward"] == before.estimates["episodic_reward"]
+    assert "feature 'heat' of 'Lamp' is new: its weights are 0" in one_more.notes[0]
+    more = evaluated(run_dir, More)
+    score = more.estimates["episodic_reward"]
+    assert abs(score.mean - before.estimates["episodic_reward"].mean) < 4 * (score.ci95 or 1) / 1.96
+    (told,) = more.notes
     assert "hidden from the others: 'Cat', '__global__'" in told and "action 'Mood' is new" in told
 
 

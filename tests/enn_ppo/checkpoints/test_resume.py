@@ -29,7 +29,7 @@ from enn_ppo import (
 )
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training.environment import bind_environment
-from enn_ppo.training.state import TrainState
+from enn_ppo.training.start import make_state
 from enn_ppo.training.tracking.run_dir import METRICS
 from entity_gym import Observation
 from tests.enn_ppo.rows import assert_same_end, rows_without_times
@@ -282,13 +282,13 @@ def test_a_run_that_no_longer_normalizes_returns_keeps_its_values_and_loses_thei
     saved = train(config, env=Clock).policy
     assert float(saved.value_head.deviation) != 1.0
     changed = resumed(config, tmp_path / "a", ppo=PPOConfig(normalize="none"), total_timesteps=96)
-    state = TrainState(changed, bind_environment(env, Clock), torch.device("cpu"))
+    state = make_state(changed, bind_environment(env, Clock), torch.device("cpu"))
     with closing(state):
         state.restore({"": load_checkpoint(tmp_path / "a")})
-        assert (float(state.net.value_head.mean), float(state.net.value_head.deviation)) == (0.0, 1.0)
-        state.sampler.key(0)
-        obs = state.sampler.collect(8)[""].frames.obs
-        torch.testing.assert_close(state.net.value(obs), saved.value(obs))
+        net = state.learner.model.policy
+        assert (float(net.value_head.mean), float(net.value_head.deviation)) == (0.0, 1.0)
+        obs = state.sampler.collect(0, 8, {})[""].frames.obs
+        torch.testing.assert_close(net.value(obs), saved.value(obs))
 
 
 def test_a_finished_run_has_nothing_left_to_train_and_says_so(

@@ -209,8 +209,7 @@ def test_help_lists_groups_and_settings_with_their_values_and_what_they_mean() -
         "",
         "top level: A cart.",
         "  speed=1@0 -> 2@1                          Speed, in metres per second; 0: it stands (in [0, 30))",
-        "  load                                      What it carries",
-        "    load.hay=2",
+        "  load.hay=2                                What it carries",
         "  owner=?                                   Whose it is",
     ]
 
@@ -219,7 +218,7 @@ def test_help_fits_into_120_columns_and_lists_every_setting_of_training() -> Non
     lines = help_text(TrainConfig, to_dict(TrainConfig()), {}).splitlines()
     assert max(map(len, lines)) <= 120
     named = [line.split("=")[0].strip() for line in lines if re.match(r"  [\w.]+=", line)]
-    assert named == list(TRAIN)
+    assert [name for name in named if name in TRAIN] == list(TRAIN) and set(named) == set(TRAIN)
 
 
 def test_help_shows_the_settings_of_a_value_network_only_where_there_is_one() -> None:
