@@ -228,7 +228,7 @@ def test_features_and_types_of_a_newer_program_are_ignored_by_name(run_dir: Path
     me = renamed("Me", RicherMe)(name=7, tired=False, x=0.0, luck=99.0)
     decision = agent.decide(obs(entities=[Apple(1.0), Ghost(-1.0)], actors=[me]))
     np.testing.assert_allclose(decision.probabilities, before.probabilities, rtol=1e-5)
-    assert "features 'name', 'luck' of 'Me'" in agent.news and "'Ghost'" in agent.news
+    assert "feature 'luck' of 'Me' is new" in agent.news and "hidden from the others: 'Ghost'" in agent.news
     assert agent.act(obs(-1.0, actors=[me])) == Turn.LEFT  # and then without a ghost
 
 

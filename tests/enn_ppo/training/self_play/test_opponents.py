@@ -36,7 +36,7 @@ def theirs(num_envs: int = 6) -> VecObs:
 def opponents(nets: dict[int, RogueNet], drawn: list[int], **kwargs: Any) -> Opponents:
     """Environments face `drawn`, one after the other."""
     source = iter(drawn)
-    return Opponents(nets, lambda n, rng: np.array([next(source) for _ in range(n)]), snake_pool(), CPU, **kwargs)
+    return Opponents(nets, lambda n, rng: np.array([next(source) for _ in range(n)]), snake_pool(8), CPU, **kwargs)
 
 
 def test_every_environment_is_played_by_the_policy_that_it_faces() -> None:

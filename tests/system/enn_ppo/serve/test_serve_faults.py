@@ -203,11 +203,12 @@ def spaces_with(entities: list[Any] | None = None, actions: list[Any] | None = N
     ],
     ids=["types", "features", "actions", "numbers", "values"],
 )
-def test_a_greeting_with_too_much_in_it_is_refused(server: Running, spaces: dict[str, Any]) -> None:
-    client = server.client(spaces=spaces)
-    assert client.policy["type"] == "error"
-    assert "choices together; at most 4,096 are taken" in client.policy["message"]
-    assert server.has_said(f"refused {client.name}: {client.policy['message']}")
+def test_a_greeting_with_too_much_in_it_is_refused(checkpoint: Checkpoint, spaces: dict[str, Any]) -> None:
+    with Running(checkpoint) as server:
+        client = server.client(spaces=spaces)
+        assert client.policy["type"] == "error"
+        assert "choices together; at most 4,096 are taken" in client.policy["message"]
+        assert server.has_said(f"refused {client.name}: {client.policy['message']}")
 
 
 def test_clients_with_too_many_different_spaces_are_refused_until_one_leaves(checkpoint: Checkpoint) -> None:
