@@ -47,9 +47,7 @@ import enn_ppo
 import entity_gym
 import rogue_net
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RolloutConfig, TrainConfig
-from enn_ppo.checkpoints import (
-    load_checkpoint,
-)
+from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import CPU
 from enn_ppo.checkpoints.policy_file import read_policy_file
 from enn_ppo.rollout import EnvBlock, play

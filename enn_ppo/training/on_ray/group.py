@@ -317,8 +317,7 @@ class RunnerGroup:
     def load_state(self, state: Mapping[str, Any]) -> str | None:
         """See `LocalSampler.load_state`."""
         saved, per_runner = state.get("blocks", [state]), self._runners[0].num_blocks
-        because = "rollout.block makes" if self._config.rollout.block else "distributed.num_env_runners makes"
-        if problem := blocks_problem(saved, len(self._runners) * per_runner, because):
+        if problem := blocks_problem(saved, len(self._runners) * per_runner):
             return problem
         parts = [saved[first : first + per_runner] for first in range(0, len(saved), per_runner)]
         asked = [each.actor.load_state.remote(part) for each, part in zip(self._runners, parts, strict=True)]
