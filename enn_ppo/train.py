@@ -15,7 +15,7 @@ from enn_ppo.settings.config import TrainConfig
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.interrupt import finish_on_interrupt
 from enn_ppo.training.tracking.logger import Row
-from enn_ppo.training.tracking.progress import announce
+from enn_ppo.training.tracking.run_output import announce
 
 if TYPE_CHECKING:  # `start` imports torch and the compiler, which `--help` does not need
     from entity_gym.pools.source import EnvFactory

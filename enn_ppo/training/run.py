@@ -26,9 +26,8 @@ from enn_ppo.training.recording import RecordingError
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import metrics_row
-from enn_ppo.training.tracking.run_dir import CHECKPOINTS
-from enn_ppo.training.tracking.run_lock import RunLock
-from enn_ppo.training.tracking.run_output import RunOutput
+from enn_ppo.training.tracking.run_dir import CHECKPOINTS, RunLock
+from enn_ppo.training.tracking.run_output import RunOutput, say
 from rogue_net.finite import NotFinite
 
 #: Seconds of a rollout after which its progress is shown.
@@ -68,8 +67,8 @@ class Run:
 
     def say(self, text: str) -> None:
         """Print a line, once for all policies."""
-        for output in list(self._outputs.values())[:1]:
-            output.say_of_all(text)
+        if self._outputs:
+            say(text)
 
     def watch(self, steps: int, interrupted: Callable[[], str | None]) -> Watch:
         """Return what shows the progress of a long rollout, and ends it after an interrupt or at `max_train_seconds`.
@@ -87,7 +86,7 @@ class Run:
             seconds = time.monotonic() - started
             if seconds >= SHOWN_AFTER:
                 for output in self._outputs.values():
-                    output.playing(state.step + round(played * num_frames), state.seconds + seconds, played)
+                    output.show(state.step + round(played * num_frames), state.seconds + seconds, played)
             if seconds / played - seconds <= PATIENCE:
                 return False
             if how := interrupted():
@@ -111,14 +110,13 @@ class Run:
         elapsed = state.ranks.lead(lambda: seconds)
         evaluated = {name: self._evaluated(name, evaluator.poll()) for name, evaluator in self._evaluators.items()}
         state.advance(learned, elapsed)
+        schedule = {"learning_rate": settings.learning_rates[0], "entropy_coefficient": float(settings.ppo.ent_coef)}
         shared = state.metrics()
         for name, each in learned.items():
             self.metrics[name] = metrics_row(
                 state.step,
                 each.played,
-                each.stats,
-                learning_rate=settings.learning_rates[0],
-                ent_coef=float(settings.ppo.ent_coef),
+                each.stats | schedule,
                 run_seconds=state.seconds,
                 update_seconds=elapsed,
                 extra=shared | dict(state.learners[name].metrics()) | evaluated.get(name, {}),
@@ -168,8 +166,7 @@ class Run:
             self._evaluated_until = state.step
 
     def _tell_checkpoints(self, saved: Mapping[str, Path]) -> None:
-        for name, checkpoint in saved.items():
-            self._outputs[name].saved(self.state.step)
+        for checkpoint in saved.values():
             for callback in self.state.callbacks:
                 callback.on_checkpoint(checkpoint, self.state.step)
 

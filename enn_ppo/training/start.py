@@ -29,10 +29,8 @@ from enn_ppo.training.ranks import Ranks
 from enn_ppo.training.run import Run
 from enn_ppo.training.state import Restored, TrainState
 from enn_ppo.training.torchrun.joining import join_ranks
-from enn_ppo.training.tracking.progress import announce, make_live
-from enn_ppo.training.tracking.run_dir import CHECKPOINTS, prepare_run_dir
-from enn_ppo.training.tracking.run_lock import RunLock
-from enn_ppo.training.tracking.run_output import RunOutput
+from enn_ppo.training.tracking.run_dir import CHECKPOINTS, RunLock, prepare_run_dir
+from enn_ppo.training.tracking.run_output import RunOutput, announce, make_live
 from entity_gym.pools.source import EnvFactory
 
 
@@ -180,8 +178,6 @@ def _open(
         evaluations = state.evaluations if continues else ()  # those of another run are its own
         scores = {name: each.score for name, each in checkpoints.items()}
         state.save(run_dir, evaluations=evaluations, scores=scores)
-        for output in outputs.values():
-            output.saved(state.step)
     evaluators = {
         name: Evaluator(_evaluation(config), env, config.device, run_dir / name, output.say)
         for name, output in outputs.items()

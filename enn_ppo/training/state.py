@@ -39,8 +39,8 @@ from enn_ppo.training.self_play.pool import SelfPlay
 from enn_ppo.training.self_play.ratings import rating_model
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import env_info_row
-from enn_ppo.training.tracking.progress import PLAIN_SECONDS, announce, clock_text
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS
+from enn_ppo.training.tracking.run_output import PLAIN_SECONDS, announce, clock_text
 from enn_ppo.training.watchdog import Watchdog
 from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.pools.vec_env import VecEnv

@@ -29,8 +29,8 @@ from enn_ppo.training.learning.teacher import load_teacher
 from enn_ppo.training.learning.vtrace import recompute_log_probs, vtrace
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
-from enn_ppo.training.tracking.counts import Played, merge_played, summarize
 from enn_ppo.training.tracking.logger import Row
+from enn_ppo.training.tracking.metrics import Played, merge_played, summarize
 from entity_gym.actions import ActionSpace
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.source import EnvSource

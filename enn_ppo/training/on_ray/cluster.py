@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.errors import ActorDied, PartLost
-from enn_ppo.training.tracking.progress import announce
+from enn_ppo.training.tracking.run_output import announce
 from entity_gym.pools.processes.worker import WorkerDied
 
 CONNECT_SECONDS = 5.0  # timeout for connecting to a remote cluster

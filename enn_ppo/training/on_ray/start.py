@@ -9,7 +9,7 @@ from enn_ppo.settings.config import TrainConfig
 from enn_ppo.training.environment import BoundEnvironment
 from enn_ppo.training.on_ray.cluster import Cluster
 from enn_ppo.training.on_ray.runner import plans
-from enn_ppo.training.tracking.progress import announce
+from enn_ppo.training.tracking.run_output import announce
 
 if TYPE_CHECKING:
     from enn_ppo.training.on_ray.group import RunnerGroup

@@ -10,7 +10,7 @@ import torch
 from enn_ppo.checkpoints.policy import select_device
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.training.ranks import ALONE, Ranks
-from enn_ppo.training.tracking.progress import announce
+from enn_ppo.training.tracking.run_output import announce
 
 _LEFT_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _COMMAND = "torchrun --nproc_per_node=2 -m enn_ppo.train distributed=ddp"

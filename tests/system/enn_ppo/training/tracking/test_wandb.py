@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from enn_ppo.settings.config import LoggerConfig
-from enn_ppo.training.tracking.logger import read_metrics
-from enn_ppo.training.tracking.trackers import WandbLogger
+from enn_ppo.training.tracking.logger import WandbLogger, read_metrics
 from tests.enn_ppo.training.tracking.test_trackers import CONFIG, ROWS
 
 PROGRAM = """
