@@ -39,7 +39,6 @@ if TYPE_CHECKING:
         SelfPlayConfig,
         TrainConfig,
         TrainEvalConfig,
-        ValueOptimConfig,
     )
     from enn_ppo.settings.presets import preset
     from enn_ppo.train import TrainResult, train
@@ -68,7 +67,6 @@ __all__ = [
     "TrainResult",
     "TranslationConfig",
     "Update",
-    "ValueOptimConfig",
     "clone",
     "evaluate",
     "load_agent",

@@ -16,23 +16,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import torch
 
-from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import saved_config
-from enn_ppo.checkpoints.trust import check_trust, code_of_environment
+from enn_ppo.checkpoints.trust import load_trusted
 from enn_ppo.eval.policy import Policy, fit
-from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.environment import bind_environment
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.check.loading import parse_settings
 from entity_gym.output import accept_all_characters
 from entity_gym.play.command import add_options, broken, run, usage_error
 from entity_gym.play.game import Advice
-
-TRUST = "trust=true"
 
 
 def advice(policy: Policy, obs: VecObs) -> Advice:
@@ -48,12 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     accept_all_characters()
     options = _parser().parse_intermixed_args(argv)
     try:
-        checkpoint = load_checkpoint(Path(options.checkpoint.removeprefix("checkpoint=")))
-        if not options.trust:
-            check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
+        checkpoint = load_trusted(options.checkpoint.removeprefix("checkpoint="), bool(options.trust))
         config = saved_config(checkpoint).env
         kwargs = {**config.kwargs, **parse_settings(options.set)}
         source = bind_environment(replace(config, kwargs=kwargs)).source
+        if not 0 < options.temperature < math.inf:
+            raise ValueError(f"--temperature is {options.temperature}; it must be greater than 0")
         how = {"greedy": options.greedy, "temperature": options.temperature}
         generator = torch.Generator().manual_seed(options.seed or 0)
         policy = fit(checkpoint, *source.spaces(), config.id, generator, **how)
@@ -71,28 +66,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m enn_ppo.play", description="Play in the browser, with a trained policy's advice."
     )
     parser.add_argument("checkpoint", help="a run directory, one of its checkpoints, or a policy file")
-    parser.add_argument(
-        "trust",
-        nargs="?",
-        choices=[TRUST],
-        metavar=TRUST,
-        help="run the environment that the checkpoint names, although it was not written here",
-    )
+    trust = "run the environment that the checkpoint names, although it was not written here"
+    parser.add_argument("trust", nargs="?", choices=["trust=true"], metavar="trust=true", help=trust)
     add_options(parser)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--greedy", action="store_true", help="take the likeliest choice; otherwise choices are sampled")
-    how.add_argument("--temperature", type=_positive, default=1.0, help="below 1 is bolder, above 1 more random (1)")
+    how.add_argument("--temperature", type=float, default=1.0, help="below 1 is bolder, above 1 more random (1)")
     return parser
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number greater than 0")
-    return value
 
 
 if __name__ == "__main__":

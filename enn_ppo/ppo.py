@@ -258,7 +258,7 @@ def unit_weights(num_actors: Tensor, *, ratio: Ratio, weighting: Weighting, tota
 
 
 #: A further term of the loss: (network outputs, minibatch, settings) -> (the term, statistics to log). `terms_of` in
-#: training/learning/learner.py lists the terms; training/learning/auxiliary.py is an example.
+#: training/build.py lists the terms; training/learning/auxiliary.py is an example.
 Term: TypeAlias = Callable[[Evaluation, "Minibatch", PPOSettings], tuple[Tensor, Stats]]
 
 

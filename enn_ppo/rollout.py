@@ -116,7 +116,6 @@ class EnvBlock:
         vec_env: N environments.
         nets: policy name -> policy and value function; not changed.
         device: of the policies.
-        seed: of the sampling noise.
         first_env: number of the block's first environment in the run.
         cast: the players that each policy plays; None: one policy plays all.
         logits: whether rollouts keep the logits of all choices, for recordings.
@@ -128,7 +127,6 @@ class EnvBlock:
         vec_env: VecEnv,
         nets: Mapping[str, Actor],
         device: torch.device,
-        seed: int,
         first_env: int = 0,
         *,
         cast: Cast | None = None,
@@ -138,18 +136,19 @@ class EnvBlock:
         self.vec_env, self.device = vec_env, device
         self._watchdog = watchdog
         self._nets, self._cast, self._logits = nets, cast, logits
-        self.seed_noise(seed)
         self.env_id: NDArray[np.int64] = first_env + np.arange(len(vec_env))  # numbers of the environments in the run
         self.tracker = EpisodeTracker(len(vec_env), first_env, cast.policies if cast else None)
         self.obs: VecObs | None = None  # the current observations of the environments; None before `reset`
-        # States of the policies, in the order of the trajectories; none before the first rollout.
-        self._states: list[object] = []
+        # In the order of `_show`; after a rollout they keep the states of their policies.
+        self._trajectories: list[Trajectory] = []
 
-    def begin(self, steps: int) -> None:
-        """Begin a rollout of `steps` steps from the current observations."""
+    def begin(self, steps: int, seed: int) -> None:
+        """Begin a rollout of `steps` steps from the current observations.
+
+        The sampling noise is keyed by `seed`, the environment's number and the step.
+        """
         assert self.obs is not None, "reset first"
-        keys = self.noise_keys(steps)
-        views = self._show(self.obs)
+        keys = keyed(keyed(seed, torch.from_numpy(self.env_id)), torch.arange(steps)[:, None]).to(self.device)  # (T, N)
         self._stats = {name: RolloutStats() for name in self._nets}
         if self._cast is None:
             seats = [(name, keys, self.env_id) for name in self._nets]  # a single policy
@@ -159,18 +158,23 @@ class EnvBlock:
                 for name, players in self._cast.policies.items()
                 for place, player in enumerate(players)
             ]
-        states = self._states or [None] * len(seats)
-        self._trajectories: dict[str, list[Trajectory]] = {}  # in the order of `_show`
-        for (name, own_keys, env_id), view, state in zip(seats, views, states, strict=True):
-            trajectory = Trajectory(
-                self._nets[name], self.device, own_keys, view, env_id, logits=self._logits, state=state
-            )
-            self._trajectories.setdefault(name, []).append(trajectory)
+        states = [each.state for each in self._trajectories] or [None] * len(seats)
+        self._trajectories = [
+            Trajectory(name, self._nets[name], own_keys, torch.from_numpy(env_id), [view], state)
+            for (name, own_keys, env_id), view, state in zip(seats, self._show(self.obs), states, strict=True)
+        ]
 
     def act(self) -> Mapping[str, VecAction]:
         """Choose an action for every actor of the current observations."""
         started = time.perf_counter()
-        actions = [trajectory.act() for played in self._trajectories.values() for trajectory in played]
+        actions: list[dict[str, VecAction]] = []
+        for each in self._trajectories:
+            batch, keys = ObsBatch.from_vec_obs(each.seen[-1], self.device), each.keys[len(each.results)]
+            result = each.net.act(batch, each.state, generator=FrameKeys(keys), logits=self._logits)
+            actions.append(fetch_actions(each.net, batch, result))  # synchronises: the environments need the actions
+            each.state = result.state
+            each.batches.append(batch)
+            each.results.append(result)
         joined = self._seating.join(list(zip(self._parts, actions, strict=True))) if self._cast else actions[0]
         for stats in self._stats.values():
             stats.act_seconds += time.perf_counter() - started
@@ -179,9 +183,8 @@ class EnvBlock:
     def observe(self, obs: VecObs, waited: float) -> None:
         """Add the next observations, which took `waited` seconds."""
         self.obs = obs
-        trajectories = [trajectory for played in self._trajectories.values() for trajectory in played]
-        for trajectory, view in zip(trajectories, self._show(obs), strict=True):
-            trajectory.observe(view)
+        for trajectory, view in zip(self._trajectories, self._show(obs), strict=True):
+            trajectory.seen.append(view)
         if self._cast:
             ended = self.tracker.step_players(obs, self._seating.rewards)
         else:
@@ -192,14 +195,12 @@ class EnvBlock:
 
     def finish(self) -> dict[str, Rollout]:
         """Policy name -> its rollout since `begin`."""
-
-        def played(trajectories: Sequence[Trajectory], stats: RolloutStats) -> Rollout:
+        played: dict[str, list[Rollout]] = {name: [] for name in self._nets}
+        for each in self._trajectories:
             # statistics count all players of a policy together
-            of_each = [stats, *(RolloutStats() for _ in trajectories[1:])]
-            return Rollout.merged([each.rollout(own) for each, own in zip(trajectories, of_each, strict=True)])
-
-        self._states = [each.state for played_by in self._trajectories.values() for each in played_by]
-        return {name: played(self._trajectories[name], stats) for name, stats in self._stats.items()}
+            stats = RolloutStats() if played[each.policy] else self._stats[each.policy]
+            played[each.policy].append(each.rollout(stats, self.device))
+        return {name: Rollout.merged(rollouts) for name, rollouts in played.items()}
 
     def _show(self, obs: VecObs) -> list[VecObs]:
         """Observations of each player, in the order of the policies. Without a cast: `[obs]`."""
@@ -214,75 +215,29 @@ class EnvBlock:
         with self.waiting():
             self.obs = self.vec_env.reset(seed, env_info)
         self.tracker.reset()
-        self._states = []
+        self._trajectories = []
 
     def waiting(self) -> AbstractContextManager[None]:
         """The context in which to wait for the environments."""
-        return nullcontext() if self._watchdog is None else self._watchdog(self.vec_env)
-
-    def seed_noise(self, seed: int) -> None:
-        """Key the sampling noise from now on by `seed`, the environment's number, and the steps since this call."""
-        self._seed, self._steps = seed, 0
-
-    def noise_keys(self, steps: int) -> Tensor:
-        """(T, N) int64 keys of the sampling noise of the next steps."""
-        numbers = torch.arange(self._steps, self._steps + steps)
-        self._steps += steps
-        return keyed(keyed(self._seed, torch.from_numpy(self.env_id)), numbers[:, None]).to(self.device)
+        return nullcontext() if self._watchdog is None else self._watchdog.waiting_for(self.vec_env)
 
 
+@dataclass
 class Trajectory:
-    """A rollout in progress: the observations of one policy, and its actions.
+    """A rollout in progress: the observations of one policy, and its actions."""
 
-    Args:
-        net: the policy and value function.
-        device: of the policy.
-        keys: (T, N) int64, keys of the sampling noise.
-        obs: the first N frames.
-        env_id: (N,) int64, the rollout's numbers of the environments.
-        logits: whether the logits of all choices are kept.
-        state: of the policy, after the step before.
+    policy: str  # its name
+    net: Actor  # the policy and value function
+    keys: Tensor  # (T, N) int64, keys of the sampling noise
+    env_id: Tensor  # (N,) int64, the rollout's numbers of the environments
+    seen: list[VecObs]  # T + 1 observations of N frames in the end
+    state: object  # of the policy, after the last step
+    batches: list[ObsBatch] = field(default_factory=list)  # the observations on the policy's device
+    results: list[ActResult] = field(default_factory=list)
 
-    Attributes:
-        state: of the policy, after the last step.
-    """
-
-    def __init__(
-        self,
-        net: Actor,
-        device: torch.device,
-        keys: Tensor,
-        obs: VecObs,
-        env_id: NDArray[np.int64],
-        *,
-        logits: bool = False,
-        state: object = None,
-    ) -> None:
-        self.state = state
-        self._net, self._device, self._keys, self._logits = net, device, keys, logits
-        self._env_id = torch.from_numpy(env_id)
-        self._seen = [obs]  # T + 1 observations in the end
-        self._batches: list[ObsBatch] = []
-        self._results: list[ActResult] = []
-
-    def act(self) -> dict[str, VecAction]:
-        """Sample actions in the last N frames."""
-        obs, keys = self._seen[-1], self._keys[len(self._results)]
-        batch = ObsBatch.from_vec_obs(obs, self._device)
-        result = self._net.act(batch, self.state, generator=FrameKeys(keys), logits=self._logits)
-        self.state = result.state
-        actions = fetch_actions(self._net, batch, result)  # synchronises: the environments need the actions
-        self._batches.append(batch)
-        self._results.append(result)
-        return actions
-
-    def observe(self, obs: VecObs) -> None:
-        """Add the next N frames."""
-        self._seen.append(obs)
-
-    def rollout(self, stats: RolloutStats) -> Rollout:
+    def rollout(self, stats: RolloutStats, device: torch.device) -> Rollout:
         """Make the rollout of all T * N frames."""
-        results, before, after = self._results, self._seen[:-1], self._seen[1:]
+        results, before, after = self.results, self.seen[:-1], self.seen[1:]
 
         def on_host(name: str, steps: Sequence[VecObs]) -> Tensor:
             return torch.cat([torch.from_numpy(getattr(obs, name)) for obs in steps])
@@ -291,10 +246,10 @@ class Trajectory:
         host = [
             on_host("elapsed_step", before),
             *(on_host(name, after) for name in ("reward", "done", "truncated")),
-            self._env_id.repeat(len(results)),
+            self.env_id.repeat(len(results)),
             *(torch.cat([torch.from_numpy(obs.arrays[name]) for obs in before]) for name in targets),
         ]
-        there = host if self._device.type == "cpu" else to_device(host, self._device)
+        there = host if device.type == "cpu" else to_device(host, device)
         step, rewards, done, truncated, env_id, *told = there
         cat = Cat()
 
@@ -302,7 +257,7 @@ class Trajectory:
             return cat_columns(columns, cat)
 
         frames = Frames(
-            obs=ObsBatch.cat(self._batches, cat),
+            obs=ObsBatch.cat(self.batches, cat),
             env_id=env_id,
             step=step,
             actions=of_results([result.actions for result in results]),
@@ -313,26 +268,26 @@ class Trajectory:
             rewards=rewards,
             terminated=done & ~truncated,
             truncated=truncated,
-            final_values=self._final_values(after),
+            final_values=self._final_values(after, device),
         )
-        last_values = self._net.value(ObsBatch.from_vec_obs(self._seen[-1], self._device))
+        last_values = self.net.value(ObsBatch.from_vec_obs(self.seen[-1], device))
         return Rollout(frames, last_values, stats)
 
-    def _final_values(self, after: Sequence[VecObs]) -> Tensor:
+    def _final_values(self, after: Sequence[VecObs], device: torch.device) -> Tensor:
         """(B,) values of the final observations of truncated episodes, evaluated in one batch; 0 elsewhere."""
-        num_envs = len(self._env_id)
-        values = torch.zeros(len(after) * num_envs, device=self._device)
+        num_envs = len(self.env_id)
+        values = torch.zeros(len(after) * num_envs, device=device)
         ended = [(t, obs.final) for t, obs in enumerate(after) if obs.final is not None]
         if ended:
             places = torch.cat([t * num_envs + torch.from_numpy(final.env_id) for t, final in ended])
-            batch = ObsBatch.cat([ObsBatch.from_vec_obs(final) for _, final in ended]).to(self._device)
-            values.index_copy_(0, moved(places, self._device), self._net.value(batch))
+            batch = ObsBatch.cat([ObsBatch.from_vec_obs(final) for _, final in ended]).to(device)
+            values.index_copy_(0, moved(places, device), self.net.value(batch))
         return values
 
 
 @torch.no_grad()
-def play(blocks: Sequence[EnvBlock], steps: int, watch: Watch = play_all) -> list[dict[str, Rollout]]:
-    """Play `steps` steps in every block, or fewer if `watch` ends the rollout.
+def play(blocks: Sequence[EnvBlock], steps: int, seed: int, watch: Watch = play_all) -> list[dict[str, Rollout]]:
+    """Play `steps` steps in every block, or fewer if `watch` ends the rollout. `seed` keys the sampling noise.
 
     Several blocks take turns: the policy acts in one block while the threads or processes of the other blocks' pools step their
     environments. Turns are in a fixed order, so rollouts do not depend on timing.
@@ -344,7 +299,7 @@ def play(blocks: Sequence[EnvBlock], steps: int, watch: Watch = play_all) -> lis
         BaseException: raised by an environment or policy; of several blocks, by the first in order.
     """
     for block in blocks:
-        block.begin(steps)
+        block.begin(steps, seed)
     if len(blocks) == 1:
         (block,) = blocks
         for step in range(steps):

@@ -5,15 +5,18 @@ python -m enn_ppo.train env=MineSweeper
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enn_ppo.settings.config import TrainConfig
+from enn_ppo.settings.resuming import resumed
 from enn_ppo.training.callbacks import Callback
-from enn_ppo.training.interrupt import finish_on_interrupt
+from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_output import announce
 
@@ -40,13 +43,19 @@ class TrainResult(NamedTuple):
         return f"TrainResult(run_dir={str(self.run_dir)!r}, step={self.step}{known}{several})"
 
 
-def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequence[Callback] = ()) -> TrainResult:
+def train(
+    config: TrainConfig | None = None,
+    env: EnvFactory | None = None,
+    callbacks: Sequence[Callback] = (),
+    **settings: Any,
+) -> TrainResult:
     """Train a policy, or several with `config.policies`.
 
     Args:
-        config: every setting.
+        config: every setting; None: the defaults, or with `resume=<run directory>` those of that run.
         env: an environment class, or a function that makes an environment from `config.env.kwargs`; None: `config.env.id`.
         callbacks: called after updates, episodes and checkpoints; see `Callback`.
+        settings: of `TrainConfig`, in place of those of `config`: `train(resume="out/a", total_timesteps=200_000)`.
 
     Returns:
         The result of the run. With `config.policies`, `policies` has the result of each policy and `run_dir` holds their run
@@ -54,26 +63,39 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
 
     Raises:
         ValueError: a setting is invalid, the environment breaks its contract, or the checkpoint does not fit.
-        Interrupted: after Ctrl-C or SIGTERM; the run was saved.
+        Interrupted: after Ctrl-C or SIGTERM; the run was saved. An interactive session gets the result instead.
     """
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise ValueError(f"callbacks must hold instances of enn_ppo.Callback, got {callback!r}")
+    if config is None and settings.get("resume"):
+        config = resumed(**settings)
+    else:
+        config = replace(config or TrainConfig(), **settings)
     world = config.env.id if env is None else getattr(env, "__qualname__", type(env).__name__)
     announce(f"starting {world}: importing torch")
     from enn_ppo.training.start import start_run
 
     run = start_run(config, env, callbacks)
     state = run.state
-    with run, finish_on_interrupt(run.say) as interrupted:
-        while not run.stopped and (steps := state.next_steps()) > 0:
-            started = time.perf_counter()
-            settings = state.begin_update()
-            rollouts = state.collect(steps, run.watch(steps, interrupted))
-            learned = state.learn(rollouts, settings)
-            run.report(learned, settings, seconds=time.perf_counter() - started)
-            run.save_if_due(interrupted())
-        run.finish(interrupted)
+    try:
+        with run:
+            while not run.stopped and (steps := state.next_steps()) > 0:
+                started = time.perf_counter()
+                scheduled = state.begin_update()
+                rollouts = state.sampler.collect(state.step, steps, state.env_info, run.watch(steps))
+                state.record(rollouts)
+                learned = state.learn(rollouts, scheduled)
+                run.report(learned, scheduled, seconds=time.perf_counter() - started)
+                run.save_if_due()
+            run.finish()
+    except Interrupted as interrupted:
+        if not hasattr(sys, "ps1"):  # no interactive session, where the result would be lost
+            raise
+        print(
+            f"{interrupted}, or train(resume={str(run.run_dir)!r}, total_timesteps={config.total_timesteps})",
+            flush=True,
+        )
     results = {
         name: TrainResult(run.run_dir / name, state.step, run.metrics.get(name), learner.model.policy)
         for name, learner in state.learners.items()

@@ -278,9 +278,6 @@ def import_callable(env_id: str, option: str, offered: Callable[[ModuleType], li
         raise ValueError(
             f"{option} is {env_id!r}, but {module_name} has no class or function {name!r}; {nearest(name, offered(module))}"
         )
-    for key, value in vars(module).items():
-        if isinstance(value, EnvSource) and getattr(value, "main", None) is found:
-            raise ValueError(f"{option} is {env_id!r}, which is the main of {module_name}:{key}; name that")
     return found
 
 

@@ -120,7 +120,7 @@ class Entity:
 
 @dataclass(frozen=True, init=False, repr=False)
 class ObsSpace:
-    """What an environment may show. Arguments are as the attributes, and `global_features` as the features of an `Entity`.
+    """Entity types and global features that an environment may show. `global_features` are given as those of an `Entity`.
 
     Attributes:
         entities: entity type -> `Entity`. **The order defines the entity index inside a frame**: all entities of the first

@@ -11,34 +11,36 @@ if TYPE_CHECKING:
     from rogue_net.config import RelposConfig, RogueNetConfig, TranslationConfig
     from rogue_net.heads.noise import FrameKeys, keyed
     from rogue_net.rogue_net import ActResult, Evaluation, RogueNet
-    from rogue_net.transfer.adaptor import ObsAdaptor
+    from rogue_net.transfer.transfer import FittedNet, fit
 
 #: The modules of these names, imported when they are used first: settings and help need not wait for torch.
 _LATER = {
     "ActResult": "rogue_net",
     "Evaluation": "rogue_net",
+    "FittedNet": "transfer.transfer",
     "FrameKeys": "heads.noise",
-    "ObsAdaptor": "transfer.adaptor",
     "ObsBatch": "batch.obs_batch",
     "RaggedTensor": "batch.ragged",
     "RelposConfig": "config",
     "RogueNet": "rogue_net",
     "RogueNetConfig": "config",
     "TranslationConfig": "config",
+    "fit": "transfer.transfer",
     "keyed": "heads.noise",
 }
 
 __all__ = [
     "ActResult",
     "Evaluation",
+    "FittedNet",
     "FrameKeys",
-    "ObsAdaptor",
     "ObsBatch",
     "RaggedTensor",
     "RelposConfig",
     "RogueNet",
     "RogueNetConfig",
     "TranslationConfig",
+    "fit",
     "keyed",
 ]
 

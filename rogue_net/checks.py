@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from entity_gym.errors import nearest
 
@@ -61,28 +62,33 @@ HalfOpenUnitInterval = Annotated[float, Range(0, 1, open_high=True)]
 def check_fields(settings: Any, section: str = "") -> None:
     """Check every field of a dataclass by its type: a number with a `Range`, a text, a truth value, a choice, or a section.
 
-    NumPy's numbers become Python's, whole floats become integers and paths become texts, where the type asks for these.
+    NumPy's numbers become Python's, paths become texts, and whole floats become integers where the type asks for these.
 
     Args:
         settings: the dataclass; fields of other types are left to it.
         section: its dotted name, with a dot at its end, for messages.
     """
     for name, hint in field_types(type(settings)).items():
-        value = _plain(getattr(settings, name), hint)
+        value = as_plain(getattr(settings, name))
+        if (
+            isinstance(value, float)
+            and value.is_integer()
+            and int in (split_range(kind)[0] for kind in alternatives(hint))
+        ):
+            value = int(value)
         _check(section + name, value, hint)
         object.__setattr__(settings, name, value)
 
 
-def _plain(value: object, hint: object) -> object:
-    kinds = [split_range(kind)[0] for kind in alternatives(hint)]
-    if isinstance(value, bool):
-        return value
+def as_plain(value: Any) -> Any:
+    """NumPy's numbers and arrays as Python's, and paths as texts, also inside lists, tuples and mappings."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
     if isinstance(value, os.PathLike):
-        return os.fspath(value) if str in kinds else value
-    number: Any = value
-    if isinstance(number, numbers.Real):
-        number = int(number) if isinstance(number, numbers.Integral) else float(number)
-    return int(number) if isinstance(number, float) and int in kinds and number.is_integer() else number
+        return os.fspath(value)
+    if isinstance(value, list | tuple):
+        return type(value)(map(as_plain, value))
+    return {name: as_plain(item) for name, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def field_types(cls: type[Any]) -> dict[str, Any]:
@@ -116,6 +122,8 @@ def _check(field: str, value: object, hint: object) -> None:
         check_bool(field, value)
     elif kind is str:
         check_text(field, value, optional=optional)
+    elif get_origin(kind) is dict and not isinstance(value, Mapping):
+        raise ValueError(f"{field} must be a mapping, got {value!r}")
     elif dataclasses.is_dataclass(kind) and isinstance(kind, type) and not isinstance(value, kind):
         raise ValueError(f"{field} must be a {kind.__name__}, got {value!r}")
 

@@ -221,7 +221,7 @@ class RogueNet(nn.Module):
         temperature: float = 1.0,
         generator: torch.Generator | FrameKeys | None = None,
     ) -> dict[str, Decision]:
-        """Choose the actions of all heads, one head after the other, or judge given ones.
+        """Choose the actions of all heads, or judge given ones, one head after the other; each knows what was decided before.
 
         Args:
             readout: of B frames.
@@ -230,10 +230,11 @@ class RogueNet(nn.Module):
             temperature: see `act`.
             generator: see `act`.
         """
-        decisions = {}
+        decisions: dict[str, Decision] = {}
+        decided: dict[str, RaggedTensor] = {}
         for name, head in zip(self.action_space, self.heads, strict=True):
             mask = readout.batch.action_masks[name]
-            distribution = head(readout.actors(name), mask, readout.actees(name))
+            distribution = head(readout.actors(name), mask, readout.actees(name), decided)
             if temperature != 1:
                 distribution = distribution.tempered(temperature)
             if given is not None:
@@ -244,7 +245,7 @@ class RogueNet(nn.Module):
                 source = generator.of_actors(name, mask.actors) if isinstance(generator, FrameKeys) else generator
                 actions = mask.actors._replace(values=distribution.sample(source))
             log_probs = mask.actors._replace(values=distribution.log_prob(actions.values))
-            decisions[name] = Decision(actions, log_probs, distribution)
+            decided[name], decisions[name] = actions, Decision(actions, log_probs, distribution)
         return decisions
 
     def ragged_logits(self, readout: Readout, decisions: Mapping[str, Decision]) -> dict[str, RaggedTensor]:

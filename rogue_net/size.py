@@ -1,4 +1,4 @@
-"""Estimates of the memory that a network needs, so that one that cannot fit is refused before it is made."""
+"""An estimate of the memory that a network needs, so that one that cannot fit is refused before it is made."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from pathlib import Path
 
 from rogue_net.config import RogueNetConfig
 
-#: Bytes of a weight for acting: a float32.
-BYTES_TO_ACT = 4
-#: Bytes of a weight for learning: the weight, its gradient, and the two moments of Adam.
-BYTES_TO_LEARN = 16
-
 #: Files with the limit of this process's memory, in bytes, where a container sets one: cgroup 2, and cgroup 1.
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_BYTES = 4  # of a float32
 
 
 def least_weights(config: RogueNetConfig) -> int:
@@ -39,23 +35,20 @@ def machine_memory() -> int:
     return memory
 
 
-def check_fits(config: RogueNetConfig, bytes_per_weight: int = BYTES_TO_ACT, section: str = "net") -> None:
-    """Check that a network with these settings can fit into the memory of this machine.
-
-    `section` is the name of the settings in the message.
+def check_fits(config: RogueNetConfig) -> None:
+    """Check that the weights of a network with these settings can fit into the memory of this machine.
 
     Raises:
-        ValueError: it cannot; the message names the settings and both sizes.
+        ValueError: they cannot; the message names the settings and both sizes.
     """
     weights, memory = least_weights(config), machine_memory()
-    if weights * bytes_per_weight > memory:
+    if weights * _BYTES > memory:
         raise ValueError(
-            f"{section}.d_model={config.d_model} and {section}.n_layer={config.n_layer} make a network of at least "
-            f"{weights:,} weights, which needs {gigabytes(weights * bytes_per_weight)}; this machine has {gigabytes(memory)}: "
-            "set smaller ones"
+            f"net.d_model={config.d_model} and net.n_layer={config.n_layer} make a network of at least {weights:,} weights, "
+            f"which needs {_gigabytes(weights * _BYTES)}; this machine has {_gigabytes(memory)}: set smaller ones"
         )
 
 
-def gigabytes(size: int) -> str:
+def _gigabytes(size: int) -> str:
     """A number of bytes for a message, such as "16 GB"."""
     return f"{size / 1e9:,.3g} GB" if size < 1e12 else f"{round(size / 1e9):,} GB"

@@ -9,7 +9,6 @@ with Browser() as browser:
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import selectors
@@ -17,7 +16,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -76,24 +74,21 @@ class Browser:
         os.close(self._write)
         shutil.rmtree(self._profile, ignore_errors=True)
 
-    def open(self, url: str, width: int = 1200, height: int = 900, *, dark: bool = False, scale: float = 1) -> Page:
+    def open(self, url: str, width: int = 1200, height: int = 900) -> Page:
         """Open a page in a window of its own.
 
         Args:
             url: of the page.
             width: of the window in pixels.
             height: of the window in pixels.
-            dark: the user prefers dark colours.
-            scale: device pixels per pixel.
         """
         target = self.send("Target.createTarget", {"url": "about:blank"})["targetId"]
         session = self.send("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
         page = self._pages[session] = Page(self, session, target)
         for domain in ("Page", "Runtime", "Log"):
             page.send(f"{domain}.enable")
-        page.resize(width, height, scale)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        page.send("Emulation.setEmulatedMedia", {"features": [scheme]})
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        page.send("Emulation.setDeviceMetricsOverride", size)
         page.go(url)
         return page
 
@@ -174,11 +169,6 @@ class Page:
         while not self._is_loaded:
             self.browser.receive(deadline - time.monotonic())
 
-    def resize(self, width: int, height: int, scale: float = 1) -> None:
-        """Give the window another size."""
-        size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": False}
-        self.send("Emulation.setDeviceMetricsOverride", size)
-
     def evaluate(self, expression: str) -> Any:
         """Return the value of a JavaScript expression, awaited if it is a promise, as JSON."""
         parameters = {"expression": expression, "returnByValue": True, "awaitPromise": True}
@@ -209,10 +199,6 @@ class Page:
         self.send("Input.dispatchMouseEvent", {"type": "mousePressed", **where})
         self.send("Input.dispatchMouseEvent", {"type": "mouseReleased", **where})
 
-    def hover(self, x: float, y: float) -> None:
-        """Move the pointer to a place of the window, in pixels."""
-        self.send("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
-
     def click_on(self, selector: str) -> None:
         """Scroll to the first element that the selector finds, and click into its middle."""
         self.click(*self.middle_of(f"document.querySelector({json.dumps(selector)})"))
@@ -225,20 +211,15 @@ class Page:
         )
         return found["x"] + found["width"] / 2, found["y"] + found["height"] / 2
 
-    def key(self, key: str, text: str | None = None) -> None:
+    def key(self, key: str) -> None:
         """Press a key, such as "ArrowLeft", " " or "n"."""
-        typed = key if text is None and len(key) == 1 else text
+        typed = key if len(key) == 1 else None
         which = {
             "key": key,
             "windowsVirtualKeyCode": _KEY_CODES.get(key, ord(key.upper()) if key.isalnum() and len(key) == 1 else 0),
         }
         self.send("Input.dispatchKeyEvent", {"type": "keyDown", **which, **({"text": typed} if typed else {})})
         self.send("Input.dispatchKeyEvent", {"type": "keyUp", **which})
-
-    def screenshot(self, path: Path) -> None:
-        """Write a PNG of the whole page."""
-        data = self.send("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True})["data"]
-        path.write_bytes(base64.b64decode(data))
 
     def close(self) -> None:
         """Close the page."""

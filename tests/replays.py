@@ -78,6 +78,12 @@ def entropies(probs: NDArray[np.float64]) -> list[float]:
     return rounded(-(probs * np.log(np.maximum(probs, 1e-30))).sum(-1))
 
 
+def decide(rng: np.random.Generator, probs: NDArray[np.float64], actors: list[int], **parts: Any) -> dict[str, Any]:
+    """Decisions of actors with these probabilities."""
+    decision = {"actors": actors, "probs": rounded(probs), "chosen": choose(rng, probs), "entropy": entropies(probs)}
+    return {**decision, **parts}
+
+
 def masked(probs: NDArray[np.float64], mask: NDArray[Any]) -> NDArray[np.float64]:
     allowed = probs * mask
     return allowed / allowed.sum(-1, keepdims=True)
@@ -122,7 +128,7 @@ def grid(num_episodes: int = 3, length: int = 12, seed: int = 0) -> Any:
             mask[:, 2] = robots[:, 0] > 0
             move = masked(move, mask)
             fire = softmax(rng, 3, 7)
-            chosen = choose(rng, move)
+            moved = decide(rng, move, [4, 5], mask=mask.astype(int).tolist())
             view = {
                 "features": {"Mine": mines.tolist(), "Robot": robots.tolist(), "Cannon": [[t % 3]]},
                 "ids": {"Robot": ["A", "B"]},
@@ -130,26 +136,11 @@ def grid(num_episodes: int = 3, length: int = 12, seed: int = 0) -> Any:
                 "value": None if t == length else float(np.round(3 - t / 5 + rng.normal() / 4, 3)),
                 "actions": {}
                 if t == length
-                else {
-                    "Move": {
-                        "actors": [4, 5],
-                        "probs": rounded(move),
-                        "mask": mask.astype(int).tolist(),
-                        "chosen": chosen,
-                        "entropy": entropies(move),
-                    },
-                    "Fire": {
-                        "actors": [4, 5, 6],
-                        "actees": [0, 1, 2, 3, 4, 5],
-                        "probs": rounded(fire),
-                        "chosen": choose(rng, fire),
-                        "entropy": entropies(fire),
-                    },
-                },
+                else {"Move": moved, "Fire": decide(rng, fire, [4, 5, 6], actees=[0, 1, 2, 3, 4, 5])},
                 "attention": attend(rng, 7),
             }
             steps.append(step([view], float(rng.random() < 0.3) - float(t == 9)))
-            change = np.array([[0, 1], [0, -1], [-1, 0], [1, 0], [0, 0]])[chosen]
+            change = np.array([[0, 1], [0, -1], [-1, 0], [1, 0], [0, 0]])[moved["chosen"]]
             robots = np.clip(robots + change, 0, [7, 5])
         episodes.append(episode(steps, drawing, number))
     return replay({"Mine": ["x", "y"], "Robot": ["x", "y"], "Cannon": ["cooldown"]}, actions, episodes)
@@ -202,19 +193,10 @@ def cards(length: int = 6, seed: int = 2) -> Any:
         pick = softmax(rng, 1, left)
         stop = softmax(rng, 1, 2)
         decisions = {
-            "Pick": {
-                "actors": [left],
-                "actees": list(range(left)),
-                "probs": rounded(pick),
-                "chosen": choose(rng, pick),
-            },
-            "Pass": {
-                "actors": [left + 1],
-                "probs": rounded(stop),
-                "chosen": choose(rng, stop),
-                "entropy": entropies(stop),
-            },
+            "Pick": decide(rng, pick, [left], actees=list(range(left))),
+            "Pass": decide(rng, stop, [left + 1]),
         }
+        del decisions["Pick"]["entropy"]
         view = {
             "features": {"Cherry": rounded(quality[:left, None]), "Player": [[]]},
             "globals": [t, 0.5],
@@ -250,12 +232,6 @@ def snakes(length: int = 20, seed: int = 3) -> Any:
         for own in range(2):
             move = softmax(rng, 1, 4)
             body = [[x, y, snake] for snake in range(2) if snake == own for x, y in bodies[snake]]
-            decision = {
-                "actors": [own],
-                "probs": rounded(move),
-                "chosen": choose(rng, move),
-                "entropy": entropies(move),
-            }
             views.append(
                 {
                     "features": {
@@ -264,7 +240,7 @@ def snakes(length: int = 20, seed: int = 3) -> Any:
                         "Food": [[5, 5], [1, 8]],
                     },
                     "value": float(own) - 0.5,
-                    "actions": {"Move": decision},
+                    "actions": {"Move": decide(rng, move, [own])},
                     "attention": attend(rng, 4 + len(body)),
                 }
             )
@@ -288,14 +264,7 @@ def crowd(num_entities: int = 80) -> Any:
     view = {
         "features": {"Bird": rounded(rng.uniform(0, 100, (num_entities, 2)))},
         "value": 1.0,
-        "actions": {
-            "Turn": {
-                "actors": list(range(num_entities)),
-                "probs": rounded(move),
-                "chosen": choose(rng, move),
-                "entropy": entropies(move),
-            }
-        },
+        "actions": {"Turn": decide(rng, move, list(range(num_entities)))},
         "attention": attend(rng, num_entities),
     }
     actions = {"Turn": {"kind": "categorical", "choices": ["left", "straight", "right"]}}

@@ -70,7 +70,7 @@ class Script(Environment):
 
 
 class Zoo(Environment):
-    """Everything that observations can hold, at random: each type, mask, visibility list and action comes and goes.
+    """A world with all that observations can hold, at random: each type, mask, visibility list and action comes and goes.
 
     Episodes last 1 to 4 steps and end by truncation or by themselves. The reward adds up what it was told to do, so that
     trajectories depend on the actions. It can be saved.
@@ -179,7 +179,7 @@ def random_actions(
 
 
 def open_choices(obs: VecObs, name: str, space: ActionSpace) -> list[list[list[int]]]:
-    """For every frame and actor the values that the action may take."""
+    """Return for each frame and actor the values that the action may take."""
     mask = obs.action_masks[name]
     frames: list[list[list[int]]] = []
     for i in range(len(obs)):
@@ -210,7 +210,7 @@ def play(env: VecEnv, obs: VecObs, steps: int, seed: int = 0) -> list[VecObs]:
 def actions_of_each(
     obs: VecObs, action_space: Mapping[str, ActionSpace], rngs: Sequence[np.random.Generator]
 ) -> dict[str, RaggedBuffer[np.int64]]:
-    """As `random_actions`, with one generator for each frame."""
+    """Draw valid actions as `random_actions` does, with one generator for each frame."""
     actions: dict[str, RaggedBuffer[np.int64]] = {}
     for name, space in action_space.items():
         frames = open_choices(obs, name, space)
@@ -263,7 +263,7 @@ def frames(obs: VecObs) -> list[dict[str, Any]]:
 
 
 def trajectory(seen: Sequence[VecObs], i: int) -> list[dict[str, Any]]:
-    """What environment `i` showed, step by step."""
+    """Return the frames of environment `i`, step by step."""
     return [frame(obs, i) for obs in seen]
 
 

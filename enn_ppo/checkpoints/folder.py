@@ -62,7 +62,7 @@ def save_checkpoint(
             All come back with their type, dtype and shape.
         retention: rules about which checkpoints are kept.
         more_weights: name of another network, such as `value_net` -> its weights.
-        seconds: training time so far, for `keep_every_minutes`.
+        seconds: training time so far.
         score: for `keep_best` and `best`; higher is better. None: not known yet; see `record_score`.
 
     Returns:

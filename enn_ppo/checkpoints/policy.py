@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.settings.config import TrainConfig
@@ -18,11 +17,11 @@ from entity_gym.batch.saving import spaces_from_dict
 from entity_gym.spaces import ObsSpace
 from rogue_net import RogueNet
 from rogue_net.kernels.select import why_not_precision
+from rogue_net.transfer.transfer import FittedNet, Transferred, fit, transfer
 
 log = logging.getLogger(__name__)
 
 CPU = torch.device("cpu")
-
 
 #: Threads that act and learn by default: minibatches of hundreds of frames are too small for more.
 MOST_THREADS = 8
@@ -82,18 +81,13 @@ def set_determinism(on: bool) -> None:
         torch.use_deterministic_algorithms(on)
 
 
-def load_policy(checkpoint: Checkpoint, device: torch.device) -> RogueNet:
-    """Load the policy of a checkpoint, with the spaces of its training."""
-    return load_net(checkpoint, device=device).to(device)
-
-
 def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.device = CPU) -> RogueNet:
-    """Load a network of a checkpoint to the CPU: `policy`, or one of `more_weights`, which are named like their settings.
+    """Load a network of a checkpoint: `policy`, or one of `more_weights`, which are named like their settings.
 
-    The precision becomes fp32 if `device`, where the network will run, does not support its setting.
+    The precision becomes fp32 if `device` does not support its setting.
 
     Raises:
-        ValueError: settings or weights do not fit this version's network.
+        ValueError: settings or weights do not fit this version's network; the message names the first difference.
     """
     config = saved_config(checkpoint)
     net_config = config.net if network == "policy" else config.value_net
@@ -107,30 +101,46 @@ def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.devi
     try:
         with torch.random.fork_rng(devices=[]):  # its initial weights are replaced
             net = RogueNet(net_config, obs_space, action_space)
-    except ValueError as error:
+        for name, own in net.state_dict().items():
+            if name in weights and weights[name].dtype != own.dtype:
+                raise ValueError(f"{name} is {weights[name].dtype} in it, and {own.dtype} in the network")
+        net.load_state_dict(weights)
+    except (ValueError, RuntimeError) as error:
+        lines = "; ".join(line.strip() for line in str(error).splitlines())
         raise ValueError(
-            f"checkpoint {checkpoint.path} holds no network that its settings and spaces ask for: {error}"
+            f"checkpoint {checkpoint.path} holds other weights than its settings and spaces ask for: {lines}"
         ) from error
-    try:
-        load_weights(net, weights)
-    except ValueError as error:
-        raise ValueError(
-            f"checkpoint {checkpoint.path} holds other weights than its settings and spaces ask for: {error}"
-        ) from error
-    return net
+    return net.to(device)
 
 
-def load_weights(net: RogueNet, weights: Mapping[str, Tensor]) -> None:
-    """Load weights that have the names, shapes and dtypes of the network's.
+def fit_policy(
+    checkpoint: Checkpoint,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    device: torch.device,
+    env: str,
+    network: str = "policy",
+) -> FittedNet:
+    """Fit a network of a checkpoint to the spaces of the environment `env`; see `rogue_net.fit` and `load_net`.
 
     Raises:
-        ValueError: they have others; the message names them.
+        ValueError: it does not fit; the message names the first difference.
     """
-    own = net.state_dict()
-    if other := [name for name in own if name in weights and weights[name].dtype != own[name].dtype]:
-        name = other[0]
-        raise ValueError(f"{name} is {weights[name].dtype} in it, and {own[name].dtype} in the network")
+    net = load_net(checkpoint, network, device)
     try:
-        net.load_state_dict(weights)
-    except RuntimeError as error:
-        raise ValueError("; ".join(line.strip() for line in str(error).splitlines()[1:])) from error
+        return fit(net, obs_space, action_space)
+    except ValueError as error:
+        raise ValueError(f"the {network} of checkpoint {checkpoint.path} does not fit {env}: {error}") from None
+
+
+def transfer_weights(net: RogueNet, checkpoint: Checkpoint, env: str, network: str = "policy") -> Transferred:
+    """Load the weights of a checkpoint's network into `net`, which plays in the environment `env`; see `load_net`.
+
+    Raises:
+        ValueError: they do not fit; the message names the first difference. `net` is unchanged.
+    """
+    saved = load_net(checkpoint, network)
+    try:
+        return transfer(saved, net)
+    except ValueError as error:
+        raise ValueError(f"the {network} of checkpoint {checkpoint.path} does not fit {env}: {error}") from None

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rogue_net.checks import check_float, check_int
+from rogue_net.checks import check_int
 
 
 class Saved(NamedTuple):
@@ -25,7 +25,6 @@ class Retention:
     Args:
         keep_last: number of newest checkpoints, at least 1.
         keep_best: number of checkpoints with the highest scores, at least 0; the later of equal ones counts as better.
-        keep_every_minutes: keeps the first checkpoint after each of these intervals of training time. Greater than 0; None: none.
         protected: steps of checkpoints that are being evaluated.
 
     Raises:
@@ -34,14 +33,11 @@ class Retention:
 
     keep_last: int
     keep_best: int = 0
-    keep_every_minutes: float | None = None
     protected: Collection[int] = field(default=())
 
     def __post_init__(self) -> None:
         check_int("keep_last", self.keep_last, 1)
         check_int("keep_best", self.keep_best, 0)
-        if self.keep_every_minutes is not None:
-            check_float("keep_every_minutes", self.keep_every_minutes, 0, open_low=True)
 
 
 def which_to_remove(saved: Sequence[Saved], now: int, retention: Retention) -> set[int]:
@@ -57,9 +53,6 @@ def which_to_remove(saved: Sequence[Saved], now: int, retention: Retention) -> s
     """
     ours = sorted((each for each in saved if each.step <= now), key=lambda each: each.step, reverse=True)
     stays = {each.step for each in [*ours[: retention.keep_last], *best_of(ours)[: retention.keep_best]]}
-    if minutes := retention.keep_every_minutes:  # newest first, so the oldest checkpoint of each interval wins
-        periods = {int(each.seconds / (60 * minutes)): each.step for each in ours if each.seconds is not None}
-        stays |= {step for period, step in periods.items() if period > 0}
     return {each.step for each in saved} - stays - set(retention.protected) - {now}
 
 

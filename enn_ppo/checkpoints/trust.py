@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from enn_ppo.checkpoints import Checkpoint
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from enn_ppo.checkpoints.policy import saved_config
+from enn_ppo.settings.schema import to_dict
 from entity_gym.registry import list_envs
 
 
@@ -45,6 +48,18 @@ def code_of_training(settings: Mapping[str, Any]) -> dict[str, str]:
     if record is not None:
         found[f"record={record}"] = f"write into the folder {record}"
     return found
+
+
+def load_trusted(path: Path | str, trusted: bool) -> Checkpoint:
+    """Load a checkpoint whose environment will be made here.
+
+    Raises:
+        ValueError: there is none, or its settings name code, this installation has not written it, and `trusted` is false.
+    """
+    checkpoint = load_checkpoint(Path(path))
+    if not trusted:
+        check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
+    return checkpoint
 
 
 def check_trust(checkpoint: Checkpoint, code: Mapping[str, str]) -> None:

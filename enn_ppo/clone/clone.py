@@ -26,21 +26,21 @@ from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.files import append_to_file, replace_file
 from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.training.learning.learner import Learner
-from enn_ppo.training.memory import check_memory
-from enn_ppo.training.state import TrainState
+from enn_ppo.training.start import make_state
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CONFIG, RunLock, prepare_run_dir
 from entity_gym.pools.source import EnvFactory
 from rogue_net import RogueNet
 
 SETTINGS, ROWS = "clone.yaml", "clone.jsonl"
+_say = partial(print, flush=True)
 
 
 class CloneResult(NamedTuple):
     """A finished clone."""
 
     run_dir: Path
-    metrics: Row  # of the pass whose weights were kept
+    metrics: Row  # of the last pass
     policy: RogueNet
 
 
@@ -56,35 +56,40 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
             saved then.
         Interrupted: after Ctrl-C or SIGTERM; the weights after the last pass were saved.
     """
-    check_memory(config)
     device = select_device(config.device)
     bound = bind_environment(config.env, env)
-    run_dir = config.run_dir or default_run_dir(bound.config.id, datetime.now())
-    config = replace(config, env=bound.config, run_dir=run_dir)
     set_threads(config.num_threads)
     set_determinism(config.torch_deterministic)
 
     with ExitStack() as stack:
         lock = RunLock()
         stack.callback(lock.close)
-        lock.take(Path(run_dir))
-        state = TrainState(config.training, bound, device)
+        if config.run_dir is None:
+            run_dir = lock.take_unused(Path(default_run_dir(bound.config.id, datetime.now())))
+        else:
+            lock.take(run_dir := Path(config.run_dir))
+        config = replace(config, env=bound.config, run_dir=str(run_dir))
+        state = make_state(config.training, bound, device)
         stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()
         frames, apart = hold_out(load_frames(config, *spaces, bound.config.id), config.clone.holdout, config.seed)
-        assert isinstance(state.learner, Learner)
-        learned, held_out = make_samples(state.learner, frames, apart)
+        learner = state.learner
+        assert isinstance(learner, Learner)
+        learned, held_out = make_samples(learner, frames, apart)
         state.reset()
-        _prepare(config, Path(run_dir))
+        prepare_run_dir(run_dir, resume=False, overwrite=config.overwrite)
+        cloning = {name: value for name, value in to_dict(config).items() if name in ("data", "clone")}
+        for name, settings in ((CONFIG, to_dict(config.training)), (SETTINGS, cloning)):
+            replace_file(run_dir / name, yaml.safe_dump(settings, sort_keys=False).encode())
+        replace_file(run_dir / ROWS, b"")
         _say(
             f"cloning {len(frames):,} frames of {len(torch.unique(frames.episode)):,} episodes into {run_dir}; "
             f"{len(torch.unique(apart.episode)):,} episodes are held out"
         )
         with finish_on_interrupt(_say) as interrupted:
-            row = learn(
-                state.model, learned, held_out, config, partial(_log, Path(run_dir) / ROWS), lambda: bool(interrupted())
-            )
-            saved = state.save(Path(run_dir))
+            log = partial(_log, run_dir / ROWS)
+            row = learn(learner.model, learned, held_out, config, log, lambda: bool(interrupted()))
+            saved = state.save(run_dir)
             if how := interrupted():
                 passes = f"{how} after pass {row['epoch']} of {config.clone.epochs}"
                 raise Interrupted(f"{passes}; saved {saved}", EXIT_CODES[how])
@@ -92,39 +97,12 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
             f"done: {run_dir}; to go on from it without forgetting: python -m enn_ppo.train resume={run_dir} "
             f"ppo.teacher={run_dir}"
         )
-    return CloneResult(Path(run_dir), row, state.net)
-
-
-def _prepare(config: CloneConfig, run_dir: Path) -> None:
-    """Create the run directory with `config.yaml`, `clone.yaml` and an empty `clone.jsonl`.
-
-    Raises:
-        ValueError: the directory holds a run and `overwrite` is not set, or the directory cannot be written.
-    """
-    prepare_run_dir(run_dir, resume=False, overwrite=config.overwrite)
-    cloning = {name: value for name, value in to_dict(config).items() if name in ("data", "clone")}
-    try:
-        replace_file(run_dir / CONFIG, yaml.safe_dump(to_dict(config.training), sort_keys=False).encode())
-        replace_file(run_dir / SETTINGS, yaml.safe_dump(cloning, sort_keys=False).encode())
-        replace_file(run_dir / ROWS, b"")
-    except OSError as error:
-        raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error
+    return CloneResult(run_dir, row, learner.model.policy)
 
 
 def _log(path: Path, row: Row) -> None:
-    """Print the metrics of a pass, and append them to `path`.
-
-    Raises:
-        ValueError: the file cannot be written.
-    """
-    try:
-        append_to_file(path, json.dumps(row).encode() + b"\n")
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error}; nothing was saved") from error
+    """Print the metrics of a pass, and append them to `path`."""
+    append_to_file(path, json.dumps(row).encode() + b"\n")
     shown = ("loss", "value_loss", "holdout_loss", "holdout_value_loss")
     numbers = "  ".join(f"{name} {row[name]:.4g}" for name in shown if row.get(name) is not None)
     _say(f"pass {row['epoch']}: {numbers}")
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)

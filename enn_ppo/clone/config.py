@@ -8,40 +8,28 @@ from typing import Annotated, Literal
 
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schedule import Scheduled, ScheduleRange
-from rogue_net.checks import HalfOpenUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt, check_fields
-
-Loss = Literal["cross_entropy", "kl"]
+from rogue_net.checks import HalfOpenUnitInterval, PositiveInt, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
 class CloningConfig:
     """Settings of behavioural cloning."""
 
-    loss: Loss = "cross_entropy"
+    loss: Literal["cross_entropy", "kl"] = "cross_entropy"
     """Loss of the policy: `cross_entropy` of the recorded actions; `kl`, the divergence from the recorded probabilities, which
-    needs recorded logits."""
+    needs recorded logits. `ppo.vf_coef` times the value loss, the error to the recorded returns, discounted by `ppo.gamma`, is
+    added."""
     epochs: PositiveInt = 20
     """Passes over the recorded frames."""
     batch_size: PositiveInt = 512
     """Frames per optimizer step."""
     lr: Annotated[Scheduled, ScheduleRange(0)] = "0.002@0 -> 0@1"
     """Learning rate of AdamW, or a schedule over the passes."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Decoupled weight decay per unit of learning rate."""
-    max_grad_norm: PositiveFloat = 1.0
-    """Largest 2-norm of the gradient; a larger gradient is scaled down."""
-    vf_coef: NonNegativeFloat = 0.5
-    """Weight of the value loss, the error to the recorded returns, discounted by `ppo.gamma`."""
     holdout: HalfOpenUnitInterval = 0.1
     """Fraction of the episodes that are held out of training to measure the loss."""
-    patience: PositiveInt | None = None
-    """Early stopping: cloning ends after this many passes without a lower held-out loss, and keeps the weights of the best pass.
-    null: all passes, and the last weights are kept."""
 
     def __post_init__(self) -> None:
         check_fields(self, "clone.")
-        if self.patience is not None and not self.holdout:
-            raise ValueError(f"clone.patience={self.patience} needs episodes that are held out: clone.holdout=0.1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +43,9 @@ class CloneConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        files = self.files
-        if not (isinstance(files, list) and files and all(isinstance(file, str) and file.strip() for file in files)):
+        if not (
+            isinstance(self.files, list) and self.files and all(isinstance(f, str) and f.strip() for f in self.files)
+        ):
             raise ValueError(f"data must name a recording, or a list of some, got {self.data!r}")
         if self.resume is not None:
             raise ValueError(f"resume={self.resume} is for training: cloning always starts anew")

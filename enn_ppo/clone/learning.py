@@ -5,20 +5,17 @@ Shapes: B frames.
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from itertools import repeat
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.clone.config import Loss as Kind
 from enn_ppo.ppo import Loss, Minibatch, Samples, Stats, update
 from enn_ppo.settings.learning import OptimConfig, PPOSettings
 from enn_ppo.settings.schedule import parse_schedule
@@ -37,6 +34,7 @@ from rogue_net import RogueNet
 
 #: Largest batch of frames when measuring losses without training.
 FRAMES_AT_ONCE = 8192
+MAX_GRAD_NORM = 1.0
 
 
 # --- The frames
@@ -88,11 +86,11 @@ def make_samples(learner: Learner, learned: RecordedFrames, held_out: RecordedFr
     """Initialise the input statistics, and the reward or return scale of `ppo.normalize`, from the training frames.
 
     Returns:
-        The training and the held-out samples, whose returns are in the unit of values; NaN where unknown.
+        The training and the held-out samples on the learner's device; returns are in the unit of values, NaN where unknown.
     """
-    gamma = learner.config.ppo.schedules["gamma"](0.0)
+    gamma = learner.ppo.schedules["gamma"](0.0)
     learner.measure(learned.to(learner.device).obs)
-    returns, of_held_out = learned.returns(gamma), held_out.returns(gamma)
+    returns = learned.returns(gamma)
     known = returns[~returns.isnan()]
     if learner.return_scale and len(known):
         learner.return_scale(known, learner.model.value_head)
@@ -101,7 +99,7 @@ def make_samples(learner: Learner, learned: RecordedFrames, held_out: RecordedFr
         order = order[torch.argsort(learned.episode[order], stable=True)]
         is_last = torch.cat([learned.episode[order].diff() != 0, torch.ones(1, dtype=torch.bool)])
         learner.reward_scale.measure(learned.rewards[order].unsqueeze(1), is_last.unsqueeze(1), gamma)
-    return samples_of(learned, returns, learner), samples_of(held_out, of_held_out, learner)
+    return samples_of(learned, returns, learner), samples_of(held_out, held_out.returns(gamma), learner)
 
 
 def samples_of(frames: RecordedFrames, returns: Tensor, learner: Learner) -> Samples:
@@ -115,7 +113,7 @@ def samples_of(frames: RecordedFrames, returns: Tensor, learner: Learner) -> Sam
 
 
 def clone_loss(
-    net: RogueNet | ActorCritic, batch: Minibatch, settings: PPOSettings, *, kind: Kind
+    net: RogueNet | ActorCritic, batch: Minibatch, settings: PPOSettings, *, kind: str
 ) -> tuple[Tensor, Stats]:
     """L = L_policy + c_V L_value of recorded actions and returns, in place of `enn_ppo.ppo.ppo_loss`.
 
@@ -124,18 +122,19 @@ def clone_loss(
         L_value = 0.5 sum_b w_b ((V_b - G_b) / deviation)², over the frames whose return G is known
 
     Returns:
-        The loss, and `loss` (L_policy), `value_loss`, and `log_prob`, the mean log-prob of the recorded actions.
+        The loss, and `loss` (L_policy) and `value_loss`.
     """
     new = net.evaluate(batch.obs, batch.actions)
-    log_prob = torch.stack([of_items(batch.weights, each).dot(each.values) for each in new.log_probs.values()]).sum()
-    policy = -log_prob
     if kind == "kl":
         assert batch.logits is not None, "checked when the frames were loaded"
         action_space = (net.policy if isinstance(net, ActorCritic) else net).action_space
         policy = divergence(action_space, new.logits, batch.logits, batch.weights)
+    else:
+        log_probs = [of_items(batch.weights, each).dot(each.values) for each in new.log_probs.values()]
+        policy = -torch.stack(log_probs).sum()
     errors = (new.values - batch.returns.nan_to_num()) / net.value_head.deviation
     value = 0.5 * batch.frame_weights.dot(torch.where(batch.returns.isnan(), 0.0, errors).square())
-    return policy + settings.vf_coef * value, {"loss": policy, "value_loss": value, "log_prob": log_prob}
+    return policy + settings.vf_coef * value, {"loss": policy, "value_loss": value}
 
 
 # --- Passes
@@ -149,10 +148,10 @@ def learn(
     log: Callable[[Row], None],
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Row:
-    """Train `model` to imitate the recorded actions.
+    """Train `model`, whose input statistics are initialised already, to imitate the recorded actions.
 
     Args:
-        model: changed in place; its input statistics are initialised already.
+        model: changed in place.
         learned: training samples.
         held_out: samples to measure after each pass; may be empty.
         config: settings of cloning.
@@ -160,24 +159,23 @@ def learn(
         interrupted: whether to end after the current pass.
 
     Returns:
-        The metrics of the pass whose weights were kept.
+        The metrics of the last pass.
 
     Raises:
         ValueError: the loss has become infinite or NaN; the message names the pass and the learning rate.
     """
     cloning, schedule = config.clone, parse_schedule("clone.lr", config.clone.lr)
-    optimizer = AdamW(model.parameters(), lr=0.0, eps=1e-5, weight_decay=cloning.weight_decay, fused=True)
-    optim = OptimConfig(batch_size=cloning.batch_size, epochs=1, max_grad_norm=cloning.max_grad_norm)
+    optimizer = AdamW(model.parameters(), lr=0.0, eps=1e-5, weight_decay=0.0, fused=True)
+    optim = OptimConfig(batch_size=cloning.batch_size, epochs=1, max_grad_norm=MAX_GRAD_NORM)
     settings, generator = settings_of(config), torch.Generator()
     loss: Loss = partial(clone_loss, kind=cloning.loss)
-    best: tuple[float, Row, dict[str, Any]] | None = None  # loss, metrics and weights of the best pass
     for epoch in range(1, cloning.epochs + 1):
         started = time.perf_counter()
         generator.manual_seed(random_key(config.seed, epoch, Purpose.SHUFFLING))
         rate = schedule((epoch - 1) / cloning.epochs)
         set_learning_rates(optimizer, repeat(rate))
         stats = update(model, optimizer, learned, optim, settings, generator=generator, loss=loss)
-        row: Row = {"epoch": epoch} | {name: stats[name] for name in ("loss", "value_loss", "log_prob", "grad_norm")}
+        row: Row = {"epoch": epoch} | {name: stats[name] for name in ("loss", "value_loss", "grad_norm")}
         measured = measure(model, held_out, settings, loss)
         row |= {"learning_rate": rate} | {f"holdout_{name}": value for name, value in measured.items()}
         row["seconds"] = time.perf_counter() - started
@@ -190,29 +188,19 @@ def learn(
                     f"{cloning.lr!r}"
                 )
         log(row)
-        if cloning.patience is not None:
-            total = measured["loss"] + cloning.vf_coef * measured["value_loss"]
-            if best is None or total < best[0]:
-                best = total, row, copy.deepcopy(model.state_dict())
-            elif epoch - int(best[1]["epoch"] or 0) >= cloning.patience:
-                break
         if interrupted():
             break
-    if best is None:
-        return row
-    model.load_state_dict(best[2])
-    return best[1]
+    return row
 
 
 def settings_of(config: CloneConfig) -> PPOSettings:
     """The settings that `update` needs: an actor is a unit, and advantages do not count."""
-    settings = replace(PPOSettings.at(config.ppo), vf_coef=config.clone.vf_coef, target_kl=None)
-    return replace(settings, ratio="per_actor", normalize_advantages=False)
+    return replace(PPOSettings.at(config.ppo), target_kl=None, ratio="per_actor", normalize_advantages=False)
 
 
 @torch.no_grad()
 def measure(model: ActorCritic, samples: Samples, settings: PPOSettings, loss: Loss) -> dict[str, float]:
-    """`loss`, `value_loss` and `log_prob` of all samples, without dropout; empty if there are no samples."""
+    """`loss` and `value_loss` of all samples, without dropout; empty if there are no samples."""
     sums: dict[str, float] = {}
     if not len(samples):
         return sums

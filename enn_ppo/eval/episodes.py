@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from numbers import Real
 from statistics import fmean, stdev
-from types import TracebackType
 
 import numpy as np
 import torch
@@ -27,8 +25,6 @@ from entity_gym.pools.players import Seating
 from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 
-#: Seconds between two lines of progress.
-SHOWN_EVERY = 5.0
 _COUNTED_FROM_OUTSIDE = ("episodic_reward", "episode_length")
 
 
@@ -64,9 +60,8 @@ def play_episodes(
         cast: assignment of players to policies. None: the policy acts for all actors.
         video: films the first episodes.
         replay: records the first episodes for a page.
-        record: without a `cast`, called after each step with the observations, what the policy did, and the observations that
-            followed.
-        progress: whether to show the progress on standard error: as a bar in a terminal, elsewhere as a line every few seconds.
+        record: without a `cast`, called after each step with the observations, what was done, and the next observations.
+        progress: whether to show a bar on standard error, if that is a terminal.
 
     Returns:
         Policy name -> the episodes, with the rewards of that policy's players.
@@ -78,7 +73,7 @@ def play_episodes(
     episodes: dict[str, list[Episode]] = {each: [] for each in policies}
     seated = pool if isinstance(pool, SeatedVecEnv) else None
     tracker = EpisodeTracker(len(pool), policies=cast.policies if cast else None)
-    with _Progress(config) if progress else nullcontext() as shown:
+    with _progress_bar(config.episodes) if progress else nullcontext(lambda num_done, lengths: None) as show:
         while num_done < config.episodes:
             seed = None if num_done else config.seed
             if seated and num_done:
@@ -92,7 +87,12 @@ def play_episodes(
             if replay:
                 replay.start(obs.env_id)
             while len(obs):
-                _check_lengths(tracker.lengths, config.max_episode_steps)
+                if tracker.lengths.max() >= (limit := config.max_episode_steps):
+                    raise ValueError(
+                        f"environment {int(tracker.lengths.argmax())} has played {limit} steps without ending its episode "
+                        f"(max_episode_steps={limit}); give the environment a step limit that truncates, or raise "
+                        "max_episode_steps"
+                    )
                 if cast:
                     actions = _act_together(policies, cast, obs, replay)
                 else:
@@ -100,12 +100,12 @@ def play_episodes(
                     actions = acted.result.to_buffers()
                     if replay:
                         seats = seated.seats[obs.env_id] if seated else None
-                        replay.see(obs, actions, policies[name], seats)
+                        replay.see(obs, actions, [policies[name]] * len(obs), seats)
                 outcome = pool.act(actions, obs.env_id)
                 if record and not cast:
                     record(obs, acted, outcome)
                 if video:
-                    video.add(pool.render, outcome.env_id, outcome.reward)
+                    video.add(pool.render, outcome.env_id)
                 if replay:
                     replay.step(outcome.env_id, outcome.end_of_episode_info)
                 if cast:
@@ -115,56 +115,24 @@ def play_episodes(
                 for each, own in ended.items():
                     episodes[each] += own
                 num_done += int(outcome.done.sum())
-                if shown:
-                    shown.step(num_done, len(outcome), tracker.lengths)
+                show(num_done, tracker.lengths)
                 obs = outcome.gather(np.flatnonzero(~outcome.done)) if outcome.done.any() else outcome
     return episodes
 
 
-class _Progress:
-    """Shows how many episodes are done, and which environment the others wait for. A context manager."""
+@contextmanager
+def _progress_bar(num_episodes: int) -> Iterator[Callable[[int, NDArray[np.int64]], None]]:
+    """Show how many episodes are done and how long the longest running one is; nothing where there is no terminal."""
+    from rich.console import Console  # imported here: slow to import, and evaluations of a run show no progress
+    from rich.progress import MofNCompleteColumn, Progress
 
-    def __init__(self, config: EpisodesConfig) -> None:
-        from rich.console import Console  # imported here: slow to import, and evaluations of a run show no progress
-        from rich.progress import MofNCompleteColumn, Progress, TextColumn
-
-        self._config, self._due, self._steps = config, time.monotonic() + SHOWN_EVERY, 0
-        columns = (
-            *Progress.get_default_columns(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[waiting]}", markup=False),
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    stays, is_shown = sys.stdout.isatty(), sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True), redirect_stdout=stays, disable=not is_shown) as bar:
+        task = bar.add_task("", total=num_episodes)
+        yield lambda num_done, lengths: bar.update(
+            task, completed=num_done, description=f"episodes of up to {lengths.max():,} steps"
         )
-        self._is_bar = sys.stderr.isatty()
-        self._bar = Progress(
-            *columns, console=Console(stderr=True), redirect_stdout=sys.stdout.isatty(), disable=not self._is_bar
-        )
-        self._task = self._bar.add_task("episodes", total=config.episodes, waiting="")
-
-    def step(self, num_done: int, num_stepped: int, lengths: NDArray[np.int64]) -> None:
-        """Take in a step of `num_stepped` environments, whose episodes are `lengths` (N,) steps long so far."""
-        self._steps += num_stepped
-        self._bar.update(self._task, completed=num_done)
-        if time.monotonic() < self._due:
-            return
-        self._due = time.monotonic() + SHOWN_EVERY
-        config, longest = self._config, int(lengths.argmax())
-        waiting = (
-            f"{self._steps:,} steps; the longest episode, of environment {longest}, has {lengths[longest]:,} of at most "
-            f"{config._section}max_episode_steps={config.max_episode_steps}"
-        )
-        if self._is_bar:
-            self._bar.update(self._task, waiting=waiting)
-        else:
-            print(f"{num_done} of {config.episodes} episodes, {waiting}", file=sys.stderr, flush=True)
-
-    def __enter__(self) -> _Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
 
 
 def _act_together(
@@ -177,7 +145,7 @@ def _act_together(
         seen = seating.show(part)
         actions = policies[name].act(seen).result.to_buffers()
         if replay:
-            replay.see(seen, actions, policies[name], part.seats)
+            replay.see(seen, actions, [policies[name]] * len(obs), part.seats)
         parts.append((part, actions))
     return seating.join(parts)
 
@@ -206,12 +174,3 @@ def _estimate(values: Sequence[float]) -> Estimate:
     """Mean and 1.96 standard errors, the normal approximation of the 95 % confidence interval."""
     ci95 = 1.96 * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
     return Estimate(fmean(values), ci95, len(values))
-
-
-def _check_lengths(lengths: NDArray[np.int64], limit: int) -> None:
-    if lengths.max() >= limit:
-        raise ValueError(
-            f"environment {int(lengths.argmax())} has played {limit} steps without ending its episode "
-            f"(max_episode_steps={limit}); "
-            "give the environment a step limit that truncates, or raise max_episode_steps"
-        )

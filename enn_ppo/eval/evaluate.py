@@ -6,25 +6,70 @@ python -m enn_ppo.eval checkpoint=outputs/my_run episodes=200
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from enn_ppo.checkpoints import load_checkpoint
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.policy import saved_config, select_device
-from enn_ppo.checkpoints.trust import check_trust, code_of_environment
-from enn_ppo.eval.checkpoint import EvalResult, evaluate_checkpoint
-from enn_ppo.eval.episodes import Estimate
-from enn_ppo.eval.replay import Replay
+from enn_ppo.checkpoints.trust import load_trusted
+from enn_ppo.eval.episodes import Estimate, play_episodes, policy_seed, summarize
+from enn_ppo.eval.policy import Acted, fit
+from enn_ppo.eval.replay import Replay, write_page
 from enn_ppo.eval.video import Video
-from enn_ppo.settings.config import EvalConfig
-from enn_ppo.settings.schema import to_dict
+from enn_ppo.settings.config import EnvConfig, EvalConfig
+from enn_ppo.settings.distributed import check_policies
+from enn_ppo.settings.evaluation import EpisodesConfig
+from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.files import replace_file
+from enn_ppo.training.frames import Frames
+from enn_ppo.training.players import Cast, cast_of
+from enn_ppo.training.recording import Recorder
+from enn_ppo.training.self_play.opponents import PolicyOpponents, load_opponent
+from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.pools.episodes import Episode
+from entity_gym.pools.players import players_of
+from entity_gym.pools.pool import ThreadedVecEnv
+from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.source import EnvFactory
+from entity_gym.pools.vec_env import VecEnv
 
-__all__ = ["Estimate", "EvalResult", "evaluate"]
+OPPONENTS = "an opponent is random, past, policies, or a run directory or checkpoint"  # for messages
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """Estimates by name: `episodic_reward`, `episode_length`, and the numbers in `end_of_episode_info`.
+
+    Against opponents also `win_rate` and `opponent_reward`, and all rewards are those of the policy's player.
+    """
+
+    estimates: dict[str, Estimate]
+    episodes: list[Episode] = field(repr=False)
+    notes: list[str]  # differences from training, a sentence each
+    greedy: bool = False  # whether the most likely actions were taken
+    replay: dict[str, Any] | None = field(
+        default=None, repr=False
+    )  # the first episodes, in the format of docs/replays.md
+
+    def __str__(self) -> str:
+        lines = []
+        for name, estimate in self.estimates.items():
+            interval = "" if estimate.ci95 is None else f" ± {estimate.ci95:.4f}"
+            lines.append(f"{name}: {estimate.mean:.4f}{interval}  (n = {estimate.n})")
+        return "\n".join([*self.notes, *lines])
 
 
 def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
-    """Play `config.episodes` episodes with a checkpoint's policy, print the result, and write the files that the config names.
+    """Play `config.episodes` episodes with a checkpoint's policy, and write the files that the config names.
 
     Args:
         config: every setting.
@@ -35,29 +80,21 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
             episode does not end.
     """
     device = select_device(config.device)
-    checkpoint = load_checkpoint(Path(config.checkpoint))
-    if env is None and not config.trust:
-        check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
-    video = Video(Path(config.render), max(1, config.video), f"render={config.render}") if config.render else None
-    replay = None
-    if config.replay_file:
-        replay = Replay(Path(config.replay_file), max(1, config.replay), f"replay_file={config.replay_file}")
-    record = Path(config.record) if config.record else None
+    checkpoint = load_trusted(config.checkpoint, config.trust or env is not None)
     result = evaluate_checkpoint(
         checkpoint,
         config,
         env,
         device,
-        video=video,
-        replay=replay,
-        record=record,
+        video=Video(Path(config.render), max(1, config.video), f"render={config.render}") if config.render else None,
+        replay=max(1, config.replay) if config.replay_file else 0,
+        record=Path(config.record) if config.record else None,
         record_logits=config.record_logits,
         progress=True,
     )
-    print(result)
-    for file in (config.render, config.replay_file, config.record):
-        if file:
-            print(f"wrote {file}")
+    if config.replay_file:
+        assert result.replay is not None
+        write_page(Path(config.replay_file), result.replay, f"replay_file={config.replay_file}")
     if config.output:
         world = checkpoint.config["env"]
         report = {name: vars(estimate) for name, estimate in result.estimates.items()} | {
@@ -74,3 +111,186 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
         except OSError as error:
             raise ValueError(f"output {config.output} cannot be written: {error}") from error
     return result
+
+
+def evaluate_checkpoint(
+    checkpoint: Checkpoint,
+    config: EpisodesConfig,
+    env: EnvFactory | None,
+    device: torch.device,
+    *,
+    video: Video | None = None,
+    replay: int = 0,
+    record: Path | None = None,
+    record_logits: bool = False,
+    progress: bool = False,
+) -> EvalResult:
+    """Play `config.episodes` episodes with a checkpoint's policy.
+
+    `env` is the environment, if `env.id` of the checkpoint cannot be imported. The film of the first episodes is written to the
+    file of `video`, and the result has a replay of the first `replay` episodes. Samples are recorded into the folder `record`,
+    with the logits of all choices if `record_logits`. `progress` shows a progress bar.
+
+    Raises:
+        ValueError: a setting or the environment is invalid, an episode does not end, or a file cannot be written.
+    """
+    run = saved_config(checkpoint)
+    config = replace(config, greedy=bool(run.eval.greedy if config.greedy is None else config.greedy))
+    bound = bind_evaluation(run.env, config, env)
+    name, checkpoints, cast = "", {"": checkpoint}, None
+    if config.opponent == "policies":
+        if record:
+            raise ValueError(f"opponent=policies and record={record} do not go together; leave one out")
+        name, checkpoints, cast = _policies_of_run(checkpoint, bound)
+    with _naming(checkpoint, bound), own_random_numbers(config.seed), ExitStack() as stack:
+        num_envs = min(config.num_envs, config.episodes)
+        whole = ThreadedVecEnv(bound.source, num_envs, seed=config.seed, autoreset=False)
+        stack.callback(whole.close)
+        pool = whole if cast else _seated(whole, bound, config, checkpoint, device)
+        spaces = pool.obs_space(), pool.action_space()
+        policies = {}
+        for number, (each, its) in enumerate(checkpoints.items()):
+            generator = torch.Generator(device).manual_seed(policy_seed(config.seed, number))
+            policies[each] = fit(
+                its, *spaces, bound.config.id, generator, greedy=bool(config.greedy), logits=record_logits
+            )
+        own, record_step, shown = policies[name].fitted, None, None
+        if record:
+            recorder = Recorder(record, own.net.obs_space, own.net.action_space, logits=record_logits)
+            stack.callback(recorder.flush)
+            record_step = partial(_record_step, recorder)
+        if replay:
+            mapping = cast.mapping if cast else pool.mapping if isinstance(pool, SeatedVecEnv) else None
+            played_by = cast.played_by if cast else ()
+            shown = Replay(replay, bound.config.id, config.seed, whole, own.net, mapping, played_by)
+            if isinstance(pool, SeatedVecEnv):
+                pool.on_opponents = partial(_see_opponents, shown, pool.opponents)
+        episodes = play_episodes(
+            policies, pool, config, cast, video=video, replay=shown, record=record_step, progress=progress
+        )[name]
+    if video:
+        video.write()
+    notes = [f"the environment is not as it was in training; {own.news}"] if own.news else []
+    page = shown.build(f"{bound.config.id}, step {checkpoint.step:,}", bound.config.kwargs) if shown else None
+    return EvalResult(summarize(episodes), episodes, notes, bool(config.greedy), page)
+
+
+@contextmanager
+def _naming(checkpoint: Checkpoint, bound: BoundEnvironment) -> Iterator[None]:
+    """Add the checkpoint and the environment to errors whose message does not name them."""
+    try:
+        yield
+    except Exception as error:
+        if str(checkpoint.path) not in str(error):
+            error.add_note(f"(in the evaluation of {checkpoint.path} in {bound.config.id})")
+        raise
+
+
+def _policies_of_run(checkpoint: Checkpoint, bound: BoundEnvironment) -> tuple[str, dict[str, Checkpoint], Cast]:
+    """The name of a checkpoint's policy, and the checkpoints of all policies of its run at the same step, with their players.
+
+    Raises:
+        ValueError: the run has a single policy, or another policy has no checkpoint of that step.
+    """
+    home = checkpoint.path.parent.parent  # <run>/<policy>
+    cast = cast_of(check_policies(checkpoint.config.get("policies", {})), bound.source, bound.config.id)
+    if home.name not in cast.policies:
+        raise ValueError(
+            f"opponent=policies needs the run directory of one of several policies, and {home} is none (policies="
+            f"{dict(cast.policies)})"
+        )
+    within = checkpoint.path.relative_to(home)
+    checkpoints = {
+        name: checkpoint if name == home.name else load_checkpoint(home.parent / name / within)
+        for name in cast.policies
+    }
+    return home.name, checkpoints, cast
+
+
+def _seated(
+    pool: VecEnv, bound: BoundEnvironment, config: EpisodesConfig, checkpoint: Checkpoint, device: torch.device
+) -> VecEnv:
+    """Wrap the environments so that an opponent plays all players but one; without an opponent, return them unchanged.
+
+    Raises:
+        ValueError: the opponent does not exist, or does not fit the environments.
+    """
+    mapping, opponent = players_of(bound.source), config.opponent
+    if opponent is None and checkpoint.trainer.get("self_play") and mapping is not None and mapping.num_players > 1:
+        opponent = str(checkpoint.path)  # after self-play the policy expects one player's observations: it plays itself
+    if opponent is None or mapping is None:
+        return pool
+    try:
+        opponents = load_opponent(opponent, checkpoint, pool, device, greedy=bool(config.greedy), seed=config.seed)
+        return SeatedVecEnv(pool, mapping, opponents)
+    except Exception as error:
+        error.add_note(f"(with opponent={opponent}; {OPPONENTS})")
+        raise
+
+
+def _see_opponents(
+    replay: Replay, opponents: object, obs: VecObs, seats: NDArray[np.int64], actions: Mapping[str, VecAction]
+) -> None:
+    """Record what opponents see and decide; only policies can be explained."""
+    found = [
+        opponents.policy_of(env) if isinstance(opponents, PolicyOpponents) else None for env in obs.env_id.tolist()
+    ]
+    replay.see(obs, actions, found, seats, opponents=True)
+
+
+def _record_step(recorder: Recorder, obs: VecObs, acted: Acted, outcome: VecObs) -> None:
+    """Record a step, with values in the unit of rewards."""
+    done, truncated = torch.from_numpy(outcome.done), torch.from_numpy(outcome.truncated)
+    final_values = torch.zeros(len(obs))
+    if truncated.any():
+        final_values = torch.where(truncated, acted.policy.values(outcome), 0.0)
+    recorder.add(
+        Frames(
+            obs=acted.batch,
+            env_id=torch.from_numpy(obs.env_id),
+            step=torch.from_numpy(obs.elapsed_step),
+            actions=acted.result.actions,
+            log_probs=acted.result.log_probs,
+            logits=acted.result.logits,
+            values=acted.values,
+            rewards=torch.from_numpy(outcome.reward),
+            terminated=done & ~truncated,
+            truncated=truncated,
+            final_values=final_values,
+        )
+    )
+
+
+def bind_evaluation(trained_in: EnvConfig, config: EpisodesConfig, env: EnvFactory | None) -> BoundEnvironment:
+    """The environment of training with the arguments of `config.env_kwargs`.
+
+    Raises:
+        ValueError: there is no such environment, it does not take these arguments, or has no second player for `config.opponent`.
+    """
+    bound = bind_environment(replace(trained_in, kwargs={**trained_in.kwargs, **config.env_kwargs}), env)
+    mapping = players_of(bound.source)
+    if config.opponent is not None and (mapping is None or mapping.num_players < 2):
+        has = "says nothing of players (see entity_gym.pools.players)" if mapping is None else "has one player"
+        raise ValueError(
+            f"opponent={config.opponent} needs an environment with several players, and {bound.config.id} {has}"
+        )
+    return bound
+
+
+@contextmanager
+def own_random_numbers(seed: int) -> Iterator[None]:
+    """Seed the global random generators within this context, and restore them afterwards.
+
+    Policies and environments have their own generators, but making a network and users' environments may use the global ones.
+    """
+    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call, unused-ignore]
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if initialized else ()):
+        try:
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)

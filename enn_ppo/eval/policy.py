@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint
-from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
+from enn_ppo.checkpoints.policy import fit_policy
 from entity_gym.actions import Action, ActionSpace
 from entity_gym.actions.choices import world_actions
 from entity_gym.batch.frame import Frame
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.spaces import ObsSpace
-from rogue_net import ActResult, ObsBatch
+from rogue_net import ActResult, FittedNet, ObsBatch
 from rogue_net.finite import check_finite
 from rogue_net.heads.noise import FrameKeys
 
@@ -29,12 +29,12 @@ from rogue_net.heads.noise import FrameKeys
 class Policy:
     """A policy, and its value function, fitted to the spaces of a world."""
 
-    fitted: FittedPolicy
+    fitted: FittedNet
     generator: torch.Generator | None = None  # of the sampling, on the policy's device; None: torch's own
     greedy: bool = False  # take the most likely action instead of sampling
     temperature: float = 1.0  # see `RogueNet.act`
     logits: bool = False  # whether the logits of all choices are returned too
-    critic: FittedPolicy | None = None  # a separate value network; None: the policy estimates values
+    critic: FittedNet | None = None  # a separate value network; None: the policy estimates values
     value_unit: float = 1.0  # the reward that equals a value of 1
 
     def act(
@@ -51,7 +51,7 @@ class Policy:
             NotFinite: the network returns NaN or infinite numbers.
         """
         shown = obs if isinstance(obs, ObsBatch) else ObsBatch.from_vec_obs(obs, self.device)
-        batch = self.fitted.adaptor(shown)
+        batch = self.fitted.adapt(shown)
         result = self.fitted.net.act(
             batch,
             greedy=self.greedy if greedy is None else greedy,
@@ -67,7 +67,7 @@ class Policy:
         """(B,) values of observations of the world, on the CPU, in the unit of rewards."""
         shown = obs if isinstance(obs, ObsBatch) else ObsBatch.from_vec_obs(obs, self.device)
         critic = self.critic or self.fitted
-        return critic.net.value(critic.adaptor(shown)).cpu() * self.value_unit
+        return critic.net.value(critic.adapt(shown)).cpu() * self.value_unit
 
     @property
     def device(self) -> torch.device:
@@ -139,7 +139,7 @@ def fit(
         ValueError: the world lacks an entity type, feature or action of the policy; the message names the first.
     """
 
-    def fitted(network: str) -> FittedPolicy:
+    def fitted(network: str) -> FittedNet:
         found = fit_policy(checkpoint, obs_space, action_space, generator.device, env, network)
         found.net.eval()
         return found

@@ -5,9 +5,9 @@ Shapes: n frames, P players.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,46 +30,39 @@ from rogue_net.inputs.embedding import EntityEmbedding
 #: Entities of a frame up to which attention is explained: weights of larger frames, of all pairs, would take too much memory.
 MOST_EXPLAINED = 2048
 
-#: Finds the policy that acts in an environment; None: none that could be explained.
-PolicyOf = Callable[[int], Policy | None]
-
-
-class Subject(NamedTuple):
-    """The evaluation that a replay shows."""
-
-    title: str
-    world: str
-    settings: Mapping[str, Any]  # arguments of the world
-    seed: int
-    pool: VecEnv  # the environments, as all players together see them
-    net: RogueNet  # whose statistics and sizes are shown
-    mapping: PlayerMapping | None = None  # None: one policy acts for all players together
-    played_by: Sequence[str] = ()  # (P,) names of the players' policies
-
 
 class Replay:
     """Records the first episodes of an evaluation, each from its first observation to its last.
 
     Args:
-        path: of the page, an `.html`; folders are created. None: no page is written.
         num_episodes: number of episodes to record.
-        setting: the setting that requested the replay, for messages: `eval.replay=2`.
+        world: name of the environment.
+        seed: of the environments.
+        pool: the environments, as all players together see them.
+        net: whose statistics and sizes are shown.
+        mapping: of the players; None: one policy acts for all of them together.
+        played_by: (P,) names of the players' policies; empty: a policy plays one player against opponents.
     """
 
-    def __init__(self, path: Path | None, num_episodes: int, setting: str) -> None:
-        self.path, self._left, self._setting = path, num_episodes, setting
+    def __init__(
+        self,
+        num_episodes: int,
+        world: str,
+        seed: int,
+        pool: VecEnv,
+        net: RogueNet,
+        mapping: PlayerMapping | None = None,
+        played_by: Sequence[str] = (),
+    ) -> None:
+        self._left, self._world, self._seed, self._pool, self._net = num_episodes, world, seed, pool, net
+        self._mapping, self._played_by = mapping, played_by
+        self._num_players = 1 if mapping is None else mapping.num_players
+        self._obs_space, self._action_space = pool.obs_space(), pool.action_space()
+        self._num_rounds = 0
         self._episodes: list[dict[str, Any]] = []
         self._running: dict[int, dict[str, Any]] = {}  # environment -> its episode
         self._views: dict[int, dict[int, dict[str, Any]]] = {}  # environment -> player -> view of the step under way
         self._arrived: dict[int, dict[str, Any]] = {}  # environment -> the step under way, without its views
-
-    def show(self, subject: Subject) -> None:
-        """Set the evaluation, before its first episode."""
-        self._subject = subject
-        self._spaces = subject.pool.obs_space(), subject.pool.action_space()
-        self._has_global = has_global_entity(*self._spaces)
-        self._shape = subject.net.config.n_layer, subject.net.config.n_head
-        self._num_rounds = 0
 
     def start(self, env_ids: NDArray[np.int64]) -> None:
         """Begin episodes in `env_ids`, and record the first of them until `num_episodes` is reached.
@@ -80,12 +73,11 @@ class Replay:
         begun = env_ids[: self._left].tolist()
         self._left -= len(begun)
         self._running, self._views = {}, {}
-        for env, hints in zip(begun, self._subject.pool.draw(begun), strict=True):
-            drawing = check_hints(hints, self._spaces[0], f"{self._subject.world} (environment {env})")
-            episode = {"seed": self._subject.seed, "number": env, "drawing": drawing, "steps": []}
+        for env, hints in zip(begun, self._pool.draw(begun), strict=True):
+            drawing = check_hints(hints, self._obs_space, f"{self._world} (environment {env})")
+            self._running[env] = {"seed": self._seed, "number": env, "drawing": drawing, "steps": []}
             if self._num_rounds:
-                episode["round"] = self._num_rounds
-            self._running[env] = episode
+                self._running[env]["round"] = self._num_rounds
             self._arrived[env] = {"reward": 0, "rewards": [0] * self._num_players, "done": False, "truncated": False}
         self._episodes += self._running.values()
         self._num_rounds += 1
@@ -94,85 +86,66 @@ class Replay:
         self,
         obs: VecObs,
         actions: Mapping[str, VecAction],
-        policy: Policy | PolicyOf,
+        policies: Sequence[Policy | None],
         seats: NDArray[np.int64] | None = None,
+        *,
+        opponents: bool = False,
     ) -> None:
         """Record what players see and decide, before the step is taken.
 
         Args:
             obs: n frames, as the players see them.
             actions: action -> n sequences, chosen by these players.
-            policy: that chose them, or what finds it for each environment.
+            policies: n, which have chosen; None: none that could be explained.
             seats: (n,) the players; None: all together.
+            opponents: whether these are opponents of the policy that is evaluated, whose values are not shown.
         """
         rows = np.flatnonzero(np.isin(obs.env_id, list(self._running)))
-        if not len(rows):
-            return
-        if isinstance(policy, Policy):
-            if seats is not None and not self._subject.played_by:  # opponents play the other players
-                for row in rows.tolist():
-                    self._running[int(obs.env_id[row])]["player"] = int(seats[row])
-            self._see(obs, rows, actions, seats, policy, has_values=True)
-            return
-        found = {env: policy(env) for env in set(obs.env_id[rows].tolist())}
-        for opponent in {id(each): each for each in found.values()}.values():
-            mine = [row for row in rows.tolist() if found[int(obs.env_id[row])] is opponent]
-            self._see(obs, np.array(mine, np.int64), actions, seats, opponent, has_values=False)
+        acting = [policies[row] for row in rows.tolist()]
+        for policy in {id(each): each for each in acting}.values():
+            self._see(obs, actions, rows[[each is policy for each in acting]], policy, seats, opponents)
 
     def _see(
         self,
         obs: VecObs,
-        rows: NDArray[np.int64],
         actions: Mapping[str, VecAction],
-        seats: NDArray[np.int64] | None,
+        rows: NDArray[np.int64],
         policy: Policy | None,
-        has_values: bool,
+        seats: NDArray[np.int64] | None,
+        opponents: bool,
     ) -> None:
         """Record the frames `rows`, in which one policy acts."""
-        views = [self._view(obs, row) for row in rows.tolist()]
-        if policy is None:
-            for view, row in zip(views, rows.tolist(), strict=True):
-                view["actions"] = build_decisions(obs, row, self._spaces[1], actions)
-        else:
-            device = policy.device
-            batch = ObsBatch.from_vec_obs(obs, device)[torch.from_numpy(rows).to(device)]
-            self._explain(views, obs, rows, actions, policy, batch)
-            if has_values:
-                for view, value in zip(views, policy.values(batch).tolist(), strict=True):
-                    view["value"] = number(value)
-        for view, row in zip(views, rows.tolist(), strict=True):
-            player = 0 if seats is None else int(seats[row])
-            self._views.setdefault(int(obs.env_id[row]), {})[player] = view
-
-    def _explain(
-        self,
-        views: Sequence[dict[str, Any]],
-        obs: VecObs,
-        rows: NDArray[np.int64],
-        actions: Mapping[str, VecAction],
-        policy: Policy,
-        batch: ObsBatch,
-    ) -> None:
-        """Add distributions and attention to the views of the frames `rows` of `obs`, which `batch` holds."""
-        seen = policy.fitted.adaptor(batch)
-        explained = explain(policy.fitted.net, seen, attention=seen.frames.max_length <= MOST_EXPLAINED)
-        for i, (view, row) in enumerate(zip(views, rows.tolist(), strict=True)):
-            logits, entropies = {}, {}
-            for name, ragged in explained.logits.items():
-                logits[name] = ragged.values[ragged.offsets[i] : ragged.offsets[i + 1]].float().cpu().numpy()
-                of_actors = explained.entropies[name]
-                entropies[name] = of_actors.values[of_actors.offsets[i] : of_actors.offsets[i + 1]].cpu().numpy()
-            view["actions"] = build_decisions(obs, row, self._spaces[1], actions, logits, entropies)
-            if explained.attention is not None and explained.attention[i].shape[:2] == self._shape:
-                num_entities = sum(map(len, view["features"].values())) + self._has_global
-                view["attention"] = build_attention(explained.attention[i].float().cpu().numpy(), num_entities)
+        explained = values = None
+        if policy is not None:
+            batch = ObsBatch.from_vec_obs(obs, policy.device)[torch.from_numpy(rows).to(policy.device)]
+            seen = policy.fitted.adapt(batch)
+            explained = explain(policy.fitted.net, seen, attention=seen.frames.max_length <= MOST_EXPLAINED)
+            values = None if opponents else policy.values(batch).tolist()
+        for i, row in enumerate(rows.tolist()):
+            env, player = int(obs.env_id[row]), 0 if seats is None else int(seats[row])
+            view, of_frame = self._view(obs, row), []
+            if explained is not None:
+                of_frame = [
+                    {
+                        name: ragged.values[ragged.offsets[i] : ragged.offsets[i + 1]].float().cpu().numpy()
+                        for name, ragged in each.items()
+                    }
+                    for each in (explained.logits, explained.entropies)
+                ]
+                shape = self._net.config.n_layer, self._net.config.n_head
+                if explained.attention is not None and explained.attention[i].shape[:2] == shape:
+                    num_entities = sum(map(len, view["features"].values()))
+                    num_entities += has_global_entity(self._obs_space, self._action_space)
+                    view["attention"] = build_attention(explained.attention[i].float().cpu().numpy(), num_entities)
+            view["actions"] = build_decisions(obs, row, self._action_space, actions, *of_frame)
+            if values is not None:
+                view["value"] = number(values[i])
+            if seats is not None and not opponents and not self._played_by:
+                self._running[env]["player"] = player
+            self._views.setdefault(env, {})[player] = view
 
     def _view(self, obs: VecObs, row: int) -> dict[str, Any]:
-        return build_view(obs, row, self._spaces[0], self._subject.pool.slots.world_ids(int(obs.env_id[row])))
-
-    @property
-    def _num_players(self) -> int:
-        return 1 if self._subject.mapping is None else self._subject.mapping.num_players
+        return build_view(obs, row, self._obs_space, self._pool.slots.world_ids(int(obs.env_id[row])))
 
     def step(self, env_ids: NDArray[np.int64], infos: Mapping[int, Mapping[str, Any]]) -> None:
         """Record what a step of these environments led to.
@@ -184,9 +157,12 @@ class Replay:
         mine = np.array([env for env in env_ids.tolist() if env in self._running], np.int64)
         if not len(mine):
             return
-        obs, mapping = self._subject.pool.show(mine), self._subject.mapping
-        seating = None if mapping is None else Seating(obs, mapping)
+        obs = self._pool.show(mine)
+        seating = None if self._mapping is None else Seating(obs, self._mapping)
         rewards = obs.reward[:, None] if seating is None else seating.rewards
+        shown = [obs]
+        if seating is not None and obs.done.any():
+            shown = [seating.show(seating.part(player)) for player in range(self._num_players)]
         for row, env in enumerate(mine.tolist()):
             episode, views = self._running[env], self._views.pop(env)
             episode["steps"].append({**self._arrived[env], "views": [views[player] for player in sorted(views)]})
@@ -197,88 +173,66 @@ class Replay:
                 "truncated": bool(obs.truncated[row]),
             }
             if obs.done[row]:
-                self._end(env, infos.get(env, {}))
-        for env in mine[obs.done].tolist():
-            row = int(np.flatnonzero(mine == env)[0])
-            if seating is None:
-                last = [self._view(obs, row)]
-            else:
-                shown = (seating.show(seating.part(player)) for player in range(self._num_players))
-                last = [self._view(each, row) for each in shown]
-            self._running.pop(env)["steps"].append({**self._arrived.pop(env), "views": last})
+                last = {**self._arrived.pop(env), "views": [self._view(each, row) for each in shown]}
+                episode["length"] = len(episode["steps"])
+                episode["steps"].append(last)
+                episode["reward"] = number(sum(step["reward"] or 0 for step in episode["steps"]))
+                episode["info"] = plain(infos.get(env, {}))
+                del self._running[env]
 
-    def _end(self, env: int, info: Mapping[str, Any]) -> None:
-        """Add what is known at the end of an episode."""
-        episode = self._running[env]
-        rewards = [step["reward"] or 0 for step in [*episode["steps"], self._arrived[env]]]
-        episode["reward"], episode["length"] = number(sum(rewards)), len(episode["steps"])
-        episode["info"] = plain(info)
-
-    def replay(self) -> dict[str, Any]:
-        """Return the replay in the format of docs/replays.md."""
-        subject = self._subject
+    def build(self, title: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the replay in the format of docs/replays.md; `settings` are the arguments of the world."""
+        players = [""]
+        if self._mapping is not None:
+            names = self._played_by or [""] * self._num_players
+            players = [f"player {player}" + f" ({name})" * bool(name) for player, name in enumerate(names)]
         return build_replay(
-            title=subject.title,
-            world=subject.world,
-            settings=subject.settings,
-            obs_space=self._spaces[0],
-            action_space=self._spaces[1],
-            players=_names_of_players(subject),
-            network=describe_network(subject.net, self._spaces[0]),
+            title=title,
+            world=self._world,
+            settings=settings,
+            obs_space=self._obs_space,
+            action_space=self._action_space,
+            players=players,
+            network=describe_network(self._net, self._obs_space),
             episodes=self._episodes,
         )
 
-    def write(self) -> None:
-        """Write the file, if there is one, atomically.
 
-        Raises:
-            ValueError: the file cannot be written.
-        """
-        if self.path is not None:
-            write_page(self.path, page_html(self.replay()), self._setting)
-
-
-def write_page(path: Path, page: str, setting: str) -> None:
-    """Write a page atomically; folders are created.
+def write_page(path: Path, replay: Mapping[str, Any], setting: str) -> None:
+    """Write a replay as a page, atomically; folders are created. `setting` is the one that asked for it, for messages.
 
     Raises:
         ValueError: the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, page.encode())
+        replace_file(path, page_html(replay).encode())
     except OSError as error:
         raise ValueError(f"{setting}: the replay {path} cannot be written: {error.strerror or error}") from error
-
-
-def _names_of_players(subject: Subject) -> list[str]:
-    if subject.mapping is None:
-        return [""]
-    played_by = subject.played_by or [""] * subject.mapping.num_players
-    return [f"player {player}" + f" ({name})" * bool(name) for player, name in enumerate(played_by)]
 
 
 def describe_network(net: RogueNet, obs_space: ObsSpace) -> dict[str, Any]:
     """Return the sizes of a network, and by type the statistics that its inputs are normalized with.
 
-    Args:
-        net: the network.
-        obs_space: of the world, whose features the statistics are listed for. Features that the network does not normalize as the
-            world shows them have None: categories, angles and flags, positions that are moved first, and those it does not see.
+    Features of the world that the network does not normalize as the world shows them have None: categories, angles and flags,
+    positions that are moved first, and those it does not see.
     """
     normalization = {}
     for name, entity in zip(net.embedding.types, net.embedding.entities, strict=True):
         assert isinstance(entity, EntityEmbedding)
         is_global = name == GLOBAL_ENTITY
-        known = net.obs_space.global_features if is_global else net.obs_space.entities[name].features
+        if not is_global and name not in obs_space.entities:
+            continue
+        known, shown = (
+            space.global_features if is_global else space.entities[name].features
+            for space in (net.obs_space, obs_space)
+        )
         moved = net.translation.columns.get(name, [])
         moments = {
             known[column]: (number(float(entity.norm.offset[i])), number(1 / float(entity.norm.scale[i])))
             for i, column in enumerate(entity.columns.plain if entity.num_features else ())
             if column < len(known) and column not in moved
         }
-        if is_global or name in obs_space.entities:
-            shown = obs_space.global_features if is_global else obs_space.entities[name].features
-            mean, std = ([moments.get(feature, (None, None))[i] for feature in shown] for i in (0, 1))
-            normalization[name] = {"mean": mean, "std": std}
+        mean, std = ([moments.get(feature, (None, None))[i] for feature in shown] for i in (0, 1))
+        normalization[name] = {"mean": mean, "std": std}
     return {"layers": net.config.n_layer, "heads": net.config.n_head, "normalization": normalization}

@@ -163,7 +163,7 @@ class ServedPolicies:
             self._checkpoint,
             obs_space,
             action_space,
-            "the client's",
+            "the client's environment",
             self._generator,
             temperature=self._config.temperature,
         )

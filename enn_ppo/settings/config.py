@@ -8,14 +8,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from enn_ppo.settings.distributed import DistributedConfig, check_policies
 from enn_ppo.settings.evaluation import Device, EvalConfig, TrainEvalConfig
-from enn_ppo.settings.learning import OptimConfig, PPOConfig, ValueOptimConfig
-from enn_ppo.settings.schedule import Schedule, parse_schedule
+from enn_ppo.settings.learning import OptimConfig, PPOConfig
 from enn_ppo.settings.world import EnvConfig, RolloutConfig, SelfPlayConfig
 from rogue_net.checks import NonNegativeInt, NumWorkers, PositiveFloat, PositiveInt, check_fields
 from rogue_net.config import RogueNetConfig
@@ -32,11 +30,18 @@ __all__ = [
     "SelfPlayConfig",
     "TrainConfig",
     "TrainEvalConfig",
-    "ValueOptimConfig",
     "default_run_dir",
 ]
 
 WandbMode = Literal["disabled", "offline", "online"]
+#: What a run cannot have at the same time; `TrainConfig._uses` has the names.
+_EXCLUSIVE = (
+    *(("ray", other) for other in ("record", "self_play")),
+    *(("ddp", other) for other in ("record", "self_play", "policies")),
+    *(("block", other) for other in ("record", "self_play")),
+    *(("pipeline", other) for other in ("record", "self_play")),
+    *(("policies", other) for other in ("record", "self_play")),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +75,6 @@ class TrainConfig:
     """A separate value network, with the settings of `net`; null: the policy's network has a value head."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     """The optimizer."""
-    value_optim: ValueOptimConfig = field(default_factory=ValueOptimConfig)
-    """The optimizer of `value_net`."""
     ppo: PPOConfig = field(default_factory=PPOConfig)
     """The loss."""
     eval: TrainEvalConfig = field(default_factory=TrainEvalConfig)
@@ -102,7 +105,7 @@ class TrainConfig:
     torch_deterministic: bool = False
     """Whether torch uses only deterministic algorithms; this makes CUDA slower. On the CPU results are always deterministic."""
     run_dir: str | None = None
-    """Folder of the run's files; null: `outputs/<env id>/<date>_<time>`."""
+    """Folder of the run's files; null: `outputs/<env id>/<date>_<time>`, with `_2` and so on behind it where that is taken."""
     resume: str | None = None
     """A run directory, or one of its checkpoints, to continue from. null: start anew."""
     trust: bool = False
@@ -117,8 +120,6 @@ class TrainConfig:
     keep_best: NonNegativeInt = 1
     """Number of best checkpoints to keep in addition, by evaluation reward, or without evaluations by the mean reward of the last
     100 training episodes."""
-    keep_every_minutes: PositiveFloat | None = None
-    """Interval of training time, in minutes, at which one checkpoint is kept in addition. null: none."""
     record: str | None = None
     """Folder of samples to record while training, for behavioural cloning; null: none."""
     record_logits: bool = False
@@ -129,85 +130,48 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         object.__setattr__(self, "policies", check_policies(self.policies))
-        self._check_sizes()
+        uses = self._uses()
+        for one, other in _EXCLUSIVE:
+            if uses[one] and uses[other]:
+                raise ValueError(f"{uses[one]} and {uses[other]} do not go together; leave one out")
         self._check_needs()
+        self._check_sizes()
 
-    @cached_property
-    def learning_rates(self) -> tuple[Schedule, Schedule]:
-        """The learning rate of the policy's network, and of a separate value network, before the warm-up."""
-        rates = self.optim.lr, self.value_optim.lr or self.optim.lr
-        policy, value = (parse_schedule("optim.lr", rate, decays=self.optim.anneal_lr) for rate in rates)
-        return policy, value
+    def _uses(self) -> dict[str, str | None]:
+        """What the run uses of that which others exclude, as it is typed."""
+        rollout, mode = self.rollout, self.distributed.mode
+        return {
+            "block": f"rollout.block={rollout.block}" if rollout.block else None,
+            "pipeline": f"rollout.pipeline={rollout.pipeline}" if rollout.pipeline > 1 else None,
+            "record": f"record={self.record}" if self.record else None,
+            "self_play": "self_play.enabled=true" if self.self_play.enabled else None,
+            "policies": f"policies={self.policies}" if self.policies else None,
+            "ray": "distributed=ray" if mode == "ray" else None,
+            "ddp": "distributed=ddp" if mode == "ddp" else None,
+        }
 
     def _check_needs(self) -> None:
         """Refuse settings that have no effect without another setting."""
-        if self.trust and self.resume is None:
-            raise ValueError(
-                "trust=true is about the checkpoint that a run continues from: it needs resume=<run directory>"
-            )
-        if self.value_net is None and (change := _change(self.value_optim)):
-            raise ValueError(f"value_optim.{change} needs a value network of its own: value_net=default")
-        if not self.self_play.enabled and (change := _change(self.self_play)):
-            raise ValueError(f"self_play.{change} needs self_play.enabled=true")
-        self._check_policies()
-        if self.distributed.mode != "none" and (self.record or self.self_play.enabled):
-            what = f"record={self.record}" if self.record else "self_play.enabled=true"
-            raise ValueError(f"distributed={self.distributed.mode} and {what} do not go together; leave one out")
-        if self.distributed.mode == "ray" and self.env.timeout is not None:
-            raise ValueError(f"distributed=ray and env.timeout={self.env.timeout:g} do not go together; leave one out")
-        self._check_runners()
-        if (blocks := _blocks(self.rollout)) and (self.record or self.self_play.enabled):
-            what = f"record={self.record}" if self.record else "self_play.enabled=true"
-            raise ValueError(f"{blocks} and {what} do not go together; leave one out")
-        if self.record_logits and self.record is None:
-            raise ValueError("record_logits=true needs a folder: record=<name>")
-        if self.eval.interval is None:
-            if change := _change(self.eval, but="greedy"):  # presets set eval.greedy for later evaluations
-                raise ValueError(f"eval.{change} needs evaluations while training: eval.interval=<steps>")
-        elif self.eval.video_format != TrainEvalConfig().video_format and not self.eval.video:
-            raise ValueError(f"eval.video_format={self.eval.video_format} needs films: eval.video=<episodes>")
-        elif self.eval.seed == self.seed:
-            raise ValueError(
-                f"eval.seed={self.eval.seed} is the seed of training, whose first episodes would be those of evaluation: "
-                "choose another"
-            )
-
-    def _check_policies(self) -> None:
-        if not self.policies:
-            if self.eval.opponent == "policies":
-                raise ValueError(
-                    "eval.opponent=policies needs several policies: policies={<name>: [<player>, ...], ...}"
-                )
-            return
-        if self.self_play.enabled or self.record:
-            what = f"record={self.record}" if self.record else "self_play.enabled=true"
-            raise ValueError(f"policies={self.policies} and {what} do not go together; leave one out")
-        if self.distributed.mode == "ddp":
-            raise ValueError(
-                f"policies={self.policies} and distributed=ddp do not go together; leave one out, or take distributed=ray"
-            )
-        if self.keep_last < 2:
-            raise ValueError(
-                f"keep_last={self.keep_last} must be at least 2 with policies={self.policies}: they save one after the other, "
-                "and a crash in between must leave a step that all have"
-            )
-
-    def _check_runners(self) -> None:
-        rollout, runners = self.rollout, self.distributed.num_env_runners
-        if self.distributed.mode != "ray":
-            return
-        if rollout.num_envs % runners or (rollout.block and rollout.num_envs // runners % rollout.block):
-            of_blocks = f" of blocks of rollout.block={rollout.block}" if rollout.block else ""
-            raise ValueError(
-                f"rollout.num_envs={rollout.num_envs} must give each of distributed.num_env_runners={runners} an equal "
-                f"number{of_blocks}"
-            )
-        share = rollout.num_envs // runners
-        if problem := rollout.halves_problem(share):
-            raise ValueError(
-                f"rollout.num_envs={rollout.num_envs} gives each of distributed.num_env_runners={runners} {share} "
-                f"environments; {share} {problem}"
-            )
+        of_eval, of_self_play = _change(self.eval, but="greedy"), _change(self.self_play)  # presets set eval.greedy
+        for is_wrong, message in (
+            (self.trust and self.resume is None, "trust=true needs resume=<run directory>, whose code it allows"),
+            (
+                self.optim.value_lr is not None and self.value_net is None,
+                f"optim.value_lr={self.optim.value_lr} needs a separate value network: value_net=default",
+            ),
+            (of_self_play and not self.self_play.enabled, f"self_play.{of_self_play} needs self_play.enabled=true"),
+            (self.record_logits and self.record is None, "record_logits=true needs a folder: record=<name>"),
+            (
+                of_eval and self.eval.interval is None,
+                f"eval.{of_eval} needs evaluations while training: eval.interval=<steps>",
+            ),
+            (
+                self.eval.opponent == "policies" and not self.policies,
+                "eval.opponent=policies needs several policies: policies={<name>: [<player>, ...], ...}",
+            ),
+        ):
+            if is_wrong:
+                raise ValueError(message)
 
     def _check_sizes(self) -> None:
         num_envs, steps = self.rollout.num_envs, self.rollout.steps
@@ -216,26 +180,35 @@ class TrainConfig:
                 f"optim.batch_size must be at most the {num_envs * steps} frames of a rollout "
                 f"(rollout.num_envs={num_envs} times rollout.steps={steps}), got {self.optim.batch_size}"
             )
+        if self.optim.batch_size == 1 and self.ppo.normalize_advantages:
+            raise ValueError(
+                "optim.batch_size=1 learns nothing with ppo.normalize_advantages=true: the one advantage of a minibatch becomes "
+                "0. Take a larger optim.batch_size, or ppo.normalize_advantages=false"
+            )
         if self.total_timesteps < num_envs:
             raise ValueError(
                 f"total_timesteps must be at least rollout.num_envs={num_envs}, one step of each environment, "
                 f"got {self.total_timesteps}"
             )
-
-
-def _blocks(rollout: RolloutConfig) -> str | None:
-    """The setting that splits the environments into blocks, as `name=value`; None if there is none."""
-    if rollout.block:
-        return f"rollout.block={rollout.block}"
-    return f"rollout.pipeline={rollout.pipeline}" if rollout.pipeline > 1 else None
+        if self.eval.interval is not None and self.eval.seed == self.seed:
+            raise ValueError(
+                f"eval.seed={self.eval.seed} is the seed of training, whose first episodes would be those of evaluation: "
+                "choose another"
+            )
+        if self.distributed.mode == "ray":
+            runners = self.distributed.num_env_runners
+            self.rollout.check_shares(runners, f"distributed.num_env_runners={runners}")
+        if self.policies and self.keep_last < 2:
+            raise ValueError(
+                f"keep_last={self.keep_last} must be at least 2 with policies={self.policies}: they save one after the other, "
+                "and a crash in between must leave a step that all have"
+            )
 
 
 def _change(section: Any, but: str = "") -> str | None:
     """The first setting of a section, except `but`, that differs from its default, as `name=value`; None if there is none."""
-    default = type(section)()
-    changes = (
-        f"{name}={value}" for name, value in vars(section).items() if name != but and value != getattr(default, name)
-    )
+    default = vars(type(section)())
+    changes = (f"{name}={value}" for name, value in vars(section).items() if name != but and value != default[name])
     return next(changes, None)
 
 

@@ -10,7 +10,6 @@ from rogue_net.checks import (
     NonNegativeFloat,
     NonNegativeInt,
     NumWorkers,
-    PositiveFloat,
     check_fields,
     check_int,
 )
@@ -29,10 +28,6 @@ class DistributedConfig:
     """With `ray`: number of environment runners, each with an equal share of `rollout.num_envs`."""
     address: str = "local"
     """With `ray`: `local` starts Ray on this machine, `auto` joins this machine's cluster, `ray://host:port` a remote one."""
-    runner_cpus: PositiveFloat = 1.0
-    """With `ray`: CPUs that Ray reserves for each runner."""
-    learner_cpus: NonNegativeFloat = 1.0
-    """With `ray`: CPUs that Ray reserves for each learner."""
     learner_gpus: NonNegativeFloat = 0.0
     """With `ray`: GPUs that Ray reserves for each learner."""
     sync: bool = True
@@ -58,14 +53,12 @@ class DistributedConfig:
                 raise ValueError(f"distributed.{field.name}={value} needs distributed.sync=false")
 
 
-def check_policies(given: Any) -> dict[str, list[int]]:
+def check_policies(given: Mapping[str, Any]) -> dict[str, list[int]]:
     """Check the setting `policies`. Returns policy -> its players.
 
     Raises:
-        ValueError: the value is no mapping, or a player is missing or occurs twice.
+        ValueError: a player is missing or occurs twice.
     """
-    if not isinstance(given, Mapping):
-        raise ValueError(f"policies must be a mapping of names to players, got {given!r}")
     policies: dict[str, list[int]] = {}
     for name, players in given.items():
         listed = [players] if isinstance(players, int) and not isinstance(players, bool) else players

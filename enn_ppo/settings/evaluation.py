@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -10,7 +9,6 @@ from enn_ppo.settings.schema import plain
 from rogue_net.checks import NonNegativeInt, PositiveInt, Range, check_fields
 
 Device = Literal["auto", "cpu", "cuda"]
-VIDEO_FORMATS = (".gif", ".mp4")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +38,6 @@ class EpisodesConfig:
     def __post_init__(self) -> None:
         at = self._section
         check_fields(self, at)
-        if not isinstance(self.env_kwargs, Mapping):
-            raise ValueError(f"{at}env_kwargs must be a mapping of argument names to values, got {self.env_kwargs!r}")
         object.__setattr__(self, "env_kwargs", plain(self.env_kwargs, f"{at}env_kwargs"))
 
 
@@ -71,11 +67,6 @@ class TrainEvalConfig(ShownEpisodesConfig):
     """Environment steps between two evaluations; the last policy is always evaluated. null: no evaluation."""
     process: bool = True
     """Whether a separate process evaluates while training continues; otherwise training waits."""
-    niceness: Annotated[int, Range(0, 19)] = 0
-    """Niceness of the evaluation process: 0 shares the cores evenly with training, 19 uses only idle cores, of which a busy
-    machine may have none."""
-    video_format: Literal["gif", "mp4"] = "gif"
-    """Format of the films in `videos/`."""
 
     _section = "eval."
 
@@ -91,7 +82,7 @@ class EvalConfig(ShownEpisodesConfig):
     output: str | None = None
     """JSON file for the result; null: only printed."""
     render: str | None = None
-    """File (`.gif` or `.mp4`) for a film of `video` episodes, or of one if `video` is 0; null: none."""
+    """File (`.gif`) for a film of `video` episodes, or of one if `video` is 0; null: none."""
     replay_file: str | None = None
     """File (`.html`) for a replay of `replay` episodes, or of one if `replay` is 0; null: none."""
     record: str | None = None
@@ -105,15 +96,11 @@ class EvalConfig(ShownEpisodesConfig):
     """Whether the message about a mistake includes the traceback."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.checkpoint, str) or not self.checkpoint.strip():
-            raise ValueError(f"checkpoint must name a run directory or one of its checkpoints, got {self.checkpoint!r}")
         super().__post_init__()
-        if self.render is not None and not self.render.lower().endswith(VIDEO_FORMATS):
-            raise ValueError(f"render must name a file that ends with .gif or .mp4, got {self.render!r}")
+        _check_file("render", self.render, ".gif")
+        _check_file("replay_file", self.replay_file, ".html")
         if self.video and self.render is None:
-            raise ValueError(f"video={self.video} needs a file: render=<name>.gif or .mp4")
-        if self.replay_file is not None and not self.replay_file.lower().endswith(".html"):
-            raise ValueError(f"replay_file must name a file that ends with .html, got {self.replay_file!r}")
+            raise ValueError(f"video={self.video} needs a file: render=<name>.gif")
         if self.replay and self.replay_file is None:
             raise ValueError(f"replay={self.replay} needs a file: replay_file=<name>.html")
         if self.record_logits and self.record is None:
@@ -146,12 +133,14 @@ class WatchConfig(EpisodesConfig):
     """Whether the message about a mistake includes the traceback."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.run, str) or not self.run.strip():
-            raise ValueError(f"run must name a run directory or one of its checkpoints, got {self.run!r}")
         super().__post_init__()
-        if self.output is not None and not self.output.lower().endswith(".html"):
-            raise ValueError(f"output must name a file that ends with .html, got {self.output!r}")
+        _check_file("output", self.output, ".html")
         if self.live and self.output is not None:
             raise ValueError(f"live=true serves its pages and writes none: leave out output={self.output}")
         if self.port and not self.live:
             raise ValueError(f"port={self.port} is for live=true")
+
+
+def _check_file(setting: str, file: str | None, ending: str) -> None:
+    if file is not None and not file.lower().endswith(ending):
+        raise ValueError(f"{setting} must name a file that ends with {ending}, got {file!r}")

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Annotated, Literal
 
 from enn_ppo.settings.schedule import LearningRate, Schedule, Scheduled, ScheduleRange, parse_schedule
-from rogue_net.checks import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, check_fields
+from rogue_net.checks import NonNegativeFloat, PositiveFloat, PositiveInt, check_fields
 
 Ratio = Literal["per_actor", "joint"]
 Weighting = Literal["actor", "frame"]
@@ -32,9 +32,9 @@ class OptimConfig:
     max_grad_norm: PositiveFloat = 0.5
     """Largest 2-norm of the gradient; a larger gradient is scaled down."""
     anneal_lr: bool = True
-    """Whether the learning rate, if it is a plain number, falls linearly to 0 over the training."""
-    warmup_steps: NonNegativeInt = 0
-    """Environment steps of linear learning rate warm-up from 0."""
+    """Whether learning rates that are plain numbers fall linearly to 0 over the training."""
+    value_lr: LearningRate | None = None
+    """Learning rate or schedule of a separate value network, `value_net`; null: `lr`."""
 
     def __post_init__(self) -> None:
         check_fields(self, "optim.")
@@ -44,20 +44,12 @@ class OptimConfig:
                 f"got {self.micro_batch_size}"
             )
 
-
-@dataclass(frozen=True, kw_only=True)
-class ValueOptimConfig:
-    """The optimizer of a separate value network; null settings are those of `optim`."""
-
-    lr: LearningRate | None = None
-    """Learning rate or schedule, with the annealing and warm-up of `optim`. The values of a schedule may be 0."""
-    weight_decay: NonNegativeFloat | None = None
-    """As `optim.weight_decay`."""
-    max_grad_norm: PositiveFloat | None = None
-    """As `optim.max_grad_norm`, of this network's gradient."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "value_optim.")
+    @cached_property
+    def schedules(self) -> tuple[Schedule, Schedule]:
+        """Learning rates of the policy's network, and of a separate value network."""
+        rates = self.lr, self.value_lr or self.lr
+        policy, value = (parse_schedule("optim.lr", rate, decays=self.anneal_lr) for rate in rates)
+        return policy, value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from enn_ppo.settings.command_line.composition import Arguments, compose, plain_values
-from enn_ppo.settings.command_line.mistakes import as_value_error
+from enn_ppo.settings.command_line.composition import compose, plain_values, prepare
+from enn_ppo.settings.command_line.mistakes import told
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import from_dict, quoted
 
@@ -22,10 +22,10 @@ def preset(env: str, *overrides: str, **settings: Any) -> TrainConfig:
         ValueError: there is no such preset or setting, or a value is not allowed.
     """
     given = [f"{name}={quoted(value, name)}" for name, value in settings.items()]
-    arguments = Arguments([f"env={env}", *overrides, *given])
-    with as_value_error(TrainConfig):
-        config = compose(
-            "train", TrainConfig, arguments, lambda composed: from_dict(TrainConfig, plain_values(composed.config))
-        )
-    assert config is not None
-    return config
+    try:
+        config = compose("train", [prepare(each, TrainConfig) for each in (f"env={env}", *overrides, *given)])
+    except Exception as error:
+        if (message := told(error, TrainConfig)) is None:
+            raise
+        raise ValueError(message) from error
+    return from_dict(TrainConfig, plain_values(config))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import numbers
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_type_hints
 
 from entity_gym.errors import nearest
-from rogue_net.checks import alternatives
+from rogue_net.checks import alternatives, as_plain
 
 C = TypeVar("C")
 
@@ -34,28 +32,25 @@ def from_dict(cls: type[C], mapping: Mapping[str, Any], path: str = "") -> C:
     if not isinstance(mapping, Mapping):
         raise ValueError(f"{path or 'the config'} must be a mapping of settings, got {mapping!r}")
     hints = get_type_hints(cls)
+    before = f"{path}." if path else ""
     values = {}
     for name, value in mapping.items():
-        dotted = f"{path}.{name}" if path else str(name)
         if name not in hints:
-            raise ValueError(unknown_setting(dotted, [f"{path}.{known}" if path else known for known in hints]))
-        hint = hints[name]
-        section = section_of(hint)
-        if section is not None and not (value is None and section != hint):
-            try:
-                values[name] = from_dict(section, value, dotted)
-            except ValueError as error:
-                if section != hint and dotted not in str(
-                    error
-                ):  # errors of `value_net` name its class's section, `net`
-                    error.add_note(f"(in {dotted})")
-                raise
-        else:
-            values[name] = _convert(value, hint)
+            raise ValueError(unknown_setting(f"{before}{name}", [before + known for known in hints]))
+        section = section_of(hints[name])
+        if section is None or (value is None and section != hints[name]):
+            values[name] = _convert(value, hints[name])
+            continue
+        try:
+            values[name] = from_dict(section, value, before + name)
+        except ValueError as error:
+            if section != hints[name] and before + name not in str(error):  # errors of `value_net` name `net`
+                error.add_note(f"(in {before}{name})")
+            raise
     for known in dataclasses.fields(cls):  # type: ignore[arg-type]
-        required = known.default is dataclasses.MISSING and known.default_factory is dataclasses.MISSING
+        required = known.default is known.default_factory is dataclasses.MISSING
         if required and known.name not in values:
-            raise ValueError(f"{path + '.' if path else ''}{known.name} has no value, and no default")
+            raise ValueError(f"{before}{known.name} has no value, and no default")
     return cls(**values)
 
 
@@ -74,16 +69,17 @@ def flatten(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     return flat
 
 
-def setting_names(cls: type[Any], path: str = "") -> list[str]:
-    """The dotted names of all settings, each section before its settings: `["env", "env.id", ...]`."""
-    names = []
+def fields_of(cls: type[Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted name and the type of every setting, each section before its settings: `env`, `env.id` and so on."""
     for name, hint in get_type_hints(cls).items():
-        dotted = f"{path}.{name}" if path else name
-        names.append(dotted)
-        section = section_of(hint)
-        if section is not None:
-            names.extend(setting_names(section, dotted))
-    return names
+        yield path + name, hint
+        if (section := section_of(hint)) is not None:
+            yield from fields_of(section, f"{path}{name}.")
+
+
+def setting_names(cls: type[Any]) -> list[str]:
+    """The dotted names of all settings, each section before its settings."""
+    return [name for name, _ in fields_of(cls)]
 
 
 def section_of(hint: object) -> type[Any] | None:
@@ -98,36 +94,35 @@ def unknown_setting(key: str, names: Sequence[str]) -> str:
     """The error message for an unknown `key`: the known `names` of its section, and the nearest one."""
     section, _, last = key.rpartition(".")
     siblings = [name for name in names if name.rpartition(".")[0] == section]
-    allowed = siblings or [name for name in names if "." not in name]
-    listing = nearest(key, allowed).partition("; ")[0]
+    listing = nearest(key, siblings or [name for name in names if "." not in name]).partition("; ")[0]
     # within the section only the last part of the name is compared
-    _, _, near = nearest(last, [name.rpartition(".")[2] for name in allowed]).partition("; ")
-    if near and section and siblings:
+    near = nearest(last, [name.rpartition(".")[2] for name in siblings]).partition("; ")[2]
+    if section:
         near = near.replace("did you mean '", f"did you mean '{section}.")
-    elsewhere = [name for name in names if name.endswith("." + last)]
-    if elsewhere:  # the right name in the wrong section: `lr` or `optm.lr` for `optim.lr`
-        near = f"did you mean {elsewhere[0]!r}?"
-    return f"{key} is not a setting; {listing}" + (f"; {near}" if near else "")
+    # the right name in the wrong section: `lr` or `optm.lr` for `optim.lr`
+    elsewhere = [f"did you mean {name!r}?" for name in names if name.endswith("." + last)]
+    return "; ".join([f"{key} is not a setting", listing, *(elsewhere or [near])[:1]]).removesuffix("; ")
 
 
 def _convert(value: object, hint: object) -> object:
     """Convert YAML's number types to the field's; other values are left to the field's own check."""
-    kinds = alternatives(hint)
-    if float in kinds and isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:  # an integer of hundreds of digits
-            return math.inf if value > 0 else -math.inf
-    return value
+    if float not in alternatives(hint) or not isinstance(value, str | int) or isinstance(value, bool):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return value
+    except OverflowError:  # an integer of hundreds of digits
+        return math.copysign(math.inf, int(value))
 
 
 def plain(value: Any, where: str) -> Any:
-    """Deep-copy a value as dictionaries, lists and plain values."""
+    """Deep-copy a value as dictionaries, lists and plain values.
+
+    Raises:
+        ValueError: there is something else in it.
+    """
+    value = as_plain(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
@@ -143,37 +138,22 @@ def plain(value: Any, where: str) -> Any:
     )
 
 
-def text_settings(cls: type[Any], path: str = "") -> list[str]:
-    """The dotted names of all settings that are texts, or null."""
-    names = []
-    for name, hint in get_type_hints(cls).items():
-        if (section := section_of(hint)) is not None:
-            names += text_settings(section, f"{path}{name}.")
-        elif set(alternatives(hint)) <= {str, type(None)}:
-            names.append(f"{path}{name}")
-    return names
-
-
 def quoted(value: object, where: str = "the argument", *, always: bool = False) -> str:
     """Format a value for the command line, in the grammar of Hydra; `always`: also texts that need no quotes.
 
     Raises:
         ValueError: `where` holds something else than numbers, texts, true, false, null, lists and mappings.
     """
-    if isinstance(value, os.PathLike):
-        return quoted(os.fspath(value), where, always=True)
-    if value is None or type(value) in (bool, int, float):
-        return json.dumps(value)
-    if isinstance(value, numbers.Real):  # of NumPy
-        return str(value)
+    is_path = hasattr(value, "__fspath__")  # one that looks like a number stays a text
+    value = plain(value, where)
     if isinstance(value, str):
-        if not always and re.fullmatch(r"[\w.@/:+-]+", value, re.ASCII):
+        if not (always or is_path) and re.fullmatch(r"[\w.@/:+-]+", value, re.ASCII):
             return value
         # within quotes, a backslash stands for itself unless quotes follow
         escaped = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + match[2].replace("'", "\\'"), value)
         return f"'{escaped}'"
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return "[" + ",".join(quoted(item, where) for item in value) + "]"
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return "{" + ",".join(f"{quoted(key, where)}:{quoted(item, where)}" for key, item in value.items()) + "}"
-    raise ValueError(f"{where} must hold numbers, texts, true, false, null, lists or mappings, got {value!r}")
+    return json.dumps(value)

@@ -50,11 +50,6 @@ class ServeConfig:
     """Whether the message about a mistake includes the traceback."""
 
     def __post_init__(self) -> None:
-        for name in ("checkpoint", "host"):
-            value = getattr(self, name)
-            if not isinstance(value, str) or not value.strip():
-                allowed = "a run directory or a checkpoint" if name == "checkpoint" else "an address, such as 127.0.0.1"
-                raise ValueError(f"{name} must name {allowed}, got {value!r}")
         check_fields(self)
         if self.token is not None and (
             len(self.token) < MIN_TOKEN or not self.token.isascii() or not self.token.isprintable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,16 +38,9 @@ class EnvConfig:
     """Parameters that are drawn for each episode, by name (curricula, domain randomization): a number or a schedule over progress
     (`1@0 -> 5@0.5`), a list of choices, or a uniform range `{low: ..., high: ...}`, ends included (of whole numbers if both ends
     are). The environment must accept them in `configure`; evaluation uses `kwargs` instead."""
-    timeout: PositiveFloat | None = None
-    """Seconds that the environments may take for a step or a reset. After that the run ends, with a checkpoint, and names the
-    environment. Whatever the timeout, a line names an environment that has been waited for for 30 seconds. null: no limit."""
 
     def __post_init__(self) -> None:
         check_fields(self, "env.")
-        if not isinstance(self.kwargs, Mapping):
-            raise ValueError(f"env.kwargs must be a mapping of argument names to values, got {self.kwargs!r}")
-        if not isinstance(self.info, Mapping):
-            raise ValueError(f"env.info must be a mapping of parameters to distributions, got {self.info!r}")
         named = isinstance(self.view, str) and self.view.strip()
         if self.view is not None and not named and not isinstance(self.view, Mapping):
             raise ValueError(f"env.view must be a name, a YAML file, a mapping or null, got {self.view!r}")
@@ -96,42 +90,40 @@ class RolloutConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "rollout.")
-        self._check_blocks()
+        self.check_shares()
+        if self.num_processes > self.block_size:
+            raise ValueError(
+                f"rollout.num_processes must be at most the {self.block_size} environments of a block (rollout.num_envs="
+                f"{self.num_envs}, rollout.block={self.block}, rollout.pipeline={self.pipeline}), got {self.num_processes}"
+            )
         if self.num_processes and self.num_threads != 1:
             raise ValueError(
                 f"rollout.num_processes={self.num_processes} and rollout.num_threads={self.num_threads}: use one of them"
             )
 
-    def _check_blocks(self) -> None:
-        if self.block and self.num_envs % self.block:
-            raise ValueError(f"rollout.num_envs={self.num_envs} must be a multiple of rollout.block, got {self.block}")
-        if problem := self.halves_problem(self.num_envs):
-            raise ValueError(f"rollout.num_envs={self.num_envs} {problem}")
-        if self.num_processes > self.block_size:
-            of = f"rollout.num_envs={self.num_envs}"
-            if self.block or self.pipeline > 1:
-                of = f"rollout.block={self.block}" if self.block else f"half of {of}, with rollout.pipeline=2"
-            raise ValueError(f"rollout.num_processes must be at most {of}, got {self.num_processes}")
+    def check_shares(self, number: int = 1, shares: str = "") -> None:
+        """Check that the environments divide into equal shares of whole blocks, as many as are played at a time.
+
+        Args:
+            number: of shares.
+            shares: whose they are, such as `2 ranks`.
+
+        Raises:
+            ValueError: they do not.
+        """
+        factors = {
+            shares: number,
+            f"rollout.block={self.block}": self.block or 1,
+            f"rollout.pipeline={self.pipeline}": self.pipeline,
+        }
+        if self.num_envs % (unit := math.prod(factors.values())):
+            because = " times ".join(name for name, factor in factors.items() if factor > 1)
+            raise ValueError(f"rollout.num_envs={self.num_envs} must be a multiple of {unit}: {because}")
 
     @property
     def block_size(self) -> int:
         """Number of environments in each batch of acting."""
         return self.block or self.num_envs // self.pipeline
-
-    def halves_problem(self, num_envs: int) -> str | None:
-        """The end of an error message about `num_envs` environments that `pipeline` does not allow; None if it does."""
-        if self.pipeline == 1:
-            return None
-        if self.block is None:
-            return "must be even with rollout.pipeline=2, whose blocks are its halves" if num_envs % 2 else None
-        number = num_envs // self.block
-        if number % 2 == 0:
-            return None
-        blocks = "1 block" if number == 1 else f"{number} blocks"
-        return (
-            f"makes {blocks} of rollout.block={self.block}, and rollout.pipeline=2 plays two at a time: their number must "
-            "be even"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,10 +23,6 @@ class ActorDied(RuntimeError):  # noqa: N818 - says what happened
     """The process of a Ray actor has died or cannot be started; the message is Ray's explanation in one line."""
 
 
-class EnvironmentHangs(RuntimeError):  # noqa: N818 - says what happened
-    """An environment has not answered within `env.timeout`; the message names it."""
-
-
 class RankFailed(SystemExit):
     """Another rank has failed or was interrupted, and prints the reason. This rank ends silently."""
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from enn_ppo.training.errors import Interrupted
-
 #: "interrupted" or "terminated", as `finish_on_interrupt` returns it -> exit code of the process.
 EXIT_CODES = {"interrupted": 128 + signal.SIGINT, "terminated": 128 + signal.SIGTERM}
 _SIGNALS = {signal.SIGINT: ("Ctrl-C", "interrupted"), signal.SIGTERM: ("SIGTERM", "terminated")}
@@ -47,30 +45,3 @@ def finish_on_interrupt(say: Callable[[str], None]) -> Iterator[Callable[[], str
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def end_on_sigterm() -> Iterator[None]:
-    """Within this context, the first SIGTERM raises `Interrupted`, and the second ends the process.
-
-    This is for the start of a run, which has nothing to save yet. Ctrl-C raises KeyboardInterrupt there.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        raise Interrupted("terminated before the first update: nothing was saved", EXIT_CODES["terminated"])
-
-    previous = signal.signal(signal.SIGTERM, on_signal)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-def ignore_sigterm() -> None:
-    """Ignore SIGTERM, so that a process that is ending can print its last messages."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)

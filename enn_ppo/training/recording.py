@@ -1,8 +1,8 @@
 """Recordings of frames and actions, for behavioural cloning: a folder of safetensors files, one for each chunk of frames.
 
 `000012_9a3f27c1.safetensors` is chunk 12; the checksum of its bytes is in its name. A chunk is written aside and renamed, so that
-a folder has whole chunks only, also after a crash. Its metadata `recording` is JSON: the format, the spaces, whether logits are
-recorded, and the first episode number that no chunk up to this one has. Its tensors, in chunks of B frames:
+a folder has whole chunks only, also after a crash. Its metadata `recording` is JSON: the format, the spaces, and whether logits
+are recorded. Its tensors, in chunks of B frames:
 
     episode, env_id, step               (B,) int64; the step counts within the episode, from 0
     rewards, terminated, truncated      (B,) results of the actions *of this frame*
@@ -25,6 +25,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,7 +61,7 @@ _NUMBERS = {
 
 
 class RecordingError(ValueError):
-    """A recording cannot be written. The message names the folder, the cause, and the number of whole chunks in it."""
+    """A recording cannot be written. The message names the folder and the cause."""
 
 
 class Header(NamedTuple):
@@ -103,7 +104,7 @@ class RecordedFrames(Frames):
 
 
 class Recorder:
-    """Appends frames to a recording.
+    """Writes frames into a new recording, or goes on with the one of a resumed run.
 
     Each environment's frames must be added in the order in which they were played.
 
@@ -111,10 +112,10 @@ class Recorder:
         path: the folder, which is created.
         logits: whether the logits of all choices are recorded too.
         state: the saved `state()` of a resumed run, whose later chunks are deleted. If it belongs to another folder, this one is
-            appended to.
+            new.
 
     Raises:
-        ValueError: the folder cannot be written, is no recording, has other spaces, or has fewer chunks than `state` says.
+        ValueError: the folder cannot be written, holds anything, or is not the recording that `state` belongs to.
     """
 
     def __init__(
@@ -130,29 +131,25 @@ class Recorder:
         self._header = Header(obs_space, dict(action_space), logits)
         self._pending: list[RecordedFrames] = []
         self._episodes: dict[int, int] = {}  # environment -> its last episode
-        self._next_episode = 0
-        try:
+        self._next_episode = self.num_chunks = 0
+        with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RecordingError(f"recording {path} cannot be made: {error.strerror or error}") from error
         chunks = _chunks_of(self.path)
-        resumed = state if state and state["path"] == self._given else None
-        self.num_chunks = resumed["chunks"] if resumed else len(chunks)
+        if state and state["path"] == self._given:
+            self.num_chunks, self._next_episode = state["chunks"], state["next_episode"]
+            self._episodes = dict(state["episodes"])
+        elif chunks:
+            raise RecordingError(f"{path} holds a recording already: remove it, or give another folder (record=...)")
         if self.num_chunks > len(chunks):
             raise RecordingError(
                 f"recording {path} has {len(chunks)} chunks, and had {self.num_chunks} when the run was saved: it was removed or "
                 "replaced; put it back, or record into another folder (record=...)"
             )
         if self.num_chunks:
-            header, self._next_episode, _ = _read_chunk(chunks[self.num_chunks - 1])
-            _check_appended(header, self._header, self.path)
-        if resumed:
-            self._next_episode, self._episodes = resumed["next_episode"], dict(resumed["episodes"])
-        try:
+            _check_same(_read_chunk(chunks[0])[0], self._header, self.path, "what would be recorded now")
+        with self._writing():
             for chunk in reversed(chunks[self.num_chunks :]):  # the last first, so that a crash leaves no gap
                 chunk.unlink()
-        except OSError as error:
-            raise RecordingError(f"{chunk} cannot be deleted: {error.strerror or error}") from error
 
     def add(self, frames: Frames) -> None:
         """Add frames; they are written once there are `CHUNK_FRAMES`, or by `flush`.
@@ -173,19 +170,14 @@ class Recorder:
         """
         if not self._pending:
             return
-        frames, self._pending = RecordedFrames.cat(self._pending), []
-        data = _chunk_of(frames, self._header, self._next_episode)
-        try:
+        data, self._pending = _chunk_of(RecordedFrames.cat(self._pending), self._header), []
+        with self._writing():
             if len(_chunks_of(self.path)) != self.num_chunks:
                 raise RecordingError(
-                    f"another process has written into the recording {self.path}: give each run its own folder"
+                    f"another process has written into the recording {self.path}: give each its own folder"
                 )
             replace_file(self.path / f"{self.num_chunks:06d}_{zlib.crc32(data):08x}.safetensors", data)
             flush_folder(self.path)
-        except OSError as error:
-            raise RecordingError(
-                f"recording into {self.path} failed: {error.strerror or error}; it holds {self.num_chunks:,} whole chunks"
-            ) from error
         self.num_chunks += 1
 
     def state(self) -> dict[str, Any]:
@@ -212,6 +204,15 @@ class Recorder:
             numbers.append(self._episodes[env])
         return torch.tensor(numbers, dtype=torch.int64)
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RecordingError(
+                f"recording {self.path} cannot be written: {error.strerror or error}; it holds {self.num_chunks:,} whole chunks"
+            ) from error
+
 
 def read_header(path: Path | str) -> Header:
     """The spaces of a recording, and whether it has logits.
@@ -225,37 +226,25 @@ def read_header(path: Path | str) -> Header:
     return _read_chunk(chunks[0])[0]
 
 
-def read_frames(paths: Path | str | Sequence[Path | str]) -> Iterator[RecordedFrames]:
-    """Yield the chunks of one or several recordings. Episode numbers are unique across them.
-
-    Raises:
-        ValueError: a folder does not exist or is no recording, a chunk is damaged, or the recordings have different spaces.
-    """
-    first: tuple[Header, Path] | None = None
-    taken = 0
-    for path in map(Path, [paths] if isinstance(paths, Path | str) else paths):
-        end = taken
-        for chunk in _chunks_of(path):
-            header, next_episode, frames = _read_chunk(chunk)
-            first = first or (header, path)
-            if difference := _difference(first[0], header):
-                raise ValueError(f"recording {path} has other spaces than recording {first[1]}: {difference}")
-            end = taken + next_episode
-            yield replace(frames, episode=frames.episode + taken)
-        taken = end
-
-
 def read_all(paths: Path | str | Sequence[Path | str]) -> RecordedFrames:
-    """Read all frames of one or several recordings into memory.
+    """Read all frames of one or several recordings into memory. Episode numbers are unique across them.
 
     Raises:
-        ValueError: as `read_frames`, or there are no frames.
+        ValueError: a folder does not exist or is no recording, a chunk is damaged, the recordings have different spaces, or there
+            are no frames.
     """
-    chunks = list(read_frames(paths))
-    if not chunks:
-        names = paths if isinstance(paths, Path | str) else ", ".join(map(str, paths))
-        raise ValueError(f"recording {names} holds no frames: nothing was recorded up to the end of a chunk")
-    return RecordedFrames.cat(chunks)
+    folders = [Path(path) for path in ([paths] if isinstance(paths, Path | str) else paths)]
+    first = read_header(folders[0])
+    frames: list[RecordedFrames] = []
+    taken = 0
+    for folder in folders:
+        begin = taken
+        for chunk in _chunks_of(folder):
+            header, read = _read_chunk(chunk)
+            _check_same(header._replace(logits=first.logits), first, folder, f"recording {folders[0]}")
+            frames.append(replace(read, episode=read.episode + begin))
+            taken = max(taken, int(frames[-1].episode.max()) + 1)
+    return RecordedFrames.cat(frames)
 
 
 def _chunks_of(folder: Path) -> list[Path]:
@@ -265,61 +254,49 @@ def _chunks_of(folder: Path) -> list[Path]:
         ValueError: the folder cannot be listed, holds something else, or lacks a chunk; hidden files are no matter.
     """
     try:
-        names = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
+        paths = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
     except OSError as error:
-        reason = "there is no such folder" if isinstance(error, FileNotFoundError) else error.strerror or error
-        raise ValueError(f"recording {folder} cannot be read: {reason}") from error
-    numbered: dict[int, Path] = {}
-    for name in names:
-        found = _CHUNK.fullmatch(name)
+        raise ValueError(f"recording {folder} cannot be read: {error.strerror or error}") from error
+    for number, path in enumerate(paths):
+        found = _CHUNK.fullmatch(path.name)
         if found is None:
-            raise ValueError(f"{folder} is not a recording: it holds {name}, and a recording only chunks")
-        if int(found[1]) in numbered:
-            raise ValueError(f"recording {folder} has two chunks {found[1]}: two runs have recorded into it")
-        numbered[int(found[1])] = folder / name
-    for number in range(len(numbered)):
-        if number not in numbered:
-            raise ValueError(f"recording {folder} lacks chunk {number:06d}, and has later ones")
-    return [numbered[number] for number in range(len(numbered))]
+            raise ValueError(f"{folder} is not a recording: it holds {path.name}, and a recording only chunks")
+        if int(found[1]) != number:
+            raise ValueError(f"recording {folder} is damaged: {path.name} stands where chunk {number} should be")
+    return paths
 
 
-def _chunk_of(frames: RecordedFrames, header: Header, next_episode: int) -> bytes:
+def _chunk_of(frames: RecordedFrames, header: Header) -> bytes:
     """The bytes of a chunk."""
+    obs, masks = frames.obs, frames.obs.action_masks
+    columns: dict[str, RaggedTensor | Tensor | None] = {name: getattr(frames, name) for name in _NUMBERS}
+    named: dict[str, Mapping[str, Any] | None] = {
+        "target": frames.targets,
+        "features": obs.features,
+        "visible": obs.visible,
+        "ids": obs.ids,
+        "actors": {name: mask.actors for name, mask in masks.items()},
+        "actees": {name: mask.actees for name, mask in masks.items()},
+        "mask": {name: mask.mask for name, mask in masks.items()},
+        "action": frames.actions,
+        "log_prob": frames.log_probs,
+        "logits": frames.logits,
+    }
+    for kind, each in named.items():
+        columns |= {f"{kind}/{name}": column for name, column in (each or {}).items()}
     tensors: dict[str, Tensor] = {}
-
-    def put(name: str, column: RaggedTensor | Tensor | None) -> None:
+    for name, column in columns.items():
         if isinstance(column, RaggedTensor):
             tensors[f"{name}.values"], tensors[f"{name}.offsets"] = column
         elif column is not None:
             tensors[name] = column
-
-    for name in _NUMBERS:
-        put(name, getattr(frames, name))
-    for name, target in (frames.targets or {}).items():
-        put(f"target/{name}", target)
-    for name, features in frames.obs.features.items():
-        put(f"features/{name}", features)
-        put(f"visible/{name}", frames.obs.visible.get(name))
-        put(f"ids/{name}", frames.obs.ids.get(name))
-    for name, mask in frames.obs.action_masks.items():
-        put(f"actors/{name}", mask.actors)
-        put(f"actees/{name}", mask.actees)
-        put(f"mask/{name}", mask.mask)
-        put(f"action/{name}", frames.actions[name])
-        put(f"log_prob/{name}", frames.log_probs[name])
-        put(f"logits/{name}", frames.logits[name] if frames.logits else None)
-    about = {
-        "format": FORMAT,
-        "spaces": spaces_to_dict(header.obs_space, header.action_space),
-        "logits": header.logits,
-        "next_episode": next_episode,
-    }
+    about = {"format": FORMAT, "spaces": spaces_to_dict(*header[:2]), "logits": header.logits}
     arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
     return safetensors.numpy.save(arrays, {"recording": json.dumps(about)})
 
 
-def _read_chunk(path: Path) -> tuple[Header, int, RecordedFrames]:
-    """The header, the first episode number that no chunk up to this one has, and the frames.
+def _read_chunk(path: Path) -> tuple[Header, RecordedFrames]:
+    """The header and the frames of a chunk.
 
     Raises:
         ValueError: the chunk cannot be read or is damaged; the message names it.
@@ -333,7 +310,7 @@ def _read_chunk(path: Path) -> tuple[Header, int, RecordedFrames]:
         if about["format"] > FORMAT:
             raise ValueError(f"it has format {about['format']}, and this version of enn-ppo reads up to {FORMAT}")
         header = Header(*spaces_from_dict(about["spaces"]), bool(about["logits"]))
-        return header, int(about["next_episode"]), _frames_of(safetensors.torch.load(data), header)
+        return header, _frames_of(safetensors.torch.load(data), header)
     except Exception as error:  # a stranger's file can raise any exception
         raise ValueError(f"chunk {path} of a recording cannot be read: {first_line(error)}") from error
 
@@ -356,17 +333,18 @@ def _frames_of(tensors: Mapping[str, Tensor], header: Header) -> RecordedFrames:
         return ragged(name, dtype, *shape) if f"{name}.values" in tensors else None
 
     features: dict[str, RaggedTensor] = {}
-    visible: dict[str, RaggedTensor] = {}
-    ids: dict[str, RaggedTensor] = {}
-    for name, width in _widths(header).items():
-        features[name] = ragged(f"features/{name}", _REAL, width)
-        if (flags := optional(f"visible/{name}", _FLAG, 1)) is not None:
-            visible[name] = flags
-        if (numbered := optional(f"ids/{name}", _WHOLE, 1)) is not None:
-            ids[name] = numbered
+    visible: dict[str, RaggedTensor | None] = {}
+    ids: dict[str, RaggedTensor | None] = {}
     masks: dict[str, ActionMask] = {}
     actions: dict[str, RaggedTensor] = {}
     logits: dict[str, RaggedTensor] = {}
+    widths = {name: len(entity.features) for name, entity in header.obs_space.entities.items()}
+    if has_global_entity(header.obs_space, header.action_space):
+        widths[GLOBAL_ENTITY] = len(header.obs_space.global_features)
+    for name, width in widths.items():
+        features[name] = ragged(f"features/{name}", _REAL, width)
+        visible[name] = optional(f"visible/{name}", _FLAG, 1)
+        ids[name] = optional(f"ids/{name}", _WHOLE, 1)
     for name, space in header.action_space.items():
         width = 1 if space.selects else space.num_choices or 2 * space.width
         actors = ragged(f"actors/{name}", _WHOLE, 1)
@@ -381,7 +359,9 @@ def _frames_of(tensors: Mapping[str, Tensor], header: Header) -> RecordedFrames:
             logits[name] = ragged(f"logits/{name}", _REAL, width)
     targets = {name: f"target/{name}" for name in header.obs_space.targets if f"target/{name}" in tensors}
     return RecordedFrames(
-        obs=ObsBatch(num_frames=num_frames, features=features, action_masks=masks, visible=visible, ids=ids),
+        obs=ObsBatch(
+            num_frames, features, masks, *({k: v for k, v in each.items() if v is not None} for each in (visible, ids))
+        ),
         actions=actions,
         log_probs={name: ragged(f"log_prob/{name}", _REAL) for name in actions},
         logits=logits if header.logits else None,
@@ -398,24 +378,10 @@ def _checked(name: str, tensor: Tensor, dtype: torch.dtype, *shape: int) -> Tens
     return tensor
 
 
-def _widths(header: Header) -> dict[str, int]:
-    """Entity type -> features of an entity, in the order of `ObsBatch.features`."""
-    widths = {name: len(entity.features) for name, entity in header.obs_space.entities.items()}
-    if has_global_entity(header.obs_space, header.action_space):
-        widths[GLOBAL_ENTITY] = len(header.obs_space.global_features)
-    return widths
-
-
-def _difference(expected: Header, given: Header) -> str | None:
-    return spaces_difference(*(spaces_to_dict(each.obs_space, each.action_space) for each in (expected, given)))
-
-
-def _check_appended(given: Header, expected: Header, path: Path) -> None:
-    if difference := _difference(expected, given):
-        raise ValueError(f"recording {path} has other spaces than what would be recorded: {difference}")
-    if given.logits != expected.logits:
-        have, want = ("no", "with") if expected.logits else ("its", "without")
-        raise ValueError(
-            f"recording {path} has {have} logits, and cannot be appended to {want} them: give another folder, or "
-            f"record_logits={str(given.logits).lower()}"
-        )
+def _check_same(given: Header, expected: Header, path: Path, other: str) -> None:
+    """Check that the recording in `path` has the spaces of `other`, and logits if that has them."""
+    difference = spaces_difference(*(spaces_to_dict(*each[:2]) for each in (expected, given)))
+    if difference is None and given.logits != expected.logits:
+        difference = f"logits are {'' if given.logits else 'not '}recorded"
+    if difference:
+        raise ValueError(f"recording {path} has other spaces than {other}: {difference}")

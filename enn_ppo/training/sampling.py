@@ -16,8 +16,6 @@ import numpy as np
 import torch
 
 from enn_ppo.rollout import EnvBlock, Rollout, Watch, play, play_all
-from enn_ppo.settings.config import RolloutConfig
-from enn_ppo.training.environment import BoundEnvironment
 from enn_ppo.training.learning.actor_critic import Actor
 from enn_ppo.training.players import Cast
 from enn_ppo.training.random_keys import Purpose, random_key
@@ -25,8 +23,7 @@ from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.watchdog import Watchdog
 from entity_gym.actions import ActionSpace
-from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.vec_env import EnvInfo, VecEnv
+from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import ObsSpace
 
 #: Environment parameters: name -> one value per environment.
@@ -46,7 +43,6 @@ class LocalSampler:
         cast: the players that each policy plays; None: one policy plays all.
         pipeline: number of blocks that are played in turns; divides the number of blocks.
         logits: whether rollouts keep all logits.
-        watchdog: watches the environments while they take a step; belongs to this sampler from now on. None: nobody does.
     """
 
     def __init__(
@@ -61,17 +57,17 @@ class LocalSampler:
         pipeline: int = 1,
         logits: bool = False,
         ranks: Ranks = ALONE,
-        watchdog: Watchdog | None = None,
     ) -> None:
         assert len(pools) % pipeline == 0
+        self._watchdog = Watchdog()
         self.blocks: list[EnvBlock] = []
         for pool in pools:
-            block = EnvBlock(pool, nets, device, seed, first_env, cast=cast, logits=logits, watchdog=watchdog)
-            self.blocks.append(block)
+            self.blocks.append(
+                EnvBlock(pool, nets, device, first_env, cast=cast, logits=logits, watchdog=self._watchdog)
+            )
             first_env += len(pool)
         self._seed, self._cast, self._pipeline, self._ranks = seed, cast, pipeline, ranks
         self._share = sum(len(pool) for pool in pools)
-        self._watchdog = watchdog
         self._is_playing = False  # and stays so when a rollout breaks off
 
     def obs_space(self) -> ObsSpace:
@@ -82,39 +78,34 @@ class LocalSampler:
         """Action name -> its space."""
         return self.blocks[0].vec_env.action_space()
 
-    def key(self, step: int) -> None:
-        """Seed the sampling of the next rollout with the run's seed and the step."""
-        for block in self.blocks:
-            block.seed_noise(random_key(self._seed, step, Purpose.ACTING))
-
-    def configure(self, parameters: Parameters) -> None:
-        """Set the parameters of episodes that begin from now on."""
-
-        def configure() -> None:
-            for block, part in zip(self.blocks, self._split(parameters), strict=True):
-                block.vec_env.configure(part)
-
-        self._ranks.each(configure)
-
-    def reset(self, seed: int, parameters: Parameters | None) -> None:
-        """Reset all environments."""
+    def reset(self, seed: int, parameters: Parameters) -> None:
+        """Reset all environments; `parameters` are those of their episodes, and may be empty."""
 
         def reset() -> None:
-            parts: Sequence[EnvInfo | None] = self._split(parameters) if parameters else [None] * len(self.blocks)
-            for block, part in zip(self.blocks, parts, strict=True):
-                block.reset(seed, part)
+            for block, part in zip(self.blocks, self._split(parameters), strict=True):
+                block.reset(seed, part or None)
 
         self._ranks.each(reset)
 
-    def collect(self, steps: int, watch: Watch = play_all) -> dict[str, Rollout]:
+    def collect(self, step: int, steps: int, parameters: Parameters, watch: Watch = play_all) -> dict[str, Rollout]:
         """Play `steps` steps in every environment, or fewer if `watch` ends the rollout. Returns policy -> its rollout.
 
         Several ranks, and blocks that are played one after the other, always play all steps.
+
+        Args:
+            step: environment steps trained so far; keys the sampling noise together with the run's seed.
+            steps: of each environment.
+            parameters: of episodes that begin from now on; may be empty.
+            watch: ends the rollout.
         """
         num_turns = len(self.blocks) // self._pipeline
         must_play_all = num_turns > 1 or self._ranks.size > 1  # the same number of steps in all environments
+        key = random_key(self._seed, step, Purpose.ACTING)
 
         def collect() -> dict[str, Rollout]:
+            for block, part in zip(self.blocks, self._split(parameters), strict=True):
+                if part:
+                    block.vec_env.configure(part)
             self._is_playing = True
             played: list[dict[str, Rollout]] = []
             for turn in range(num_turns):
@@ -122,7 +113,7 @@ class LocalSampler:
                 def watch_turn(fraction: float, turn: int = turn) -> bool:
                     return watch((turn + fraction) / num_turns) and not must_play_all
 
-                played += play(self.blocks[turn * self._pipeline :][: self._pipeline], steps, watch_turn)
+                played += play(self.blocks[turn * self._pipeline :][: self._pipeline], steps, key, watch_turn)
             self._is_playing = False
             return {name: Rollout.merged([each[name] for each in played]) for name in played[0]}
 
@@ -158,8 +149,7 @@ class LocalSampler:
     def close(self) -> None:
         """Release everything. May be called twice."""
         with ExitStack() as stack:
-            if self._watchdog is not None:
-                stack.callback(self._watchdog.close)
+            stack.callback(self._watchdog.close)
             for block in self.blocks:
                 stack.callback(block.vec_env.close)
 
@@ -223,35 +213,3 @@ def blocks_problem(
     if None in saved:
         return "some of them were playing, or being started again, when the checkpoint was written"
     return None
-
-
-def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_env: int = 0) -> list[ThreadedVecEnv]:
-    """Make the environments of a run: one pool, or one for each block.
-
-    Args:
-        env: the environment.
-        rollout: number of environments, blocks, threads or processes.
-        seed: of the run.
-        first_env: number of the first of these environments in the run.
-
-    Raises:
-        ValueError: an environment cannot be made, or breaks its contract.
-    """
-    size, in_turns = rollout.block_size, rollout.pipeline > 1
-    with ExitStack() as stack:
-        pools: list[ThreadedVecEnv] = []
-        for first in range(0, rollout.num_envs, size):
-            pools.append(
-                ThreadedVecEnv(
-                    env.source,
-                    size,
-                    rollout.num_threads,
-                    seed=seed,
-                    num_processes=rollout.num_processes,
-                    background=in_turns,
-                    first_env=first_env + first,
-                )
-            )
-            stack.callback(pools[-1].close)
-        stack.pop_all()  # the caller closes the pools
-    return pools

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+
+import torch
 
 from enn_ppo.checkpoints import (
     Checkpoint,
@@ -17,21 +19,25 @@ from enn_ppo.checkpoints import (
     step_files,
 )
 from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threads
-from enn_ppo.eval.checkpoint import bind_evaluation
+from enn_ppo.eval.evaluate import bind_evaluation
 from enn_ppo.eval.evaluator import Evaluator, check_evaluation
 from enn_ppo.settings.config import TrainConfig, TrainEvalConfig, default_run_dir
+from enn_ppo.training.build import compiling_networks, make_learner, make_pools
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
-from enn_ppo.training.interrupt import end_on_sigterm, finish_on_interrupt
-from enn_ppo.training.memory import check_memory
+from enn_ppo.training.interrupt import finish_on_interrupt
 from enn_ppo.training.players import cast_of
-from enn_ppo.training.ranks import Ranks
+from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.run import Run
-from enn_ppo.training.state import Restored, TrainState
+from enn_ppo.training.sampling import LocalSampler
+from enn_ppo.training.self_play.pool import SelfPlay
+from enn_ppo.training.self_play.ratings import rating_model
+from enn_ppo.training.state import TrainState
 from enn_ppo.training.torchrun.joining import join_ranks
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, RunLock, prepare_run_dir
 from enn_ppo.training.tracking.run_output import RunOutput, announce, make_live
 from entity_gym.pools.source import EnvFactory
+from entity_gym.pools.vec_env import VecEnv
 
 
 def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[Callback]) -> Run:
@@ -39,32 +45,20 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
 
     Raises:
         ValueError: a setting, the environment, the checkpoint or the run directory is not as it must be.
-        Interrupted: after SIGTERM.
     """
-    ranks = join_ranks(config)
-    try:
-        # torchrun sends SIGTERM to the other ranks when one has ended, which then end in silence
-        with end_on_sigterm() if ranks.size == 1 else nullcontext():
-            return _start(config, env, callbacks, ranks)
-    except BaseException as error:
-        ranks.leave(error)
-        raise
-
-
-def _start(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[Callback], ranks: Ranks) -> Run:
-    ranks.each(lambda: check_memory(config, ranks.size))
-    device = select_device(
-        "cpu" if config.distributed.mode == "ray" else config.device
-    )  # Ray's learners have their own
-    bound = ranks.each(lambda: bind_environment(config.env, env))
-    if config.policies:
-        _check_policies(config, bound, env)
-    run_dir = ranks.lead(lambda: _run_dir(config, bound.config.id))
     with ExitStack() as stack:
+        ranks = join_ranks(config)
+        stack.push(lambda kind, error, trace: ranks.leave(error))
+        device = select_device(
+            "cpu" if config.distributed.mode == "ray" else config.device
+        )  # Ray's learners have their own
+        bound = ranks.each(lambda: bind_environment(config.env, env))
+        if config.policies:
+            _check_policies(config, bound, env)
         lock = RunLock()
         stack.callback(lock.close)
         # before the checkpoint is read, so that no trainer can save another one meanwhile
-        ranks.lead(lambda: lock.take(run_dir, *config.policies))
+        run_dir = ranks.lead(lambda: _take_run_dir(config, bound.config.id, lock))
         checkpoints = ranks.each(lambda: _load(config))
         trusted = config.trust or all(each.is_own for each in checkpoints.values())
         ranks.lead(lambda: _check_own(trusted, config))
@@ -74,23 +68,70 @@ def _start(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[Call
         set_threads(config.num_threads)
         set_determinism(config.torch_deterministic)
 
-        state = ranks.each(lambda: TrainState(config, bound, device, callbacks, ranks))
+        state = ranks.each(lambda: make_state(config, bound, device, callbacks, ranks))
         stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()
         ranks.lead(lambda: check_evaluation(_evaluation(config), config.env, env, *spaces))
-        restored = None
-        if checkpoints:
-            restored = state.restore(checkpoints)
-        else:
+        news = state.restore(checkpoints) if checkpoints else {}
+        if not checkpoints:
             state.start()
         # a run directory without a checkpoint could not be resumed, so the first one is written to its end
-        with finish_on_interrupt(announce) if ranks.size == 1 else nullcontext(lambda: None) as interrupted:
-            run = _open(state, env, checkpoints, run_dir, restored, lock)
-        stack.pop_all()  # the run closes it
-    if how := interrupted():
-        with run:
-            raise run.interruption(how)
-    return run
+        interrupted = stack.enter_context(finish_on_interrupt(announce))
+        outputs = _open(state, checkpoints, news, run_dir, stack)
+        evaluators = {}
+        for name, output in outputs.items():
+            evaluator = Evaluator(_evaluation(config), env, config.device, run_dir / name, output.say)
+            stack.callback(evaluator.close)
+            if _continues(checkpoints, run_dir):
+                evaluator.resubmit(state.evaluations, run_dir / name / CHECKPOINTS)
+            evaluators[name] = evaluator
+        return Run(state, run_dir, outputs, evaluators, interrupted, stack.pop_all())
+
+
+def make_state(
+    config: TrainConfig,
+    env: BoundEnvironment,
+    device: torch.device,
+    callbacks: Sequence[Callback] = (),
+    ranks: Ranks = ALONE,
+) -> TrainState:
+    """Make the learners and the sampler that `config` asks for, in this process or on Ray.
+
+    Raises:
+        ValueError: a setting does not fit the environment or this machine.
+    """
+    if config.distributed.mode == "ray":
+        from enn_ppo.training.on_ray.start import start_on_ray  # Ray is optional
+
+        remote, group = start_on_ray(config, env)
+        return TrainState(config, env.config.id, remote, group, callbacks, ranks)
+    if config.self_play.enabled:
+        rating_model()  # what it lacks is said before anything is compiled
+    share = config.rollout.num_envs // ranks.size
+    first_env = ranks.rank * share
+    with compiling_networks(config, env.source, device):  # while the world compiles, if it does
+        pools: Sequence[VecEnv] = make_pools(env, replace(config.rollout, num_envs=share), config.seed, first_env)
+        spaces = pools[0].obs_space(), pools[0].action_space()
+        cast = cast_of(config.policies, env.source, env.config.id) if config.policies else None
+        players = cast.policies if cast else {"": [0]}
+        learners = {name: make_learner(config, *spaces, device, ranks, len(own)) for name, own in players.items()}
+    models = {name: learner.model for name, learner in learners.items()}
+    self_play = None
+    if config.self_play.enabled:
+        self_play = SelfPlay(config.self_play, models[""].policy, device, config.seed)
+        pools = [self_play.seat(pools[0], env.source, env.config.id)]
+    sampler = LocalSampler(
+        pools,
+        models,
+        device,
+        config.seed,
+        first_env,
+        cast=cast,
+        pipeline=config.rollout.pipeline,
+        logits=config.record is not None and config.record_logits,
+        ranks=ranks,
+    )
+    return TrainState(config, env.config.id, learners, sampler, callbacks, ranks, self_play)
 
 
 def _check_policies(config: TrainConfig, bound: BoundEnvironment, env: EnvFactory | None) -> None:
@@ -142,63 +183,63 @@ def _check_home(config: TrainConfig, home: Path) -> None:
 
 def _open(
     state: TrainState,
-    env: EnvFactory | None,
     checkpoints: Mapping[str, Checkpoint],
+    news: Mapping[str, Sequence[str]],
     run_dir: Path,
-    restored: Restored | None,
-    lock: RunLock,
-) -> Run:
-    """Begin to write into the run directory, which `lock` keeps others out of."""
+    stack: ExitStack,
+) -> dict[str, RunOutput]:
+    """Begin to write into the run directory, and say what is trained; `stack` closes the outputs.
+
+    Args:
+        state: of the training.
+        checkpoints: policy -> the checkpoint that it resumes from.
+        news: policy -> lines about the resumed run.
+        run_dir: of the run.
+        stack: closes the outputs.
+
+    Returns:
+        Policy -> its output; empty on all ranks but the first.
+    """
     config, ranks = state.config, state.ranks
-    checkpoint = next(iter(checkpoints.values()), None)
-    continues = any(_home(each).resolve() == (run_dir / name).resolve() for name, each in checkpoints.items())
+    continues = _continues(checkpoints, run_dir)
 
     def open_outputs() -> dict[str, RunOutput]:
         if config.policies:
             prepare_run_dir(run_dir, resume=False, overwrite=config.overwrite and not config.resume)
         for name in state.learners:
             prepare_run_dir(run_dir / name, resume=continues, overwrite=config.overwrite)
-        state.record(checkpoint.trainer["recorder"] if checkpoint and continues else None)
-        live = make_live()
-        with ExitStack() as stack:
-            outputs = {}
-            for name in state.learners:
-                own = run_dir / name
-                outputs[name] = RunOutput(
-                    own, replace(config, run_dir=str(own)), state.step if checkpoint else None, name, live
-                )
-                stack.push(outputs[name])
-            stack.pop_all()
+        state.start_recording(next(iter(checkpoints.values())).trainer["recorder"] if continues else None)
+        live, step = make_live(), state.step if checkpoints else None
+        outputs = {}
+        for name in state.learners:
+            own = replace(config, run_dir=str(run_dir / name))
+            outputs[name] = stack.enter_context(RunOutput(run_dir / name, own, step, name, live))
         return outputs
 
     outputs = ranks.each(lambda: {} if ranks.rank else open_outputs())
     for name, output in outputs.items():
-        _tell_beginning(state, output, name, run_dir / name, restored)
-    if not continues or any(_is_left_behind(each) for each in checkpoints.values()):
+        on_ranks = f" with {ranks.size} ranks" if ranks.size > 1 else ""
+        resumed = f", resumed from step {state.step:,}" if checkpoints else ""
+        device = state.learners[name].device
+        output.say(f"training {state.env_name} on {device}{on_ranks} into {run_dir / name}{resumed}")
+        for line in news.get(name, ()):
+            output.say(line)
+        if state.next_steps() == 0:
+            total = f"total_timesteps={config.total_timesteps:,}"
+            output.say(f"nothing is left to train: {total} and the checkpoint has {state.step:,}")
+    # later checkpoints lie beside that of a resumed run: a crash would go on from there, past the rows just dropped
+    left_behind = [
+        step for each in checkpoints.values() for step, _ in step_files(each.path.parent) if step > each.step
+    ]
+    if not continues or left_behind:
         evaluations = state.evaluations if continues else ()  # those of another run are its own
-        scores = {name: each.score for name, each in checkpoints.items()}
-        state.save(run_dir, evaluations=evaluations, scores=scores)
-    evaluators = {
-        name: Evaluator(_evaluation(config), env, config.device, run_dir / name, output.say)
-        for name, output in outputs.items()
-    }
-    if continues:
-        for name, evaluator in evaluators.items():
-            evaluator.resubmit(state.evaluations, run_dir / name / CHECKPOINTS)
-    return Run(state, run_dir, outputs, evaluators, lock)
+        state.save(run_dir, evaluations=evaluations, scores={name: each.score for name, each in checkpoints.items()})
+    return outputs
 
 
-def _tell_beginning(state: TrainState, output: RunOutput, name: str, run_dir: Path, restored: Restored | None) -> None:
-    """Print what is trained, and what a resumed run has found."""
-    ranks = state.ranks
-    on_ranks = f" with {ranks.size} ranks" if ranks.size > 1 else ""
-    resumed = f", resumed from step {state.step:,}" if restored else ""
-    output.say(f"training {state.env_name} on {state.learners[name].device}{on_ranks} into {run_dir}{resumed}")
-    for line in restored.news[name] if restored else ():
-        output.say(line)
-    if restored and restored.problem:
-        output.say(f"the environments start new episodes, so this is not the uninterrupted run: {restored.problem}")
-    _say_what_is_left_out(state, output)
+def _continues(checkpoints: Mapping[str, Checkpoint], run_dir: Path) -> bool:
+    """Whether the run goes on in the directory of its checkpoints, `<run>/checkpoints/step_<n>.safetensors`."""
+    return any(each.path.parent.parent.resolve() == (run_dir / name).resolve() for name, each in checkpoints.items())
 
 
 def _evaluation(config: TrainConfig) -> TrainEvalConfig:
@@ -208,31 +249,14 @@ def _evaluation(config: TrainConfig) -> TrainEvalConfig:
     return config.eval
 
 
-def _run_dir(config: TrainConfig, env_id: str) -> Path:
+def _take_run_dir(config: TrainConfig, env_id: str, lock: RunLock) -> Path:
+    """Lock the run directory, and return it."""
     if config.run_dir is not None:
-        return Path(config.run_dir)
-    if config.resume is None:
-        return Path(default_run_dir(env_id, datetime.now()))
-    return Path(config.resume) if config.policies else resolve_checkpoint(Path(config.resume)).parent.parent
-
-
-def _home(checkpoint: Checkpoint) -> Path:
-    """The run directory of `<run>/checkpoints/step_<n>.safetensors`."""
-    return checkpoint.path.parent.parent
-
-
-def _is_left_behind(checkpoint: Checkpoint) -> bool:
-    """Whether later checkpoints lie beside `checkpoint`: a crash would then go on from there, past the rows just dropped."""
-    return any(step > checkpoint.step for step, _ in step_files(checkpoint.path.parent))
-
-
-def _say_what_is_left_out(state: TrainState, output: RunOutput) -> None:
-    num_envs, total = state.config.rollout.num_envs, state.config.total_timesteps
-    left_out = (total - state.step) % num_envs
-    if state.next_steps() == 0:
-        output.say(f"nothing is left to train: total_timesteps={total:,} and the checkpoint has {state.step:,}")
-    elif left_out:
-        output.say(
-            f"total_timesteps={total:,}: {total - left_out:,} will be trained; the other {left_out} are less than one step of "
-            f"all {num_envs} environments"
-        )
+        run_dir = Path(config.run_dir)
+    elif config.resume is None:
+        return lock.take_unused(Path(default_run_dir(env_id, datetime.now())), *config.policies)
+    else:
+        resumed = Path(config.resume)
+        run_dir = resumed if config.policies else resolve_checkpoint(resumed).parent.parent
+    lock.take(run_dir, *config.policies)
+    return run_dir

@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from enn_ppo.checkpoints import Checkpoint, CheckpointError, load_checkpoint, step_files
-from enn_ppo.checkpoints.policy import saved_config, select_device
-from enn_ppo.checkpoints.trust import check_trust, code_of_environment
-from enn_ppo.eval.checkpoint import evaluate_checkpoint
-from enn_ppo.eval.replay import Replay
+from enn_ppo.checkpoints import Checkpoint, CheckpointError, step_files
+from enn_ppo.checkpoints.policy import select_device
+from enn_ppo.checkpoints.trust import load_trusted
+from enn_ppo.eval.evaluate import EvalResult, evaluate_checkpoint
+from enn_ppo.eval.replay import write_page
 from enn_ppo.settings.evaluation import WatchConfig
-from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.files import is_link
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, CONFIG, REPLAYS
 from entity_gym.pools.source import EnvFactory
@@ -44,27 +42,24 @@ def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
         ValueError: a setting, the checkpoint or the environment is invalid, the checkpoint names code and is not trusted, an
             episode does not end, or the file cannot be written.
     """
-    config, path = replace(config, num_envs=min(config.num_envs, config.episodes)), Path(config.run)
     if config.live:
-        follow(path, config, env, opened=open_in_browser if config.open else lambda address: None)
+        follow(config, env, opened=open_in_browser if config.open else lambda address: None)
         return None
-    checkpoint = load_checkpoint(path)
+    checkpoint = load_trusted(config.run, config.trust or env is not None)
     home = checkpoint.path.parent.parent  # of <run>/checkpoints/step_...
     # evaluations write step_...
     output = Path(config.output) if config.output else home / REPLAYS / f"watched_{checkpoint.step:012d}.html"
     if config.output is None and is_link(output.parent):
         raise ValueError(f"{output.parent} is a link, and nothing is written through it: give output=<file>")
-    print(_play(checkpoint, config, env, Replay(output, config.episodes, f"output={output}"), progress=True))
-    size = output.stat().st_size
-    told = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{max(1, round(size / 1e3))} kB"
-    print(f"wrote {output} ({told}, {config.episodes} episode{'s' * (config.episodes != 1)})")
+    result = _play(checkpoint, config, env, progress=True)
+    write_page(output, result.replay or {}, f"output={output}")
+    print(f"{result}\nwrote {output}")
     if config.open:
         open_in_browser(output.resolve().as_uri()).join()
     return output
 
 
 def follow(
-    run_dir: Path,
     config: WatchConfig,
     env: EnvFactory | None = None,
     opened: Callable[[str], object] = lambda address: None,
@@ -73,8 +68,7 @@ def follow(
     """Serve episodes of a run's newest checkpoint on 127.0.0.1 until Ctrl-C.
 
     Args:
-        run_dir: of a training, which may be running or have ended.
-        config: of the episodes that are played, and of the server.
+        config: of the run, which may be in progress, the episodes that are played, and the server.
         env: the environment, if it cannot be imported by name; as in `train`.
         opened: called with the address of the page.
         stopped: whether to end; asked once a second.
@@ -82,53 +76,46 @@ def follow(
     Raises:
         ValueError: there is no run, the port is taken, or the checkpoint names code and is not trusted.
     """
+    run_dir = Path(config.run)
     if not (run_dir / CONFIG).is_file():
-        raise ValueError(
-            f"{run_dir} holds no run that could be followed: it has no {CONFIG}; give a run directory with live=true"
-        )
+        raise ValueError(f"{run_dir} holds no run that could be followed: it has no {CONFIG}; give a run directory")
     played = -1  # step of the checkpoint that is shown
     pages: dict[str, Callable[[], str]] = {}
 
-    def show(step: int, replay: dict[str, Any]) -> None:
-        name = f"step_{step:012d}" if step >= 0 else None
-        text, listing = to_json(replay), json.dumps({"newest": name, "step": step if name else None})
-        old = {each for each in pages if each.startswith("/step_")} - {f"/{name}.json"}
-        pages.update({f"/{name}.json": lambda: text} if name else {})
+    def show(replay: dict[str, Any], newest: str | None) -> None:
+        text, listing = to_json(replay), json.dumps({"newest": newest, "step": played if newest else None})
+        old = [path for path in pages if path.startswith("/step_") and path != f"/{newest}.json"]
+        pages.update({f"/{newest}.json": lambda: text} if newest else {})
         pages.update({"/": lambda: page_html(replay, mode="live"), "/replays.json": lambda: listing})
-        for each in old:
-            del pages[each]
+        for path in old:
+            del pages[path]
 
-    def look() -> None:
+    def look() -> bool:
+        """Play the newest checkpoint, if it is a new one; returns whether it was."""
         nonlocal played
         files = step_files(run_dir / CHECKPOINTS)
         if not files or files[0][0] <= played:
-            return
+            return False
         try:
-            checkpoint = load_checkpoint(files[0][1])
+            checkpoint = load_trusted(files[0][1], config.trust or env is not None)
         except CheckpointError:
-            return  # it is being removed, or its run has ended: the next look finds another, or the same again
-        played, made = checkpoint.step, Replay(None, config.episodes, "live=true")
-        _play(checkpoint, config, env, made)
-        show(played, made.replay())
+            return False  # it is being removed, or its run has ended: the next look finds another, or the same again
+        result, played = _play(checkpoint, config, env), checkpoint.step
+        show(result.replay or {}, f"step_{played:012d}")
+        return True
 
-    show(-1, build_replay(title=str(run_dir)))
+    show(build_replay(title=str(run_dir)), None)
     look()
     with PageServer(pages, port=config.port) as server:
         print(f"{server.url} shows {run_dir}: episodes of its newest checkpoint. Ctrl-C ends it", flush=True)
         opened(server.url)
         while not stopped():
             time.sleep(PAUSE)
-            before = played
-            look()
-            if played > before:
+            if look():
                 print(f"step {played:,}: played {config.episodes} episodes", flush=True)
 
 
-def _play(
-    checkpoint: Checkpoint, config: WatchConfig, env: EnvFactory | None, replay: Replay, progress: bool = False
-) -> object:
-    """Play episodes into a replay, and return the result of the evaluation."""
-    if env is None and not config.trust:
-        check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
+def _play(checkpoint: Checkpoint, config: WatchConfig, env: EnvFactory | None, progress: bool = False) -> EvalResult:
+    """Play episodes into a replay."""
     device = select_device(config.device)
-    return evaluate_checkpoint(checkpoint, config, env, device, replay=replay, progress=progress)
+    return evaluate_checkpoint(checkpoint, config, env, device, replay=config.episodes, progress=progress)

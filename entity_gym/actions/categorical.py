@@ -96,6 +96,8 @@ class CategoricalActionSpace(ChoiceActionSpace):
 
     kind = "categorical"
     mask_type = CategoricalActionMask
+    action_type = CategoricalAction
+    choices_field = "actions"
 
     def read(self, name: str, mask: CategoricalActionMask, entities: FrameEntities) -> Offer:
         return self.offer(name, entities.find(mask.actor_ids, mask.actor_types, "actor", name), mask.mask, entities)
@@ -137,6 +139,8 @@ class GlobalCategoricalActionSpace(ChoiceActionSpace):
 
     kind = "global categorical"
     mask_type = GlobalCategoricalActionMask
+    action_type = GlobalCategoricalAction
+    choices_field = "action"
     is_global = True
 
     def read(self, name: str, mask: GlobalCategoricalActionMask, entities: FrameEntities) -> Offer:

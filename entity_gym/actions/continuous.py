@@ -51,6 +51,8 @@ class ContinuousActionSpace(ActionSpace):
 
     kind = "continuous"
     mask_type = ContinuousActionMask
+    action_type = ContinuousAction
+    choices_field = "values"
     discrete = False
     dtype = np.float32
 

@@ -53,6 +53,8 @@ class ActionSpace(ABC):
     Attributes:
         kind: the name of the kind, for people to read.
         mask_type: the class of the masks that offer it in an observation.
+        action_type: the class of the actions that a world receives.
+        choices_field: the field of an `action_type` with what the actors chose.
         is_global: the frame takes the action, once, and no entity does.
         selects: actors select entities; masks then have actees, and are over pairs of an actor and an actee.
         discrete: actors take one of several choices, each with a probability; false where they give real numbers.
@@ -61,6 +63,8 @@ class ActionSpace(ABC):
 
     kind: ClassVar[str]
     mask_type: ClassVar[type]
+    action_type: ClassVar[type]
+    choices_field: ClassVar[str]
     is_global: ClassVar[bool] = False
     selects: ClassVar[bool] = False
     discrete: ClassVar[bool] = True

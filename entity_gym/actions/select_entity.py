@@ -66,6 +66,8 @@ class SelectEntityActionSpace(ActionSpace):
 
     kind = "select entity"
     mask_type = SelectEntityActionMask
+    action_type = SelectEntityAction
+    choices_field = "actees"
     selects = True
 
     def __post_init__(self) -> None:

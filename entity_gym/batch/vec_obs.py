@@ -146,7 +146,7 @@ class VecObs:
         return sum(len(buffer.values) for buffer in self.features.values())
 
     def columns(self) -> Tree:
-        """Every column of the batch as a tree; see `entity_gym.batch.columns`."""
+        """Return all columns of the batch as a tree; see `entity_gym.batch.columns`."""
         return {
             "features": dict(self.features),
             "action_masks": {name: mask.columns() for name, mask in self.action_masks.items()},

@@ -42,7 +42,6 @@ from numpy.typing import NDArray
 from entity_gym.actions.select_entity import SelectEntityActionSpace, open_pairs
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.environment import Environment
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.spec import EnvSpec, spec_of
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
@@ -407,7 +406,7 @@ def make_form(
 ) -> Made:
     """Make a pool, and form(pool, spec, render_mode), which closes it.
 
-    Without `num_envs` it is one environment without autoreset, and `env` may be the `Environment` itself.
+    Without `num_envs` it is one environment without autoreset.
     """
     if render_mode not in (None, "rgb_array"):
         raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
@@ -415,14 +414,7 @@ def make_form(
         raise ValueError(
             f"{', '.join(taken)}: all last observations are kept, and one environment is one; see make_gym"
         )
-    source = env
-    if num_envs is None and isinstance(env, Environment):
-
-        def source() -> Environment:
-            return env
-
-        source.__name__ = type(env).__name__  # for messages
-    config = prepare(source, {**options, "num_envs": num_envs or 1, "final_observations": "all"})
+    config = prepare(env, {**options, "num_envs": num_envs or 1, "final_observations": "all"})
     pool = ThreadedVecEnv(**config.of_pool(), autoreset=num_envs is not None)
     try:
         return form(pool, spec_of(config, pool), render_mode)

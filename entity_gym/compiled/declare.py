@@ -207,7 +207,7 @@ class Description(EnvSource):
 
     @classmethod
     def defaults(cls) -> dict[str, Value]:
-        """Every parameter with its default, `max_steps` (0: no limit) included."""
+        """Return the parameters with their defaults, `max_steps` (0: no limit) included."""
         return {"max_steps": _like(0, cls.max_steps, f"{cls.__name__}: max_steps", is_limit=True), **cls.parameters}
 
     def with_values(self, given: Mapping[str, Any]) -> Self:

@@ -178,7 +178,7 @@ class ActionPlan:
 
     @property
     def slots(self) -> list[Slot]:
-        """Every array of the action with a row for each slot."""
+        """Return the arrays of the action that have a row for each slot."""
         return [*(listed.slot for listed in self.lists), *((self.mask,) if self.mask else ())]
 
     def before(self) -> Iterator[str]:
@@ -219,7 +219,7 @@ class ActionPlan:
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything about a compiled environment that its code and its memory depend on.
+    """Declarations of a compiled environment on which its code and its memory depend.
 
     Attributes:
         env: the class.

@@ -1,4 +1,4 @@
-"""Everything that a compiled environment's code depends on, as one hash: Numba's own cache does not notice edited helpers."""
+"""Hash of all that a compiled environment's code depends on: Numba's own cache does not notice edited helpers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VERSIONED = ("numpy", "numba", "llvmlite")
 
 
 class Reached:
-    """Everything that `reset`, `step` and `observe` name, directly or not.
+    """Functions, modules and constants that `reset`, `step` and `observe` name, directly or not.
 
     Attributes:
         functions: of the user, all that are compiled.

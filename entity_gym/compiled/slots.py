@@ -355,7 +355,7 @@ class CompiledSlots(EnvSlots):
         return twin
 
     def _saved(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """Everything that goes on in another pool: the records, and what each slot shows."""
+        """Return the state that goes on in another pool: the records, and the last observation of each slot."""
         records = self.slots["record"]
         names = [each.name for each in self.layout.slots if each.name != "kept" and 0 not in each.shape]
         return {

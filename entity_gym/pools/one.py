@@ -9,19 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import (
-    Action,
-    ActionMask,
-    ActionSpace,
-    CategoricalAction,
-    CategoricalActionSpace,
-    ContinuousAction,
-    ContinuousActionSpace,
-    GlobalCategoricalAction,
-    GlobalCategoricalActionSpace,
-    SelectEntityAction,
-    SelectEntityActionSpace,
-)
+from entity_gym.actions import Action, ActionMask, ActionSpace, GlobalCategoricalAction
 from entity_gym.actions.reading import EntityID
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, VecAction, VecActionMask, VecObs
@@ -31,14 +19,6 @@ from entity_gym.pools.slots import EnvSlots, run_serially
 from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 
 ONLY = np.zeros(1, dtype=np.int64)  # the one environment
-
-#: The action that a world receives, and the field with its choices, for each kind.
-_ACTIONS: dict[type[ActionSpace], tuple[type[Any], str]] = {
-    CategoricalActionSpace: (CategoricalAction, "actions"),
-    GlobalCategoricalActionSpace: (GlobalCategoricalAction, "action"),
-    SelectEntityActionSpace: (SelectEntityAction, "actees"),
-    ContinuousActionSpace: (ContinuousAction, "values"),
-}
 
 
 class SlotEnvironment(Environment):
@@ -179,11 +159,10 @@ def _choices(
     actors = offered.actors.values[:, 0].tolist()
     values = np.full((len(actors), space.width), -1 if space.discrete else np.nan, space.dtype)
     if action is not None:
-        kind, part = _ACTIONS[type(space)]
-        if not isinstance(action, kind):
-            raise ValueError(f"{where} is a {type(action).__name__}; it must be a {kind.__name__}")
-        chosen: Any = getattr(action, part)
-        if space.is_global:
+        if not isinstance(action, space.action_type):
+            raise ValueError(f"{where} is a {type(action).__name__}; it must be a {space.action_type.__name__}")
+        chosen: Any = getattr(action, space.choices_field)
+        if isinstance(action, GlobalCategoricalAction):
             rows, chosen = list(range(len(actors))), [chosen] * len(actors)
         else:
             row_of = {ids[index]: row for row, index in enumerate(actors)}
@@ -200,8 +179,8 @@ def _choices(
         expected = (len(rows),) if space.discrete else (len(rows), space.width)
         if given.shape != expected or (given.size and given.dtype.kind not in ("biu" if space.discrete else "iuf")):
             raise ValueError(
-                f"{where} has {part} of shape {given.shape} and type {given.dtype}; expected numbers of shape {expected}, one "
-                "row for each of its actors"
+                f"{where} has {space.choices_field} of shape {given.shape} and type {given.dtype}; expected numbers of shape "
+                f"{expected}, one row for each of its actors"
             )
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
             values[rows] = given.reshape(len(rows), space.width).astype(space.dtype)

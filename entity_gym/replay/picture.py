@@ -31,7 +31,7 @@ OUTLINES = {
 
 
 class Mark(NamedTuple):
-    """How one entity is drawn."""
+    """Place, shape and colour of one entity in the picture."""
 
     place: tuple[float, float] | None  # in the world
     size: float  # diameter, in units of the world

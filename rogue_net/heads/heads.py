@@ -10,8 +10,8 @@ Shapes: E tokens, D width, A actors, C choices, P actor-choice pairs, K key widt
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -24,11 +24,14 @@ from entity_gym.actions import (
     SelectEntityActionSpace,
 )
 from rogue_net.batch.masks import ActionMask
+from rogue_net.batch.ragged import RaggedTensor
 from rogue_net.config import RogueNetConfig
 from rogue_net.heads.distributions import ActionDistribution, Categorical, RaggedCategorical
 from rogue_net.heads.gaussian import BoundedGaussian, Bounds
 from rogue_net.heads.pairs import pair_offsets, pair_products, pairs_of
 
+#: The actions of the heads before one, by name.
+Decided: TypeAlias = Mapping[str, RaggedTensor]
 #: log std of a continuous head stays within ±this, so that nothing overflows; learning has no use for more.
 LOG_STD_LIMIT = 20.0
 
@@ -36,13 +39,14 @@ LOG_STD_LIMIT = 20.0
 class ActionHead(nn.Module):
     """The head of one action."""
 
-    def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
+    def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None, decided: Decided) -> ActionDistribution:
         """The distribution over each actor's choices.
 
         Args:
             actors: (A, D) tokens.
             mask: of the action.
             actees: (N, D) tokens, for select-entity.
+            decided: earlier action -> B sequences of what its actors do.
         """
         raise NotImplementedError
 
@@ -58,7 +62,7 @@ class CategoricalHead(ActionHead):
         super().__init__()
         self.project = _nearly_zero(d_model, num_choices)
 
-    def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
+    def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None, decided: Decided) -> ActionDistribution:
         weight, bias = self.project.weight, self.project.bias
         by_choice = torch.addmm(bias.unsqueeze(1), weight, actors.t())  # (C, A): in memory as `Categorical` wants it
         return Categorical(by_choice.t(), None if mask.mask is None else mask.mask.values)
@@ -80,7 +84,7 @@ class SelectEntityHead(ActionHead):
         self.key = nn.Linear(d_model, d_qk)
         self.nobody = nn.Parameter(torch.randn(1, d_qk)) if nobody else None
 
-    def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
+    def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None, decided: Decided) -> ActionDistribution:
         assert mask.actees is not None and actees is not None
         queries, keys = self.query(actors), self.key(actees)
         values = mask.actees.values[:, 0]
@@ -110,7 +114,7 @@ class ContinuousHead(ActionHead):
         self.log_std = nn.Parameter(torch.zeros(space.width))
         self.bounds = Bounds(space)
 
-    def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
+    def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None, decided: Decided) -> ActionDistribution:
         return BoundedGaussian(self.project(actors), self.log_std.clamp(-LOG_STD_LIMIT, LOG_STD_LIMIT), self.bounds)
 
 

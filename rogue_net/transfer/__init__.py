@@ -1,1 +1,1 @@
-"""Networks in other spaces, and of the ancestor rogue-net."""
+"""Networks in other spaces."""

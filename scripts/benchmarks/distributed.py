@@ -56,8 +56,8 @@ class Side(NamedTuple):
 
 
 def ray(runners: int, *more: str) -> Side:
-    """Training on Ray. No CPU is reserved for the learner, so that two runners fit on two CPUs."""
-    given = ("distributed=ray", f"distributed.num_env_runners={runners}", "distributed.learner_cpus=0")
+    """Training on Ray, which is started here, and whose processes share the CPUs."""
+    given = ("distributed=ray", f"distributed.num_env_runners={runners}")
     return Side((*given, *more))
 
 

@@ -17,10 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.checkpoints.fit import fit_policy
-from enn_ppo.checkpoints.policy import saved_config
-from enn_ppo.eval.checkpoint import bind_evaluation
+from enn_ppo.checkpoints.policy import fit_policy, saved_config
 from enn_ppo.eval.episodes import play_episodes, summarize
+from enn_ppo.eval.evaluate import bind_evaluation
 from enn_ppo.eval.policy import Policy
 from enn_ppo.settings.config import EvalConfig
 from entity_gym.actions.choices import random_actions

@@ -8,16 +8,13 @@ from typing import Any
 
 import torch
 
-from enn_ppo.checkpoints.fit import fit_net
-from enn_ppo.checkpoints.policy import CPU
 from enn_ppo.eval.policy import Policy
 from enn_ppo.play import advice
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.play.game import Advice
-from rogue_net import RogueNet
+from rogue_net import FittedNet, RogueNet
 
 
 def adviser(net: RogueNet, seed: int = 0, **how: Any) -> Callable[[VecObs], Advice]:
     """Return a function that advises by a network in its own spaces; `how` are attributes of `Policy`."""
-    fitted = fit_net(net, net.obs_space, net.action_space, CPU, "the network", "the test")
-    return partial(advice, Policy(fitted, torch.Generator().manual_seed(seed), **how))
+    return partial(advice, Policy(FittedNet(net), torch.Generator().manual_seed(seed), **how))

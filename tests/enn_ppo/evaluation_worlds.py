@@ -1,4 +1,4 @@
-"""Worlds of the evaluation's tests, in a module that the evaluation process can import."""
+"""Worlds of the evaluation's tests, in a module that the evaluation process can import, and a look at films of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import imageio.v3 as imageio
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -25,6 +26,11 @@ from entity_gym import (
     ObsSpace,
 )
 from tests.enn_ppo.worlds import Clock
+
+
+def brightness(file: Path) -> list[float]:
+    """The brightness of each picture of a film, by its upper left corner."""
+    return [float(frame[:16, :16].mean()) for frame in imageio.imread(file, index=None)]
 
 
 class Gated(Clock):

@@ -79,8 +79,8 @@ class Halves:
 
     def begin(self) -> None:
         """As a run does."""
-        self.sampler.key(0)
-        self.sampler.reset(1, None)
+        self.sampler.step = 0
+        self.sampler.reset(1, {})
 
     def __enter__(self) -> Halves:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,11 +18,16 @@ class Collector(EnvBlock):
     """Collects rollouts of one policy."""
 
     def __init__(self, vec_env: VecEnv, net: Actor, device: torch.device, seed: int, first_env: int = 0) -> None:
-        super().__init__(vec_env, {"": net}, device, seed, first_env)
+        super().__init__(vec_env, {"": net}, device, first_env)
+        self.seed_noise(seed)
+
+    def seed_noise(self, seed: int) -> None:
+        """Key the noise of the next rollouts, each with a number of its own."""
+        self._seeds = itertools.count(1000 * seed)
 
     def collect(self, steps: int) -> Rollout:
         """Play `steps` steps in every environment. Episodes go on from one rollout to the next."""
-        return play([self], steps)[0][""]
+        return play([self], steps, next(self._seeds))[0][""]
 
     def state(self) -> dict[str, Any]:
         return block_state(self)
@@ -35,7 +41,9 @@ class OnePolicySampler(LocalSampler):
 
     def __init__(self, pools: Sequence[VecEnv], net: Actor, *arguments: Any, **options: Any) -> None:
         super().__init__(pools, {"": net}, *arguments, **options)
+        self.step = 0
 
     def collect(self, steps: int) -> Rollout:  # type: ignore[override]
-        """Play `steps` steps in every environment."""
-        return super().collect(steps)[""]
+        """Play `steps` steps in every environment. Each rollout has noise of its own."""
+        self.step += 1
+        return super().collect(self.step - 1, steps, {})[""]

@@ -52,14 +52,6 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 @pytest.mark.parametrize(
     ("setting", "named"),
     [
-        (
-            "rollout.steps=99999999999",
-            "rollout.num_envs=128 and rollout.steps=99999999999 make rollouts of 12,799,999,9",
-        ),
-        (
-            "rollout.num_envs=99999999999",
-            "rollout.num_envs=99999999999 and rollout.steps=16 make rollouts of 1,599,999,9",
-        ),
         ("net.d_model=100000000", "net.d_model=100000000 and net.n_layer=2 make a network of at least 240,000,000,1"),
         ("net.n_layer=1000000000", "net.d_model=32 and net.n_layer=1000000000 make a network of at least 12,288,000,0"),
     ],

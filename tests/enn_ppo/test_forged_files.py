@@ -14,7 +14,7 @@ import yaml
 
 from enn_ppo import EnvConfig, TrainConfig, train
 from enn_ppo.checkpoints import CheckpointError, load_checkpoint
-from enn_ppo.checkpoints.policy import CPU, load_policy
+from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.plot.curves import read_run
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.training.learning.return_scale import value_unit
@@ -137,7 +137,7 @@ def test_weights_of_another_dtype_are_refused(file: Path) -> None:
     name = next(name for name, each in weights.items() if each.dtype == torch.float32)
     sealed(file, policy=weights | {name: weights[name].to(torch.int32)})
     with pytest.raises(ValueError, match=f"{name} is torch.int32 in it, and torch.float32 in the network"):
-        load_policy(load_checkpoint(file), CPU)
+        load_net(load_checkpoint(file))
 
 
 def test_a_checkpoint_or_a_snapshot_under_the_name_of_another_step_is_refused(file: Path, tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_a_signal_during_the_first_save_leaves_a_run_that_can_be_resumed(
 
     sent: list[int] = []
     monkeypatch.setattr(folder, "replace_file", replace_once)
-    with pytest.raises(Interrupted, match=rf"{how} after 0 steps; saved .*; go on with resume={tmp_path}"):
+    with pytest.raises(Interrupted, match=rf"{how} after 32 steps; saved .*; go on with resume={tmp_path}"):
         train(tiny_config(tmp_path, env=EnvConfig(id="Xor"), total_timesteps=64))
     assert sent
     train(tiny_config(tmp_path, env=EnvConfig(id="Xor"), total_timesteps=64, resume=str(tmp_path)))

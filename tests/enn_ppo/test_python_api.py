@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from enn_ppo import (
     preset,
     train,
 )
+from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.serve.agent import load_policy
+from enn_ppo.training import start
 from tests.enn_ppo.evaluation_worlds import Duel
 from tests.enn_ppo.worlds import Clock, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
@@ -48,6 +51,29 @@ def test_a_preset_is_what_the_command_trains_with() -> None:
 def test_a_preset_that_is_none_is_told(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         preset(*arguments)
+
+
+def test_a_run_is_resumed_by_its_name_and_has_its_settings(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run, tmp_path / "out/gold", symlinks=True)
+    monkeypatch.chdir(tmp_path)
+    before = load_checkpoint(Path("out/gold"))
+    result = train(resume="out/gold", total_timesteps=before.step + 32)
+    assert (result.run_dir, result.step) == (Path("out/gold"), before.step + 32)
+    after = load_checkpoint(Path("out/gold")).config
+    assert after == before.config | {"total_timesteps": before.step + 32, "run_dir": "out/gold"}
+    with pytest.raises(TypeError, match="tota_timesteps"):
+        train(resume="out/gold", tota_timesteps=3)
+
+
+def test_runs_without_a_name_that_start_in_the_same_second_get_a_folder_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(start, "default_run_dir", lambda *_: "outputs/12-00-00")
+    folders = [train(tiny_config("unused"), run_dir=None).run_dir for _ in range(3)]
+    assert [folder.name for folder in folders] == ["12-00-00", "12-00-00_2", "12-00-00_3"]
 
 
 def test_results_print_short(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What an observation may say, by itself."""
+"""Observations by themselves: defaults, and parts that do not go together."""
 
 import pytest
 

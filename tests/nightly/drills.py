@@ -10,7 +10,6 @@ runner      kill -9 of a runner on Ray; training goes on (with the extra `ray`)
 server      kill -9 of the policy server; it is started again on the same port
 disk        a disk that is full during training, then has room again; `resume=` (as root, who may mount file systems)
 read_only   commands that write into a read-only file system (as root)
-second      a second trainer in the run directory of one that runs
 clock       a clock that jumps back and forth while training is killed and resumed
 commands    bad commands: one sentence, exit code 2 or 1, and no traceback
 clients     bad clients of the policy server beside a good one
@@ -96,7 +95,7 @@ class Tally:
 
 
 class Sizes(NamedTuple):
-    """How much is tried."""
+    """Numbers of attempts."""
 
     kills: int  # of the trainer
     other_kills: int  # of each other kind of process
@@ -460,32 +459,6 @@ def read_only(drills: Drills, tally: Tally) -> None:
                 raise Lost(f"a run in a read-only folder cannot be evaluated: {problem}")
 
 
-def second(drills: Drills, tally: Tally) -> None:
-    """Start a second trainer in the run directory of one that trains: it is refused, and the first is not disturbed."""
-    run = Run(drills.folder / "taken", drills.settings("optim.anneal_lr=false"))
-    run.settings = [*run.settings, "total_timesteps=1000000000"]
-    process = run.start()
-    try:
-        run.wait_for_updates(process, 2 * INTERVAL)
-        for arguments in (
-            [f"resume={run.directory}"],
-            [f"run_dir={run.directory}", *SETTINGS],
-            [f"run_dir={run.directory}", "overwrite=true", *SETTINGS],
-        ):
-            with tally.attempt():
-                other = Run(run.directory, arguments)
-                other.output = drills.folder / "second_output"
-                other.arguments = lambda: arguments  # type: ignore[method-assign]  # noqa: B023 - called at once
-                said = other.await_end(other.start(), (2,))
-                if f"process {process.pid}" not in said:
-                    raise Lost(f"the message does not say who trains there: {_last_lines(said)}")
-                if not run.wait_for_updates(process):
-                    raise Lost("the first trainer has ended")
-    finally:
-        process.kill()
-        process.wait()
-
-
 @contextmanager
 def _mounted(folder: Path, options: str = "size=200m") -> Iterator[Path | None]:
     """A tmpfs in a folder; None if file systems cannot be mounted here."""
@@ -556,7 +529,6 @@ DRILLS: dict[str, tuple[str, Callable[[Drills, Tally], None]]] = {
     "runner": ("`kill -9` of a Ray runner", runner),
     "server": ("`kill -9` of the policy server", server),
     "disk": ("full disk", disk),
-    "second": ("second trainer in a run directory", second),
     "clock": ("clock that jumps, with `kill -9`", clock),
     "clients": ("bad clients beside a good one", clients),
 }

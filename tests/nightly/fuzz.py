@@ -61,9 +61,9 @@ from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.training.environment import bind_environment
-from enn_ppo.training.recording import Recorder, read_all, read_frames
+from enn_ppo.training.recording import Recorder, read_all
 from enn_ppo.training.self_play.snapshots import snapshot_path, write_snapshot
-from enn_ppo.training.state import TrainState
+from enn_ppo.training.start import make_state
 from entity_gym import (
     Action,
     ActionSpace,
@@ -265,7 +265,7 @@ def a_checkpoint(directory: Path) -> Path:
         config=to_dict(config),
         spaces=spaces_to_dict(net.obs_space, net.action_space),
         trainer=trainer,
-        retention=Retention(keep_last=1, keep_best=0, keep_every_minutes=None),
+        retention=Retention(keep_last=1, keep_best=0),
         more_weights={"value_net": a_network().state_dict()},
         seconds=1.5,
         score=0.5,
@@ -366,10 +366,10 @@ class Forged(Kind):
             run_dir=str(folder),
             device="cpu",
         )
-        self.state = TrainState(config, bind_environment(config.env, Farm), CPU)
+        self.state = make_state(config, bind_environment(config.env, Farm), CPU)
         self.state.start()
         settings = self.state.begin_update()
-        self.state.advance(self.state.learn(self.state.collect(4), settings), 1.0)
+        self.state.advance(self.state.learn(self.state.sampler.collect(0, 4, {}), settings), 1.0)
         self.path = self.state.save(folder)[""]
         self.file = str(self.path)
         self.content = self.path.read_bytes()
@@ -424,14 +424,14 @@ class Recordings(Kind):
         self.file = str(self.path)
         farm = Farm()
         recorder = Recorder(self.path, farm.obs_space(), farm.action_space(), logits=True)
-        block = EnvBlock(ListEnv(Farm, 1), {"": a_network()}, torch.device("cpu"), 0, logits=True)
+        block = EnvBlock(ListEnv(Farm, 1), {"": a_network()}, torch.device("cpu"), logits=True)
         block.reset(0)
         for _ in range(3):
-            recorder.add(play([block], 2)[0][""].frames)
+            recorder.add(play([block], 2, 0)[0][""].frames)
             recorder.flush()
         self.chunk = sorted(self.path.iterdir())[1]
         self.content = self.chunk.read_bytes()
-        self.undamaged = list(map(vars, read_frames(self.path)))
+        self.undamaged = vars(read_all(self.path))
 
     def damaged(self, rng: random.Random) -> bytes:
         return damaged_bytes(self.content, rng)
@@ -440,10 +440,10 @@ class Recordings(Kind):
         self.chunk.unlink()
         self.chunk = self.path / f"000001_{zlib.crc32(data) if len(data) % 2 else 0:08x}.safetensors"
         self.chunk.write_bytes(data)
-        chunks = list(map(vars, read_frames(self.path)))
+        frames = read_all(self.path)
         if data == self.content:
-            return _equal(chunks, self.undamaged)
-        read_all(self.path).returns(0.9)  # a stranger may make a checksum, too
+            return _equal(vars(frames), self.undamaged)
+        frames.returns(0.9)  # a stranger may make a checksum, too
         return "valid"
 
 

@@ -23,22 +23,12 @@ REPOSITORY = Path(__file__).parents[2]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "names",
-    [("commands", "second"), ("trainer", "clock"), ("worker", "evaluator"), ("server", "disk")],
+    [("commands",), ("trainer", "clock"), ("worker", "evaluator"), ("server", "disk")],
     ids=" ".join,
 )
 def test_a_few_drills_lose_nothing(names: tuple[str, ...]) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.nightly.drills",
-        *names,
-        "--kills",
-        "2",
-        "--other-kills",
-        "1",
-        "--commands",
-        "12",
-    ]
+    sizes = ["--kills", "2", "--other-kills", "1", "--commands", "12"]
+    command = [sys.executable, "-m", "tests.nightly.drills", *names, *sizes]
     held = subprocess.run(
         command, cwd=REPOSITORY, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
     )
@@ -89,13 +79,5 @@ def test_bad_commands_are_of_every_command_and_depend_on_the_seed_alone(tmp_path
     chosen = [bad_commands(250, random.Random(3), tmp_path, tmp_path / "run") for _ in range(2)]
     assert chosen[0] == chosen[1]
     assert len({str(command) for command in chosen[0]}) == 250
-    assert {command.name for command in chosen[0]} >= {
-        "train",
-        "eval",
-        "serve",
-        "clone",
-        "sweep",
-        "play",
-        "plot",
-        "export",
-    }
+    commands = {"train", "eval", "serve", "clone", "sweep", "play", "plot", "export"}
+    assert {command.name for command in chosen[0]} >= commands

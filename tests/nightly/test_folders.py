@@ -118,7 +118,7 @@ def home() -> Iterator[Path]:
 
 @contextmanager
 def without_rights(home: Path) -> Iterator[None]:
-    """Within this context the process has no rights of root, who may read everything."""
+    """Take the rights of root, who may read everything, from the process in this context."""
     if os.geteuid() != 0:
         yield
         return

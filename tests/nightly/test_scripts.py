@@ -1,4 +1,4 @@
-"""Every script in scripts/ does once, as small as can be, what its first lines say."""
+"""Scripts do once, as small as can be, what its first lines say."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_actors_are_found_among_the_tokens_of_all_frames(batch: ObsBatch) -> Non
 
 def mode_of(head: ActionHead, tokens: torch.Tensor, batch: ObsBatch, name: str) -> torch.Tensor:
     read = Readout(tokens, batch)
-    return head(read.actors(name), batch.action_masks[name], read.actees(name)).mode()
+    return head(read.actors(name), batch.action_masks[name], read.actees(name), {}).mode()
 
 
 def test_the_heads_decide_for_the_actors_and_the_actions_go_back_in_the_environments_ids(

@@ -13,7 +13,6 @@ import pytest
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.train import train
-from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.bridges.remote import ProgramError, program_worlds
 from entity_gym.pools.pool import ThreadedVecEnv
@@ -102,25 +101,6 @@ def test_the_player_says_in_a_line_what_it_needs_and_what_is_missing() -> None:
         assert played.stderr.startswith(said) and played.stderr.count("\n") == 1
 
 
-def test_a_mistake_in_the_command_line_of_a_program_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_train(train, ["env=program"]) == 2
-    assert "give one: command=[node,world.mjs] starts a program" in capsys.readouterr().err
-    assert run_train(train, ["env=program", "env.kwargs.comand=[node]"]) == 2
-    assert "did you mean" in capsys.readouterr().err
-
-
-def test_random_play_in_the_orchard_loses_and_every_observation_fits() -> None:
-    rng = np.random.default_rng(0)
-    with ThreadedVecEnv(program_worlds(command=["node", str(ORCHARD)]), 16, seed=1) as env:
-        obs = env.reset(env_info=[{"fruits": 2 + i % 4} for i in range(16)])
-        assert obs.features["Fruit"].size1().max() == 5
-        rewards = []
-        for _ in range(40):
-            obs = env.act(random_actions(obs, rng, env.action_space()))
-            rewards.append(obs.reward.mean())
-    assert -1 < np.mean(rewards) < 0.25
-
-
 def test_what_a_world_prints_goes_to_standard_error_and_harms_nothing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,19 +142,3 @@ policy.close();
     with Running(orchard, token="correct horse battery staple") as server:
         asked = subprocess.run(["node", str(file), str(server.port)], capture_output=True, text=True, timeout=60)
     assert asked.stdout.splitlines() == ["the policy server says: the token is missing or wrong", "1"]
-
-
-def test_a_client_that_is_dropped_is_told_why(orchard: Checkpoint, tmp_path: Path) -> None:
-    script = f"""
-import {{ connectPolicy }} from "{CLIENT / "entity_gym.mjs"}";
-try {{
-  await connectPolicy({{ port: Number(process.argv[2]), spaces: {{ entities: [], actions: [] }} }});
-}} catch (error) {{
-  console.log(error.message);
-}}
-"""
-    file = tmp_path / "asks.mjs"
-    file.write_text(script, encoding="utf-8")
-    with Running(orchard) as server:
-        asked = subprocess.run(["node", str(file), str(server.port)], capture_output=True, text=True, timeout=60)
-    assert "the policy server says: the spaces must have an action, and an entity type" in asked.stdout

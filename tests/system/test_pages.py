@@ -19,9 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
-import torch
 import yaml
 
 from enn_ppo.clone.config import CloneConfig
@@ -32,9 +30,7 @@ from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import setting_names
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
-from entity_gym import Angle, CategoricalActionSpace, Entity, Observation, ObsSpace
-from entity_gym.batch.batching import batch_observations
-from rogue_net import ObsBatch, RelposConfig, RogueNet, RogueNetConfig, TranslationConfig
+from rogue_net import RelposConfig, RogueNetConfig, TranslationConfig
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +74,7 @@ def commands(block: Block) -> list[list[str]]:
 
 
 class Run(NamedTuple):
-    """How a page is run."""
+    """Settings of the run of a page."""
 
     shorter: Mapping[str, str] = {}  # parts of programs and commands that are replaced, so that they take seconds
     blocks: int | None = None  # of so many blocks the commands run; the others compose; None: of all
@@ -142,7 +138,7 @@ def test_a_reader_who_follows_the_page_gets_what_it_shows(
 
 
 def is_excerpt(text: str) -> bool:
-    """Whether a block shows lines of an example."""
+    """Return whether a block shows lines of an example."""
     lines = {line.strip() for line in read("examples/harvest.py").splitlines()}
     return all(line.strip() in lines for line in text.splitlines())
 
@@ -360,34 +356,6 @@ def test_the_page_of_the_network_explains_every_setting() -> None:
     told = set(re.findall(r"`(?:net\.)?(?:relpos\.|translation\.)?(\w+)(?:=[^`]*)?`", read("docs/network.md")))
     names = {f.name for cls in (RogueNetConfig, RelposConfig, TranslationConfig) for f in dataclasses.fields(cls)}
     assert names - told - {"relpos", "translation"} == set()
-
-
-def coefficients(settings: str, *, interpolate: bool) -> dict[int, float]:
-    """Row -> coefficient of what the entity of the network's page, at (0, 0) and looking up, sees at (1, -0.6)."""
-    given = {name: yaml.safe_load(value) for name, value in (each.split("=") for each in settings.split())}
-    relpos = RelposConfig(position_features=["x", "y"], interpolate=interpolate, **given)
-    obs_space = ObsSpace({"I": Entity(["x", "y", Angle("heading")]), "J": Entity(["x", "y"])})
-    actions = {"wait": CategoricalActionSpace(["yes"])}
-    positions = RogueNet(
-        RogueNetConfig(d_model=24, n_head=1, relpos=relpos), obs_space, actions
-    ).transformer.relative_positions
-    assert positions is not None
-    frame = Observation(features={"I": [[0, 0, np.pi / 2]], "J": [[1, -0.6]]})
-    batch = ObsBatch.from_vec_obs(batch_observations([frame], obs_space, actions))
-    with torch.no_grad():
-        positions.keys.copy_(torch.eye(*positions.keys.shape))  # so that a relative key lists its coefficients
-        keys = positions(batch, index=torch.tensor([[0, 1]])).keys
-    assert keys is not None
-    return {row: share for row, share in enumerate(keys[0, 0, 1].tolist()) if share > 1e-6}
-
-
-def test_the_examples_of_relative_positions_are_what_the_code_computes() -> None:
-    rows = re.findall(r"^\| `(kind=[^`]*)` \| [^|]* \| (\d+) \| ([^|]*) \|$", read("docs/network.md"), re.MULTILINE)
-    assert len(rows) == 6
-    for settings, row, shares in rows:
-        assert coefficients(settings, interpolate=False) == {int(row): 1.0}
-        stated = {int(number): float(share) for share, number in re.findall(r"([\d.]+) of row (\d+)", shares)}
-        assert coefficients(settings, interpolate=True) == pytest.approx(stated, abs=0.006)
 
 
 def test_examples_are_shown_as_they_are() -> None:

@@ -1,4 +1,4 @@
-"""Everything works without what Windows lacks, or macOS: modules, system calls, signals, symbolic links, characters."""
+"""The packages work without what Windows lacks, or macOS: modules, system calls, signals, symbolic links, characters."""
 
 from __future__ import annotations
 

@@ -6,155 +6,170 @@ terminated.
 
 from __future__ import annotations
 
-import dataclasses
+import argparse
 import re
 import sys
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import env_override
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+import enn_ppo
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.settings.command_line.composition import (
-    Composed,
-    compose,
-    compose_one,
-    multirun,
-    open_name,
-    parse,
-    plain_values,
-)
+from enn_ppo.settings.command_line.composition import CONFIGS, compose, escaped, plain_values, prepare, store_defaults
 from enn_ppo.settings.command_line.mistakes import guarded, told
 from enn_ppo.settings.command_line.options import help_page
-from enn_ppo.settings.command_line.resuming import resolve_train_config
-from enn_ppo.settings.config import EvalConfig, TrainConfig, default_run_dir
+from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
-from enn_ppo.settings.schema import from_dict, unknown_setting
+from enn_ppo.settings.resuming import check_code, saved_config
+from enn_ppo.settings.schema import flatten, from_dict, to_dict
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
 from enn_ppo.training.errors import Interrupted
 from entity_gym.output import accept_all_characters
 
 C = TypeVar("C")
+Run = Callable[[Any], object]
+_NEW = ("run_dir", "resume", "overwrite", "trust")  # say how to resume, and are not those of the checkpoint
+
+
+def _main(name: str, schema: type[Any], run: Run, argv: Sequence[str] | None = None) -> int:
+    """Compose the settings, run the command, and return the exit code.
+
+    Args:
+        name: of the command.
+        schema: class of its settings.
+        run: does the work.
+        argv: arguments without the program's name; None: those of the process.
+    """
+    accept_all_characters()
+    typed = list(sys.argv[1:] if argv is None else argv)
+    debug = any(re.fullmatch(r"\+*debug=true", argument, re.IGNORECASE) for argument in typed)
+    return guarded(lambda: _command(name, schema, run, typed), schema, debug=debug)
+
+
+def _command(name: str, schema: type[Any], run: Run, typed: Sequence[str]) -> None:
+    """Show the help page, run the command, or leave it to Hydra where there are flags or settings of Hydra."""
+    parser = argparse.ArgumentParser(f"python -m enn_ppo.{name}", add_help=False, allow_abbrev=False)
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("-cd", "--config-dir", type=Path)
+    parser.add_argument("--version", action="version", version=enn_ppo.__version__)
+    parser.add_argument("overrides", nargs="*")
+    multirun = bool({"-m", "--multirun"} & set(typed))
+    prepared = [prepare(each, schema, lists=multirun) for each in typed]
+    given, others = parser.parse_known_intermixed_args(prepared)
+    if given.config_dir is not None and not given.config_dir.is_dir():
+        raise ValueError(f"--config-dir: folder '{given.config_dir}' not found")
+    if given.help:
+        print(help_page(name, schema, given.overrides, given.config_dir))
+    elif multirun and schema in (ServeConfig, SweepCommand, WatchConfig):
+        raise ValueError("--multirun is for commands that train or evaluate")
+    elif others or any(re.match(r"[+~]*hydra[./]", each) for each in given.overrides):
+        _leave_to_hydra(name, schema, run, prepared, given.config_dir)
+    else:
+        run(_settings(schema, compose(name, given.overrides, given.config_dir), given.overrides, given.config_dir))
+
+
+def _leave_to_hydra(name: str, schema: type[Any], run: Run, arguments: Sequence[str], config_dir: Path | None) -> None:
+    """Let Hydra do what its flags say: run a job, or those of `--multirun` by its sweeper and launcher, or print settings."""
+
+    def job(config: DictConfig) -> float | None:
+        """Returns what a sweeper may optimize: the mean episodic reward of the last update."""
+        of_hydra = HydraConfig.get()
+        overrides = list(of_hydra.overrides.task)
+        try:
+            settings = _settings(schema, config, overrides, config_dir)
+            if isinstance(settings, TrainConfig) and of_hydra.mode == RunMode.MULTIRUN:
+                settings = replace(settings, run_dir=of_hydra.runtime.output_dir)
+            result = run(settings)
+        except Interrupted as interrupted:  # Hydra would go on with the next job
+            print(interrupted, file=sys.stderr)
+            raise SystemExit(interrupted.exit_code) from None
+        except Exception as error:  # told at once, since the launcher goes on with the next job
+            error.add_note(f"(job {' '.join(overrides)})")
+            if (paragraph := told(error, schema)) is not None:
+                print(f"error: {paragraph}", file=sys.stderr, flush=True)
+            raise
+        reward = (getattr(result, "metrics", None) or {}).get("episodic_reward")
+        return None if reward is None else float(reward)
+
+    store_defaults()
+    of_process, sys.argv = sys.argv, [name, *arguments]
+    try:
+        with env_override({"HYDRA_FULL_ERROR": "1"}):  # Hydra raises its errors in place of printing them
+            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=name)(job)()
+    finally:
+        sys.argv = of_process
+
+
+def _settings(schema: type[C], config: DictConfig, overrides: Sequence[str], config_dir: Path | None) -> C:
+    """The checked settings; those of a resumed run are the checkpoint's, changed by the overrides.
+
+    Raises:
+        ValueError: a setting is not allowed, there is no such checkpoint, or it names code and is not trusted.
+    """
+    if schema is not TrainConfig or config.get("resume") is None:
+        return from_dict(schema, plain_values(config))
+    checkpoint, config_saved = saved_config(config.resume)
+    saved = to_dict(config_saved)
+    base = escaped(saved)
+    # on resuming, `env=...` only selects the environment: the preset's other settings are for new runs
+    typed = [override for override in overrides if not override.startswith("env=")]
+    if len(typed) < len(overrides):
+        chosen: Any = escaped(OmegaConf.to_container(config.env, resolve=True))
+        same = chosen["id"] == "???" or all(chosen[name] == saved["env"][name] for name in ("id", "api"))
+        # saved arguments fit only the same environment
+        base["env"] = OmegaConf.merge(base["env"], chosen) if same else chosen
+    groups = ["_self_", *({group: None} for group in ("value_net", "distributed", "env", "experiment"))]
+    ConfigStore.instance().store(name="resumed", node={"defaults": groups, **base})
+    resumed = from_dict(TrainConfig, plain_values(compose("resumed", typed, config_dir)))
+    check_code(checkpoint, resumed)
+    before, after = flatten(saved), flatten(to_dict(resumed))
+    changes = [
+        f"{name} {before.get(name, 'unset')} -> {after.get(name, 'unset')}"
+        for name in {**before, **after}
+        if name not in _NEW and before.get(name, "unset") != after.get(name, "unset")
+    ]
+    if changes:
+        print(f"resuming {config.resume} with other settings: {', '.join(changes)}", file=sys.stderr, flush=True)
+    return resumed  # type: ignore[return-value]
+
+
+def run_eval(run: Callable[[EvalConfig], object], argv: Sequence[str] | None = None) -> int:
+    """Evaluate, and print the result and the files that were written."""
+
+    def evaluate(config: EvalConfig) -> None:
+        print(run(config))
+        for file in filter(None, (config.render, config.replay_file, config.record)):
+            print(f"wrote {file}")
+
+    return _main("eval", EvalConfig, evaluate, argv)
 
 
 def run_watch(run: Callable[[WatchConfig], object], argv: Sequence[str] | None = None) -> int:
-    """Compose the settings, show a policy in the browser, and return the exit code.
-
-    The first argument without a name is the run, and `--live` stands for `live=true`.
-    """
+    """Show a policy in the browser: the first argument without a name is the run, and `--live` stands for `live=true`."""
     named = []
     for argument in sys.argv[1:] if argv is None else argv:
-        if argument == "--live":
-            argument = "live=true"
-        elif "=" not in argument and not argument.startswith("-"):
-            argument = f"run={argument}"
-        named.append(argument)
+        is_run = "=" not in argument and not argument.startswith("-")
+        named.append("live=true" if argument == "--live" else f"run={argument}" if is_run else argument)
     return _main("watch", WatchConfig, run, named)
 
 
 def run_sweep(run: Callable[[SweepCommand, list[str]], object], argv: Sequence[str] | None = None) -> int:
-    """Compose the settings, sweep, and return the exit code; `run` also takes the arguments of each trial."""
+    """Sweep; `run` also takes the arguments of each trial."""
     typed = list(sys.argv[1:] if argv is None else argv)
     arguments = [argument for argument in typed if not re.match(r"\+*(sweep[.=]|run_dir=)", argument)]
     return _main("sweep", SweepCommand, lambda config: run(config, arguments), typed)
 
 
-def _main(name: str, schema: type[C], run: Callable[[C], object], argv: Sequence[str] | None = None) -> int:
-    """Compose the settings, run the command or each job of `--multirun`, and return the exit code.
-
-    `--multirun` is Hydra's: its sweeper makes the jobs, and its launcher runs them.
-
-    Args:
-        name: of the command.
-        schema: class of its settings.
-        run: does the work; the `run_dir` of its settings is set.
-        argv: arguments without the program's name; None: those of the process.
-    """
-    accept_all_characters()
-    typed = list(sys.argv[1:] if argv is None else argv)
-    started = datetime.now()
-    debug = [re.fullmatch(r"\+*debug=true", argument, re.IGNORECASE) is not None for argument in typed]
-
-    def make(composed: Composed) -> C:
-        config, note = settings_of(schema, composed, started)
-        debug.append(config.debug)  # type: ignore[attr-defined]
-        if note:
-            print(note, file=sys.stderr, flush=True)
-        return config
-
-    def work() -> None:
-        arguments = parse(typed)
-        if arguments.help:
-            print(help_page(name, schema, arguments))
-        elif arguments.multirun and not arguments.show:
-            if schema in (ServeConfig, SweepCommand, WatchConfig):
-                raise ValueError("--multirun is for commands that train or evaluate")
-            multirun(name, schema, arguments, lambda composed: _job(schema, run, make, composed))
-        elif (config := compose(name, schema, arguments, make)) is not None:
-            run(config)
-
-    return guarded(work, schema, debug=lambda: any(debug))
-
-
-def _job(
-    schema: type[C], run: Callable[[C], object], make: Callable[[Composed], C], composed: Composed
-) -> float | None:
-    """Run a job of `--multirun`. Returns what a sweeper may optimize: the mean episodic reward of the last update.
-
-    Errors are printed at once, since the launcher goes on with the next job; after Ctrl-C it does not.
-    """
-    try:
-        result = run(make(composed))
-    except Interrupted as interrupted:
-        print(interrupted, file=sys.stderr)
-        raise SystemExit(interrupted.exit_code) from None
-    except Exception as error:
-        error.add_note(f"(job {' '.join(composed.typed)})")
-        if (paragraph := told(error, schema)) is not None:
-            print(f"error: {paragraph}", file=sys.stderr, flush=True)
-        raise
-    reward = (getattr(result, "metrics", None) or {}).get("episodic_reward")
-    return None if reward is None else float(reward)
-
-
 run_train = partial(_main, "train", TrainConfig)
-run_eval = partial(_main, "eval", EvalConfig)
 run_serve = partial(_main, "serve", ServeConfig)
 run_clone = partial(_main, "clone", CloneConfig)
-
-
-def settings_of(schema: type[C], composed: Composed, started: datetime) -> tuple[C, str]:
-    """The checked settings, and a note about them for the user, or "".
-
-    The default run directory is named after the time `started`.
-
-    Raises:
-        ValueError: a setting is not allowed.
-    """
-    config: Any
-    note = ""
-    if schema is TrainConfig:
-        config, note = resolve_train_config(composed)
-    else:
-        config = from_dict(schema, plain_values(composed.config))
-    if isinstance(config, TrainConfig):  # training or cloning
-        if config.resume is None:
-            _check_env_kwargs(composed)
-        run_dir = composed.output_dir or config.run_dir or default_run_dir(config.env.id, started)
-        config = dataclasses.replace(config, run_dir=run_dir)
-    return config, note
-
-
-def _check_env_kwargs(composed: Composed) -> None:
-    """Check that names typed without `+` are among the arguments that the environment's file lists, if it lists any."""
-    opened = sorted({name for override in composed.typed if (name := open_name(override)) and "kwargs." in name})
-    if not opened:
-        return
-    chosen = [override for override in composed.typed if re.match(r"\+*(env|experiment)=", override)]
-    listed = compose_one("train", chosen, composed.config_dir).config.env.get("kwargs")
-    for name in opened if listed else ():
-        known = [f"{name.rpartition('.')[0]}.{argument}" for argument in listed]
-        if name not in known:
-            world = composed.config.env.id
-            raise ValueError(f"{unknown_setting(name, known)}; to pass it to {world} nevertheless: +{name}=...")

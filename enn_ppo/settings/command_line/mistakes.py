@@ -8,17 +8,15 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import setting_names, unknown_setting
-from enn_ppo.training.errors import EnvironmentHangs, Interrupted, PartLost, RankDied
+from enn_ppo.training.errors import Interrupted, PartLost, RankDied
 from entity_gym.errors import nearest, shortened
 from entity_gym.pools.processes.worker import WorkerDied
 
@@ -26,13 +24,13 @@ USER_ERROR, INTERRUPTED, CLOSED = 2, 130, 141
 _shown: set[str] = set()  # warnings of the running command, with 0 for every number
 
 
-def guarded(action: Callable[[], object], schema: type[Any], debug: Callable[[], bool]) -> int:
+def guarded(action: Callable[[], object], schema: type[Any], *, debug: bool) -> int:
     """Run `action`, print a message for any exception, and return the exit code.
 
     Args:
         action: called without arguments.
         schema: the settings class that unknown settings are compared with.
-        debug: returns whether to print tracebacks of mistakes; called after an error.
+        debug: whether to print tracebacks of mistakes.
 
     Returns:
         0 done, 1 an unexpected error (with its traceback), 2 a mistake of the user, 130 interrupted, 141 nobody reads the output,
@@ -60,45 +58,26 @@ def guarded(action: Callable[[], object], schema: type[Any], debug: Callable[[],
         return INTERRUPTED
     except Exception as error:
         paragraph = told(error, schema)
-        if paragraph is None or debug():
+        if paragraph is None or debug:
             traceback.print_exception(error, file=sys.stderr)
         if paragraph is None:
             return 1
         print(f"error: {paragraph}", file=sys.stderr)
-        failures = WorkerDied | PartLost | RankDied | EnvironmentHangs
+        failures = WorkerDied | PartLost | RankDied
         return 1 if isinstance(error, failures) else USER_ERROR
     return 0
 
 
-def _warn(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _warn(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
     """Print a warning without its source line; those at one line that differ in their numbers alone are printed once.
 
     Python repeats a warning whenever filters have changed since, which other libraries do in every step.
     """
     ours = category is UserWarning and Path(filename).is_relative_to(Path(__file__).parents[2])
-    text = f"warning: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno, line)
+    text = f"warning: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno)
     if (key := re.sub(r"\d+", "0", text)) not in _shown:
         _shown.add(key)
-        print(text, end="", file=file or sys.stderr)
-
-
-@contextmanager
-def as_value_error(schema: type[Any]) -> Iterator[None]:
-    """Turn a user's mistake, such as an error of Hydra, into a ValueError with the same message."""
-    try:
-        yield
-    except Exception as error:
-        paragraph = told(error, schema)
-        if paragraph is None:
-            raise
-        raise ValueError(paragraph) from error
+        print(text, end="", file=sys.stderr)
 
 
 def told(error: Exception, schema: type[Any]) -> str | None:
@@ -112,22 +91,16 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options is not None:
         group, _, choice = error.missing_cfg_file.rpartition("/")
         hint = "; for a world of your own: env=custom env.id=my_pkg.my_env:MyEnv" if group == "env" else ""
-        if group == "sweep":
-            hint = "; for a space of your own, mine/sweep/large.yaml: --config-dir mine sweep=large"
         return f"{group}={choice} is not a choice; {nearest(choice, error.options)}{hint}"
     if isinstance(error, OverrideParseException):
         lines = [line for line in error.message.split("\n") if not line.startswith(("See ", "Error parsing"))]
-        reason = " ".join(lines)
-        return (
-            f"the argument {error.override!r} cannot be read: {reason}; arguments look like optim.lr=3e-4 or env=custom"
-        )
+        return f"the argument {error.override!r} cannot be read: {' '.join(lines)}; arguments look like optim.lr=3e-4"
     if isinstance(error, ConfigCompositionException):
-        key = re.match(r"Could not override '([^']+)'", str(error))
-        if key and key[1] not in setting_names(schema):
-            groups = ["experiment"] if schema is TrainConfig else []
-            return unknown_setting(key[1].split("@")[0], setting_names(schema) + groups)
+        key = re.match(r"Could not override '([^'@]+)", str(error))
         if key and key[1].startswith("value_net."):
-            return f"{key[1]} needs a network for the value: add value_net=default to the command"
+            return f"{key[1]} needs a separate value network, with a setting of this name: value_net=default"
+        if key:
+            return unknown_setting(key[1], [*setting_names(schema), "experiment"])
     if isinstance(error, HydraException | OmegaConfBaseException):
         cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
         return f"the settings cannot be composed: {error}{cause}"
@@ -137,8 +110,10 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
         return str(error) + "".join(f" {note}" if note.startswith("(") else f"; {note}" for note in notes)
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return f"the file name {str(error.filename)[:60]}... is too long"
-    if isinstance(error, RankDied | EnvironmentHangs):
+    if isinstance(error, RankDied):
         return "; ".join([str(error), *getattr(error, "__notes__", [])])
-    if isinstance(error, WorkerDied):
-        return f"{error}; go on from the last checkpoint with resume=<run directory>"
-    return None
+    return (
+        f"{error}; go on from the last checkpoint with resume=<run directory>"
+        if isinstance(error, WorkerDied)
+        else None
+    )

@@ -9,12 +9,11 @@ import json
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from hydra.core.global_hydra import GlobalHydra
-
-from enn_ppo.settings.command_line.composition import Arguments, Composed, compose, plain_values
+from enn_ppo.settings.command_line.composition import CONFIGS, compose, plain_values
 from enn_ppo.settings.schedule import Scheduled
 from enn_ppo.settings.schema import section_of
 from rogue_net.checks import alternatives, field_types, split_range
@@ -44,7 +43,7 @@ _EXAMPLES = {
     ),
     "clone": (
         "data=expert.rec env=MineSweeper run_dir=outputs/clone",
-        "'data=[a.rec,b.rec]' env=MineSweeper clone.loss=kl clone.patience=3",
+        "'data=[a.rec,b.rec]' env=MineSweeper clone.loss=kl clone.epochs=40",
     ),
     "eval": (
         "checkpoint=outputs/mines episodes=1000 output=result.json",
@@ -118,32 +117,31 @@ def written(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=list)
 
 
-def help_page(name: str, schema: type[Any], arguments: Arguments) -> str:
+def help_page(name: str, schema: type[Any], overrides: Sequence[str], config_dir: Path | None) -> str:
     """The text of `python -m enn_ppo.<name> --help`: usage, and every setting with its value after the other arguments.
 
     Args:
         name: of the command.
         schema: class of the settings.
-        arguments: of the command line: `env=Xor --help` shows the values for Xor.
+        overrides: `env=Xor --help` shows the values for Xor.
+        config_dir: folder with the user's config files.
 
     Raises:
         ValueError: an argument is invalid.
     """
-
-    def describe(composed: Composed) -> str:
-        loader = GlobalHydra.instance().config_loader()
-        names = [group for group in composed.choices if not {"/", "@"} & set(group)]
-        groups = {group: loader.get_group_options(group) for group in reversed(names)}  # as the file lists them
-        return help_text(schema, plain_values(composed.config, allow_missing=True), groups)
-
-    options = compose(name, schema, Arguments(arguments.overrides, config_dir=arguments.config_dir), describe)
+    values = plain_values(compose(name, overrides, config_dir), allow_missing=True)
+    groups = {"value_net": ["default", "none"], "distributed": ["none", "ray", "ddp"]}
+    for folder in filter(None, (CONFIGS, config_dir)):
+        for file in sorted(folder.glob("*/*.yaml")):
+            groups.setdefault(file.parent.name, []).append(file.stem)
+    known = {*schema.__dataclass_fields__, *({"experiment"} if "env" in schema.__dataclass_fields__ else ())}
     program = f"python -m enn_ppo.{name}"
     return "\n".join(
         [
-            f"{program} [name=value ...] [--cfg job] [--config-dir FOLDER] [--multirun] [--help]",
+            f"{program} [name=value ...] [--cfg job] [--config-dir FOLDER] [--multirun] [--hydra-help] [--help]",
             *(f"  {program} {example}" for example in _EXAMPLES.get(name, ())),
             "",
-            str(options),
+            help_text(schema, values, {group: choices for group, choices in groups.items() if group in known}),
             "",
             "In full: https://enn-ppo.github.io/enn-ppo/options; of net, with formulas: docs/network.md.",
             "--cfg job prints the settings as YAML.",

@@ -9,7 +9,7 @@ A further term of the loss needs:
    (actors) or `frame_weights` (frames).
 2. For new data of each frame: a field of `enn_ppo.training.frames.Frames`, and the line of `enn_ppo.rollout.Trajectory.rollout`
    that fills it.
-3. A line in `enn_ppo.training.learning.learner.terms_of`, with a setting that turns the term on: a field of `PPOConfig` and, if
+3. A line in `enn_ppo.training.build.terms_of`, with a setting that turns the term on: a field of `PPOConfig` and, if
    it may be a schedule, a field of `PPOSettings` typed `float`.
 
 `new.values` are in the unit of rewards: with `ppo.normalize=returns`, divide them by `net.value_head.deviation`. A term that

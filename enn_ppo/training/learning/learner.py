@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,29 +13,23 @@ import torch
 from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint, CheckpointError
-from enn_ppo.checkpoints.policy import saved_config
-from enn_ppo.checkpoints.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
+from enn_ppo.checkpoints.policy import saved_config, transfer_weights
 from enn_ppo.ppo import Advantages, Loss, Samples, Term, gae, ppo_loss, update
 from enn_ppo.rollout import Rollout
-from enn_ppo.settings.config import TrainConfig
-from enn_ppo.settings.learning import PPOSettings
+from enn_ppo.settings.learning import OptimConfig, PPOConfig, PPOSettings
 from enn_ppo.training.learning.actor_critic import ActorCritic
-from enn_ppo.training.learning.auxiliary import TargetLoss
 from enn_ppo.training.learning.moments import update_normalization
-from enn_ppo.training.learning.optimizer import make_optimizer, set_learning_rates
+from enn_ppo.training.learning.optimizer import set_learning_rates
 from enn_ppo.training.learning.return_scale import ReturnScale, RewardScale
-from enn_ppo.training.learning.teacher import load_teacher
 from enn_ppo.training.learning.vtrace import recompute_log_probs, vtrace
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import Played, merge_played, summarize
 from entity_gym.actions import ActionSpace
-from entity_gym.compiled import CompiledEnvironment
-from entity_gym.pools.source import EnvSource
-from entity_gym.spaces import ObsSpace
-from rogue_net import ObsBatch, RogueNet
-from rogue_net.kernels.select import say_once, uses_program, why_no_program
+from rogue_net import ObsBatch
+from rogue_net.kernels.select import say_once, why_no_program
+from rogue_net.transfer.transfer import Transferred, transfer_optimizer
 
 if TYPE_CHECKING:
     from enn_ppo.training.learning.compiled import CompiledPPO
@@ -74,36 +67,44 @@ class Learner:
     """Trains a policy and a value function on rollouts.
 
     Args:
-        ranks: the processes that train together, each on rollouts of the same size.
+        model: policy and value function.
+        optimizer: of its parameters; see `make_optimizer`.
+        optim: settings of an update.
+        ppo: settings of the loss and of the normalization.
+        action_space: action -> its space.
+        terms: of the loss, in addition to PPO's.
+        seed: of the run.
+        num_envs: environments of this rank.
         num_players: players of each environment that this policy plays; a rollout has a column for each.
+        freeze_normalization_after: step after which the input statistics stay; None: never.
+        ranks: the processes that train together, each on rollouts of the same size.
 
     Attributes:
-        model: policy and value function.
-        loss: `ppo_loss` with the additional terms of the settings.
-
-    Raises:
-        ValueError: the device does not support the precision.
+        loss: `ppo_loss` with the additional terms.
     """
 
     def __init__(
         self,
-        config: TrainConfig,
-        obs_space: ObsSpace,
+        model: ActorCritic,
+        optimizer: torch.optim.Optimizer,
+        optim: OptimConfig,
+        ppo: PPOConfig,
         action_space: Mapping[str, ActionSpace],
-        device: torch.device,
-        ranks: Ranks = ALONE,
+        terms: Sequence[Term] = (),
+        *,
+        seed: int,
+        num_envs: int,
         num_players: int = 1,
+        freeze_normalization_after: int | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.config, self.device, self.ranks = config, device, ranks
-        set_products(config, device)
-        self.model = make_model(config, obs_space, action_space).to(device)
-        self.optimizer = make_optimizer(self.model, config)
-        self._num_players = num_players
-        num_columns = config.rollout.num_envs // ranks.size * num_players
-        self.reward_scale = RewardScale(num_columns, ranks) if config.ppo.normalize == "rewards" else None
-        self.return_scale = ReturnScale() if config.ppo.normalize == "returns" else None
+        self.model, self.optimizer, self.ranks = model, optimizer, ranks
+        self.device = model.value_head.deviation.device
+        self.ppo, self._optim, self._seed = ppo, optim, seed
+        self._num_players, self._freeze_after = num_players, freeze_normalization_after
+        self.reward_scale = RewardScale(num_envs * num_players, ranks) if ppo.normalize == "rewards" else None
+        self.return_scale = ReturnScale() if ppo.normalize == "returns" else None
         self._action_space = action_space
-        terms = terms_of(config, obs_space, action_space, device)
         self.loss: Loss = partial(ppo_loss, terms=terms)
         self._ppo_loss = self.loss  # that of the compiled step
         self._compiled: CompiledPPO | None = None
@@ -136,7 +137,7 @@ class Learner:
             frames = rollout.frames
             rollout = replace(rollout, frames=replace(frames, values=head.mean.expand_as(frames.values)))
         samples = Samples.of(rollout, advantages)
-        learning = (self.config.optim, settings.ppo)
+        learning = (self._optim, settings.ppo)
         options: dict[str, Any] = {"generator": self._shuffling, "loss": self.loss, "ranks": self.ranks}
         if self._compiled and self.loss is self._ppo_loss:
             with self._compiled.update(samples) as frames_of:
@@ -145,8 +146,7 @@ class Learner:
         else:
             stats = update(self.model, self.optimizer, samples, *learning, **options)
         self._check_stats(stats, largest)
-        limit = self.config.rollout.freeze_normalization_after
-        if limit is None or settings.step < limit:
+        if self._freeze_after is None or settings.step < self._freeze_after:
             self.measure(rollout.frames.obs)
         played = merge_played(self.ranks.gather_objects(summarize(rollout, self._action_space)))
         # a policy with several players has several frames for one step of an environment
@@ -159,7 +159,7 @@ class Learner:
             ValueError: returns exceed float32.
         """
         largest, of_returns = torch.stack([rewards.abs().max(), returns.abs().max()]).tolist()
-        normalize = self.config.ppo.normalize
+        normalize = self.ppo.normalize
         if not math.isfinite(of_returns):
             raise ValueError(
                 f"returns of rewards of up to {largest:.3g} exceed float32: {_ADVICE}, or make them smaller"
@@ -190,7 +190,7 @@ class Learner:
     def begin(self, settings: Settings) -> None:
         """Set the learning rates of an update, and seed the shuffling of its minibatches."""
         purpose = (Purpose.SHUFFLING, self.ranks.rank) if self.ranks.rank else (Purpose.SHUFFLING,)
-        self._shuffling.manual_seed(random_key(self.config.seed, settings.step, *purpose))
+        self._shuffling.manual_seed(random_key(self._seed, settings.step, *purpose))
         set_learning_rates(self.optimizer, settings.learning_rates)
 
     def estimate_advantages(
@@ -250,7 +250,7 @@ class Learner:
         except ValueError as error:
             raise CheckpointError(f"checkpoint {checkpoint.path} is damaged: trainer['optimizer']: {error}") from error
         news = list(networks[0].news)
-        before, now = saved_config(checkpoint).ppo.normalize, self.config.ppo.normalize
+        before, now = saved_config(checkpoint).ppo.normalize, self.ppo.normalize
         scale, saved_scale = self.reward_scale or self.return_scale, checkpoint.trainer["scale"]
         if before != now:
             if (
@@ -277,7 +277,7 @@ class Learner:
         if value_net := self.model.value_net:
             is_known = "value_net" in checkpoint.more_weights
             networks.append(
-                transfer_weights(value_net, checkpoint, env_name, "value_net") if is_known else untransferred(value_net)
+                transfer_weights(value_net, checkpoint, env_name, "value_net") if is_known else Transferred(value_net)
             )
         self._transferred = networks
         return networks
@@ -290,7 +290,7 @@ class Learner:
     def measure_what_is_new(self, rollout: Rollout) -> None:
         """Initialise the input statistics of features that the restored checkpoint did not have, without training."""
         for network in self._transferred:
-            network.measure(rollout.frames.obs, self.ranks)
+            network.measure(lambda net: update_normalization(net, rollout.frames.obs, self.ranks))
 
     def metrics(self) -> Row:
         """Metrics in addition to `Learned`."""
@@ -308,26 +308,6 @@ class LearnerNews(NamedTuple):
         str | None
     )  # first difference of the spaces, because of which saved environments cannot be restored; None: no difference
     unmeasured: bool  # whether some features have no input statistics; see `Learner.measure_what_is_new`
-
-
-def terms_of(
-    config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
-) -> list[Term]:
-    """The terms that the settings add to PPO's loss; `enn_ppo/training/learning/auxiliary.py` is an example.
-
-    Raises:
-        ValueError: the environment has no targets, or the teacher does not fit it.
-    """
-    terms: list[Term] = []
-    if config.ppo.teacher is not None:
-        terms.append(load_teacher(config.ppo.teacher, obs_space, action_space, device))
-    if config.ppo.target_coef != 0:
-        if not obs_space.targets:
-            raise ValueError(
-                f"ppo.target_coef={config.ppo.target_coef}: {config.env.id} declares no targets to predict"
-            )
-        terms.append(TargetLoss())
-    return terms
 
 
 def can_be_compiled(model: ActorCritic, terms: Sequence[Term] = ()) -> bool:
@@ -348,43 +328,3 @@ def can_be_compiled(model: ActorCritic, terms: Sequence[Term] = ()) -> bool:
     if found and model.value_head.deviation.device.type == "cpu":
         say_once(found[0])
     return not found
-
-
-@contextmanager
-def compiling_networks(config: TrainConfig, env: EnvSource, device: torch.device) -> Iterator[None]:
-    """Let another process compile the kernels of the networks while this one compiles the world, if it is a compiled one."""
-    networks = [net for net in (config.net, config.value_net) if net is not None]
-    weights = torch.empty(0, device=device)
-    no_program = [net for net in networks if net.backend == "reference" or why_no_program(net, weights)]
-    if not isinstance(env, CompiledEnvironment) or no_program:
-        yield
-        return
-    # the compiler is needed by those who use it
-    from enn_ppo.training.learning.compiled import jobs_of_ppo
-    from rogue_net.kernels.cpu.ahead import compiling_meanwhile
-
-    action_space = env.as_environment().action_space()
-    with compiling_meanwhile([job for net in networks for job in jobs_of_ppo(net, action_space)]):
-        yield
-
-
-def make_model(config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ActorCritic:
-    """Make new networks, initialised on the CPU so that all devices start from the same weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        policy = RogueNet(config.net, obs_space, action_space)
-        return ActorCritic(policy, RogueNet(config.value_net, obs_space, action_space) if config.value_net else None)
-
-
-def set_products(config: TrainConfig, device: torch.device) -> None:
-    """Check that the device supports the networks' `backend` and `precision`, and set torch's precision of matrix products.
-
-    Raises:
-        ValueError: see `rogue_net.kernels.select.uses_program`.
-    """
-    networks = [net for net in (config.net, config.value_net) if net is not None]
-    for net in networks:
-        uses_program(net, torch.empty(0, device=device))
-    if device.type == "cuda":
-        rounded = any(net.precision == "tf32" for net in networks)
-        torch.set_float32_matmul_precision("high" if rounded else "highest")

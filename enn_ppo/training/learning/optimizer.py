@@ -51,22 +51,11 @@ def make_optimizer(model: ActorCritic, config: TrainConfig) -> torch.optim.Optim
 
     The learning rates are 0 until `set_learning_rates`.
     """
-    optim, own = config.optim, config.value_optim
+    optim, nets = config.optim, [net for net in (model.policy, model.value_net) if net is not None]
     groups: list[dict[str, Any]] = [
-        {
-            "params": list(model.policy.parameters()),
-            "weight_decay": optim.weight_decay,
-            "max_grad_norm": optim.max_grad_norm,
-        }
+        {"params": list(net.parameters()), "weight_decay": optim.weight_decay, "max_grad_norm": optim.max_grad_norm}
+        for net in nets
     ]
-    if model.value_net is not None:
-        groups.append(
-            {
-                "params": list(model.value_net.parameters()),
-                "weight_decay": optim.weight_decay if own.weight_decay is None else own.weight_decay,
-                "max_grad_norm": own.max_grad_norm or optim.max_grad_norm,
-            }
-        )
     return AdamW(groups, lr=0.0, eps=1e-5, fused=True)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.checkpoints.policy import load_policy
+from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.ppo import Minibatch, Stats
 from enn_ppo.settings.learning import PPOSettings
 from entity_gym.actions import ActionSpace
@@ -59,7 +59,7 @@ def load_teacher(
     difference = spaces_difference(checkpoint.spaces, spaces_to_dict(obs_space, action_space))
     if difference:
         raise ValueError(f"ppo.teacher={path} was trained in another environment: {difference}")
-    return TeacherLoss(load_policy(checkpoint, device))
+    return TeacherLoss(load_net(checkpoint, device=device))
 
 
 def divergence(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import re
 import signal
@@ -81,7 +80,7 @@ class Cluster:
 
     def _start(self, config: DistributedConfig, quiet: dict[str, Any]) -> None:
         """Start Ray on this machine for this run. More actors than CPUs are allowed: they share the CPUs."""
-        needed, there = math.ceil(self._cpus(config)), os.cpu_count() or 1
+        needed, there = self._cpus(config), os.cpu_count() or 1
         if needed > there:
             announce(f"runners and learner ask for {needed} CPUs and share the {there} of this machine")
         # Ray's processes inherit these. By default Ray asks for a token, which a private cluster on one machine does not need.
@@ -91,14 +90,11 @@ class Cluster:
 
     def _check_size(self, config: DistributedConfig) -> None:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        runners = f"{config.num_env_runners} runners of distributed.runner_cpus={config.runner_cpus:g}"
+        runners = f"distributed.num_env_runners={config.num_env_runners}"
         learners = "a learner" if self._num_learners == 1 else f"{self._num_learners} learners"
         each = "" if self._num_learners == 1 else f" for each of {learners}"
         wanted = {
-            "CPU": (
-                f"{runners} and {learners} of distributed.learner_cpus={config.learner_cpus:g}",
-                self._cpus(config),
-            ),
+            "CPU": (f"{runners} and {learners}", self._cpus(config)),
             "GPU": (
                 f"distributed.learner_gpus={config.learner_gpus:g}{each}",
                 config.learner_gpus * self._num_learners,
@@ -109,15 +105,10 @@ class Cluster:
             if number > there:
                 verb = "need" if name == "CPU" else "needs"
                 raise ValueError(f"{what} {verb} {number:g} {name}s, and the Ray cluster has {there:g}")
-        largest = max((node.get("CPU", 0) for node in nodes), default=0)
-        if max(config.runner_cpus, config.learner_cpus) > largest:
-            raise ValueError(
-                f"distributed.runner_cpus={config.runner_cpus:g} and distributed.learner_cpus={config.learner_cpus:g} must "
-                f"fit into one machine, and the largest of the Ray cluster has {largest:g} CPUs"
-            )
 
-    def _cpus(self, config: DistributedConfig) -> float:
-        return config.num_env_runners * config.runner_cpus + self._num_learners * config.learner_cpus
+    def _cpus(self, config: DistributedConfig) -> int:
+        """CPUs that Ray reserves: one for every runner and learner."""
+        return config.num_env_runners + self._num_learners
 
     def free_cpus(self) -> float:
         """CPUs of the cluster that are not reserved."""

@@ -39,7 +39,6 @@ class Runner:
 
     Args:
         plan: the runner's arguments.
-        cpus: CPUs that Ray reserves for the runner.
 
     Attributes:
         play: the rollout in progress; None: the runner is idle.
@@ -50,8 +49,8 @@ class Runner:
         version_sent: version of the last rollout's weights; -1: none yet.
     """
 
-    def __init__(self, plan: Plan, cpus: float) -> None:
-        self.plan, self._cpus = plan, cpus
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
         self.actor: Any = None
         self.starts, self.deaths, self.last_key = 0, 0, -1
         self.start(None)
@@ -64,7 +63,7 @@ class Runner:
         self.starts += 1
         self.version_sent = -1
         actor: Any = ray.remote(EnvRunner)
-        self.actor = actor.options(num_cpus=self._cpus).remote(self.plan)
+        self.actor = actor.options(num_cpus=1).remote(self.plan)
         self.starting: Any = self.actor.prepare.remote(begin)
 
     def send(self, board: Board, key: int, parameters: Parameters, steps: int) -> None:
@@ -100,7 +99,7 @@ class RunnerGroup:
         self._step = 0
         self._parameters: dict[str, Sequence[Any]] = {}
         self._finished: list[Part] = []  # rollouts that no update has taken yet
-        self._runners = [Runner(plan, self._settings.runner_cpus) for plan in plans]
+        self._runners = [Runner(plan) for plan in plans]
         try:
             self.spaces = [self._first_start(runner) for runner in self._runners][0]
         except BaseException:
@@ -144,19 +143,11 @@ class RunnerGroup:
 
     # --- Collecting
 
-    def key(self, step: int) -> None:
-        """See `LocalSampler.key`."""
-        self._step = step
-
-    def configure(self, parameters: Parameters) -> None:
-        """See `LocalSampler.configure`."""
-        self._parameters |= parameters
-
-    def reset(self, seed: int, parameters: Parameters | None) -> None:
+    def reset(self, seed: int, parameters: Parameters) -> None:
         """See `LocalSampler.reset`."""
-        self._parameters |= parameters or {}
+        self._parameters |= parameters
         self._finished.clear()
-        asked = [(each, each.actor.reset.remote(seed, each.plan.part(parameters or {}))) for each in self._ready()]
+        asked = [(each, each.actor.reset.remote(seed, each.plan.part(parameters))) for each in self._ready()]
         for runner, reference in asked:
             runner.play = None
             try:
@@ -164,8 +155,10 @@ class RunnerGroup:
             except ActorDied as error:
                 self._restart(runner, str(error))
 
-    def collect(self, steps: int, watch: Watch = play_all) -> dict[str, Gathered]:
-        """Collect rollouts: with `sync` one of each runner, otherwise at least as many frames. `watch` is not called.
+    def collect(self, step: int, steps: int, parameters: Parameters, watch: Watch = play_all) -> dict[str, Gathered]:
+        """Collect rollouts: with `sync` one of each runner, otherwise at least as many frames; see `LocalSampler.collect`.
+
+        `watch` is not called.
 
         Returns:
             Policy -> the same parts; each part has the rollouts of every policy.
@@ -174,6 +167,8 @@ class RunnerGroup:
             PartLost: no runner is alive, and none can be started.
             Exception: raised by an environment.
         """
+        self._step = step
+        self._parameters |= parameters
         if not self._settings.sync:
             steps = self._config.rollout.steps  # also in the last update: merged rollouts must have the same length
         self._drop_stale()

@@ -16,9 +16,10 @@ from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import select_device, set_determinism
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.config import TrainConfig
+from enn_ppo.training.build import make_learner, make_model
 from enn_ppo.training.errors import ActorDied, PartLost
 from enn_ppo.training.learning.actor_critic import ActorCritic
-from enn_ppo.training.learning.learner import Learned, Learner, LearnerNews, LearnerState, Settings, make_model
+from enn_ppo.training.learning.learner import Learned, Learner, LearnerNews, LearnerState, Settings
 from enn_ppo.training.on_ray.board import Board, Gathered
 from enn_ppo.training.on_ray.cluster import CLOSE_SECONDS, START_SECONDS, Cluster, fetch
 from enn_ppo.training.on_ray.runner import Spaces
@@ -44,10 +45,10 @@ class LearnerActor:
             ValueError: there is no such device.
         """
         config = self._config
-        torch.set_num_threads(config.num_threads or max(1, int(config.distributed.learner_cpus)))
+        torch.set_num_threads(config.num_threads or 1)
         set_determinism(config.torch_deterministic)
         device = select_device(config.device)
-        self._learner = Learner(config, spaces.obs, spaces.actions, device, num_players=self._num_players)
+        self._learner = make_learner(config, spaces.obs, spaces.actions, device, num_players=self._num_players)
         return self._learner.device
 
     def weights(self) -> Weights:
@@ -152,7 +153,7 @@ class RemoteLearner:
         self._called = "the learner" + (f" of policy {name}" if name else "")
         distributed = config.distributed
         actor: Any = ray.remote(LearnerActor)
-        actor = actor.options(num_cpus=distributed.learner_cpus, num_gpus=distributed.learner_gpus)
+        actor = actor.options(num_cpus=1, num_gpus=distributed.learner_gpus)
         self._actor = actor.remote(config, num_players)
         self.device = torch.device("cpu")  # until `prepare` returns the learner's
         self._spaces: Spaces
@@ -172,7 +173,7 @@ class RemoteLearner:
             self.device = self._ask(self._actor.prepare.remote(spaces), START_SECONDS)
         except GetTimeoutError:
             raise ValueError(
-                f"{self._called} (distributed.learner_cpus={self._config.distributed.learner_cpus:g}) has not started within "
+                f"{self._called} has not started within "
                 f"{START_SECONDS:g} s; of the Ray cluster's CPUs {self._cluster.free_cpus():g} are free"
             ) from None
         self._publish(self._actor.weights.remote())

@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint, step_files
-from enn_ppo.checkpoints.fit import fit_net
-from enn_ppo.checkpoints.policy import load_policy
+from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.eval.policy import Policy
 from enn_ppo.training.self_play.snapshots import snapshot_path, snapshots_of
 from entity_gym.actions import ActionSpace
@@ -25,7 +24,7 @@ from entity_gym.actions.choices import random_actions
 from entity_gym.batch import columns
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.players import Opponents
-from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
+from rogue_net import FrameKeys, ObsBatch, RogueNet, fit, keyed
 
 #: Number of the current policy; the number of a past policy is its step.
 LATEST = -1
@@ -57,7 +56,7 @@ def load_opponent(
         nets, where = _past(checkpoint, device), "a past policy"
     else:
         opponent = load_checkpoint(Path(spec))
-        nets, where = {opponent.step: load_policy(opponent, device)}, f"the opponent {opponent.path}"
+        nets, where = {opponent.step: load_net(opponent, device=device)}, f"the opponent {opponent.path}"
     steps = np.array(list(nets))
 
     def draw(n: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -81,7 +80,7 @@ def _past(checkpoint: Checkpoint | None, device: torch.device) -> dict[int, Rogu
     nets = {}
     for step, file in files.items():
         try:
-            nets[step] = load_policy(load_checkpoint(file), device)
+            nets[step] = load_net(load_checkpoint(file), device=device)
         except ValueError:
             if file.exists():
                 raise
@@ -232,7 +231,10 @@ class PolicyOpponents:
         return policy.act(batch, generator=FrameKeys(keys.to(self._device))).result.to_buffers()
 
     def _fit(self, number: int) -> Policy:
-        fitted = fit_net(self.nets[number], self._obs_space, self._action_space, self._device, self._where, "this one")
+        try:
+            fitted = fit(self.nets[number], self._obs_space, self._action_space)
+        except ValueError as error:
+            raise ValueError(f"{self._where} does not fit this environment: {error}") from None
         policy = Policy(fitted, greedy=self._greedy)
         self._fitted = {n: known for n, known in self._fitted.items() if n in self.nets} | {number: policy}
         return policy

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import load_checkpoint, step_files
-from enn_ppo.checkpoints.policy import load_policy
+from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.settings.config import SelfPlayConfig
 from enn_ppo.training.files import replace_file
 from enn_ppo.training.self_play.opponents import LATEST, PolicyOpponents, name_of
@@ -174,7 +174,7 @@ class SelfPlay:
             ValueError: a snapshot is missing or damaged.
         """
         for step in state["snapshots"]:
-            snapshot = load_policy(load_checkpoint(snapshot_path(run_dir, step)), self._device)
+            snapshot = load_net(load_checkpoint(snapshot_path(run_dir, step)), device=self._device)
             self._nets[step] = snapshot.requires_grad_(False).eval()
             self._written.add((run_dir, step))
         self.pool = list(state["pool"])

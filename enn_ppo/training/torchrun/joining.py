@@ -53,17 +53,7 @@ def check_shares(config: TrainConfig, size: int) -> None:
     """
     rollout = config.rollout
     share = rollout.num_envs // size
-    if rollout.num_envs % size:
-        raise ValueError(f"rollout.num_envs={rollout.num_envs} must be a multiple of the {size} ranks of torchrun")
-    if rollout.block and share % rollout.block:
-        raise ValueError(
-            f"rollout.num_envs={rollout.num_envs} gives each of {size} ranks {share} environments, which must be a multiple of "
-            f"rollout.block={rollout.block}"
-        )
-    if problem := rollout.halves_problem(share):
-        raise ValueError(
-            f"rollout.num_envs={rollout.num_envs} gives each of {size} ranks {share} environments; {share} {problem}"
-        )
+    rollout.check_shares(size, f"{size} ranks of torchrun")
     most = replace(rollout, num_envs=share, num_processes=0).block_size
     if rollout.num_processes > most:
         each = "each rank" if most == share else "each block of each rank"

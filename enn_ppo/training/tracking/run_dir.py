@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 import shutil
@@ -30,7 +31,7 @@ LOCK = ".trainer.lock"
 _OURS = (CHECKPOINTS, POOL, VIDEOS, REPLAYS)  # folders that hold only files of a run; trackers' may hold anything
 _FOLDERS = (*_OURS, TENSORBOARD, WANDB)
 _FILES = (LEARNING_CURVE, RATINGS, "clone.yaml", "clone.jsonl", METRICS, CONFIG)
-_LEAF = rf"(step|watched)_\d{{12,}}\.(safetensors|gif|mp4|html)|{ASIDE}"
+_LEAF = rf"(step|watched)_\d{{12,}}\.(safetensors|gif|html)|{ASIDE}"
 _MARKS = (CONFIG, METRICS, CHECKPOINTS)  # a directory with any of these holds a run
 
 
@@ -53,7 +54,7 @@ class RunLock:
                 raise ValueError(f"run_dir {run_dir} is refused: {link.name} is a link; give another run_dir")
             lock = FileLock(folder / LOCK)
             try:
-                self._made = [each for each in (folder, *folder.parents) if not each.exists()] + self._made
+                self._made = _missing(folder) + self._made
                 folder.mkdir(parents=True, exist_ok=True)
                 lock.acquire(blocking=False)
                 self._locks.append(lock)
@@ -68,6 +69,26 @@ class RunLock:
                 (folder / LOCK).unlink(missing_ok=True)
                 told = f"run_dir {run_dir} cannot be locked ({error.strerror})"
                 warnings.warn(f"{told}: see to it that no other trainer writes into it", stacklevel=3)
+
+    def take_unused(self, run_dir: Path, *policies: str) -> Path:
+        """Make and lock `run_dir`, or where that exists already `<run_dir>_2`, `<run_dir>_3` and so on. Returns the folder.
+
+        Raises:
+            ValueError: it cannot be written.
+        """
+        for number in itertools.count(1):
+            folder = run_dir.with_name(f"{run_dir.name}_{number}") if number > 1 else run_dir
+            missing = _missing(folder.absolute())
+            try:
+                folder.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            except OSError:
+                missing = []  # `take` says why
+            self._made = missing + self._made
+            self.take(folder, *policies)
+            return folder
+        raise AssertionError
 
     def close(self) -> None:
         """Release the locks, and remove the folders that `take` has made and that are still empty. May be called twice."""
@@ -147,3 +168,8 @@ def _strange(path: Path, is_removed: bool) -> Iterator[str]:
 
 def _not_written(path: Path, error: OSError) -> ValueError:
     return ValueError(f"run_dir {path} cannot be written: {error.strerror or error} ({error.filename or path})")
+
+
+def _missing(folder: Path) -> list[Path]:
+    """The folders that have to be made for this one, the innermost first."""
+    return [each for each in (folder, *folder.parents) if not each.exists()]

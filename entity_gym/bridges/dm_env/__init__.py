@@ -1,1 +1,1 @@
-"""From and to dm_env."""
+"""Bridges from and to dm_env."""

@@ -1,1 +1,1 @@
-"""From and to Gymnasium."""
+"""Bridges from and to Gymnasium."""

@@ -199,7 +199,7 @@ def to_gymnasium(env: Any, render_mode: str | None = None, **options: Any) -> Gy
     """Make one environment as a `gymnasium.Env`, for Stable-Baselines3 and other libraries.
 
     Args:
-        env: as in `make`: a name, "package.module:Class", a class or a function; or one `Environment`, closed with the result.
+        env: as in `make`: a name, "package.module:Class", a class or a function.
         render_mode: "rgb_array", or None.
         options: those of `make` that concern one environment, and the environment's parameters. With `max_entities` (type ->
             room) and `max_actors` (action -> room): environments that are not compiled do not say how many there can be, and

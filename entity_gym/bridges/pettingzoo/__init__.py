@@ -1,1 +1,1 @@
-"""From and to PettingZoo."""
+"""Bridges from and to PettingZoo."""

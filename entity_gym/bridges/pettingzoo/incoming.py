@@ -178,11 +178,8 @@ class PettingZooEnvironment(Environment):
         self._turns = self.env if isinstance(self.env, TakingTurns) else None
         self.display_name = str(getattr(env, "metadata", {}).get("name", type(env).__name__))  # by messages of pools
         first = getattr(self.env, "possible_agents", None)
-        if first is None:
-            self.env.reset()
-            first = self.env.agents
         if not first:
-            raise ValueError(f"{self.display_name} has no agents: possible_agents is empty")
+            raise ValueError(f"{self.display_name} has no agents: possible_agents is {first!r}")
         self._asked = read_groups(groups) or self._default_groups(first)
         if view is not None:  # its agents are of one type, of which the groups are sides
             asked = self._asked or {"all": [["*"]]}

@@ -73,7 +73,6 @@ class ViewReader:
         obs_space: of the entities.
         actor: the type that takes the actions.
         left_out: names of the numbers that are shown nowhere.
-        sums: (type, feature) of each feature to which the actor's feature of the same name is added.
 
     Raises:
         ValueError: for a space that has no such form, or a view that does not fit it, naming the column and what to do.
@@ -91,7 +90,6 @@ class ViewReader:
         self._varying: dict[str, Numbers] = {}  # type whose number varies -> (0, F)
         self._types: dict[str, _Type] = {}
         self._derived: list[tuple[slice, Any]] = []  # places; their numbers, or what makes them of longer rows
-        self.sums: list[tuple[str, str]] = []
         self.left_out: list[str] = []
         if view is None:
             self._fixed = FixedFeatures(space, varies=True)
@@ -350,7 +348,6 @@ class ViewReader:
                 f"{self._where(name)}.add_actor names {feature!r}, which is no feature of the actor {self.actor} to be added; "
                 f"{nearest(feature, known)}"
             )
-        self.sums.append((name, feature))
         of_actor = actor.numbers[0, known.index(feature)]
         return self._derive(len(places), lambda rows: rows[:, places] + rows[:, of_actor, None])
 

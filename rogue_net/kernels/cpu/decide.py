@@ -91,7 +91,7 @@ def decide_backward(
     if net.has_value:
         for frame in range(high - low):
             _value_backward(lanes, net, tile, frame, gradient)
-    for number in range(net.num_actions):
+    for number in range(net.num_actions - 1, -1, -1):  # a head may have read what those before it decided
         if tile.action_actors[number + 1] > tile.action_actors[number]:
             action = shifted(net.actions, number * ACTION_COLUMNS)
             invoke(action[DECIDE_BACKWARD], BOUND, kernels, net, batch, tile, low, high, number, gradient)

@@ -62,12 +62,6 @@ def test_where_none_is_kept_for_being_the_best_best_is_the_best_that_is_there(tm
     assert (steps(tmp_path), best(tmp_path)) == ([400], None)
 
 
-def test_the_first_checkpoints_after_so_many_minutes_stay(tmp_path: Path) -> None:
-    for step, seconds in ((0, 0.0), (100, 50.0), (200, 70.0), (300, 110.0), (400, 130.0), (500, 140.0)):
-        save(tmp_path, step, Retention(keep_last=1, keep_every_minutes=1), seconds=seconds)
-    assert steps(tmp_path) == [200, 400, 500]
-
-
 def test_a_checkpoint_that_is_read_right_now_stays_until_it_is_not(tmp_path: Path) -> None:
     save(tmp_path, 100)
     save(tmp_path, 200, Retention(keep_last=1, protected=[100]))
@@ -110,7 +104,7 @@ def test_after_going_back_what_was_abandoned_is_not_the_best(tmp_path: Path) -> 
 
 def test_a_damaged_checkpoint_has_no_score_and_no_seconds(tmp_path: Path) -> None:
     save(tmp_path, 100, score=0.5, seconds=9.0).write_bytes(b"half")
-    save(tmp_path, 200, Retention(keep_last=1, keep_best=5, keep_every_minutes=0.1))
+    save(tmp_path, 200, Retention(keep_last=1, keep_best=5))
     assert steps(tmp_path) == [200]
 
 

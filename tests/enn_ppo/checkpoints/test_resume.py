@@ -25,12 +25,11 @@ from enn_ppo import (
     RogueNetConfig,
     RolloutConfig,
     TrainConfig,
-    ValueOptimConfig,
     train,
 )
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training.environment import bind_environment
-from enn_ppo.training.state import TrainState
+from enn_ppo.training.start import make_state
 from enn_ppo.training.tracking.run_dir import METRICS
 from entity_gym import Observation
 from tests.enn_ppo.rows import assert_same_end, rows_without_times
@@ -83,7 +82,6 @@ FEATURES: dict[str, dict[str, Any]] = {
     "rewards, value network": {
         "ppo": PPOConfig(normalize="rewards"),
         "value_net": SMALL,
-        "value_optim": ValueOptimConfig(lr=0.01),
     },
     "returns": {"ppo": PPOConfig(normalize="returns")},
     "targets": {
@@ -284,13 +282,13 @@ def test_a_run_that_no_longer_normalizes_returns_keeps_its_values_and_loses_thei
     saved = train(config, env=Clock).policy
     assert float(saved.value_head.deviation) != 1.0
     changed = resumed(config, tmp_path / "a", ppo=PPOConfig(normalize="none"), total_timesteps=96)
-    state = TrainState(changed, bind_environment(env, Clock), torch.device("cpu"))
+    state = make_state(changed, bind_environment(env, Clock), torch.device("cpu"))
     with closing(state):
         state.restore({"": load_checkpoint(tmp_path / "a")})
-        assert (float(state.net.value_head.mean), float(state.net.value_head.deviation)) == (0.0, 1.0)
-        state.sampler.key(0)
-        obs = state.sampler.collect(8)[""].frames.obs
-        torch.testing.assert_close(state.net.value(obs), saved.value(obs))
+        net = state.learner.model.policy
+        assert (float(net.value_head.mean), float(net.value_head.deviation)) == (0.0, 1.0)
+        obs = state.sampler.collect(0, 8, {})[""].frames.obs
+        torch.testing.assert_close(net.value(obs), saved.value(obs))
 
 
 def test_a_finished_run_has_nothing_left_to_train_and_says_so(
@@ -331,7 +329,7 @@ def test_optimizer_settings_given_while_resuming_hold(config: TrainConfig, whole
 def test_a_network_of_another_shape_is_refused_untouched(config: TrainConfig, whole: Path) -> None:
     before = (whole / "config.yaml").read_bytes()
     with pytest.raises(
-        ValueError, match=r"checkpoint .* does not fit the network: .* in the checkpoint and .* resume with"
+        ValueError, match=r"the policy of checkpoint .* does not fit .*: its setting d_model was .* and is 8"
     ):
         train(resumed(config, whole, net=RogueNetConfig(d_model=8, n_layer=1, n_head=2)), env=CtrlC)
     assert (whole / "config.yaml").read_bytes() == before

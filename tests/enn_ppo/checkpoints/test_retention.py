@@ -42,14 +42,6 @@ def test_a_score_that_is_not_a_number_is_none() -> None:
     assert best_of([Saved(1, score=float("nan")), Saved(2, score=-1e9)]) == [Saved(2, score=-1e9)]
 
 
-def test_the_first_after_every_so_many_minutes_stays() -> None:
-    # minutes 1, 2, 3 and 4 begin at 60, 120, 180 and 240 s: none in 1, 200 in 2, 300 in 3, none in 4, 500 in 5
-    assert staying(FIVE, 500, keep_every_minutes=1) == [200, 300, 500]
-    assert staying(FIVE, 500, keep_every_minutes=2.5) == [300, 500]
-    assert staying(FIVE, 500, keep_every_minutes=100) == [500]
-    assert staying([Saved(100), Saved(200)], 200, keep_every_minutes=1) == [200]  # their seconds are not known
-
-
 def test_the_protected_ones_stay() -> None:
     assert staying(FIVE, 500, protected=[100, 7]) == [100, 500]
 
@@ -57,7 +49,7 @@ def test_the_protected_ones_stay() -> None:
 def test_what_was_abandoned_by_going_back_goes() -> None:
     assert staying(FIVE, 200, keep_last=3) == [100, 200]
     assert staying(FIVE, 200, keep_best=1) == [200]
-    assert staying(FIVE, 100, keep_best=1, keep_every_minutes=1) == [100]
+    assert staying(FIVE, 100, keep_best=1) == [100]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +57,6 @@ def test_what_was_abandoned_by_going_back_goes() -> None:
     [
         ({"keep_last": 0}, "keep_last must be an integer of at least 1, got 0"),
         ({"keep_last": 1, "keep_best": -1}, "keep_best must be an integer of at least 0, got -1"),
-        ({"keep_last": 1, "keep_every_minutes": 0}, "keep_every_minutes must be .*greater than 0, got 0"),
     ],
 )
 def test_numbers_out_of_range_are_named(given_: dict[str, float], message: str) -> None:
@@ -90,7 +81,6 @@ RETENTIONS = st.builds(
     Retention,
     keep_last=st.integers(1, 5),
     keep_best=st.integers(0, 4),
-    keep_every_minutes=st.one_of(st.none(), st.floats(0.1, 20)),
     protected=st.sets(st.integers(0, 100), max_size=3),
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from enn_ppo import EnvConfig, EvalConfig, TrainConfig, evaluate, load_policy, train
+from enn_ppo import EnvConfig, EvalConfig, evaluate, load_policy, train
 from enn_ppo.checkpoints import load_checkpoint, save_policy
 from enn_ppo.checkpoints.trust import code_of_training
 from enn_ppo.eval.evaluate import evaluate as evaluate_command
@@ -226,8 +226,3 @@ def test_joining_a_cluster_and_writing_elsewhere_are_asked_about() -> None:
         "record=/home/me/.bashrc": "write into the folder /home/me/.bashrc",
     }
     assert code_of_training({"env": {"id": "Xor"}, "distributed": {"mode": "ray", "address": "local"}}) == {}
-
-
-def test_trust_is_about_the_checkpoint_that_is_resumed() -> None:
-    with pytest.raises(ValueError, match="trust=true is about the checkpoint .*: it needs resume="):
-        TrainConfig(trust=True)

@@ -11,51 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import imageio.v3 as imageio
 import pytest
 import torch
 
 from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, RogueNetConfig, evaluate, train
 from enn_ppo.eval.episodes import Estimate, summarize
+from enn_ppo.settings.command_line.cli import run_eval
 from enn_ppo.training.recording import read_all
-from entity_gym import (
-    Action,
-    ActionSpace,
-    CategoricalAction,
-    CategoricalActionMask,
-    CategoricalActionSpace,
-    Entity,
-    Environment,
-    Observation,
-    ObsSpace,
-)
+from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.pools.episodes import Episode
-from tests.enn_ppo.films import brightness
+from tests.enn_ppo.evaluation_worlds import Fused, brightness
 from tests.enn_ppo.recordings import episodes_of
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
-
-
-class Ballot(Environment):
-    """One actor, always the same picture; every episode is a step and tells what was chosen."""
-
-    def obs_space(self) -> ObsSpace:
-        return ObsSpace(entities={"Voter": Entity(["x"])})
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return {"Vote": CategoricalActionSpace(("yes", "no", "maybe"))}
-
-    def reset(self) -> Observation:
-        return self._observation()
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        vote = actions["Vote"]
-        assert isinstance(vote, CategoricalAction)
-        return self._observation(done=True, end_of_episode_info={"vote": int(vote.actions[0])})
-
-    def _observation(self, **ending: Any) -> Observation:
-        return Observation(
-            features={"Voter": [[1.0]]}, ids={"Voter": [0]}, actions={"Vote": CategoricalActionMask()}, **ending
-        )
 
 
 class Endless(Clock):
@@ -76,19 +43,12 @@ class Endless(Clock):
         return super().reset()
 
 
-def trained(tmp_path: Path, env: type[Environment]) -> Path:
-    train(tiny_config(tmp_path, env=EnvConfig(), total_timesteps=32), env=env)
-    return tmp_path
-
-
 @pytest.fixture(scope="module")
 def clock(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(trained(tmp_path_factory.mktemp("clock"), Clock))
-
-
-@pytest.fixture(scope="module")
-def ballot(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(trained(tmp_path_factory.mktemp("ballot"), Ballot))
+    """A run in `Clock`."""
+    run_dir = tmp_path_factory.mktemp("clock")
+    train(tiny_config(run_dir, env=EnvConfig(), total_timesteps=32), env=Clock)
+    return str(run_dir)
 
 
 # --- Which episodes count ---
@@ -126,15 +86,18 @@ def test_the_interval_is_1_96_standard_errors() -> None:
     }
 
 
-def test_numbers_that_episodes_tell_are_summarized_and_texts_are_not() -> None:
-    infos: list[Mapping[str, Any]] = [{"won": True, "mood": "fine"}, {"won": False, "score": 4}, {}]
+def test_numbers_that_episodes_tell_are_summarized_and_texts_and_nan_are_not() -> None:
+    infos: list[Mapping[str, Any]] = [{"won": True, "mood": "fine", "lap": math.nan, "score": math.nan}]
+    infos += [{"won": False, "score": 4}, {}]
     estimates = summarize([Episode(0, 0.0, 1, False, info) for info in infos])
     assert estimates["won"].mean == 0.5 and estimates["won"].n == 2
     assert estimates["score"] == Estimate(4.0, None, 1)
-    assert "mood" not in estimates
+    assert estimates.keys() == {"episodic_reward", "episode_length", "won", "score"}
 
 
-def test_the_report_is_written_as_json(clock: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_is_written_as_json_and_only_the_command_prints_the_result(
+    clock: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = tmp_path / "new/eval.json"
     result = evaluate(EvalConfig(checkpoint=clock, episodes=20, seed=7, greedy=True, output=str(output)))
     report = json.loads(output.read_text())
@@ -143,56 +106,49 @@ def test_the_report_is_written_as_json(clock: str, tmp_path: Path, capsys: pytes
         assert report[name] == {"mean": estimate.mean, "ci95": estimate.ci95, "n": 20}
     assert (report["seed"], report["greedy"]) == (7, True)
     assert report["checkpoint"].endswith("step_000000000032.safetensors")
-    assert f"episodic_reward: {result.estimates['episodic_reward'].mean:.4f} ± " in capsys.readouterr().out
+    assert capsys.readouterr() == ("", "")  # `print(evaluate(...))` would print it twice
+    assert run_eval(evaluate, [f"checkpoint={clock}", "episodes=20", "seed=7", "greedy=true"]) == 0
+    assert capsys.readouterr().out == f"{result}\n"
+    assert f"episodic_reward: {result.estimates['episodic_reward'].mean:.4f} ± " in str(result)
 
 
-def test_an_output_that_cannot_be_written_is_named(clock: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["output=file/eval.json", "render=file/a.gif", "replay_file=file/a.html"])
+def test_a_file_that_cannot_be_written_is_named(file: str, clock: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"output .*file/eval\.json cannot be written"):
-        evaluate(EvalConfig(checkpoint=clock, episodes=1, output=str(tmp_path / "file/eval.json")))
-
-
-def test_nan_tells_nothing() -> None:
-    infos: list[Mapping[str, Any]] = [{"score": math.nan, "lap": math.nan}, {"score": 4.0, "lap": math.nan}]
-    estimates = summarize([Episode(0, 0.0, 1, False, info) for info in infos])
-    assert estimates["score"] == Estimate(4.0, None, 1)
-    assert "lap" not in estimates
+    name, _, path = file.partition("=")
+    with pytest.raises(ValueError, match=rf"{name}.*{path} cannot be written"):
+        evaluate(EvalConfig(checkpoint=clock, episodes=1, **{name: str(tmp_path / path)}))
 
 
 # --- How it plays ---
 
 
-def test_greedy_takes_the_likeliest_choice_and_otherwise_choices_are_drawn(ballot: str) -> None:
-    def votes(greedy: bool) -> set[Any]:
-        result = evaluate(EvalConfig(checkpoint=ballot, episodes=60, greedy=greedy))
-        return {episode.info["vote"] for episode in result.episodes}
-
-    assert len(votes(greedy=True)) == 1
-    assert votes(greedy=False) == {0, 1, 2}
+def test_greedy_takes_the_likeliest_choice_and_otherwise_choices_are_drawn(clock: str, tmp_path: Path) -> None:
+    for greedy in (True, False):
+        record, same_picture = tmp_path / str(greedy), {"short": 1, "long": 1}
+        asked = EvalConfig(checkpoint=clock, episodes=60, greedy=greedy, record=str(record), env_kwargs=same_picture)
+        evaluate(asked, env=Clock)
+        assert len(read_all(record).actions["Wait"].values.unique()) == (1 if greedy else 2)
 
 
 def test_the_environment_may_have_other_arguments_than_in_training(clock: str) -> None:
     result = evaluate(EvalConfig(checkpoint=clock, episodes=8, env_kwargs={"short": 3, "long": 3}), env=Clock)
     assert {episode.length for episode in result.episodes} == {3}
-    with pytest.raises(ValueError, match="Clock has no parameter 'size'; allowed: 'short', 'long'"):
-        evaluate(EvalConfig(checkpoint=clock, episodes=8, env_kwargs={"size": 3}), env=Clock)
 
 
 # --- The recording ---
 
 
-@pytest.mark.parametrize("logits", [False, True])
-def test_the_episodes_that_are_evaluated_are_recorded(logits: bool, clock: str, tmp_path: Path) -> None:
+def test_the_episodes_that_are_evaluated_are_recorded(clock: str, tmp_path: Path) -> None:
     file = tmp_path / "new/clock"
-    config = EvalConfig(checkpoint=clock, episodes=10, num_envs=4, record=str(file), record_logits=logits)
-    played = evaluate(config, env=Clock).episodes
-    unrecorded = replace(config, record=None, record_logits=False)
-    assert played == evaluate(unrecorded, env=Clock).episodes  # which changes nothing
+    config = EvalConfig(checkpoint=clock, episodes=10, num_envs=4)
+    played = evaluate(replace(config, record=str(file), record_logits=True), env=Clock).episodes
+    assert played == evaluate(config, env=Clock).episodes  # recording changes nothing
     recorded = episodes_of(file)
     assert Counter((int(each.env_id[0]), len(each), float(each.rewards.sum())) for each in recorded) == Counter(
         (each.env_id, each.length, each.reward) for each in played
     )
-    assert all((each.logits is not None) == logits for each in recorded)
+    assert all(each.logits is not None for each in recorded)
 
 
 class CutClock(Clock):
@@ -234,11 +190,10 @@ def test_recorded_values_are_those_of_the_run_in_rewards(
 # --- Mistakes ---
 
 
-def test_an_episode_that_does_not_end_is_an_error(tmp_path: Path) -> None:
-    env = EnvConfig(kwargs={"short": 10**9, "long": 10**9})
-    train(tiny_config(tmp_path / "a", env=env, total_timesteps=32), env=Clock)
+def test_an_episode_that_does_not_end_is_an_error(clock: str) -> None:
+    endless = {"short": 10**9, "long": 10**9}
     with pytest.raises(ValueError, match=r"environment 0 has played 50 steps without ending.*max_episode_steps=50"):
-        evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=2, max_episode_steps=50))
+        evaluate(EvalConfig(checkpoint=clock, episodes=2, max_episode_steps=50, env_kwargs=endless), env=Clock)
 
 
 def test_an_episode_that_nobody_waits_for_may_take_forever(clock: str) -> None:
@@ -247,29 +202,14 @@ def test_an_episode_that_nobody_waits_for_may_take_forever(clock: str) -> None:
     assert Counter(episode.length for episode in result.episodes) == {1: 10, 8: 10}
 
 
-def test_who_waits_for_an_episode_is_told_for_which_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("enn_ppo.eval.episodes.SHOWN_EVERY", 0.0)
-    env = EnvConfig(kwargs={"short": 3, "long": 10**9})
-    train(tiny_config(tmp_path / "a", env=env, total_timesteps=32), env=Clock)
-    with pytest.raises(ValueError, match="max_episode_steps=9"):
-        evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=8, num_envs=4, max_episode_steps=9))
-    lines = capsys.readouterr().err.splitlines()
-    said = [line for line in lines if "of 8 episodes" in line]
-    assert len(said) == 9
-    pattern = r"(\d) of 8 episodes, (\d+) steps; the longest episode, of environment \d, has (\d) of at most max_episode_steps=9"
-    told = [re.fullmatch(pattern, line) for line in said]
-    assert all(told)
-    assert [int(each[3]) for each in told if each] == list(range(1, 10))
-    assert [int(each[2]) for each in told[:3] if each] == [4, 8, 12]
-
-
-def test_an_environment_of_other_spaces_than_the_checkpoint_is_refused(clock: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"checkpoint .*step_0*32.safetensors belongs to another environment than .*Copy"
-    ):
-        evaluate(EvalConfig(checkpoint=clock), env=Copycat)
+def test_an_error_of_the_environment_names_it_and_the_checkpoint(clock: str, tmp_path: Path) -> None:
+    (tmp_path / "breaker").write_text("")
+    config = EvalConfig(checkpoint=clock, episodes=2, env_kwargs={"broken_by": str(tmp_path / "breaker")})
+    with pytest.raises(ValueError, match="the fuse is blown") as caught:
+        evaluate(config, env=Fused)
+    assert re.fullmatch(
+        r"\(in the evaluation of .*step_000000000032.safetensors in .*Fused\)", caught.value.__notes__[-1]
+    )
 
 
 class Watched(Clock):
@@ -283,25 +223,25 @@ class Watched(Clock):
         return replace(obs, features={"Hand": [[self.rng.random(), self.steps]]}, global_features=[self.rng.random()])
 
 
-def test_a_policy_ignores_what_it_did_not_see_in_training(clock: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_policy_ignores_what_it_did_not_see_in_training(clock: str) -> None:
     config = EvalConfig(checkpoint=clock, episodes=5, num_envs=5)
     result = evaluate(config, env=Watched)
     assert len(result.episodes) == 5
-    told = "the environment is not as it was in training; ignored: feature 'colour' of 'Hand', global feature 'weather'"
-    assert told in capsys.readouterr().out
-    evaluate(config)
-    assert "observations" not in capsys.readouterr().out
+    told = "the environment is not as it was in training; feature 'colour' of 'Hand' is new: its weights are 0;"
+    assert result.notes[0].startswith(told) and str(result).startswith(told)
+    assert evaluate(config).notes == []
 
 
-def test_an_environment_that_does_not_show_what_the_policy_needs_is_refused(clock: str) -> None:
+def test_an_environment_of_other_spaces_than_the_checkpoint_is_refused(clock: str) -> None:
     class Handless(Clock):
         def obs_space(self) -> ObsSpace:
             return ObsSpace(entities={"Hand": Entity(["Time"])})
 
-    with pytest.raises(
-        ValueError, match=r"belongs to another .*Handless: the network needs the feature 'time' of 'Hand'"
-    ):
+    other = r"checkpoint .*step_0*32.safetensors does not fit .*"
+    with pytest.raises(ValueError, match=other + "Handless: the feature 'time' of 'Hand' is gone"):
         evaluate(EvalConfig(checkpoint=clock), env=Handless)
+    with pytest.raises(ValueError, match=other + "Copy"):
+        evaluate(EvalConfig(checkpoint=clock), env=Copycat)
 
 
 def test_an_environment_that_only_python_knew_must_be_given_again(tmp_path: Path) -> None:
@@ -313,16 +253,6 @@ def test_an_environment_that_only_python_knew_must_be_given_again(tmp_path: Path
 
 
 # --- The picture ---
-
-
-def test_the_picture_shows_an_episode_from_its_first_to_its_last_step(tmp_path: Path) -> None:
-    env = EnvConfig(kwargs={"short": 4, "long": 4})
-    train(tiny_config(tmp_path / "a", env=env, total_timesteps=32), env=Clock)
-    file = tmp_path / "new/episode.gif"
-    evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=1, render=str(file)))
-    frames = imageio.imread(file, index=None)
-    # brightness 20 per step; the first picture of the next episode would be black again
-    assert [round(float(frame.mean())) for frame in frames] == pytest.approx([0, 20, 40, 60, 80], abs=2)
 
 
 def test_the_first_episodes_are_filmed_one_after_the_other(clock: str, tmp_path: Path) -> None:
@@ -338,18 +268,6 @@ def test_the_first_episodes_are_filmed_one_after_the_other(clock: str, tmp_path:
     lengths += [each.length for each in sorted(rounds[1], key=lambda each: each.env_id)][:2]
     expected = [value for length in lengths for value in range(0, 20 * length + 1, 20)]
     assert brightness(file) == pytest.approx(expected, abs=2)
-
-
-def test_an_environment_that_cannot_be_drawn_is_named(ballot: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"render=.*a\.gif was asked for, but Ballot implements neither render\(\)"):
-        evaluate(EvalConfig(checkpoint=ballot, episodes=1, render=str(tmp_path / "a.gif")))
-    assert not (tmp_path / "a.gif").exists()
-
-
-def test_a_picture_that_cannot_be_written_is_named(clock: str, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"render=.*: the film .*file/a\.gif cannot be written"):
-        evaluate(EvalConfig(checkpoint=clock, episodes=1, render=str(tmp_path / "file/a.gif")))
 
 
 def test_the_same_seed_plays_the_same_episodes_and_another_seed_others(clock: str) -> None:

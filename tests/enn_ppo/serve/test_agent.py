@@ -229,7 +229,10 @@ def test_features_of_a_newer_program_are_ignored_by_name(run_dir: Path) -> None:
     before = load_agent(run_dir).decide(obs())
     decision = agent.decide(obs(actors=[newer(name=7, tired=False, x=0.0, luck=99.0)]))
     np.testing.assert_allclose(decision.probabilities, before.probabilities, rtol=1e-5)
-    assert agent.news == "ignored: features 'name', 'luck' of 'Me'"
+    assert (
+        agent.news
+        == "feature 'name' of 'Me' is new: its weights are 0; feature 'luck' of 'Me' is new: its weights are 0"
+    )
 
 
 def test_entities_of_a_new_type_are_hidden(run_dir: Path) -> None:
@@ -237,7 +240,7 @@ def test_entities_of_a_new_type_are_hidden(run_dir: Path) -> None:
     before = agent.decide(obs())
     with_ghost = agent.decide(obs(entities=[Apple(1.0), Ghost(-1.0)]))
     np.testing.assert_allclose(with_ghost.probabilities, before.probabilities, rtol=1e-5)
-    assert "hidden from all that the policy knows: 'Ghost'" in agent.news
+    assert "hidden from the others: 'Ghost'" in agent.news
     assert agent.act(obs(-1.0)) == Turn.LEFT  # and then one without
 
 
@@ -253,7 +256,7 @@ def test_choices_are_found_by_name(run_dir: Path) -> None:
 
 def test_what_the_policy_needs_and_does_not_get_is_named(run_dir: Path) -> None:
     agent = load_agent(run_dir)
-    with pytest.raises(ValueError, match="the network needs the feature 'tired' of 'Me'"):
+    with pytest.raises(ValueError, match="the feature 'tired' of 'Me' is gone"):
         agent.act(obs(actors=[renamed("Me", PoorerMe)(0.0)]))
     agent = load_agent(run_dir)
     with pytest.raises(ValueError, match="was not trained for the action 'Ghosts'; allowed: 'Turn'"):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_ppo.checkpoints import Checkpoint
-from enn_ppo.checkpoints.fit import fit_policy
+from enn_ppo.checkpoints.policy import fit_policy
 from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.serve.server import serve
 from enn_ppo.settings.command_line.cli import run_serve
@@ -156,7 +156,7 @@ def test_features_that_the_policy_does_not_know_are_ignored_and_told(server: Run
         ({"spaces": 3}, "'spaces' is 3; it must be an object"),
         (
             {"spaces": spaces_to_dict(ObsSpace({"Bee": Entity(["x"])}), ACTION_SPACE)},
-            "belongs to another environment than the client's",
+            "does not fit the client's environment",
         ),
     ],
 )

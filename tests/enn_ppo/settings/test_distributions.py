@@ -122,7 +122,7 @@ def test_what_cannot_be_drawn_from_is_refused_with_the_parameter(distribution: o
 
 
 def test_parameters_are_a_mapping_with_texts_as_names() -> None:
-    with pytest.raises(ValueError, match=r"env\.info must be a mapping of parameters to distributions, got \[3\]"):
+    with pytest.raises(ValueError, match=r"env\.info must be a mapping, got \[3\]"):
         EnvConfig(info=[3])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"env\.info must have texts as names, got 1"):
         EnvConfig(info={1: 2})  # type: ignore[dict-item]

@@ -8,14 +8,14 @@ import pytest
 import yaml
 
 from enn_ppo.settings.command_line.cli import run_train
-from enn_ppo.settings.command_line.composition import config_directory
+from enn_ppo.settings.command_line.composition import CONFIGS
 from enn_ppo.settings.config import EnvConfig, PPOConfig, TrainConfig
 from enn_ppo.settings.schema import flatten, to_dict
 from entity_gym.registry import LIBRARIES, list_envs
 
 #: Presets that are for any world of a kind, which `env.id` names.
 KINDS = ("custom", *LIBRARIES)
-FILES = sorted(path for path in (config_directory() / "env").glob("*.yaml") if path.stem not in KINDS)
+FILES = sorted(path for path in (CONFIGS / "env").glob("*.yaml") if path.stem not in KINDS)
 
 
 def composed(*arguments: str) -> TrainConfig:

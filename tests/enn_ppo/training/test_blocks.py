@@ -13,10 +13,10 @@ from torch import Tensor
 
 from enn_ppo import train
 from enn_ppo.rollout import Rollout, play
-from enn_ppo.settings.config import EnvConfig, RolloutConfig, SelfPlayConfig, TrainConfig
+from enn_ppo.settings.config import EnvConfig, RolloutConfig, TrainConfig
+from enn_ppo.training.build import make_model, make_pools
 from enn_ppo.training.environment import bind_environment
-from enn_ppo.training.learning.learner import make_model
-from enn_ppo.training.sampling import make_pools
+from enn_ppo.training.random_keys import Purpose, random_key
 from tests.enn_ppo.rollouts import OnePolicySampler
 from tests.enn_ppo.rows import rows_without_times
 from tests.enn_ppo.worlds import StopAfter, tiny_config
@@ -29,17 +29,19 @@ WORLDS = [
 ]
 
 
+def of(num_envs: int, block: int | None) -> RolloutConfig:
+    return RolloutConfig(num_envs=num_envs, block=block)
+
+
 @contextmanager
-def sampler(world: EnvConfig, num_envs: int, block: int | None, first: int = 0) -> Iterator[OnePolicySampler]:
+def sampler(world: EnvConfig, rollout: RolloutConfig, first: int = 0) -> Iterator[OnePolicySampler]:
     """A sampler of environments from number `first` on, that has been reset."""
     config = TrainConfig(env=world, seed=5)
-    rollout = RolloutConfig(num_envs=num_envs, block=block)
     pools = make_pools(bind_environment(world), rollout, config.seed, first)
     model = make_model(config, pools[0].obs_space(), pools[0].action_space())
-    made = OnePolicySampler(pools, model, CPU, config.seed, first_env=first)
+    made = OnePolicySampler(pools, model, CPU, config.seed, first, pipeline=rollout.pipeline)
     with closing(made):
-        made.key(0)
-        made.reset(config.seed, None)
+        made.reset(config.seed, {})
         yield made
 
 
@@ -80,20 +82,18 @@ def assert_equal(one: Any, other: Any, where: str = "") -> None:
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.id)
 def test_what_a_block_plays_does_not_depend_on_the_others(world: EnvConfig) -> None:
-    with sampler(world, 12, 4) as all_, sampler(world, 8, 4, first=4) as some:
-        for step in (0, 36):
-            all_.key(step)
-            some.key(step)
+    with sampler(world, of(12, 4)) as all_, sampler(world, of(8, 4), first=4) as some:
+        for _ in range(2):
             whole, part = all_.collect(9), some.collect(9)
             assert_equal(parts(whole, range(4, 12)), parts(part, range(8)))
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.id)
 def test_blocks_together_are_in_the_order_of_steps_and_then_environments(world: EnvConfig) -> None:
-    with sampler(world, 9, 3) as blocks:
-        rollouts = [play([block], 6)[0][""] for block in blocks.blocks]
-        blocks.key(0)
-        blocks.reset(5, None)
+    with sampler(world, of(9, 3)) as blocks:
+        key = random_key(5, 0, Purpose.ACTING)
+        rollouts = [play([block], 6, key)[0][""] for block in blocks.blocks]
+        blocks.reset(5, {})
         whole = blocks.collect(6)
     for number, rollout in enumerate(rollouts):
         assert_equal(parts(whole, range(3 * number, 3 * number + 3)), parts(rollout, range(3)))
@@ -102,16 +102,15 @@ def test_blocks_together_are_in_the_order_of_steps_and_then_environments(world: 
 
 
 def test_blocks_draw_noise_of_their_own() -> None:
-    with sampler(EnvConfig(id="MultiArmedBandit"), 32, 16) as blocks:
-        rollouts = [play([block], 8)[0][""] for block in blocks.blocks]
+    with sampler(EnvConfig(id="MultiArmedBandit"), of(32, 16)) as blocks:
+        rollouts = [play([block], 8, 0)[0][""] for block in blocks.blocks]
         one, other = (next(iter(rollout.frames.actions.values())).values for rollout in rollouts)
     assert not torch.equal(one, other)
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.id)
-@pytest.mark.parametrize("block", [1, 3])
+@pytest.mark.parametrize(("world", "block"), [(WORLDS[0], 1), (WORLDS[1], 3), (WORLDS[2], 3)])
 def test_what_is_drawn_does_not_depend_on_the_blocks(world: EnvConfig, block: int) -> None:
-    with sampler(world, 9, block) as blocks, sampler(world, 9, None) as whole:
+    with sampler(world, of(9, block)) as blocks, sampler(world, of(9, None)) as whole:
         one, other = blocks.collect(12), whole.collect(12)
     for name, actions in one.frames.actions.items():
         assert torch.equal(actions.values, other.frames.actions[name].values)
@@ -140,11 +139,11 @@ def test_a_run_that_is_resumed_in_other_blocks_starts_new_episodes_and_says_so(
 
 
 def test_settings_that_do_not_go_together_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"rollout\.num_envs=10 must be a multiple of rollout\.block, got 4"):
+    with pytest.raises(ValueError, match=r"rollout\.num_envs=10 must be a multiple of 4: rollout\.block=4"):
         RolloutConfig(num_envs=10, block=4)
-    with pytest.raises(ValueError, match=r"rollout\.num_processes must be at most rollout\.block=2, got 4"):
+    with pytest.raises(
+        ValueError, match=r"rollout\.num_envs=12 must be a multiple of 8: rollout\.block=4 times rollout\.pipeline"
+    ):
+        RolloutConfig(num_envs=12, block=4, pipeline=2)
+    with pytest.raises(ValueError, match=r"rollout\.num_processes must be at most the 2 environments .*, got 4"):
         RolloutConfig(num_envs=8, block=2, num_processes=4)
-    with pytest.raises(ValueError, match=r"rollout\.block=4 and record=a\.rec do not go together"):
-        TrainConfig(rollout=RolloutConfig(num_envs=64, block=4), record="a.rec")
-    with pytest.raises(ValueError, match=r"rollout\.block=4 and self_play\.enabled=true do not go together"):
-        TrainConfig(rollout=RolloutConfig(num_envs=64, block=4), self_play=SelfPlayConfig(enabled=True))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from enn_ppo import EvalConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, evaluate, train
+from enn_ppo import OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig
 from entity_gym import (
     Action,
     ActionMask,
@@ -105,16 +105,6 @@ def config_for(run_dir: Path, **changes: Any) -> TrainConfig:
     return TrainConfig(**(settings | changes))
 
 
-@pytest.fixture(scope="module")
-def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("echo")
-    train(config_for(folder), env=EchoAndJudge)
-    return folder
-
-
-# --- Rollouts
-
-
 def test_a_rollout_stores_what_was_played_and_evaluates_it_as_it_was() -> None:
     torch.manual_seed(0)
     env = ListEnv(EchoAndJudge, 5, seed=0)
@@ -138,14 +128,3 @@ def test_a_rollout_stores_what_was_played_and_evaluates_it_as_it_was() -> None:
         torch.testing.assert_close(
             evaluation.log_probs[name].values, rollout.frames.log_probs[name].values, atol=1e-5, rtol=0
         )
-
-
-# --- Checkpoints, evaluation, playing
-
-
-@pytest.mark.parametrize("greedy", [False, True])
-def test_a_checkpoint_is_evaluated(run_dir: Path, greedy: bool) -> None:
-    config = EvalConfig(checkpoint=str(run_dir), episodes=20, num_envs=4, greedy=greedy, device="cpu")
-    result = evaluate(config, env=EchoAndJudge)
-    assert -1 <= result.estimates["episodic_reward"].mean <= 1
-    assert result.estimates["episodic_reward"].n == 20

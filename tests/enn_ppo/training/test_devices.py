@@ -10,7 +10,7 @@ import torch
 
 from enn_ppo import RogueNetConfig, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.checkpoints.policy import load_policy
+from enn_ppo.checkpoints.policy import load_net
 from tests.enn_ppo.forged import with_settings
 from tests.enn_ppo.worlds import tiny_config
 
@@ -23,7 +23,7 @@ def test_what_was_trained_in_numbers_of_a_gpu_is_played_on_the_cpu_in_fp32_and_t
     trained = train(tiny_config(tmp_path / "run", net=NET))
     path = load_checkpoint(tmp_path / "run").path
     with_settings(path, "net", precision="tf32")
-    policy = load_policy(load_checkpoint(path), torch.device("cpu"))
+    policy = load_net(load_checkpoint(path))
     assert policy.config.precision == "fp32"
     assert "played in fp32: net.precision=tf32 cannot be: it is for device=cuda" in caplog.text
     for own, weight in zip(policy.parameters(), trained.policy.parameters(), strict=True):

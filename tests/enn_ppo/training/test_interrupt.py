@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -75,6 +76,16 @@ def test_an_interrupted_run_finishes_its_update_saves_and_says_where(
     output = capsys.readouterr().out
     assert "Ctrl-C: finishing this update" in output
     assert "done" not in output
+
+
+def test_in_an_interactive_session_an_interrupted_run_returns_its_result_and_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    CtrlC.at = 32 + 32 + 5
+    result = train(tiny_config(tmp_path / "a"), env=CtrlC)
+    assert result.step == 64 and result.metrics is not None
+    assert f"or train(resume={str(tmp_path / 'a')!r}, total_timesteps=160)" in capsys.readouterr().out
 
 
 def test_a_press_during_the_last_update_comes_too_late(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,46 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from enn_ppo import EnvConfig, RolloutConfig, TrainConfig, train
+from enn_ppo import EnvConfig, RolloutConfig, train
 from enn_ppo.rollout import Rollout
-from enn_ppo.settings.config import DistributedConfig, SelfPlayConfig
-from enn_ppo.training.environment import BoundEnvironment, bind_environment
-from enn_ppo.training.learning.learner import make_model
+from enn_ppo.training.build import make_pools
+from enn_ppo.training.environment import BoundEnvironment
 from enn_ppo.training.players import Cast
-from enn_ppo.training.sampling import LocalSampler, make_pools
-from enn_ppo.training.torchrun.joining import check_shares
+from enn_ppo.training.sampling import LocalSampler
 from tests.enn_ppo.halves import Halves, SteppingHook
 from tests.enn_ppo.players_worlds import SNAKES
-from tests.enn_ppo.rollouts import OnePolicySampler
-from tests.enn_ppo.rows import assert_same_end, rows_without_times
-from tests.enn_ppo.training.test_blocks import CPU, WORLDS, assert_equal, parts
+from tests.enn_ppo.rows import assert_same_end, rows_without_times, same
+from tests.enn_ppo.training.test_blocks import CPU, WORLDS, assert_equal, parts, sampler
 from tests.enn_ppo.training.test_players import make_nets, mapping_of
 from tests.enn_ppo.worlds import StopAfter, tiny_config
-from tests.system.enn_ppo.checkpoints.test_exact_resume import same
-
-RAY = DistributedConfig(mode="ray", num_env_runners=2)
-
-
-@contextmanager
-def sampler(world: EnvConfig, rollout: RolloutConfig) -> Iterator[OnePolicySampler]:
-    """That has been reset."""
-    config = TrainConfig(env=world, seed=5)
-    pools = make_pools(bind_environment(world), rollout, config.seed)
-    model = make_model(config, pools[0].obs_space(), pools[0].action_space())
-    made = OnePolicySampler(pools, model, CPU, config.seed, pipeline=rollout.pipeline)
-    try:
-        made.key(0)
-        made.reset(config.seed, None)
-        yield made
-    finally:
-        made.close()
 
 
 def all_of(rollout: Rollout) -> dict[str, Any]:
@@ -53,13 +30,12 @@ def all_of(rollout: Rollout) -> dict[str, Any]:
 # --- The same ---
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.id)
 @pytest.mark.parametrize(
-    ("halves", "blocks"),
+    ("world", "halves", "blocks"),
     [
-        (RolloutConfig(num_envs=6, pipeline=2), RolloutConfig(num_envs=6, block=3)),
-        (RolloutConfig(num_envs=8, pipeline=2, block=2), RolloutConfig(num_envs=8, block=2)),
-        (RolloutConfig(num_envs=6, pipeline=2, num_threads=2), RolloutConfig(num_envs=6, block=3)),
+        (WORLDS[0], RolloutConfig(num_envs=6, pipeline=2), RolloutConfig(num_envs=6, block=3)),
+        (WORLDS[1], RolloutConfig(num_envs=8, pipeline=2, block=2), RolloutConfig(num_envs=8, block=2)),
+        (WORLDS[2], RolloutConfig(num_envs=6, pipeline=2, num_threads=2), RolloutConfig(num_envs=6, block=3)),
     ],
     ids=["halves", "blocks, two at a time", "with threads"],
 )
@@ -67,9 +43,7 @@ def test_what_is_played_is_what_the_same_blocks_play_one_after_the_other(
     world: EnvConfig, halves: RolloutConfig, blocks: RolloutConfig
 ) -> None:
     with sampler(world, halves) as pipelined, sampler(world, blocks) as serial:
-        for step in range(3):
-            pipelined.key(step)
-            serial.key(step)
+        for _ in range(3):
             assert_equal(all_of(pipelined.collect(9)), all_of(serial.collect(9)))
         assert same(pipelined.state(), serial.state())
         assert serial.load_state(pipelined.state()) is pipelined.load_state(serial.state()) is None
@@ -82,9 +56,8 @@ def test_several_policies_play_what_they_play_without() -> None:
     def played(rollout: RolloutConfig) -> list[dict[str, Rollout]]:
         pools = make_pools(BoundEnvironment(SNAKES, EnvConfig()), rollout, 3)
         made = LocalSampler(pools, nets, CPU, 3, cast=cast, pipeline=rollout.pipeline)
-        made.key(0)
-        made.reset(3, None)
-        rollouts = [made.collect(7), made.collect(7)]
+        made.reset(3, {})
+        rollouts = [made.collect(step, 7, {}) for step in (0, 28)]
         made.close()
         return rollouts
 
@@ -167,56 +140,3 @@ def test_a_run_goes_on_exactly_with_and_without_where_the_blocks_are_the_same(tm
     train(tiny_config(tmp_path / "parts", rollout=halves, resume=str(tmp_path / "parts")))
     assert rows_without_times(tmp_path / "whole") == rows_without_times(tmp_path / "parts")
     assert_same_end(tmp_path / "parts", tmp_path / "whole")
-
-
-# --- Settings ---
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: RolloutConfig(pipeline=3), r"rollout\.pipeline must be an integer of at least 1 and at most 2, got 3"),
-        (lambda: RolloutConfig(pipeline=True), r"rollout\.pipeline must be an integer of at least 1 and at most 2, got True"),
-        (
-            lambda: RolloutConfig(num_envs=5, pipeline=2),
-            r"rollout\.num_envs=5 must be even with rollout\.pipeline=2, whose blocks are its halves",
-        ),
-        (
-            lambda: RolloutConfig(num_envs=12, block=4, pipeline=2),
-            r"rollout\.num_envs=12 makes 3 blocks of rollout\.block=4, and rollout\.pipeline=2 plays two at a time: their "
-            "number must be even",
-        ),
-        (
-            lambda: RolloutConfig(num_envs=12, block=12, pipeline=2),
-            r"rollout\.num_envs=12 makes 1 block of rollout\.block=12, and rollout\.pipeline=2 plays two at a time",
-        ),
-        (
-            lambda: RolloutConfig(num_envs=8, pipeline=2, num_processes=5),
-            r"rollout\.num_processes must be at most half of rollout\.num_envs=8, with rollout\.pipeline=2, got 5",
-        ),
-        (
-            lambda: TrainConfig(rollout=RolloutConfig(pipeline=2), record="a.rec"),
-            r"rollout\.pipeline=2 and record=a\.rec do not go together; leave one out",
-        ),
-        (
-            lambda: TrainConfig(rollout=RolloutConfig(pipeline=2), self_play=SelfPlayConfig(enabled=True)),
-            r"rollout\.pipeline=2 and self_play\.enabled=true do not go together; leave one out",
-        ),
-        (
-            lambda: TrainConfig(rollout=RolloutConfig(num_envs=50, pipeline=2), distributed=RAY),
-            r"rollout\.num_envs=50 gives each of distributed\.num_env_runners=2 25 environments; 25 must be even with "
-            r"rollout\.pipeline=2",
-        ),
-        (
-            lambda: check_shares(TrainConfig(rollout=RolloutConfig(num_envs=64, block=8, pipeline=2)), 8),
-            r"rollout\.num_envs=64 gives each of 8 ranks 8 environments; 8 makes 1 block of rollout\.block=8",
-        ),
-        (
-            lambda: check_shares(TrainConfig(rollout=RolloutConfig(num_envs=64, pipeline=2, num_processes=2)), 32),
-            r"rollout\.num_processes=2 is for each block of each rank, and must be at most its 1 environment ",
-        ),
-    ],
-)  # fmt: skip
-def test_settings_that_do_not_go_together_are_refused(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()

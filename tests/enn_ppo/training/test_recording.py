@@ -19,8 +19,9 @@ from enn_ppo import EnvConfig, Interrupted, PPOConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training import recording
 from enn_ppo.training.environment import bind_environment
-from enn_ppo.training.recording import RecordedFrames, Recorder, RecordingError, read_all, read_frames, read_header
-from enn_ppo.training.state import TrainState
+from enn_ppo.training.frames import Frames
+from enn_ppo.training.recording import RecordedFrames, Recorder, RecordingError, read_all, read_header
+from enn_ppo.training.start import make_state
 from entity_gym import Environment
 from tests.enn_ppo.recordings import (
     Menagerie,
@@ -29,7 +30,6 @@ from tests.enn_ppo.recordings import (
     collector_of,
     episodes_of,
     files_of,
-    net_for,
     record,
     recorder_for,
 )
@@ -75,11 +75,9 @@ def test_frames_read_back_bit_for_bit(
 
     header = read_header(path)
     assert header == (Menagerie().obs_space(), Menagerie().action_space(), logits)
-    found = list(read_frames(path))
-    assert [len(chunk) for chunk in found] == [num_envs * each for each in steps]
-    for chunk, frames in zip(found, played, strict=True):
-        assert_same_frames(chunk, RecordedFrames(**vars(frames), episode=chunk.episode))
-    assert_same_frames(read_all(path), RecordedFrames.cat(found))
+    assert len(files_of(path)) == len(steps)
+    found = read_all(path)
+    assert_same_frames(found, RecordedFrames(**vars(Frames.cat(played)), episode=found.episode))
 
 
 def test_targets_are_recorded(tmp_path: Path) -> None:
@@ -93,39 +91,7 @@ def test_targets_are_recorded(tmp_path: Path) -> None:
     assert torch.equal(found.targets["goal"], frames.targets["goal"])
 
 
-def test_the_policy_finds_the_recorded_log_probs_values_and_logits_again(tmp_path: Path) -> None:
-    record(tmp_path / "zoo", Menagerie, logits=True)
-    frames = read_all(tmp_path / "zoo")
-    assert frames.logits is not None
-    evaluation = net_for(Menagerie()).evaluate(frames.obs, frames.actions)
-    torch.testing.assert_close(evaluation.values, frames.values)
-    for name, log_probs in frames.log_probs.items():
-        assert len(log_probs.values) > 0
-        torch.testing.assert_close(evaluation.log_probs[name].values, log_probs.values)
-        torch.testing.assert_close(
-            evaluation.logits[name].reshape(frames.logits[name].values.shape), frames.logits[name].values
-        )
-
-
-def test_recording_changes_nothing_in_what_is_played(tmp_path: Path) -> None:
-    alone, recorded = (collector_of(Menagerie, 3, seed=5) for _ in range(2))
-    recorded.recorder = recorder_for(tmp_path / "zoo", Menagerie(), logits=True)
-    for _ in range(2):
-        one, other = alone.collect(6).frames, recorded.collect(6).frames
-        assert_same_frames(one, replace(other, logits=None))
-
-
 # --- Rewards and episodes ---
-
-
-def test_a_reward_stands_with_the_frame_whose_actions_earned_it(tmp_path: Path) -> None:
-    scripted(tmp_path / "a", TERMINATES)
-    frames = read_all(tmp_path / "a")
-    assert frames.values.tolist() == [1, 2, 3, 4]  # the sums of their items
-    assert frames.rewards.tolist() == [10, 20, 30, 40]
-    assert frames.terminated.tolist() == [False, True, False, False]
-    assert frames.episode.tolist() == [0, 0, 1, 1]
-    assert frames.step.tolist() == [0, 1, 0, 1]
 
 
 def test_recorded_episodes_are_those_that_the_environments_finished(tmp_path: Path) -> None:
@@ -152,26 +118,14 @@ def test_returns_by_hand(tmp_path: Path) -> None:
     assert unknown[:2, 0].tolist() == [20, 20] and unknown[:2, 1].isnan().all()
 
 
-def test_an_episode_whose_beginning_was_not_recorded_is_one_nevertheless(tmp_path: Path) -> None:
-    moments = [Moment([1], actors=1), *[Moment([1], actors=1, reward=1)] * 3]
-    moments.append(Moment([1], actors=1, reward=1, end="terminated"))
-    collector = collector_of(lambda: Scripted(moments), 1, net=SumOfItems())
-    collector.collect(2)
-    collector.recorder = recorder_for(tmp_path / "a", Scripted(moments))
-    collector.collect(3)  # the last two steps of an episode, and the first of the next
-    frames = read_all(tmp_path / "a")
-    assert (frames.episode.tolist(), frames.step.tolist()) == ([0, 0, 1], [2, 3, 0])
-    assert frames.returns(1.0)[:2].tolist() == [2, 1]  # what is still to come is known
+# --- Resuming ---
 
 
-# --- Appending and resuming ---
-
-
-def test_a_recording_is_appended_to_and_several_are_read_with_new_episodes(tmp_path: Path) -> None:
-    for name in "aab":
+def test_several_recordings_are_read_with_new_episodes(tmp_path: Path) -> None:
+    for name in "ab":
         scripted(tmp_path / name, TERMINATES)
-    assert read_all(tmp_path / "a").episode.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert read_all([tmp_path / "a", tmp_path / "b"]).episode.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert read_all(tmp_path / "a").episode.tolist() == [0, 0, 1, 1]
+    assert read_all([tmp_path / "a", tmp_path / "b"]).episode.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 @pytest.mark.parametrize("create", [small_board, Menagerie])
@@ -221,6 +175,10 @@ def test_the_state_of_another_recording_is_no_matter_and_a_shorter_one_is_not_re
 # --- Faults ---
 
 
+#: State of a recorder of `three_chunks`, but for the path.
+STATE = {"chunks": 3, "next_episode": 99, "episodes": []}
+
+
 @pytest.fixture(scope="module")
 def three_chunks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recordings") / "three"
@@ -247,13 +205,13 @@ def test_a_damaged_chunk_is_named_by_all_who_read_it(damage: str, copy: Path) ->
             second.write_bytes(b"")
         case "gone":
             second.unlink()
-            named = f"recording {copy} lacks chunk 000001, and has later ones"
+            named = f"recording {copy} is damaged: 000002_.* stands where chunk 1 should be"
         case "twice":
             shutil.copy(second, second.with_name("000001_00000000.safetensors"))
-            named = f"recording {copy} has two chunks 000001"
+            named = f"recording {copy} is damaged: 000001_.* stands where chunk 2 should be"
     with pytest.raises(ValueError, match=named):
         read_all(copy)
-    with pytest.raises(ValueError, match=f"lacks|two|chunk {first} of a recording"):
+    with pytest.raises(ValueError, match=f"is damaged|chunk {first} of a recording"):
         first.write_bytes(b"")
         read_header(copy)
 
@@ -262,7 +220,6 @@ def test_a_damaged_chunk_is_named_by_all_who_read_it(damage: str, copy: Path) ->
     ("name", "change", "message"),
     [
         ("actors/walk.offsets", lambda tensor: tensor + 1, "actors/walk.offsets do not ascend from 0 to"),
-        ("actors/walk.offsets", lambda tensor: tensor.flip(0), "actors/walk.offsets do not ascend from 0 to"),
         ("rewards", lambda tensor: tensor[1:], r"rewards is torch.float32 \[14\], and should be torch.float32 \[15\]"),
         ("rewards", lambda tensor: tensor.double(), r"rewards is torch.float64 \[15\]"),
         ("features/Cat.values", lambda tensor: tensor[:, :0], r"features/Cat.values is .* \[.*, 0\], and should be"),
@@ -282,26 +239,6 @@ def test_a_forged_chunk_with_the_right_checksum_is_refused(
     monkeypatch.setattr(recording.safetensors.torch, "load", forged)
     with pytest.raises(ValueError, match=f"chunk {min(copy.iterdir())} of a recording cannot be read: .*{message}"):
         read_all(copy)
-
-
-def test_a_disk_that_fills_up_leaves_the_chunks_before(
-    copy: Path, monkeypatch: pytest.MonkeyPatch, three_chunks: Path
-) -> None:
-    collector = collector_of(Menagerie, 3)
-    collector.recorder = recorder_for(copy, Menagerie())
-
-    def full(path: Path, data: bytes) -> None:
-        path.with_name(".half.aside").write_bytes(data[:100])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(recording, "replace_file", full)
-    with pytest.raises(RecordingError, match="copy failed: No space left on device; it holds 3 whole chunks"):
-        collector.collect(5)
-    collector.recorder.flush()  # has nothing more to say
-    assert_same_frames(read_all(copy), read_all(three_chunks))
-    monkeypatch.undo()
-    record(copy, Menagerie)
-    assert len(read_all(copy)) == 75
 
 
 # --- In training ---
@@ -338,17 +275,6 @@ def test_a_training_run_that_was_interrupted_records_what_the_uninterrupted_one_
     assert files_of(tmp_path / "resumed.rec") == files_of(tmp_path / "whole.rec")
 
 
-def test_a_run_that_branches_off_leaves_what_the_other_recorded(tmp_path: Path, nobody_presses: None) -> None:
-    config = recording_config(tmp_path, "first", total_timesteps=64)
-    train(config, env=CtrlC)
-    first = files_of(tmp_path / "first.rec")
-    train(
-        replace(config, resume=str(tmp_path / "first"), run_dir=str(tmp_path / "branch"), total_timesteps=96), env=CtrlC
-    )
-    assert files_of(tmp_path / "first.rec").items() > first.items()
-    assert len(read_all(tmp_path / "first.rec")) == 96
-
-
 def test_a_disk_that_fills_up_ends_training_with_a_checkpoint_to_go_on_from(
     tmp_path: Path, nobody_presses: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,10 +288,12 @@ def test_a_disk_that_fills_up_ends_training_with_a_checkpoint_to_go_on_from(
         really_write(path, data)
 
     monkeypatch.setattr(recording, "replace_file", write)
-    with pytest.raises(ValueError, match=r"run.rec failed: No space left on device; it holds 2 whole chunks") as caught:
+    with pytest.raises(
+        ValueError, match=r"run.rec cannot be written: No space left on device; it holds 2 whole"
+    ) as caught:
         train(config, env=CtrlC)
     last = tmp_path / "run/checkpoints/step_000000000064.safetensors"
-    assert caught.value.__notes__ == [f"saved is {last}: go on with resume={tmp_path / 'run'}"]
+    assert caught.value.__notes__ == [f"saved {last}; go on with resume={tmp_path / 'run'}"]
     monkeypatch.undo()
     assert load_checkpoint(tmp_path / "run").step == 64
     train(replace(config, resume=str(tmp_path / "run"), run_dir=None), env=CtrlC)
@@ -374,13 +302,15 @@ def test_a_disk_that_fills_up_ends_training_with_a_checkpoint_to_go_on_from(
 
 def test_values_are_recorded_in_rewards_also_where_training_scales_them(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "a", record=str(tmp_path / "a.rec"), ppo=PPOConfig(normalize="rewards"))
-    state = TrainState(config, bind_environment(EnvConfig(), lambda: Scripted(TRUNCATES)), torch.device("cpu"))
+    state = make_state(config, bind_environment(EnvConfig(), lambda: Scripted(TRUNCATES)), torch.device("cpu"))
     with closing(state):
         state.start()
-        state.learn(state.collect(8), state.begin_update())  # from here on a value is not 1 reward
-        state.record(None)
+        state.learn(state.sampler.collect(0, 8, {}), state.begin_update())  # from here on a value is not 1 reward
+        state.start_recording(None)
         unit = state.learner.value_unit
-        rollout = state.collect(8)[""]
+        rollouts = state.sampler.collect(8, 8, {})
+        state.record(rollouts)
+        rollout = rollouts[""]
     frames = read_all(tmp_path / "a.rec")
     assert unit != 1.0
     torch.testing.assert_close(frames.values, rollout.frames.values * unit)
@@ -403,22 +333,23 @@ def test_a_folder_with_other_files_is_neither_read_nor_written_into(tmp_path: Pa
     train(replace(config, record=str(tmp_path / "free")))  # nothing is left in its way
 
 
-def test_a_folder_that_somebody_records_into_is_refused(tmp_path: Path) -> None:
-    scripted(tmp_path / "a", TERMINATES)
-    first, second = (scripted(tmp_path / "a", TERMINATES) for _ in range(2))
-    with pytest.raises(
-        RecordingError, match="another process has written into the recording .*a: give each run its own"
-    ):
-        first.collect(1)
+def test_a_folder_that_somebody_else_records_into_is_refused(tmp_path: Path) -> None:
+    first, second = (collector_of(Copycat, 2) for _ in range(2))
+    for collector in (first, second):
+        collector.recorder = recorder_for(tmp_path / "a", Copycat())
     second.collect(1)
+    with pytest.raises(RecordingError, match="another process has written into the recording .*a: give each its own"):
+        first.collect(1)
+    with pytest.raises(RecordingError, match="a holds a recording already: remove it, or give another folder"):
+        recorder_for(tmp_path / "a", Copycat())
 
 
-def test_a_recording_of_another_world_is_not_appended_to(tmp_path: Path, three_chunks: Path) -> None:
-    before = files_of(three_chunks)
-    with pytest.raises(ValueError, match=r"other spaces than what would be recorded: entities\['Lamp'\]"):
-        recorder_for(three_chunks, Copycat())
-    with pytest.raises(ValueError, match="has no logits, and cannot be appended to with them.*record_logits=false"):
-        recorder_for(three_chunks, Menagerie(), logits=True)
+def test_recordings_of_different_worlds_are_not_mixed(tmp_path: Path, three_chunks: Path) -> None:
+    before, state = files_of(three_chunks), STATE | {"path": str(three_chunks)}
+    with pytest.raises(ValueError, match=r"other spaces than what would be recorded now: entities\['Lamp'\]"):
+        recorder_for(three_chunks, Copycat(), state=state)
+    with pytest.raises(ValueError, match="other spaces than what would be recorded now: logits are not recorded"):
+        recorder_for(three_chunks, Menagerie(), logits=True, state=state)
     assert files_of(three_chunks) == before
     record(tmp_path / "b", Copycat)
     with pytest.raises(ValueError, match="b has other spaces than recording .*three"):
@@ -428,11 +359,11 @@ def test_a_recording_of_another_world_is_not_appended_to(tmp_path: Path, three_c
 def test_a_recording_that_is_not_there_empty_or_newer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     for read in (read_all, read_header):
-        with pytest.raises(ValueError, match="recording .*none cannot be read: there is no such folder"):
+        with pytest.raises(ValueError, match="recording .*none cannot be read: No such file or directory"):
             read(tmp_path / "none")
         with pytest.raises(ValueError, match="recording .*file cannot be read: Not a directory"):
             read(tmp_path / "file")
-    with pytest.raises(ValueError, match="recording .*file cannot be made: File exists"):
+    with pytest.raises(ValueError, match="recording .*file cannot be written: File exists"):
         recorder_for(tmp_path / "file", Copycat())
     recorder_for(tmp_path / "empty", Copycat())
     with pytest.raises(ValueError, match="recording .*empty holds no frames"):

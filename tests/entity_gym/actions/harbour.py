@@ -59,23 +59,3 @@ class Harbour(CompiledEnvironment):
             obs.call.actors[i] = s.num_buoys + i
             for j in range(s.num_ships):
                 obs.call.mask[i, j] = not s.mute and (i + j) % 2 == 0 or i == j
-
-
-class Tug(CompiledEnvironment):
-    """One ship that only steers, which is the plainest form."""
-
-    entities = {"Ship": compiled.Entity(["x"], max=1)}
-    actions = {"steer": Continuous([-1.0], [1.0], actors="Ship")}
-    max_steps = 3
-    state = [("x", np.float64)]
-
-    def reset(s: Any) -> None:
-        s.x = 0.0
-
-    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
-        s.x += act.steer[0, 0]
-        return s.x, False, False
-
-    def observe(s: Any, obs: Any) -> None:
-        obs.n.Ship = 1
-        obs.Ship[0, 0] = s.x

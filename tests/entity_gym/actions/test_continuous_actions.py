@@ -1,6 +1,5 @@
 """Actions that are real numbers: declared, offered, checked, and carried to every kind of environment."""
 
-import json
 import re
 from typing import Any
 
@@ -23,10 +22,8 @@ from entity_gym import (
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBuffer
-from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
 from entity_gym.compiled import Continuous
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.registry import make_spec
 from tests.entity_gym.actions.harbour import A_TENTH, Harbour
 from tests.worlds import Script, making
 
@@ -72,21 +69,13 @@ def test_a_space_holds_bounds_and_names() -> None:
     [
         ([], [], None, "0 numbers in low and 0 in high.*at least one"),
         ([0], [1, 2], None, "1 numbers in low and 2 in high"),
-        (0, [1], None, "low is 0; it must be a list"),
         ([0], "1", None, "high is '1'; it must be a list"),
         ([NAN], [1], None, r"low\[0\] is nan"),
-        ([-(10**400)], [1], None, r"low\[0\] is -10000"),
-        ([0], [NAN], None, r"high\[0\] is nan"),
         ([0, INF], [1, INF], None, r"low\[1\] is inf.*or -inf for no bound"),
-        ([0], [-INF], None, r"high\[0\] is -inf.*or inf for no bound"),
         ([0], [1e39], None, r"high\[0\] is 1e\+39; it must be a number that float32 can hold"),
-        ([True], [2], None, r"low\[0\] is True"),
-        (["a"], [1], None, r"low\[0\] is 'a'"),
         ([0, 1], [1, 1], None, r"low\[1\] is 1.0 and high\[1\] 1.0; low must be smaller"),
         ([1], [1 + 1e-9], None, "as float32 too"),
         ([0, 0], [1, 1], ["a"], "1 names for 2 numbers"),
-        ([0, 0], [1, 1], ["a", "a"], r"names \['a'\] more than once"),
-        ([0, 0], [1, 1], "ab", "must be a list"),
     ],
 )
 def test_a_space_that_cannot_be_is_refused(low: Any, high: Any, names: Any, message: str) -> None:
@@ -94,18 +83,6 @@ def test_a_space_that_cannot_be_is_refused(low: Any, high: Any, names: Any, mess
         ContinuousActionSpace(low, high, names)
     with pytest.raises(ValueError, match=message):
         Continuous(low, high, names, actors="Ship")
-
-
-def test_spaces_are_saved_as_json_without_infinity() -> None:
-    spaces = {"steer": STEER, "tilt": ContinuousActionSpace([-INF], [0.5])}
-    text = json.dumps(spaces_to_dict(SEA, spaces), allow_nan=False)
-    assert spaces_from_dict(json.loads(text)) == (SEA, spaces)
-    assert json.loads(text)["actions"][1] == {
-        "name": "tilt",
-        "type": "ContinuousActionSpace",
-        "low": [None],
-        "high": [0.5],
-    }
 
 
 # --- The way to the environment
@@ -134,7 +111,6 @@ def test_an_environment_gets_numbers_with_its_own_ids() -> None:
     ("number", "column", "label"),
     [
         (1.5, 0, "number 'turn' is 1.5; it must be a finite number from -1.0 to 1.0"),
-        (-1.5, 0, "number 'turn' is -1.5; it must be a finite number from -1.0 to 1.0"),
         (NAN, 0, "number 'turn' is nan;"),
         (-0.25, 1, "number 'thrust' is -0.25; it must be a finite number from 0.0 to inf"),
         (INF, 1, "number 'thrust' is inf; it must be a finite number from 0.0 to inf"),
@@ -233,15 +209,3 @@ def test_the_plain_form_of_a_compiled_environment_takes_numbers_by_id() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             env.act({"flag": flag, "steer": wrong})
-
-
-# --- Forms without entities
-
-
-def test_a_spec_prints_the_bounds() -> None:
-    spec = make_spec(Harbour)
-    assert str(spec.actions["steer"]) == (
-        f"continuous, (-1.0, {A_TENTH}) to (1.0, inf) (turn, thrust), at most 3 actor(s)"
-    )
-    assert "steer: continuous" in repr(spec)
-    assert spec.actions["steer"].closable is False

@@ -229,7 +229,6 @@ def test_offers_and_decisions_are_written_as_json(kind: str) -> None:
 NUM_ENVS = 5
 view = Harbour().as_environment
 POOLS: dict[str, Callable[[], VecEnv]] = {
-    "list": lambda: ListEnv(view, NUM_ENVS),
     "threads": lambda: ThreadedVecEnv(view, NUM_ENVS, num_threads=2),
     "processes": lambda: ProcessVecEnv(view, NUM_ENVS, num_processes=2),
 }
@@ -254,13 +253,3 @@ def as_plain_python() -> list[Any]:
 def test_every_pool_shows_and_pays_the_same(name: str, threads: None) -> None:
     with POOLS[name]() as env:
         assert played(env) == as_plain_python()
-
-
-def test_whole_episodes_carry_every_kind() -> None:
-    env = ThreadedVecEnv(Harbour, 2, compile=False, autoreset=False)
-    obs = env.reset(1)
-    while len(obs):
-        last = env.act(random_actions(obs, np.random.default_rng(0), env.action_space()), obs.env_id)
-        obs = last.gather(np.flatnonzero(~last.done))
-    assert last.truncated.all() and last.reward.any()
-    env.close()

@@ -17,11 +17,9 @@ from entity_gym import (
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBuffer
-from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.compiled import SelectEntity
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from entity_gym.registry import make_spec
 from tests.entity_gym.actions.harbour import Harbour
 from tests.worlds import Script, choose, making
 
@@ -72,12 +70,6 @@ def test_options_are_off_and_are_bools() -> None:
         SelectEntity(actors="Ship", actees="Ship", exclude_self="no")  # type: ignore[arg-type]
 
 
-def test_what_was_saved_before_there_were_options_still_loads_and_is_the_same() -> None:
-    saved = {"entities": [], "global_features": [], "actions": [{"name": "groom", "type": "SelectEntityActionSpace"}]}
-    assert spaces_from_dict(saved)[1] == {"groom": PLAIN}
-    assert spaces_difference(saved, spaces_to_dict(ObsSpace(), {"groom": PLAIN})) is None
-
-
 # --- What is open
 
 
@@ -93,12 +85,6 @@ def test_nothing_is_masked_where_nobody_could_select_itself() -> None:
     assert pairs(offered(FREE, yard(2))) is None
 
 
-def test_the_environments_own_mask_is_not_written_to() -> None:
-    mask = np.ones((2, 2), np.bool_)
-    offered(OTHERS, yard(2, mask=mask))
-    assert mask.all()
-
-
 def test_everything_may_be_masked_only_where_nobody_is_a_choice() -> None:
     closed = yard(2, mask=np.array([[F, F], [T, T]]))
     with pytest.raises(ValueError, match="every one of the 2 actees of actor 'cat0' is masked"):
@@ -111,7 +97,7 @@ def test_everything_may_be_masked_only_where_nobody_is_a_choice() -> None:
 
 
 def allowed(space: SelectEntityActionSpace, obs: Observation) -> list[list[int]]:
-    """For each actor the values that a pool takes, of all from -2 to 4."""
+    """Return for each actor the values from -2 to 4 that a pool takes."""
     env, _ = pool(space, obs)
     good = random_actions(env.show(np.zeros(1, int)), np.random.default_rng(0), {"groom": space})["groom"].values[:, 0]
     found: list[list[int]] = []
@@ -136,13 +122,10 @@ def allowed(space: SelectEntityActionSpace, obs: Observation) -> list[list[int]]
         (FREE, yard(2), [[-1, 1, 2], [-1, 1, 2]]),
         (BOTH, yard(2), [[-1, 2], [-1, 1]]),
         (BOTH, yard(2, mask=np.array([[T, F], [T, T]])), [[-1], [-1, 1]]),
-        (OTHERS, yard(1), [[-1]]),
         (BOTH, yard(1), [[-1]]),
         (OTHERS, yard(2, mask=np.array([[T, F], [T, T]])), [[-1], [1]]),
         (FREE, yard(1, mask=np.array([[F]])), [[-1]]),
-        (OTHERS, yard(2, actees=[]), [[-1], [-1]]),
         (FREE, yard(2, actees=[]), [[-1], [-1]]),
-        (PLAIN, yard(2, actees=[]), [[-1], [-1]]),
     ],
 )
 def test_a_pool_takes_what_is_open_and_nothing_else(
@@ -193,7 +176,7 @@ def test_random_selections_are_uniform_over_what_is_open(
 
 
 def told(mask: VecActionMask, *, nobody: bool) -> list[set[int]]:
-    """For every actor what it may be told, by the definition."""
+    """Return for each actor the selections that the definition allows."""
     result = []
     for i in range(len(mask.actors)):
         actees = mask.actees[i].values[:, 0]
@@ -246,36 +229,3 @@ def test_the_rules_of_a_compiled_world_see_minus_one() -> None:
     assert actions["call"].to_list() == [[[-1]]]
     actions["tow"] = RaggedBuffer.from_array([[[-1]]])
     assert env.act(actions).reward.tolist() == [1102.5]
-
-
-def test_the_plain_form_of_a_compiled_environment_shows_the_pairs_that_are_open() -> None:
-    env = Harbour(ships=2, mute=True).as_environment()
-    shown = env.reset().actions
-    assert shown["call"].mask.tolist() == [[F, F], [F, F]]
-    num_buoys = len(shown["tow"].actee_ids) - 2
-    assert shown["tow"].mask.tolist() == [[T] * num_buoys + [F, T], [T] * num_buoys + [T, F]]
-
-
-def test_a_compiled_world_that_closes_everything_is_still_refused_without_the_options() -> None:
-    class Silent(Harbour):
-        actions = {**Harbour.actions, "call": SelectEntity(max_actors=3, actees="Ship", masked=True)}
-
-        def observe(s: Any, obs: Any) -> None:
-            obs.n.Ship = 1
-            obs.n.call = 1
-            obs.Ship[0, 0] = obs.Ship[0, 1] = 0.0
-            obs.call.actors[0] = 0
-            obs.call.mask[0, 0] = False
-
-    with pytest.raises(ValueError, match="every one of the 1 choices of actor 0 of action 'call' is masked"):
-        ThreadedVecEnv(Silent, 1, compile=False).reset()
-
-
-# --- Forms without entities
-
-
-def test_a_spec_says_that_nobody_is_a_choice() -> None:
-    actions = make_spec(Harbour).actions
-    # 2 buoys and 3 ships are rows 0 to 4.
-    assert str(actions["tow"]) == "select entity, 0 to 5, the last for nobody, at most 3 actor(s), masked"
-    assert str(actions["call"]) == "select entity, 0 to 4, at most 3 actor(s), masked"

@@ -122,7 +122,7 @@ def trip_over_none(agent: Agent, config: Any, seed: int) -> None:
 
 @dataclass
 class Log:
-    """What programs saw; shared by those of one process."""
+    """Seeds that programs were given, shared by those of one process."""
 
     seeds: list[int] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
@@ -139,14 +139,14 @@ def make(main: Any, config: Any = None, **options: Any) -> TrainEnv:
 
 
 def moves(obs: VecObs, choices: Sequence[int] | int) -> dict[str, Any]:
-    """These choices for the actors of all frames."""
+    """Return these choices for the actors of all frames."""
     actors = obs.action_masks["Move"].actors
     values = np.broadcast_to(np.asarray(choices, np.int64), (actors.items(),))
     return {"Move": RaggedBuffer(values.reshape(-1, 1).copy(), actors.offsets)}
 
 
 def play(pool: VecEnv, num_steps: int, seed: int) -> list[tuple[Any, ...]]:
-    """What a pool shows while random moves are made; the same moves at each call."""
+    """Play random moves, the same at each call; return features, rewards and ends of each step."""
     rng = np.random.default_rng(7)
     obs = pool.reset(seed)
     shown = []

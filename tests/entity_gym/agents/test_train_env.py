@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import gc
 import pickle
-import re
 import threading
 import time
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 from entity_gym import CategoricalActionSpace, Entity, ObsSpace
-from entity_gym.agents import Agent, Obs, TrainAgent, TrainEnv
+from entity_gym.agents import Agent, Obs, TrainEnv
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import VecEnv
@@ -47,7 +46,7 @@ def still_running(name: str) -> list[threading.Thread]:
 
 
 def soon(condition: Any) -> bool:
-    """Whether this becomes true within 10 seconds."""
+    """Return whether the condition becomes true within 10 seconds."""
     end = time.monotonic() + 10
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
@@ -182,18 +181,6 @@ def test_programs_can_travel_to_worker_processes_and_play_the_same_there() -> No
     second_half.close()
 
 
-def test_evaluation_plays_one_game_in_each_environment() -> None:
-    pool = ThreadedVecEnv(make(walk, 5), 3, autoreset=False)
-    for _ in range(2):
-        obs = pool.reset()
-        for step in range(5):
-            obs = pool.act(moves(obs, 1))
-            assert obs.done.tolist() == [step == 4] * 3
-        assert obs.reward.tolist() == [-1.0] * 3
-    assert len(still_running(".walk")) == 3
-    pool.close()
-
-
 def test_a_game_that_was_abandoned_ends_its_main_and_the_next_one_has_another_seed() -> None:
     log = Log()
     pool = pool_of(keep_log, 2, log)
@@ -219,17 +206,6 @@ def test_a_pool_that_is_dropped_lets_its_programs_leave() -> None:
     del pool
     gc.collect()
     assert soon(lambda: len(log.left) == 2)
-
-
-def test_one_environment_alone_is_an_environment() -> None:
-    env = make(walk).as_environment()
-    env.reseed(3, 0)
-    first = env.reset()
-    assert first.reward == 0
-    assert np.asarray(first.features["Walker"]).tolist() == [[0.0]]
-    env.close()
-    with pytest.raises(ValueError, match="walk: the environment is closed"):
-        env.reset()
 
 
 # ---- programs that do not behave
@@ -311,18 +287,6 @@ def shows_no_number(agent: Agent, config: Any, seed: int) -> None:
     agent.act(Obs(Move, score=0, actors=[Walker(float("nan"))]))  # type: ignore[arg-type]
 
 
-def shows_text(agent: Agent, config: Any, seed: int) -> None:
-    agent.act(Obs(Move, score=0, actors=[Walker("3")]))  # type: ignore[arg-type]
-
-
-def shows_too_much(agent: Agent, config: Any, seed: int) -> None:
-    agent.act(Obs(Move, score=0, actors=[Walker(2**2000)]))
-
-
-def measures_nothing(agent: Agent, config: Any, seed: int) -> None:
-    agent.act(Obs(Move, score=0, actors=[Walker(0)], metrics={"q": float("nan")}))
-
-
 def ends_with_nonsense(agent: Agent, config: Any, seed: int) -> None:
     agent.act(Obs(Move, score=0, actors=[Walker(0)]))
     agent.game_over({"score": 1})  # type: ignore[arg-type]
@@ -334,12 +298,6 @@ def ends_with_nonsense(agent: Agent, config: Any, seed: int) -> None:
         (shows_a_stranger, "TrainEnv has no 'Stranger' in entity_types"),
         (asks_for_more, "TrainEnv has no 'Paint' in action_types"),
         (shows_no_number, r"shows_no_number \(environment 0\): feature 'x' of entity 0 of type 'Walker' is nan"),
-        (
-            shows_text,
-            r"shows_text \(environment 0\): features of 'Walker' are not rows of 1 numbers each: they are \[\['3'",
-        ),
-        (shows_too_much, r"shows_too_much \(environment 0\): features of 'Walker' are not rows of 1 numbers each"),
-        (measures_nothing, r"measures_nothing \(environment 0\): metrics\['q'\] is nan; it must be a finite number"),
         (ends_with_nonsense, "is no Obs; agents are shown Obs"),
     ],
 )
@@ -359,35 +317,6 @@ def test_a_game_in_which_nothing_was_asked_is_not_counted() -> None:
     pool = pool_of(begins_at_its_end, 1)
     assert pool.reset().done.tolist() == [False]
     pool.close()
-
-
-def knows_its_agent(agent: Agent, config: list[bool], seed: int) -> None:
-    config.append(isinstance(agent, TrainAgent) and agent.gone)
-    walk(agent, None, seed)
-    config.append(isinstance(agent, TrainAgent) and agent.gone)
-    agent.game_over(Obs(Move, score=0))  # nobody listens any more, and nothing happens
-
-
-def test_a_program_can_ask_whether_the_trainer_is_gone() -> None:
-    gone: list[bool] = []
-    pool = pool_of(knows_its_agent, 1, gone)
-    pool.reset()
-    pool.close()
-    assert gone == [False, True]
-
-
-# ---- programs that do not leave
-
-
-def waits_in_our_lines(agent: Agent, config: threading.Event, seed: int) -> None:
-    agent.act(Obs(Move, score=0, actors=[Walker(0)]))
-
-
-def test_a_program_that_waits_for_us_is_told_at_the_line_that_asked() -> None:
-    env = make(waits_in_our_lines).as_environment()
-    env.reset()
-    assert re.search(r"test_train_env\.py:\d+ in waits_in_our_lines\(\)", env._running().position())
-    env.close()
 
 
 # ---- what is declared

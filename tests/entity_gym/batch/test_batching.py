@@ -96,24 +96,6 @@ def test_types_without_ids_advance_the_index() -> None:
     assert obs.action_masks["jump"].actors.to_list() == [[[7]]]
 
 
-def test_the_index_follows_the_space_and_not_the_order_in_the_observation() -> None:
-    obs = Observation(
-        features={"Player": [[5.0]], "Lava": [[1.0], [2.0]]},
-        ids={"Player": ["me"], "Lava": ["a", "b"]},
-        actions={"jump": CategoricalActionMask(actor_ids=["me", "b"])},
-    )
-    both = batch(obs)
-    assert list(both.features) == ["Lava", "HighGround", "Player"]
-    assert both.action_masks["jump"].actors.to_list() == [[[2], [1]]]
-
-
-def test_actors_and_actees_keep_the_order_in_which_their_ids_were_given() -> None:
-    mask = SelectEntityActionMask(actor_ids=["c", "a"], actee_ids=["b", "c", "a"])
-    point = batch(players("a", "b", "c", actions={"point": mask}, Lava=[[0.0]])).action_masks["point"]
-    assert point.actors.to_list() == [[[3], [1]]]
-    assert point.actees.to_list() == [[[2], [3], [1]]]
-
-
 def test_neither_ids_nor_types_means_everybody_and_an_empty_list_nobody() -> None:
     obs = Observation(
         features={"Lava": [[0.0]], "Player": [[0.0], [1.0]]},
@@ -130,16 +112,6 @@ def test_with_no_actors_there_are_no_actees() -> None:
     mask = SelectEntityActionMask(actor_ids=[], actee_types=["Player"])
     point = batch(players("a", "b", actions={"point": mask})).action_masks["point"]
     assert (point.actors.to_list(), point.actees.to_list()) == ([[]], [[]])
-
-
-def test_an_id_may_be_anything_hashable() -> None:
-    names = [("Player", 0), 7, "x", frozenset({1})]
-    obs = Observation(
-        features={"Player": [[0.0]] * 4},
-        ids={"Player": names},
-        actions={"jump": CategoricalActionMask(actor_ids=names[::-1])},
-    )
-    assert batch(obs).action_masks["jump"].actors.to_list() == [[[3], [2], [1], [0]]]
 
 
 # --- What only some environments show
@@ -273,13 +245,6 @@ def test_no_rows_may_be_written_in_any_way(nothing: Any) -> None:
     assert batch(Observation(features={"Lava": nothing})).features["Lava"].values.shape == (0, 1)
 
 
-def test_entities_without_features_are_counted() -> None:
-    stones = ObsSpace({"Stone": Entity([])})
-    for rows in ([[], []], np.zeros((2, 0))):
-        obs = batch(Observation(features={"Stone": rows}), Observation(), space=stones, actions={})
-        assert obs.features["Stone"].size1().tolist() == [2, 0]
-
-
 def test_a_batch_of_empty_observations_and_of_none() -> None:
     for count in (0, 2):
         obs = batch(*[Observation()] * count)
@@ -334,24 +299,6 @@ def test_a_frame_of_a_batch_is_what_it_is_alone(seed: int, count: int, max_entit
     together = batch_observations(observations, obs_space, action_space)
     for i, obs in enumerate(observations):
         assert frame(together, i) == frame(batch_observations([obs], obs_space, action_space), 0)
-
-
-@given(seed=st.integers(0, 2**32), count=st.integers(1, 5))
-def test_every_list_of_a_batch_is_aligned(seed: int, count: int) -> None:
-    rng = np.random.default_rng(seed)
-    observations = [Observation(**random_content(rng), global_features=[0]) for _ in range(count)]
-    obs = batch_observations(observations, Zoo().obs_space(), Zoo().action_space())
-    total = sum(buffer.size1() for buffer in obs.features.values())
-    for name, visible in obs.visible.items():
-        assert visible.size1().tolist() == obs.features[name].size1().tolist()
-    for mask in obs.action_masks.values():
-        indices = [mask.actors] if mask.actees is None else [mask.actors, mask.actees]
-        for buffer in indices:
-            assert len(buffer) == count
-            assert all((index >= 0).all() and (index < n).all() for index, n in zip(buffer, total, strict=True))
-        if mask.mask is not None:
-            pairs = mask.actors.size1() * (1 if mask.actees is None else mask.actees.size1())
-            assert mask.mask.size1().tolist() == pairs.tolist()
 
 
 @given(seed=st.integers(0, 2**32))

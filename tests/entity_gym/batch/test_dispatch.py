@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
 from entity_gym import (
     Action,
@@ -26,11 +24,10 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
-from tests.worlds import Script, Zoo, choose, making
+from tests.worlds import Script, choose, making
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "minesweeper_internals.json").read_text())
 T, F = True, False
@@ -59,7 +56,7 @@ def pool(*observations: Observation) -> tuple[ListEnv, list[Script]]:
 
 
 def told(vec_env: ListEnv, envs: list[Script], actions: Mapping[str, RaggedBuffer[np.int64]]) -> list[dict[str, Any]]:
-    """What every environment receives for `actions`; nobody takes the actions that are not given."""
+    """Return the actions that each environment receives for `actions`; nobody takes the actions that are not given."""
     nobody = {name: RaggedBuffer.from_flattened(np.zeros((0, 1), np.int64), [0] * len(envs)) for name in ACTIONS}
     vec_env.act({**nobody, **actions})
     return [plain(env.received[-1]) for env in envs]
@@ -167,52 +164,3 @@ def test_a_global_choice_arrives_with_its_label() -> None:
     )
     assert told(vec_env, envs, choose("weather", [[1], [0]])) == [{"weather": (1, "rain")}, {"weather": (0, "sun")}]
     assert isinstance(envs[0].received[-1]["weather"], GlobalCategoricalAction)
-
-
-def test_an_action_offered_to_nobody_arrives_empty() -> None:
-    vec_env, envs = pool(yard(walk=CategoricalActionMask(actor_types=["Dog"])))
-    assert told(vec_env, envs, {}) == [{"walk": ([], [])}]
-
-
-# --- Properties
-
-
-class CheckingZoo(Zoo):
-    """Fails unless it is told exactly what its last observation offered."""
-
-    def _observe(self, reward: float, *, done: bool) -> Observation:
-        self.offered = super()._observe(reward, done=done)
-        return self.offered
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        assert set(actions) == set(self.offered.actions)
-        for name, action in actions.items():
-            mask = self.offered.actions[name]
-            if isinstance(action, CategoricalAction):
-                assert isinstance(mask, CategoricalActionMask)
-                assert action.actors == mask.actor_ids
-                rows = np.ones((len(action.actors), 3), np.bool_) if mask.mask is None else np.asarray(mask.mask)
-                assert rows[np.arange(len(rows)), action.actions].all()
-            elif isinstance(action, SelectEntityAction):
-                assert isinstance(mask, SelectEntityActionMask)
-                assert mask.actor_ids is not None and mask.actee_ids is not None
-                assert action.actors == mask.actor_ids
-                for actor, actee in zip(action.actors, action.actees, strict=True):
-                    if actee is None:
-                        assert not mask.actee_ids
-                        continue
-                    row, column = mask.actor_ids.index(actor), mask.actee_ids.index(actee)
-                    assert mask.mask is None or mask.mask[row][column]
-            else:
-                assert isinstance(mask, GlobalCategoricalActionMask)
-                assert mask.mask is None or np.asarray(mask.mask).reshape(-1)[action.action]
-        return super().act(actions)
-
-
-@given(seed=st.integers(0, 2**32), num_envs=st.integers(1, 4))
-def test_whatever_is_open_in_the_batch_is_open_to_the_environment(seed: int, num_envs: int) -> None:
-    vec_env = ListEnv(CheckingZoo, num_envs, seed=seed)
-    obs = vec_env.reset()
-    rng = np.random.default_rng(seed)
-    for _ in range(6):
-        obs = vec_env.act(random_actions(obs, rng, vec_env.action_space()))

@@ -90,9 +90,6 @@ class TestConstruction:
             ([[1.0], [1.0]], [1], "the lengths add up to 1, but there are 2 items"),
             ([[1.0]], [2], "the length of sequence 0 is 2, and there are 1 items"),
             ([[1.0]], [1, -1], "the length of sequence 1 is -1"),
-            ([[1.0]], [1.0], r"lengths are float64 of shape \(1,\): they must be integers"),
-            ([[1.0]], [[1]], r"of shape \(1, 1\)"),
-            ([[1.0], []], [2], "inhomogeneous"),
             ([[1e39]], [1], "holds numbers that are too large for float32"),
             (1.0, [1], r"flattened values are float64 of shape \(\)"),
             (np.zeros((0, 1)), [2**62] * 4, "the length of sequence 0 is 46116"),  # their sum is 0 in int64
@@ -105,12 +102,10 @@ class TestConstruction:
     @pytest.mark.parametrize(
         ("values", "offsets", "message"),
         [
-            (np.zeros(()), np.array([0, 0]), r"values are float64 of shape \(\)"),
             (np.zeros((4, 2))[::2], np.array([0, 2]), "values are float64 .* they must be C-contiguous"),
             (np.zeros((2, 1)), np.array([0, 2], dtype=np.int32), "offsets are int32"),
             (np.zeros((2, 1)), np.array([], dtype=np.int64), r"offsets are int64 of shape \(0,\)"),
             (np.zeros((2, 1)), np.array([0, 1]), "offsets go from 0 to 1: .* from 0 to 2"),
-            (np.zeros((2, 1)), np.array([1, 2]), "offsets go from 1 to 2"),
         ],
     )
     def test_the_constructor_names_what_does_not_fit(self, values: Any, offsets: Any, message: str) -> None:
@@ -144,11 +139,6 @@ class TestSizesAndContent:
     def test_a_pickled_buffer_comes_back(self, buffer: RaggedBuffer[Any]) -> None:
         assert pickle.loads(pickle.dumps(buffer)) == buffer
 
-    def test_small_buffers_print_their_content_and_large_ones_their_sizes(self) -> None:
-        assert repr(of(SECOND, [])) == "RaggedBuffer([[[6, 7]], []], '2 * var * 2 * int64')"
-        assert str(of()) == "RaggedBuffer([], '0 * var * 2 * int64')"
-        assert repr(counting([1, 1000], 2)) == "RaggedBuffer(1001 items, lengths 1 to 1000, '2 * var * 2 * int64')"
-
     def test_equality_compares_content_lengths_width_and_dtype(self) -> None:
         assert three() == three()
         assert three() != of(FIRST, SECOND, [[8, 9], [10, 12]])
@@ -179,10 +169,6 @@ class TestIndexing:
     def test_what_names_no_sequences_is_an_index_error(self, index: Any) -> None:
         with pytest.raises(IndexError):
             three()[index]
-
-    def test_an_index_of_two_dimensions_is_refused(self) -> None:
-        with pytest.raises(IndexError, match=r"array\(\[\[0\]\]\) is no index of sequences"):
-            three()[np.array([[0]])]
 
     @given(BUFFERS, st.data())
     def test_any_index_means_what_it_means_on_lists(self, buffer: RaggedBuffer[np.int64], data: Any) -> None:

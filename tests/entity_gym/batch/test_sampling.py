@@ -20,8 +20,6 @@ from entity_gym import (
 )
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
-from entity_gym.pools.pool import ListEnv
-from tests.worlds import Zoo
 
 SPACE = ObsSpace({"Wall": Entity([]), "Cat": Entity([])})
 ACTIONS: dict[str, ActionSpace] = {
@@ -39,7 +37,7 @@ def yard(cats: int, walls: int = 0, **actions: ActionMask) -> Observation:
 
 
 def drawn(name: str, *frames: Observation) -> list[list[set[int]]]:
-    """For every frame and actor the values that were drawn about equally often, in many draws."""
+    """Return for each frame and actor the values that were drawn, all about equally often."""
     obs = batch_observations(frames, SPACE, ACTIONS)
     rng = np.random.default_rng(0)
     counts = [[Counter() for _ in range(n)] for n in obs.action_masks[name].actors.size1()]
@@ -89,13 +87,6 @@ def test_entities_are_drawn_by_pair_where_pairs_are_masked() -> None:
     nobody = SelectEntityActionMask(actor_ids=[0, 1], actee_ids=[])
     frames = [yard(2, chase=nobody), yard(3, chase=pairs), yard(2, walls=1, chase=free)]
     assert drawn("chase", *frames) == [[{-1}, {-1}], [{2, 1}, {0}], [{1, 2}]]
-
-
-def test_the_same_generator_gives_the_same_actions() -> None:
-    obs = ListEnv(Zoo, 20, seed=1).reset()
-    first, again, other = (random_actions(obs, np.random.default_rng(seed), Zoo().action_space()) for seed in (1, 1, 2))
-    assert first == again
-    assert first != other
 
 
 def test_an_actor_without_an_open_choice_is_refused() -> None:

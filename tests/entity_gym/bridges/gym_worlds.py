@@ -19,7 +19,7 @@ def choose(*choices: int) -> dict[str, RaggedBuffer[np.int64]]:
 
 
 def agents(obs: VecObs) -> list[list[float]]:
-    """What the agents show, one an environment."""
+    """Return the features of the agents, one an environment."""
     assert obs.features["Agent"].size1().tolist() == [1] * len(obs)
     return obs.features["Agent"].values.tolist()  # type: ignore[no-any-return]
 
@@ -100,11 +100,6 @@ class Grows(Line):
         if hasattr(self, "place"):
             self.observation_space = spaces.Box(-1, 1, (3,))
         return super().reset(**arguments)
-
-
-class Fails(Line):
-    def step(self, action: Any) -> Any:
-        raise RuntimeError("the motor is gone")
 
 
 def register() -> None:

@@ -40,7 +40,7 @@ def maker(make_one: Callable[..., Any], make_many: Callable[..., Any]) -> Iterat
 
 
 class Yard(Environment):
-    """Every kind of action. In step t there are t + 1 dogs at 10, 11, ..., of which the last is hidden, and 2 cats.
+    """A world with each kind of action. In step t there are t + 1 dogs at 10, 11, ..., of which the last is hidden, and 2 cats.
 
     Dogs chase cats or nobody; they bark (softly, normally or loudly, the first not loudly) and run (two numbers, the second
     at least 1); somebody holds the gate. The reward adds up
@@ -113,7 +113,7 @@ class Yard(Environment):
 
 
 class Runners(Environment):
-    """Only continuous actions: `num` runners pick two numbers each, and are paid their sum. Two steps."""
+    """A world of continuous actions alone: `num` runners pick two numbers each, and are paid their sum. Two steps."""
 
     def __init__(self, num: int = 2) -> None:
         self.num, self.steps = num, 0

@@ -19,7 +19,6 @@ from tests.entity_gym.bridges.out_worlds import Coins, Hall, Yard, maker  # noqa
 Made = Callable[..., Any]
 FIRST, MID, LAST = dm_env.StepType
 ROOM = {"max_entities": {"Dog": 3, "Cat": 2}, "max_actors": {"chase": 3, "bark": 3, "run": 3}}
-STILL = np.zeros((2, 5), int)
 
 
 @pytest.fixture
@@ -114,16 +113,3 @@ def test_after_a_last_step_reset_and_step_are_the_same(out: Made) -> None:
         first, second = one.reset(), other.step(99)  # the action is ignored
         assert first.first() and second.first()
         assert first.observation["entities/Coin"].tolist() == second.observation["entities/Coin"].tolist()
-
-
-def test_wrong_actions_are_named(out: Made) -> None:
-    env = out(Hall, 2, max_episode_steps=1)
-    env.reset()
-    env.step(STILL)
-    env.step(STILL[:1], env_id=[1])  # environment 0 is at its end, and 1 has begun
-    with pytest.raises(ValueError, match=r"of shape \(2, 5\), a row for each environment"):
-        env.step(STILL[:1])
-    with pytest.raises(
-        ValueError, match=r"Hall \(environment 1\): action 'light' of actor 0 is 2; it must be from 0 to 1"
-    ):
-        env.step(np.array([[0, 0, 0, 0, 2]] * 2))

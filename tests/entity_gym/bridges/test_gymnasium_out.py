@@ -12,7 +12,6 @@ gymnasium = pytest.importorskip("gymnasium")
 from gymnasium import spaces  # noqa: E402
 from gymnasium.utils.env_checker import check_env, data_equivalence  # noqa: E402
 from gymnasium.vector import AutoresetMode, SyncVectorEnv  # noqa: E402
-from gymnasium.wrappers.vector import RecordEpisodeStatistics  # noqa: E402
 
 from entity_gym import make_gym, make_spec  # noqa: E402
 from entity_gym.bridges import to_gymnasium  # noqa: E402
@@ -42,7 +41,7 @@ def test_spaces_are_boxes_flags_and_choices(out: Made) -> None:
     assert env.action_space == spaces.MultiDiscrete([6, 6, 6, 3, 3, 3, 2])
     runners = np.array([-2, 1] * 2, np.float32), np.array([2.1, 5] * 2, np.float32)
     assert out(Runners, max_entities={"Runner": 2}).action_space == spaces.Box(*runners)
-    assert out(Counter(), max_entities={"Total": 1}).action_space == spaces.Discrete(3)
+    assert out(Counter, max_entities={"Total": 1}).action_space == spaces.Discrete(3)
     both = out(Yard, **ROOM).action_space
     assert both["bark"] == spaces.MultiDiscrete([3, 3, 3]) and both["run"].shape == (3, 2)
 
@@ -118,22 +117,6 @@ def test_what_is_open_is_never_replaced(name: str, out: Made) -> None:
             env.reset()
 
 
-def test_one_environment_object_can_be_given(out: Made) -> None:
-    yard = Yard(run=False, max_steps=2)
-    env = out(yard, **{name: value for name, value in CHOICES.items() if name != "run"})
-    env.reset(options={"env_info": {"most": 1}})
-    obs = env.step(np.zeros(7, int))[0]
-    assert (yard.steps, obs["mask/Dog"].tolist()) == (1, [1, 0, 0])
-    assert env.spec is None
-    env.close()
-    assert yard.closed == 1
-    with pytest.raises(ValueError, match="how many entities"):
-        to_gymnasium(yard)
-    assert yard.closed == 2
-    with pytest.raises(ValueError, match="num_envs: .* one environment is one; see make_gym"):
-        to_gymnasium("Xor", num_envs=2)
-
-
 def test_images_are_those_of_the_world(out: Made) -> None:
     env = out("CherryPick", render_mode="rgb_array")
     env.reset()
@@ -185,15 +168,6 @@ def test_one_environment_is_the_same_in_gymnasiums_own_vector_environment(out: M
         results = [own.step(action), ours.step(action)]
         ends += "final_obs" in results[1][-1]
     assert ends > 5
-
-
-def test_gymnasiums_wrappers_take_it(out: Made) -> None:
-    env = RecordEpisodeStatistics(out("MultiArmedBandit", 2, max_episode_steps=4))
-    env.reset()
-    for _ in range(4):
-        *_, info = env.step(np.array([0, 1]))  # lever A pays 1 / 32, the others nothing
-    assert info["episode"]["r"].tolist() == [0.125, 0.0]
-    assert info["episode"]["l"].tolist() == [4, 4]
 
 
 def test_reset_refuses_what_it_does_not_know(out: Made) -> None:

@@ -1,4 +1,4 @@
-"""What makes somebody's environment: found, checked and named, in the same way by every bridge."""
+"""Constructors of other libraries' environments are found, checked, wrapped and named alike by every bridge."""
 
 from __future__ import annotations
 
@@ -7,10 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from entity_gym.bridges import from_dm_env, from_gymnasium, from_pettingzoo
-from entity_gym.bridges.incoming import Constructor
+gymnasium = pytest.importorskip("gymnasium")
+pytest.importorskip("pettingzoo")
+pytest.importorskip("dm_env")
+
+from gymnasium import spaces  # noqa: E402
+
+from entity_gym.bridges import from_dm_env, from_gymnasium, from_pettingzoo  # noqa: E402
+from entity_gym.bridges.incoming import Constructor, load_wrappers  # noqa: E402
+from tests.entity_gym.bridges.gym_worlds import Line, Shows  # noqa: E402
+from tests.entity_gym.bridges.herds import Herd  # noqa: E402
+from tests.entity_gym.bridges.test_dm_in import Walk  # noqa: E402
+from tests.entity_gym.bridges.test_tuple_agents import Pair  # noqa: E402
 
 BRIDGES = (from_gymnasium, from_dm_env, from_pettingzoo)
 
@@ -58,12 +69,6 @@ def test_what_a_module_does_not_have_is_told_with_what_it_has(bridge: Callable[.
 
 
 @pytest.mark.parametrize("bridge", BRIDGES)
-def test_a_module_that_is_not_there_is_told(bridge: Callable[..., Any]) -> None:
-    with pytest.raises(ValueError, match="there is no module 'poor_worlds' to import"):
-        find(bridge, "poor_worlds:Rich")
-
-
-@pytest.mark.parametrize("bridge", BRIDGES)
 def test_arguments_that_do_not_fit_are_told_with_those_that_would(bridge: Callable[..., Any]) -> None:
     from rich_worlds import Rich  # type: ignore[import-not-found]
 
@@ -80,21 +85,6 @@ def test_what_is_raised_while_an_environment_is_made_says_whose(bridge: Callable
     with pytest.raises(ZeroDivisionError) as caught:
         bridge(Rich, size=0)
     assert caught.value.__notes__ == ["raised by Rich when it was made"]
-
-
-def test_an_id_of_gymnasiums_that_cannot_be_made_says_whose() -> None:
-    gymnasium = pytest.importorskip("gymnasium")
-
-    def fails() -> Any:
-        raise ZeroDivisionError
-
-    gymnasium.register("Fails-v0", fails)
-    try:
-        with pytest.raises(ZeroDivisionError) as caught:
-            from_gymnasium("Fails-v0")
-    finally:
-        del gymnasium.registry["Fails-v0"]
-    assert caught.value.__notes__ == ["raised by Fails-v0 when it was made"]
 
 
 @pytest.mark.parametrize(
@@ -120,12 +110,6 @@ def test_so_does_an_environment_that_imports_it_when_it_is_made(monkeypatch: pyt
         make()
 
 
-def test_another_module_that_is_missing_is_not_ours_to_install(tmp_path: Path) -> None:
-    (tmp_path / "needs_gold.py").write_text("import gold_of_the_incas")
-    with pytest.raises(ModuleNotFoundError, match="^No module named 'gold_of_the_incas'$"):
-        from_gymnasium("needs_gold:Rich")
-
-
 @pytest.mark.parametrize("bridge", [from_gymnasium, from_pettingzoo])
 def test_a_world_of_a_view_that_is_not_installed_names_the_extra(
     bridge: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
@@ -135,3 +119,88 @@ def test_a_world_of_a_view_that_is_not_installed_names_the_extra(
         ImportError, match=r'^mpe2\.simple_tag_v3:parallel_env needs mpe2, .*pip install "enn-ppo\[worlds\]"$'
     ):
         bridge("mpe2.simple_tag_v3:parallel_env")
+
+
+# ---- wrappers
+
+LIMIT = "gymnasium.wrappers:TimeLimit(max_episode_steps=3)"
+
+
+class Longer:
+    """A wrapper of any environment, which shows what it was given."""
+
+    def __init__(self, env: Any, name: str = "plain") -> None:
+        self.env, self.name = env, name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self.env, attribute)
+
+
+def test_wrappers_are_put_around_each_environment_the_innermost_first() -> None:
+    inner, outer = load_wrappers([LIMIT, f"{__name__}:Longer(name='outer')"])
+    env = outer(inner(gymnasium.make("CartPole-v1").unwrapped))
+    assert isinstance(env, Longer) and env.name == "outer"
+    assert isinstance(env.env, gymnasium.wrappers.TimeLimit)
+    pool = from_gymnasium("CartPole-v1", 2, wrappers=[LIMIT, "gymnasium.wrappers:TimeAwareObservation"])
+    assert len(pool.obs_space().entities["Agent"].features) == 5
+    herd = from_pettingzoo(Herd, wrappers=[lambda env: Longer(env, "herd")])
+    assert herd.reset().features["wolf"].values.shape == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "message"),
+    [
+        (LIMIT, "expected a list, such as [my_pkg.my_wrappers:MyWrapper]"),
+        (["gymnasium.wrappers:TimeLimit(3)"], "expected package.module:Name, or package.module:Name(size=3, ...)"),
+        (["gymnasium.wrappers:TimeLimit(steps=3)"], "the wrapper TimeLimit cannot be put around"),
+    ],
+)
+def test_a_wrapper_that_cannot_be_is_refused(wrappers: Any, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        from_gymnasium("CartPole-v1", wrappers=wrappers)
+    assert message in str(error.value)
+
+
+def test_text_is_refused_with_the_wrapper_that_leaves_it_out() -> None:
+    box = spaces.Box(-1, 1, (2,), np.float32)
+    space = spaces.Dict({"image": box, "mission": spaces.Text(20), "direction": spaces.Discrete(4)})
+    shown = [{"image": np.zeros(2, np.float32), "mission": "go", "direction": 1}] * 2
+    with pytest.raises(
+        ValueError, match="the observation space at 'mission' is a Text, .* in a wrapper such as "
+    ) as error:
+        from_gymnasium(lambda: Shows(space, shown))
+    pool = from_gymnasium(lambda: Shows(space, shown), wrappers=[str(error.value).split("such as ")[1]])
+    assert pool.reset().features["Agent"].values.tolist() == [[1, 0, 0]]
+
+
+# ---- objects
+
+
+def always(env: Any) -> Callable[[], Any]:
+    return lambda: env
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: from_gymnasium(always(Line()), 2, wrappers=["gymnasium.wrappers:TimeLimit(max_episode_steps=3)"]), "Line"),
+        (lambda: from_gymnasium(always(Pair()), 2), "Pair"),
+        (lambda: from_pettingzoo(always(Herd()), 2), "Herd"),
+        (lambda: from_dm_env(always(Walk()), 2), "Walk"),
+    ],
+)  # fmt: skip
+def test_a_factory_that_returns_the_same_object_twice_is_refused(make: Callable[[], Any], name: str) -> None:
+    with pytest.raises(ValueError, match=f"returned the same {name} object twice; .* make a new one for each"):
+        make()
+
+
+class Emptied(Line):
+    def __init__(self, limits: list[int]) -> None:
+        super().__init__(limits.pop())
+
+
+def test_every_environment_gets_lists_of_its_own() -> None:
+    limits = [7]
+    with from_gymnasium(Emptied, 3, limits=limits) as pool:
+        assert len(pool.reset()) == 3
+    assert limits == [7]

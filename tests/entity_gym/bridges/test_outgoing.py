@@ -1,4 +1,4 @@
-"""What every environment of another library shows of a world, and takes; what `out_worlds` show and pay is worked out by hand."""
+"""Observations and actions of worlds as environments of other libraries; rows and rewards are worked out by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 pytest.importorskip("gymnasium")
 pytest.importorskip("dm_env")
 
-from entity_gym import Entity, ObsSpace, make_dm, make_gym  # noqa: E402
+from entity_gym import make_dm, make_gym  # noqa: E402
 from entity_gym.bridges import to_dm_env, to_gymnasium  # noqa: E402
 from tests.entity_gym.bridges.out_worlds import Hall, Runners, Yard  # noqa: E402
 from tests.entity_gym.pools.kinds_of_pools import Counter  # noqa: E402
@@ -327,12 +327,3 @@ def test_pools_need_every_last_observation_and_know_one_dimension_more(make: Cal
             env.step(np.zeros(3, int))
         env.close()
         env.close()
-
-
-def test_names_that_differ_in_a_point_and_a_slash_alone_are_refused() -> None:
-    class Wheels(Counter):
-        def obs_space(self) -> ObsSpace:
-            return ObsSpace({"wheel.left": Entity([]), "wheel/left": Entity([])})
-
-    with pytest.raises(ValueError, match="has 'wheel.left' and 'wheel/left', which are one name here"):
-        to_gymnasium(Wheels(), max_entities={"wheel.left": 1, "wheel/left": 1})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -31,7 +29,6 @@ from entity_gym import (  # noqa: E402
     SelectEntityActionSpace,
 )
 from entity_gym.bridges import to_pettingzoo  # noqa: E402
-from entity_gym.bridges.pettingzoo.incoming import from_pettingzoo  # noqa: E402
 from entity_gym.registry import make  # noqa: E402
 from tests.entity_gym.pools.player_worlds import Duel  # noqa: E402
 from tests.worlds import choose  # noqa: E402
@@ -233,10 +230,8 @@ def test_a_world_without_players_is_refused() -> None:
             {"player_0": 1},
             r"actions are \{'player_0': 1\}; expected an action for each of the agents \['player_0', 'play",
         ),
-        ({"player_0": 1, "player_1": 1, "player_2": 1}, "expected an action for each of the agents"),
         ({"player_0": 1, "player_1": 3}, r"Duel \(player 1\).*action 'bid' of actor \d is 3; it must be from 0 to 2"),
         ({"player_0": 1, "player_1": None}, r"numbers of \['bid'\], has shape .*expected whole numbers"),
-        (None, "actions are None; expected an action for each"),
     ],
 )
 def test_actions_that_cannot_be_are_named(actions: Any, message: str) -> None:
@@ -262,12 +257,3 @@ def test_parameters_are_set_at_reset_but_for_those_that_say_whose_things_are() -
     drawn.reset()
     image = drawn.render()
     assert image is not None and image.ndim == 3
-
-
-def test_without_pettingzoo_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pettingzoo", None)
-    monkeypatch.delitem(sys.modules, "entity_gym.bridges.pettingzoo.envs", raising=False)
-    with pytest.raises(ImportError, match=r'pip install "enn-ppo\[pettingzoo\]"'):
-        importlib.import_module("entity_gym.bridges.pettingzoo.envs")
-    with pytest.raises(ImportError, match=r'pip install "enn-ppo\[pettingzoo\]"'):
-        from_pettingzoo("butterfly/pistonball-v6")

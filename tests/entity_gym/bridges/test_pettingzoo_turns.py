@@ -140,7 +140,10 @@ def test_one_agent_acts_in_each_step_and_all_are_seen() -> None:
 
 @pytest.mark.parametrize(
     ("masks", "many", "one"),
-    [("observation", [1, 1, 0], [1, 0, 0]), ("info", [1, 1, 0], [1, 0, 0]), ("nowhere", None, None)],
+    [
+        ("observation", [1, 1, 0], [1, 0, 0]),
+        ("info", [1, 1, 0], [1, 0, 0]),
+    ],
 )
 def test_masks_of_the_acting_agent_count(masks: str, many: Any, one: Any) -> None:
     env = PettingZooEnvironment(Nim(heap=3, masks=masks))
@@ -205,21 +208,6 @@ def test_agents_of_a_game_share_type_and_actions_and_each_is_a_player() -> None:
     assert seen.tolist() == [[0, 0, 1, 2], [5, 1, 0, 0], [0, 0, 0, 1]]  # the side counts from the player's own
     others = PettingZooEnvironment(Nim(names=["black_0", "white_0"]))
     assert list(others.obs_space().entities) == ["agent"] and others.player_names == ["agent.0", "agent.1"]
-
-
-def test_agents_with_spaces_of_their_own_are_players_of_two_groups() -> None:
-    class Uneven(Nim):
-        def action_space(self, agent: str) -> Any:
-            return spaces.Discrete(3 if agent == "fox_0" else 4)
-
-    env = PettingZooEnvironment(Uneven(names=["fox_0", "hen_0"], masks="nowhere"))
-    assert env.player_names == ["fox", "hen"]
-    obs = env.reset()
-    assert {name: np.asarray(rows).tolist() for name, rows in obs.features.items()} == {
-        "fox": [[4, 0, 1]],
-        "hen": [[4, 1, 0]],
-    }
-    assert list(obs.actions) == ["fox.action"]
 
 
 def test_sides_of_a_team_game_are_lists_in_the_list_of_the_group() -> None:

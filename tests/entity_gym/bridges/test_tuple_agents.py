@@ -75,10 +75,9 @@ ONE, OTHER = [1, 0, 1], [0, 0, 1]
     "shown",
     [
         lambda masks: {"action_mask": masks},
-        lambda masks: {"action_mask": tuple(masks), "time": 1},
         lambda masks: [{"action_mask": mask} for mask in masks],
     ],
-    ids=["list", "tuple", "infos"],
+    ids=["list", "infos"],
 )
 def test_a_mask_for_each_agent_in_the_info_closes_its_choices(shown: Any) -> None:
     class Masked(Pair):
@@ -125,17 +124,6 @@ def test_an_episode_ends_when_all_agents_have_ended_by_their_own_flags() -> None
     assert not pool.act(choices(0, 0)).done[0]
     obs = pool.act(choices(0, 1))
     assert obs.done[0] and obs.truncated[0], "one agent was only cut"
-
-
-def test_what_is_not_one_for_each_agent_is_refused() -> None:
-    class Mute(Pair):
-        def step(self, action: Any) -> Any:
-            return self._seen(), [1.0], False, False, {}
-
-    pool = from_gymnasium(Mute)
-    pool.reset()
-    with pytest.raises(ValueError, match=r"Mute returned the rewards \[1.0\]; expected one for each of 2 agents"):
-        pool.act(choices(0, 0))
 
 
 def test_a_view_reads_the_first_row_of_each_agent_and_the_rest_from_the_first_agent() -> None:

@@ -103,11 +103,6 @@ class RaisesInAct(Walk):
         return super().act(actions)
 
 
-class Exits(Walk):
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        raise SystemExit("enough")
-
-
 class ShowsNaN(Walk):
     def act(self, actions: Mapping[str, Action]) -> Observation:
         obs = super().act(actions)
@@ -137,13 +132,6 @@ class PythonRandom(Walk):
     def reset(self) -> Observation:
         super().reset()
         self.x = random.randint(1, 4)
-        return self.observe()
-
-
-class NumpyRandom(Walk):
-    def reset(self) -> Observation:
-        super().reset()
-        self.x = np.random.randint(1, 5)
         return self.observe()
 
 
@@ -185,13 +173,6 @@ class NeverEnds(Walk):
         super().__init__(size=1000, max_steps=-1)
 
 
-class CutWithoutSayingSo(Walk):
-    def observe(self) -> Observation:
-        obs = super().observe()
-        obs.truncated = False
-        return obs
-
-
 class CutUnderAnotherName(Walk):
     patience = 7
 
@@ -225,30 +206,6 @@ class ForgetsNobody(Walk):
         return obs
 
 
-class OneObservation(Walk):
-    """Returns one object for ever."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shown = Observation()
-
-    def observe(self) -> Observation:
-        vars(self.shown).update(vars(super().observe()))
-        return self.shown
-
-
-class OneStepLate(Walk):
-    """Returns what it should have returned a step before."""
-
-    def reset(self) -> Observation:
-        self.next = super().reset()
-        return self.next
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        obs, self.next = self.next, super().act(actions)
-        return obs
-
-
 class ShowsTheStateBefore(Walk):
     """Looks at the world before it steps, so that the end is seen a step too late."""
 
@@ -261,33 +218,14 @@ class ShowsTheStateBefore(Walk):
         return obs
 
 
-class LateAndFallsOver(ShowsTheStateBefore):
-    track = [0.0] * 6
-
-
 class ForgetsToSave(Walk):
     def state(self) -> dict[str, Any]:
         return {"x": self.x, "steps": 0}
 
 
-class SavesAnObject(Walk):
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "seen": {1, 2}}
-
-
 class RendersNothing(Walk):
     def render(self) -> np.ndarray:
         raise NotImplementedError
-
-
-class DrawsForAnotherPurpose(Walk):
-    def draw(self, canvas: Any) -> None:  # type: ignore[override]
-        canvas.fill(0)
-
-
-class DrawsFloats(Walk):
-    def render(self) -> np.ndarray:
-        return super().render() / 255
 
 
 class DrawsAndMoves(Walk):
@@ -302,17 +240,8 @@ class HintsOfNothing(Walk):
         return {"types": {"Wlaker": {}}}
 
 
-class CannotBeClosedTwice(Walk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.files = [1]
-
-    def close(self) -> None:
-        self.files.pop()
-
-
 class HangsStubbornly(Walk):
-    """Not even an exception gets it out of there."""
+    """Hangs in a step, and no exception gets it out of there."""
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
         while True:

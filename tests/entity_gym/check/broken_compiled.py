@@ -41,12 +41,6 @@ class OutOfBounds(Climb):
         obs.Climber[s.steps // 4, 0] = s.height
 
 
-class TooMany(Climb):
-    def observe(s: Any, obs: Any) -> None:
-        obs.n.Climber = 1 + s.steps
-        obs.Climber[0, 0] = s.height
-
-
 @kernel
 def count_looks(s: Any) -> None:
     """Changes the state where nobody looks for it."""
@@ -66,12 +60,6 @@ class Overflows(Climb):
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
         s.small = 100
         return float(s.small + s.small), s.height == s.top, False
-
-
-class NumpyRandom(Climb):
-    def reset(s: Any) -> None:
-        s.height = np.random.randint(0, s.top)
-        s.small = 0
 
 
 class TwoTypes(Climb):

@@ -1,7 +1,6 @@
-"""What pools showed, in forms that can be compared."""
+"""Observations of pools in forms that can be compared."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -17,23 +16,8 @@ from tests.entity_gym.pools.kinds_of_pools import play_together
 from tests.worlds import actions_of_each, frame, frames, open_choices
 
 
-def exactly(value: Any) -> Any:
-    """All of it, down to the bytes of arrays."""
-    if isinstance(value, np.ndarray):
-        return (value.dtype.str, value.shape, value.tobytes())
-    if isinstance(value, RaggedBuffer):
-        return (exactly(value.values), exactly(value.offsets))
-    if isinstance(value, Mapping):
-        return {key: exactly(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [exactly(item) for item in value]
-    if is_dataclass(value):
-        return {field.name: exactly(getattr(value, field.name)) for field in fields(value)}
-    return value
-
-
 def meaning(obs: VecObs) -> dict[str, Any]:
-    """What an agent learns from it: a mask that closes nothing is as good as none. Without `arrays`."""
+    """Return all but `arrays` as plain values; a mask that closes nothing is as good as none."""
     return {
         "frames": frames(obs),
         "types": {name: (buffer.values.dtype, buffer.values.shape[1]) for name, buffer in obs.features.items()},
@@ -46,7 +30,7 @@ def meaning(obs: VecObs) -> dict[str, Any]:
 
 
 def of_environment(obs: VecObs, env_id: int) -> dict[str, Any]:
-    """What one environment shows in a batch of any environments, its last observation included."""
+    """Return the frame of one environment in a batch, its last observation included."""
     place = obs.env_id.tolist().index(env_id)
     seen = frame(obs, place) | {"elapsed_step": int(obs.elapsed_step[place])}
     if obs.final is not None and env_id in obs.final.env_id:
@@ -102,7 +86,7 @@ class Playing:
 
 
 def play_pool(env: Any, num_envs: int = 6, steps: int = 60, **options: Any) -> list[VecObs]:
-    """What a pool shows from its start on."""
+    """Play random steps in a pool, and return its observations."""
     with ThreadedVecEnv(env, num_envs, **options) as pool:
         return play_together(pool, steps)
 

@@ -9,7 +9,7 @@ from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, Select
 
 
 class Sound(CompiledEnvironment):
-    """Nothing is wrong here; the others differ in one function."""
+    """A world without a mistake; the others differ in one function."""
 
     entities = {"Foot Soldier": Entity(["x"], max=2), "Enemy": Entity(["x"], max=2)}
     global_features = ["time"]
@@ -49,11 +49,6 @@ class MisspeltAction(Sound):
         return 1.0, False, False
 
 
-class MisspeltCount(Sound):
-    def observe(s: Any, obs: Any) -> None:
-        obs.n.Foot_Soldiers = 1  # here
-
-
 class NoMask(Sound):
     def observe(s: Any, obs: Any) -> None:
         obs.n.Foot_Soldier = 1
@@ -63,12 +58,6 @@ class NoMask(Sound):
 class WritesParameter(Sound):
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
         s.width = 3  # here
-        return 1.0, False, False
-
-
-class WritesSteps(Sound):
-    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
-        s.steps = 0  # here
         return 1.0, False, False
 
 
@@ -87,31 +76,9 @@ class WithSelf(Sound):
         s.pos = 1
 
 
-class Formats(Sound):
-    def reset(s: Any) -> None:
-        if s.pos > 8:
-            raise ValueError(f"too far: {s.pos:03d}")  # here
-
-
-class Generates(Sound):
-    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
-        return float(sum(s.grid[k] for k in range(4))), False, False  # here
-
-
-class OpensFile(Sound):
-    def reset(s: Any) -> None:
-        with open("file") as file:  # here
-            s.pos = int(file.read())
-
-
 class DrawsFromNumPy(Sound):
     def reset(s: Any) -> None:
         s.pos = np.random.randint(s.width)  # here
-
-
-class DrawsFromSelf(Sound):
-    def reset(s: Any) -> None:
-        s.pos = self.rng.integers(s.width)  # type: ignore[name-defined]  # noqa: F821  # here
 
 
 @kernel
@@ -192,16 +159,6 @@ class WritesWithinWidth(Sound):
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
         s.pos = (s.pos + act.Move[0]) % s.width
         s.marks[s.pos] = 1
-        return 1.0, False, False
-
-
-class WritesWithinReach(Sound):
-    """The size of what it writes depends on a parameter that is no whole number, and on the limit of steps."""
-
-    parameters = {**Sound.parameters, "reach": 2.5}
-
-    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
-        s.grid[int(s.reach) + s.max_steps // 30] = 1
         return 1.0, False, False
 
 

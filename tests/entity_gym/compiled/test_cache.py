@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from entity_gym.compiled import CompiledEnvironment, rand_int
+from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.build import build, cache_dir
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.pools.slots import SlotOptions
@@ -199,24 +199,6 @@ def test_two_classes_of_one_name_in_one_file_are_two() -> None:
     assert folder_of(Up.World) != folder_of(Down.World)
 
 
-def test_a_class_without_a_file_can_be_compiled_and_told_apart() -> None:
-    """As in a notebook or at a prompt."""
-
-    def typed_in(sign: str) -> Any:
-        functions: dict[str, Any] = {"rand_int": rand_int}
-        exec(f"def step(s, act):\n    s.t {sign}= 1\n    return float(s.t), False, False\n", functions)
-        return type("World", (Watching,), {"step": functions["step"]})
-
-    assert folder_of(typed_in("+")) != folder_of(typed_in("-"))
-    assert Playing(CompiledSlots(typed_in("-"), 1, SlotOptions(compile=False))).step().reward.tolist() == [-1.0]
-
-
-def test_modules_that_name_each_other_are_no_trap(project: Path) -> None:
-    text = (project / "a_world.py").read_text()
-    (project / "a_world.py").write_text(text.replace("a_package.deep.DEPTH", "a_package.deep.a_package.deep.DEPTH"))
-    assert first_reward(imported(), compile=False) == FIRST_REWARD
-
-
 # --- Where it is
 
 
@@ -260,12 +242,3 @@ def test_code_is_kept_where_nobody_else_can_put_any(spoil: Any, project: Path, m
     spoil(folder, monkeypatch)
     with pytest.warns(UserWarning, match=f"kept on disk .{re.escape(str(folder))} is a link, or others own it"):
         assert build(imported(), compile=False).folder is None
-
-
-def test_a_half_written_file_of_a_process_that_died_is_no_hindrance(project: Path) -> None:
-    world = imported()
-    folder = build(world, compile=False).folder
-    assert folder is not None
-    (folder / "loops.py").unlink()
-    (folder / "leftover.tmp").write_text("def wor")
-    assert first_reward(imported(), compile=False) == FIRST_REWARD

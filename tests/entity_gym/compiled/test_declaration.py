@@ -1,4 +1,4 @@
-"""What a class may declare and what its constructor takes; whatever does not fit is said before anything runs."""
+"""Declarations of a class and parameters of its constructor; those that do not fit are named before anything runs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -49,10 +49,6 @@ def test_the_spaces_are_the_declarations_without_capacities() -> None:
     ("given", "value"),
     [
         ({"gravity": 2}, 2.0),
-        ({"gravity": np.float32(0.5)}, 0.5),
-        ({"num_dogs": np.int64(1)}, 1),
-        ({"windy": np.bool_(False)}, False),
-        ({"max_steps": 7}, 7),
         ({"max_steps": None}, 0),
     ],
 )
@@ -67,18 +63,11 @@ def test_parameters_become_the_type_of_their_default(given: dict[str, Any], valu
     [
         ({"num_dog": 1}, r"Everything has no parameter 'num_dog'; allowed: 'max_steps', .*; did you mean 'num_dogs'\?"),
         ({"num_dogs": 1.0}, r"Everything: num_dogs is 1.0; it must be a whole number"),
-        ({"num_dogs": True}, r"num_dogs is True; it must be a whole number"),
-        ({"num_dogs": "2"}, r"num_dogs is '2'; it must be a whole number"),
         ({"num_dogs": 2**63}, r"num_dogs is 9223372036854775808; it must be a whole number of 64 bits"),
         ({"gravity": "low"}, r"gravity is 'low'; it must be a finite number"),
-        ({"gravity": float("inf")}, r"gravity is inf; it must be a finite number"),
         ({"gravity": 10**400}, r"gravity is 10+; it must be a finite number"),
-        ({"gravity": True}, r"gravity is True; it must be a finite number"),
         ({"windy": 1}, r"windy is 1; it must be True or False"),
         ({"max_steps": 0}, r"max_steps is 0; it must be a whole number of at least 1, or None for no limit"),
-        ({"max_steps": -1}, r"max_steps is -1; it must be a whole number of at least 1"),
-        ({"max_steps": 2.0}, r"max_steps is 2.0; it must be a whole number of at least 1"),
-        ({"max_steps": True}, r"max_steps is True; it must be a whole number of at least 1"),
         ({"num_dogs": 4}, r"Everything: num_dogs is 4; allowed: 0 to 3"),  # its own check
     ],
 )
@@ -94,15 +83,9 @@ def test_a_parameter_that_cannot_be_is_refused(given: dict[str, Any], message: s
     ("make", "message"),
     [
         (lambda: Entity(["x"], max=0), r"Entity: max is 0; it must be a whole number of at least 1"),
-        (lambda: Entity(["x"], max=True), r"Entity: max is True"),
-        (lambda: Entity(["x", "x"], max=1), r"'x'"),
         (lambda: Categorical(["a"]), r"Categorical: actors=None and max_actors=None; give one of them"),
         (lambda: Categorical(["a"], actors="A", max_actors=2), r"actors='A' and max_actors=2; give one of them"),
-        (lambda: Categorical(["a"], max_actors=0), r"Categorical: max_actors is 0; it must be a whole number"),
-        (lambda: Categorical([], actors="A"), r"choices"),
-        (lambda: GlobalCategorical([]), r"choices"),
         (lambda: SelectEntity(actors="A"), r"SelectEntity: actees=None and max_actees=None; give one of them"),
-        (lambda: SelectEntity(actees="A"), r"SelectEntity: actors=None and max_actors=None; give one of them"),
         (lambda: SelectEntity(max_actors=1, actees="A", max_actees=3), r"actees='A' and max_actees=3"),
     ],
 )
@@ -121,40 +104,19 @@ STAR = Watching.entities["Star"]
         ({"actions": {"go": SelectEntity(actors="Star", actees=["Star", "Sun"])}}, r"action 'go': actees names the unknown entity type 'Sun'"),  # noqa: E501
         ({"actions": {"Star": GlobalCategorical(["a"])}}, r"World: obs.n.Star would be two counts"),
         ({"entities": {"a b": STAR, "a_b": STAR}}, r"'a_b' in entities is written a_b in code, as 'a b' is; rename it"),
-        ({"actions": {"a b": GlobalCategorical(["x"]), "a-b": GlobalCategorical(["x"])}}, r"'a-b' in actions is written a_b in code, as 'a b' is"),  # noqa: E501
         ({"entities": {"visible": STAR}}, r"'visible' in entities is written visible in code, a name that the engine uses; rename it"),  # noqa: E501
         ({"state": [("t", np.int64), ("t", np.float64)]}, r"World: the field 't' is declared twice, in parameters or state"),
         ({"state": [("steps", np.int64)]}, r"World: the field 'steps' is declared by the engine; rename it"),
         ({"parameters": {"t": 1}}, r"World: the field 't' is declared"),
         ({"parameters": {"name": "x"}}, r"parameter 'name' has the default 'x'; it must be int, float or bool"),
         ({"state": [("my field", np.int64)]}, r"the field 'my field' is not a Python name"),
-        ({"state": [("t", "nonsense")]}, r"World: state has the field \('t', 'nonsense'\); expected \(name, dtype\)"),
         ({"info": ["tt"]}, r"World: info names the field 'tt'; allowed: .*'t'"),
-        ({"metrics": ["T"]}, r"World: metrics names the field 'T'; .*did you mean 't'\?"),
         ({"state": [("t", np.int64), ("many", np.int64, (3,))], "info": ["many"]}, r"info names 'many', which is an array"),
         ({"reset": None}, r"World has no function reset; a CompiledEnvironment needs reset, step and observe"),
-        ({"global_features": ["a", "a"]}, r"'a'"),
     ],
 )  # fmt: skip
 def test_a_class_that_cannot_be_is_refused_when_it_is_first_described(attributes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        declared(**attributes)()
-
-
-@pytest.mark.parametrize(
-    ("attributes", "message"),
-    [
-        ({"entities": {"3D Star": STAR}}, "3D Star"),
-        ({"entities": {"class": STAR}}, "class"),
-        ({"entities": {"_hidden": STAR}}, "_hidden"),
-        ({"actions": {"1st": GlobalCategorical(["x"])}}, "1st"),
-        ({"actions": {"import": GlobalCategorical(["x"])}}, "import"),
-        ({"state": [("class", np.int64)]}, "class"),
-    ],
-)
-def test_a_name_that_cannot_be_written_in_python_is_refused(attributes: dict[str, Any], message: str) -> None:
-    """Attributes begin with a letter and are no keywords: the record and the observation are written by attribute."""
-    with pytest.raises(ValueError, match=rf"World: .*{message!r}"):
         declared(**attributes)()
 
 
@@ -166,19 +128,12 @@ def test_a_name_that_cannot_be_written_in_python_is_refused(attributes: dict[str
             "actions": {"aim": SelectEntity(actors="Star", actees="Star")},
         },
         {"actions": {"aim": SelectEntity(actors="Star", actees="Star"), "aim_actees": GlobalCategorical(["x"])}},
-        {"ranges": {"speed": (0, 1)}},
-        {"state": [("t",)]},
         {"state": [("t", np.int64), 5]},
         {"state": [("t", object)]},
-        {"state": [("t", "U5")]},
-        {"state": [("t", np.float16)]},
         {"state": [("t", ">i8")]},
-        {"state": [("t", np.int64, "many")]},
         {"state": [("t", np.int64, -1)]},
-        {"entities": {"Star": spaces.Entity(["x"])}},
         {"entities": {}, "actions": {}},
         {"actions": {"go": actions.CategoricalActionSpace(["x"])}},
-        {"max_steps": -4},
         {"max_steps": 2.5},
     ],
 )
@@ -189,7 +144,7 @@ def test_whatever_else_cannot_be_is_refused_by_name_and_not_by_the_machinery(att
 
 @pytest.mark.parametrize("name", ["size", "T", "copy"])
 def test_any_other_name_will_do_for_a_field_an_entity_or_an_action(name: str) -> None:
-    """Also those that NumPy uses for its own methods."""
+    """Names that NumPy uses for its own methods are allowed, too."""
     attributes = {
         "entities": {name: STAR},
         "state": [(name, np.int64)],
@@ -212,7 +167,3 @@ def test_any_other_name_will_do_for_a_field_an_entity_or_an_action(name: str) ->
     for _ in range(3):
         playing.step()
     assert dict(playing.obs.end_of_episode_info) == {0: {name: 6}}
-
-
-def test_a_choice_of_types_may_be_one_name_or_several() -> None:
-    assert Categorical(["a"], actors="Cat") == Categorical(["a"], actors=["Cat"]) == Categorical(["a"], actors=("Cat",))

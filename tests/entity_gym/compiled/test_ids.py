@@ -15,7 +15,7 @@ from tests.entity_gym.compiled.comparing import Playing
 
 
 class Queue(CompiledEnvironment):
-    """In every step the first customer leaves and another one joins: positions change, ids do not."""
+    """A queue in which the first customer leaves in each step and another one joins: positions change, ids do not."""
 
     entities = {"Clerk": Entity(["busy"], max=1), "Customer": Entity(["served"], max=3, ids=True)}
     actions = {"Serve": Categorical(["slowly", "fast"], actors="Customer")}

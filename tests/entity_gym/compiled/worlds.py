@@ -356,26 +356,3 @@ class Watching(CompiledEnvironment):
         obs.n.Star = s.t % 3
         for i in range(s.t % 3):
             obs.Star[i, 0] = s.t
-
-
-class Ledge(CompiledEnvironment):
-    """Walks towards an index that is not there, and falls silently where nobody looks."""
-
-    entities = {"Walker": Entity(["place"], max=1)}
-    actions = {"walk": Categorical(["stay", "on"], actors="Walker")}
-    parameters = {"safe": True}
-    state = [("place", np.int64), ("visits", np.int64, (4,)), ("other", np.int64, (64,))]
-
-    def reset(s: Any) -> None:
-        s.place = 0
-
-    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
-        s.place += act.walk[0]
-        if s.safe:
-            s.place = s.place % 4
-        s.visits[s.place] += 1
-        return float(s.place), False, False
-
-    def observe(s: Any, obs: Any) -> None:
-        obs.n.Walker = 1
-        obs.Walker[0, 0] = s.place

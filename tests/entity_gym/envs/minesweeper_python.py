@@ -23,27 +23,8 @@ ACTION_SPACE: Mapping[str, ActionSpace] = MineSweeper.action_space()
 class PythonMineSweeper(CompiledView):
     """The world that `entity_gym.envs.minesweeper.MineSweeper` describes, without compiling it."""
 
-    def __init__(
-        self,
-        width: int = 6,
-        height: int = 6,
-        num_mines: int = 5,
-        num_robots: int = 2,
-        orbital_cannon: bool = False,
-        cooldown_period: int = 5,
-        max_steps: int | None = 100,
-    ) -> None:
-        super().__init__(
-            MineSweeper(
-                width=width,
-                height=height,
-                num_mines=num_mines,
-                num_robots=num_robots,
-                orbital_cannon=orbital_cannon,
-                cooldown_period=cooldown_period,
-                max_steps=max_steps,
-            )
-        )
+    def __init__(self, **parameters: Any) -> None:
+        super().__init__(MineSweeper(**parameters))
 
     def put(self, mines: Any, robots: Any, *, cooldown: int | None = None) -> None:
         """Set the board, positions as (x, y), and the cannon's clock, unless that is None."""

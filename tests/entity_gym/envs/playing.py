@@ -16,7 +16,7 @@ Policy = Callable[[Observation], dict[str, str]]
 
 
 def started(env: CompiledEnvironment | type[CompiledEnvironment], seed: int = 0, **state: Any) -> CompiledView:
-    """In the first observation of an episode, un-jitted; then `state` is written over the record's fields."""
+    """Return an un-jitted world in the first observation of an episode, with `state` written over its record."""
     view = CompiledView(env() if isinstance(env, type) else env)
     view.rng = np.random.default_rng(seed)
     view.reset()
@@ -44,15 +44,11 @@ def act(env: CompiledView, **choices: str) -> Observation:
 
 
 def episode(env: CompiledView, policy: Policy) -> list[Observation]:
-    """Every observation of one episode, the first and the last included."""
+    """Return the observations of one episode, the first and the last included."""
     seen = [env.reset()]
     while not seen[-1].done:
         seen.append(act(env, **policy(seen[-1])))
     return seen
-
-
-def episodic_rewards(env: CompiledView, policy: Policy, num_episodes: int) -> list[float]:
-    return [sum(obs.reward for obs in episode(env, policy)) for _ in range(num_episodes)]
 
 
 def resets(env: CompiledEnvironment | type[CompiledEnvironment], number: int, seed: int = 0) -> Iterator[CompiledView]:

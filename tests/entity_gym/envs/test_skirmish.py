@@ -249,10 +249,7 @@ def test_units_that_are_too_near_push_each_other_apart_by_half_the_overlap_each(
     env = world([(MELEE, 0, 0), (MELEE, 0.3, 0)], [(MELEE, 9, 9)])
     env.act(actions(env))
     assert place(env, 0) == pytest.approx((-0.1, 0)) and place(env, 1) == pytest.approx((0.4, 0))
-
-
-def test_units_in_one_point_are_pushed_apart_too() -> None:
-    env = world([(MELEE, 0, 0), (MELEE, 0, 0)], [(MELEE, 9, 9)])
+    env = world([(MELEE, 0, 0), (MELEE, 0, 0)], [(MELEE, 9, 9)])  # in one point
     env.act(actions(env))
     assert place(env, 0) == pytest.approx((0.25, 0)) and place(env, 1) == pytest.approx((-0.25, 0))
 
@@ -322,14 +319,6 @@ def test_fire_that_is_not_needed_is_held() -> None:
     assert place(env, 2) == pytest.approx((-0.8, 2)), "who holds its fire moves"
 
 
-def test_healing_that_is_not_needed_is_held() -> None:
-    env = world([(HEALER, 0, 0), (HEALER, 1, 0), (MELEE, 2, 0)], [(MELEE, 9, 9)])
-    env.record.health[2] = 9.0
-    refresh(env)
-    env.act(actions(env, targets={0: 2, 1: 2}))
-    assert env.record.health[2] == 10 and env.record.cooldown[:2].tolist() == [2, 0]
-
-
 def test_a_target_that_is_healed_in_the_step_takes_more_fire() -> None:
     env = world([(HEALER, 0, 0), (MELEE, 1, 0)], [(MELEE, 1.9, 0), (MELEE, 1, 0.9)])
     env.record.health[1] = 1.0
@@ -391,32 +380,11 @@ def test_an_army_without_fighters_is_defeated() -> None:
     assert (s.units_left, s.enemies_left) == (1, 1)
 
 
-def test_a_defeat_costs_1() -> None:
-    env = world([(RANGED, 0, 0)], [(MELEE, 0.9, 0)])
-    env.record.health[0] = 2.0
-    env.record.ahead = before = balance(env.record)
-    refresh(env)
-    obs = env.act(actions(env, targets={1: 0}))
-    assert obs.done and (env.record.won, env.record.lost) == (0, 1)
-    assert env.record.reward_0 == -env.record.reward_1 == pytest.approx(-1 + balance(env.record) - before)
-
-
 def test_the_limit_of_steps_truncates_without_a_victory() -> None:
     env = world([(MELEE, -9, 0)], [(MELEE, 9, 0)], max_steps=2)
     assert not env.act(actions(env)).done
     obs = env.act(actions(env))
     assert obs.done and obs.truncated and (env.record.won, env.record.lost) == (0, 0)
-
-
-def test_an_episode_is_worth_at_most_2() -> None:
-    env = world([(MELEE, 0, 0)], [(MELEE, 0.9, 0)], opponent=RANDOM)
-    s = env.record
-    while not env.show().done:
-        s.cooldown[0], s.cooldown[1] = 0, 9
-        s.x[1], s.y[1] = 0.9, 0.0
-        refresh(env)
-        env.act(actions(env, targets={0: 1}))
-    assert s.score_0 == pytest.approx(2)
 
 
 # --- The start
@@ -438,29 +406,6 @@ def test_both_armies_start_alike_and_out_of_sight(num_units: int) -> None:
         for o, (x, y, radius) in enumerate(placed):
             assert max(abs(x), abs(y)) + radius <= 15 - 1 + 1e-9
             assert all(math.dist((x, y), other[:2]) >= radius + other[2] + 1 - 1e-9 for other in placed[:o])
-
-
-def test_all_kinds_are_drawn_and_no_army_is_of_healers_alone() -> None:
-    env = CompiledView(Skirmish(num_units=2))
-    env.rng = np.random.default_rng(0)
-    seen = set()
-    for _ in range(300):
-        env.reset()
-        seen.add(tuple(env.record.kind[:2].tolist()))
-    assert seen == {(a, b) for a in (MELEE, RANGED, HEALER) for b in (MELEE, RANGED, HEALER)} - {(HEALER, HEALER)}
-
-
-@pytest.mark.parametrize("num_units", [3, 8])
-def test_larger_armies_are_of_all_kinds(num_units: int) -> None:
-    env = CompiledView(Skirmish(num_units=num_units))
-    env.rng = np.random.default_rng(0)
-    drawn_kinds = set()
-    for _ in range(50):
-        env.reset()
-        kinds = env.record.kind[:num_units]
-        assert set(kinds.tolist()) == {MELEE, RANGED, HEALER}
-        drawn_kinds.add(tuple(np.bincount(kinds).tolist()))
-    assert (len(drawn_kinds) > 5) == (num_units > 3), "the others are drawn"
 
 
 # --- Scripts
@@ -485,23 +430,6 @@ def test_the_strongest_finishes_who_is_nearly_down_and_wastes_no_fire() -> None:
     s = ordered(env, 0, FOCUS)
     assert s.aim[0] == 5, "the wounded healer"
     assert s.aim[1] == s.aim[2] == 4, "the ranged unit, which falls before the melee unit"
-
-
-def test_the_strongest_withdraws_ranged_units_from_melee_units_while_they_reload() -> None:
-    env = world([(RANGED, 0, 0)], [(MELEE, 2, 0)])
-    env.record.cooldown[0] = 2
-    refresh(env)
-    assert ordered(env, 0, FOCUS).heading[0].tolist() == [-1, 0]
-    env.record.cooldown[0] = 0
-    refresh(env)
-    assert ordered(env, 0, FOCUS).aim[0] == 1
-
-
-def test_healers_of_the_strongest_do_not_heal_twice_what_one_can() -> None:
-    env = world([(HEALER, 0, 0), (HEALER, 1, 0), (MELEE, 2, 0), (MELEE, 3, 0)], [(MELEE, 9, 9)])
-    env.record.health[2:4] = 8.6, 9.0
-    refresh(env)
-    assert ordered(env, 0, FOCUS).aim[:2].tolist() == [2, 3]
 
 
 def test_a_script_knows_nothing_of_enemies_that_it_does_not_see() -> None:

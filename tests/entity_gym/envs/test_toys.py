@@ -22,27 +22,14 @@ from entity_gym.envs.toys import (
 )
 from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import VecEnv
-from tests.entity_gym.envs.playing import act, episode, episodic_rewards, resets, rows, started
+from tests.entity_gym.envs.playing import act, episode, resets, rows, started
 
 # --- Xor
 
 
-@pytest.mark.parametrize(
-    ("bits", "negate", "right"),
-    [
-        ((0, 0), 0, "0"),
-        ((0, 1), 0, "1"),
-        ((1, 0), 0, "1"),
-        ((1, 1), 0, "0"),
-        ((0, 0), 1, "1"),
-        ((0, 1), 1, "0"),
-        ((1, 0), 1, "0"),
-        ((1, 1), 1, "1"),
-    ],
-)
-def test_the_right_output_is_the_exclusive_or_unless_it_is_to_be_negated(
-    bits: tuple[int, int], negate: int, right: str
-) -> None:
+@pytest.mark.parametrize(("first", "second", "negate"), list(product((0, 1), repeat=3)))
+def test_the_right_output_is_the_exclusive_or_unless_it_is_to_be_negated(first: int, second: int, negate: int) -> None:
+    bits, right = (first, second), str(first ^ second ^ negate)
     for output in "01":
         env = started(Xor, bits=bits, negate=negate)
         obs = env.observe()
@@ -89,25 +76,6 @@ def test_beans_and_open_choices_stay_below_masked_choices_and_the_right_one_is_o
         assert choices <= set(range(masked_choices))
         seen |= {num_beans}
     assert seen == set(range(masked_choices))
-
-
-def test_every_set_of_one_size_is_equally_likely_and_every_size_too() -> None:
-    # With three choices and no bean: sizes 0 to 3, each with chance 1/4; then {0} is added. Each of the sets {1} and {2}
-    # comes with size 1 (1/4 x 1/3, without 0) and with size 2 (1/4 x 1/3, together with 0).
-    sets: Counter[frozenset[int]] = Counter()
-    for env in resets(Count(masked_choices=3), 6000):
-        if env.record.num_beans == 0:
-            sets[frozenset(open_choices(env.observe()))] += 1
-    total = sets.total()
-    expected = {(0,): 1 / 4 + 1 / 12, (0, 1): 1 / 6, (0, 2): 1 / 6, (0, 1, 2): 1 / 12 + 1 / 4}
-    assert {key: value / total for key, value in sets.items()} == {
-        frozenset(key): pytest.approx(value, abs=0.05) for key, value in expected.items()
-    }
-
-
-def test_uniform_choices_among_the_open_ones_score_as_promised() -> None:
-    scores = [1 / len(open_choices(env.observe())) for env in resets(Count, 1500)]
-    assert np.mean(scores) == pytest.approx(0.2929, abs=0.03)
 
 
 # --- NotHotdog
@@ -174,10 +142,6 @@ def test_only_lever_a_pays(lever: str, reward: float) -> None:
     assert act(started(MultiArmedBandit), pull=lever).reward == reward
 
 
-def test_pulling_a_in_every_step_scores_one() -> None:
-    assert episodic_rewards(started(MultiArmedBandit), lambda obs: {"pull": "A"}, 2) == [1.0, 1.0]
-
-
 def test_an_episode_counts_its_32_steps_and_ends_by_itself() -> None:
     seen = episode(started(MultiArmedBandit), lambda obs: {"pull": "B"})
     assert [list(obs.global_features) for obs in seen] == [[step] for step in range(33)]
@@ -190,11 +154,6 @@ def test_an_episode_counts_its_32_steps_and_ends_by_itself() -> None:
 
 THROWS = ("rock", "paper", "scissors")
 BEATS = {"rock": "scissors", "paper": "rock", "scissors": "paper"}
-
-
-def counter(obs: Observation) -> dict[str, str]:
-    thrown = THROWS[int(np.argmax(rows(obs, "Opponent")[0]))]
-    return {"throw": next(throw for throw in THROWS if BEATS[throw] == thrown)}
 
 
 @pytest.mark.parametrize("opponent", range(3))
@@ -221,10 +180,6 @@ def test_the_opponent_throws_rock_in_half_paper_in_three_and_scissors_in_two_ten
     assert thrown == {0: pytest.approx(1000, abs=100), 1: pytest.approx(600, abs=100), 2: pytest.approx(400, abs=90)}
 
 
-def test_who_sees_the_opponent_scores_two() -> None:
-    assert episodic_rewards(started(RockPaperScissors(cheat=True)), counter, 100) == [2.0] * 100
-
-
 # --- FloorIsLava
 
 
@@ -246,11 +201,6 @@ def test_a_move_leads_where_the_compass_says(direction: str, offset: tuple[int, 
     obs = act(env, move=direction)
     assert rows(obs, "Player") == rows(obs, "HighGround") == [[100 + offset[0], -200 + offset[1]]]
     assert (obs.reward, obs.done, obs.truncated) == (1.0, True, False)
-
-
-def test_only_the_high_ground_is_rewarded() -> None:
-    rewards = [act(started(FloorIsLava, x=0, y=0, high_ground=(1, 0)), move=name).reward for name in OFFSETS]
-    assert rewards == [1.0 if name == "e" else 0.0 for name in OFFSETS]
 
 
 def test_tiles_are_different_neighbours_of_a_player_who_is_anywhere() -> None:
@@ -281,29 +231,6 @@ def test_the_player_is_the_actor_whatever_stands_before_it(num_lava: int) -> Non
 # --- MoveToOrigin
 
 
-THRUSTS = {"100%": 10, "10%": 1, "hold": 0}  # thousandths
-SIDES = {"horizontal_thruster": ("right", "left"), "vertical_thruster": ("up", "down")}
-
-
-def nearest_thrust(missing: int, steps_left: int, sides: tuple[str, str]) -> str:
-    """The choice that leaves least of a distance `missing`, in thousandths: it acts in each of the steps that are left."""
-    options = {}
-    for strength, thrust in THRUSTS.items():
-        for side, sign in zip(sides, (1, -1), strict=True):
-            options["hold" if thrust == 0 else f"{strength} {side}"] = sign * thrust
-    return min(options, key=lambda name: abs(missing - options[name] * steps_left))
-
-
-def fly_home(obs: Observation) -> dict[str, str]:
-    x, y, x_velocity, y_velocity, step = rows(obs, "Spaceship")[0]
-    left = int(32 - step)
-    choices = {}
-    for (action, sides), position, velocity in zip(SIDES.items(), (x, y), (x_velocity, y_velocity), strict=True):
-        missing = round(-1000 * (position + velocity * left))  # from where it would end up without thrust
-        choices[action] = nearest_thrust(missing, left, sides)
-    return choices
-
-
 def hold(obs: Observation) -> dict[str, str]:
     return {"horizontal_thruster": "hold", "vertical_thruster": "hold"}
 
@@ -323,10 +250,7 @@ def test_an_episode_starts_at_rest_on_the_unit_circle_in_every_direction() -> No
     ("horizontal", "vertical", "velocity"),
     [
         ("100% right", "100% up", (0.01, 0.01)),
-        ("10% right", "10% up", (0.001, 0.001)),
-        ("hold", "hold", (0.0, 0.0)),
         ("10% left", "10% down", (-0.001, -0.001)),
-        ("100% left", "100% down", (-0.01, -0.01)),
         ("100% left", "10% up", (-0.01, 0.001)),
     ],
 )
@@ -353,14 +277,3 @@ def test_an_episode_has_32_steps_and_ends_by_itself() -> None:
     assert seen[-1].done and not seen[-1].truncated
     assert seen[-1].end_of_episode_info == {"distance": 1.0}
     assert rows(env.reset(), "Spaceship")[0][4] == 0  # the clock starts again
-
-
-def test_flying_home_scores_just_below_one() -> None:
-    env, scores = started(MoveToOrigin), []
-    for _ in range(30):
-        seen = episode(env, fly_home)
-        scores.append(sum(obs.reward for obs in seen))
-        assert seen[-1].end_of_episode_info is not None
-        assert scores[-1] == pytest.approx(1 - seen[-1].end_of_episode_info["distance"], abs=1e-5)
-    assert 0.9992 < min(scores) and max(scores) < 1
-    assert np.mean(scores) == pytest.approx(0.9996, abs=1e-4)

@@ -1,4 +1,4 @@
-"""What every world that comes with the package keeps to, whatever its rules."""
+"""Promises that all worlds of the package keep, whatever their rules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from entity_gym.actions.choices import random_actions
-from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
@@ -33,6 +32,7 @@ from entity_gym.envs.treasure_hunt import TreasureHunt
 from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import VecEnv
+from tests.entity_gym.compiled.comparing import meaning
 
 #: Every world, those with parameters in more than one form, and the most steps that an episode of it can have.
 ZOO: list[tuple[CompiledEnvironment, int]] = [
@@ -83,34 +83,8 @@ def play(env: VecEnv, steps: int, obs: VecObs | None = None, seed: int = 0) -> l
     return seen
 
 
-def plain(obs: VecObs) -> dict[str, Any]:
-    """All that a batch says, to be compared bit by bit."""
-    said: dict[str, Any] = {name: ragged(rows) for name, rows in obs.features.items()}
-    said |= {f"visible {name}": ragged(flags) for name, flags in obs.visible.items()}
-    for name, offered in obs.action_masks.items():
-        said[f"actors of {name}"] = ragged(offered.actors)
-        if offered.mask is not None and len(offered.mask.values):
-            said[f"mask of {name}"] = ragged(offered.mask)
-        if offered.actees is not None:
-            said[f"actees of {name}"] = ragged(offered.actees)
-    for name in ("reward", "done", "truncated", "elapsed_step"):
-        said[name] = getattr(obs, name).tolist()
-    said["info"] = {i: str(info) for i, info in obs.end_of_episode_info.items()}  # as text NaN equals NaN
-    return said
-
-
-def ragged(buffer: RaggedBuffer[Any]) -> tuple[bytes, list[int]]:
-    return buffer.values.tobytes(), buffer.size1().tolist()
-
-
-def everything(obs: VecObs) -> dict[str, Any]:
-    """The same with metrics and the last observations of the episodes that ended."""
-    last = {} if obs.final is None else {"whose": obs.final.env_id.tolist(), **plain(obs.final)}
-    return {**plain(obs), "metrics": {name: vars(metric) for name, metric in obs.metrics.items()}, "last": last}
-
-
 def same(first: list[VecObs], second: list[VecObs]) -> bool:
-    return [everything(obs) for obs in first] == [everything(obs) for obs in second]
+    return [meaning(obs) for obs in first] == [meaning(obs) for obs in second]
 
 
 @each_class
@@ -194,6 +168,36 @@ def test_parameters_outside_their_ranges_are_refused(env: type[CompiledEnvironme
 def test_parameters_that_do_not_go_together_are_refused(env: Any, parameters: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"{env.__name__}: .*{message}"):
         env(**parameters)
+
+
+#: World -> its entity types with their features, and the choices of its actions.
+SPACES: dict[type[CompiledEnvironment], tuple[dict[str, str], dict[str, tuple[str, ...]]]] = {
+    CherryPick: ({"Cherry": "quality", "Player": ""}, {"Pick Cherry": ()}),
+    Minefield: (
+        {"Vehicle": "x_pos y_pos direction step", "Mine": "x_pos y_pos", "Target": "x_pos y_pos"},
+        {"move": ("turn left", "move forward", "turn right")},
+    ),
+    MineSweeper: (
+        {"Mine": "x y", "Robot": "x y", "Orbital Cannon": "cooldown"},
+        {"Move": ("x+1", "x-1", "y+1", "y-1", "Defuse Mines"), "Fire Orbital Cannon": ()},
+    ),
+    MultiSnake: (
+        {"SnakeHead": "x y color", "SnakeBody": "x y color", "Food": "x y color"},
+        {"move": ("up", "down", "left", "right")},
+    ),
+    PickMatchingBalls: (
+        {"Ball": "color0 color1 color2 color3 color4 color5 selected", "Player": ""},
+        {"Pick Ball": ()},
+    ),
+}
+
+
+@pytest.mark.parametrize("env", SPACES)
+def test_spaces_name_types_features_and_choices_in_order(env: type[CompiledEnvironment]) -> None:
+    types, choices = SPACES[env]
+    entities = {name: " ".join(entity.features) for name, entity in env.obs_space().entities.items()}
+    assert list(entities.items()) == list(types.items())
+    assert {name: space.labels for name, space in env.action_space().items()} == choices
 
 
 @each_class

@@ -73,8 +73,6 @@ def test_the_page_has_the_port_that_is_asked_for_and_is_not_opened_with_no_open(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["MineSweper"], 2, "error: .*did you mean 'MineSweeper'"),
-        (["Xor", "--set", "a=1"], 2, "error: Xor has no parameter 'a'"),
         (["Xor", "--set", "a"], 2, "error: --set takes name=value"),
         (["Xor", "--port", "70000"], 2, "error: port 70000 on 127.0.0.1 cannot be used"),
         (

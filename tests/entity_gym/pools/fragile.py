@@ -28,7 +28,7 @@ DEEDS += ["raise StopIteration"]
 
 
 class BrokenWorldError(Exception):
-    """With arguments of its own."""
+    """Has arguments of its own."""
 
     def __init__(self, what: str, code: int) -> None:
         super().__init__(what, code)
@@ -125,13 +125,13 @@ class NeverMade(Environment):
 
 
 def do(*deeds: str) -> dict[str, RaggedBuffer[np.int64]]:
-    """What `Fragile` environments are told, one after the other."""
+    """Return the actions of `Fragile` environments, one after the other."""
     numbers = np.array([DEEDS.index(deed) for deed in deeds], np.int64)
     return {"do": RaggedBuffer.from_array(numbers.reshape(-1, 1, 1))}
 
 
 def column(obs: VecObs, feature: int) -> list[int]:
-    """That feature of every environment's first entity."""
+    """Return a feature of each environment's first entity."""
     buffer = obs.features["It"]
     return buffer.values[buffer.offsets[:-1], feature].astype(int).tolist()
 

@@ -81,12 +81,12 @@ class Counter(Environment):
 
 
 def add(*amounts: int) -> dict[str, RaggedBuffer[np.int64]]:
-    """What `Counter`s are told, one after the other."""
+    """Return the actions of `Counter`s, one after the other."""
     return {"add": RaggedBuffer.from_array(np.array(amounts, np.int64).reshape(-1, 1, 1))}
 
 
 def totals(obs: VecObs) -> list[int]:
-    """What they show."""
+    """Return the totals of all `Counter`s."""
     return obs.features["Total"].values[:, 0].astype(int).tolist()
 
 
@@ -110,15 +110,15 @@ def play_together(env: VecEnv, steps: int) -> list[VecObs]:
 
 
 def content(value: Any) -> Any:
-    """Everything in a `VecObs`, with the bytes of arrays."""
+    """Return all of a value, down to the bytes of arrays."""
     if isinstance(value, np.ndarray):
         return (value.dtype.str, value.shape, value.tobytes())
     if isinstance(value, RaggedBuffer):
         return (content(value.values), content(value.offsets))
     if isinstance(value, Mapping):
         return {key: content(item) for key, item in value.items()}
-    if isinstance(value, tuple):
-        return tuple(content(item) for item in value)
+    if isinstance(value, tuple | list):
+        return [content(item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
         return {field.name: content(getattr(value, field.name)) for field in fields(value)}
     return value

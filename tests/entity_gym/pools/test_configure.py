@@ -9,15 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym import (
-    Environment,
-)
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import Categorical, CompiledEnvironment
 from entity_gym.compiled import Entity as CompiledEntity
 from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
-from tests.entity_gym.pools.kinds_of_pools import Counter, add, totals
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import choose
 
@@ -87,15 +83,6 @@ def test_parameters_wait_for_the_next_episode(make: Callable[[int], VecEnv]) -> 
         assert [run(env).done.tolist() for _ in range(3)] == [[False, True], [True, True], [False, True]]  # and stay
 
 
-def test_what_is_set_meanwhile_comes_on_top(make: Callable[[int], VecEnv]) -> None:
-    with make(2) as env:
-        env.reset()
-        env.configure([{"laps": 3, "weight": 1.0}, {}])
-        run(env)
-        env.configure([{"weight": 4.0}, {"laps": 5}])
-        assert shown(run(env)) == [[0, 3, 4], [0, 5, 0.5]]
-
-
 def test_a_reset_takes_what_waits_and_then_what_it_is_given(make: Callable[[int], VecEnv]) -> None:
     with make(2) as env:
         env.reset()
@@ -138,24 +125,6 @@ def test_what_is_under_way_is_waited_for(kind: str, threads: None) -> None:
 # --- What is refused
 
 
-class Fixed(Counter):
-    configure = Environment.configure
-
-    def __init__(self) -> None:
-        super().__init__()
-
-
-@pytest.mark.parametrize("make_fixed", [ListEnv, lambda env, n: ProcessVecEnv(env, n, 2)])
-def test_an_environment_that_takes_no_parameters_says_so_at_once(
-    make_fixed: Callable[[Any, int], VecEnv], threads: None
-) -> None:
-    with make_fixed(Fixed, 2) as env:
-        env.reset()
-        with pytest.raises(ValueError, match=r"Fixed\w* does not implement configure\(\), so it takes no env_info"):
-            env.configure({"limit": [1, 1]})
-        assert totals(env.act(add(1, 2))) == [1, 2]  # and goes on
-
-
 def test_a_compiled_environment_refuses_at_once_and_all_stay_as_they_are() -> None:
     with POOLS["ordinary Python"](2) as env:
         env.reset()
@@ -166,13 +135,3 @@ def test_a_compiled_environment_refuses_at_once_and_all_stay_as_they_are() -> No
             env.configure({"lap": [1, 1]})
         run(env)
         assert shown(run(env)) == [[0, 2, 0.5]] * 2
-
-
-def test_a_python_environment_refuses_when_the_episode_begins() -> None:
-    with POOLS["list"](2) as env:
-        env.reset()
-        env.configure([{}, {"lap": 3}])
-        run(env)
-        with pytest.raises(ValueError, match="has no parameter 'lap'") as error:
-            run(env)
-        assert error.value.__notes__[-1] == "raised by Laps (environment 1) in configure()"

@@ -36,7 +36,7 @@ def pool(request: pytest.FixtureRequest, threads: None) -> MakePool:
 
 
 def trajectories(env: VecEnv, steps: int) -> list[list[dict]]:
-    """What each environment shows, first observation and `steps` steps, however they come in."""
+    """Return the first observation and `steps` steps of each environment, however they come in."""
     streams = Streams(env)
     seen: list[list[dict]] = [[] for _ in range(len(env))]
     env.async_reset()
@@ -156,13 +156,8 @@ def test_steps_are_counted_from_the_first_observation_of_each_episode(pool: Make
         assert [obs.elapsed_step.tolist() for obs in seen] == [[0, 0], [1, 1], [0, 2], [1, 0], [0, 1]]
         assert [obs.done.tolist() for obs in seen][2:] == [[True, False], [False, True], [True, False]]
         # the last observation of an episode has all of its steps behind it, and nobody acts on it
-        assert [None if obs.final is None else obs.final.elapsed_step.tolist() for obs in seen] == [
-            None,
-            None,
-            [2],
-            [3],
-            [2],
-        ]
+        finals = [None if obs.final is None else obs.final.elapsed_step.tolist() for obs in seen]
+        assert finals == [None, None, [2], [3], [2]]
         assert seen[2].final is not None
         assert seen[2].final.action_masks["add"].actors.to_list() == [[]]
         state = env.state()
@@ -188,18 +183,9 @@ def test_without_autoreset_the_batch_shrinks_as_episodes_end(pool: MakePool) -> 
             ([2], [5]),
             ([], []),
         ]
-        # the last step of an episode has everything but actions
-        last = seen[1]
-        assert (last.reward.tolist(), last.done.tolist(), last.truncated.tolist()) == (
-            [1, 2, 1],
-            [False, True, False],
-            [False, True, False],
-        )
-        assert (last.elapsed_step.tolist(), last.end_of_episode_info, last.final) == (
-            [1, 1, 1],
-            {1: {"total": 2}},
-            None,
-        )
+        last = seen[1]  # the last step of an episode has everything but actions
+        assert (last.done.tolist(), last.truncated.tolist()) == ([False, True, False], [False, True, False])
+        assert (last.reward.tolist(), last.end_of_episode_info, last.final) == ([1, 2, 1], {1: {"total": 2}}, None)
         assert last.action_masks["add"].actors.to_list() == [[[0]], [], [[0]]]
         assert totals(env.reset()) == [0, 0, 0]  # parameters stay what they are
         assert env.act(add(1, 1, 1)).done.tolist() == [False, True, False]
@@ -223,7 +209,7 @@ def test_without_autoreset_an_episode_that_has_ended_takes_no_step(pool: MakePoo
 
 
 def test_whole_episodes_are_those_with_autoreset(pool: MakePool) -> None:
-    """Each environment's first episode, step for step; the last observation of it is what autoreset keeps in `final`."""
+    """First episodes are the same step for step; their last observation is the one that autoreset keeps in `final`."""
     with ListEnv(Zoo, 9, seed=3, final_observations="all") as again, pool(Zoo, 9, seed=3, autoreset=False) as env:
         streams, other = Streams(again), Streams(env)
         going, obs = again.reset(), env.reset()
@@ -277,11 +263,8 @@ def test_an_environment_takes_one_step_at_a_time(pool: MakePool) -> None:
     ("env_id", "message"),
     [
         ([0, 3], "env_id names environment 3; there are 0 to 2"),
-        ([-1], "env_id names environment -1; there are 0 to 2"),
         ([1, 0, 1], "env_id names environment 1 2 times; each may be stepped once"),
         ([0.5], "env_id is [0.5]; it must be a list of environments, as whole numbers"),
-        ([[0]], "env_id is [[0]]; it must be a list of environments"),
-        (0, "env_id is 0; it must be a list of environments"),
         ([True, False, True], "env_id is [True, False, True]; it must be a list of environments"),
     ],
 )
@@ -360,25 +343,6 @@ def test_after_an_error_of_a_step_together_the_pool_wants_a_reset_and_then_goes_
             env.state()
         env.reset()
         assert totals(env.act(add(1, 1, 1, 1))) == [1, 1, 1, 1]
-
-
-class NotANumber(Counter):
-    def observe(self, reward: float = 0.0, *, done: bool = False) -> Observation:
-        obs = super().observe(reward, done=done)
-        if self.total == 2:
-            obs.features = {"Total": [[float("nan")]]}
-        return obs
-
-
-def test_an_observation_that_cannot_be_is_reported_to_whoever_receives_it(pool: MakePool) -> None:
-    with pool(NotANumber, 3) as env:
-        env.reset()
-        env.send(add(1, 2, 1))
-        with pytest.raises(
-            ValueError, match=r"NotANumber \(environment 1\): feature 'n' of entity 0 of type 'Total' is nan"
-        ):
-            env.recv()
-        assert totals(env.reset()) == [0, 0, 0]
 
 
 # --- Starting over, saving
@@ -486,9 +450,6 @@ def test_episodes_can_differ_in_their_parameters(pool: MakePool, env_info: objec
     [
         ([{"limit": 1}], "env_info has 1 entries for 2 environments"),
         ({"limit": [1, 2, 3]}, "env_info['limit'] is 3 values; give one value for each of 2 environments"),
-        ({"limit": 1}, "env_info['limit'] is 1; give one value for each of 2 environments"),
-        ({"limit": "ab"}, "env_info['limit'] is 'ab'; give one value for each of 2 environments"),
-        ([{"limit": 1}, 2], "env_info[1] is 2; expected a mapping from parameter to value"),
         ([{}, {"limits": 1}], "unknown parameter 'limits'; allowed: 'limit'"),
     ],
 )
@@ -505,12 +466,9 @@ def test_parameters_that_do_not_fit_are_refused(env_info: object, message: str) 
     ("arguments", "message"),
     [
         ({"num_envs": 0}, "num_envs is 0; it must be a whole number of at least 1"),
-        ({"num_envs": 2.5}, "num_envs is 2.5; it must be a whole number"),
-        ({"batch_size": 0}, "batch_size is 0; it must be a whole number from 1 to num_envs=4"),
         ({"batch_size": 5}, "batch_size is 5; it must be a whole number from 1 to num_envs=4"),
         ({"seed": -1}, "seed is -1; it must be a whole number of at least 0"),
         ({"final_observations": "some"}, "final_observations is 'some'; allowed: ('truncated', 'all', 'none')"),
-        ({"env": dict}, "create_env returned dict; it must return an entity_gym.Environment"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(pool: MakePool, arguments: dict[str, Any], message: str) -> None:
@@ -577,40 +535,22 @@ def resets_in_time(env: VecEnv) -> VecObs:
     return shown[0]
 
 
-def test_ctrl_c_between_the_end_of_a_step_and_its_receipt_does_not_hang_the_reset(
-    pool: MakePool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("moment", ["submit", "next"])
+def test_ctrl_c_while_steps_are_submitted_or_received_does_not_hang_the_reset(
+    pool: MakePool, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pool(Counter, 4) as env:
         env.reset()
-        received = env._workers.next  # type: ignore[attr-defined]
-
-        def interrupted() -> None:
-            received()
-            raise KeyboardInterrupt
-
-        env.send(add(1, 1, 1, 1))
-        with monkeypatch.context() as patched:
-            patched.setattr(env._workers, "next", interrupted)  # type: ignore[attr-defined]
-            with pytest.raises(KeyboardInterrupt):
-                env.recv()
-        assert resets_in_time(env).elapsed_step.tolist() == [0] * 4
-        assert totals(env.act(add(1, 2, 1, 2))) == [1, 2, 1, 2]
-
-
-def test_ctrl_c_while_steps_are_submitted_does_not_hang_the_reset(
-    pool: MakePool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pool(Counter, 4) as env:
-        env.reset()
-        submit = env._workers.submit  # type: ignore[attr-defined]
+        method = getattr(env._workers, moment)  # type: ignore[attr-defined]
 
         def interrupted(*task: Any) -> None:
-            submit(*task)
+            method(*task)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(env._workers, "submit", interrupted)  # type: ignore[attr-defined]
+            patched.setattr(env._workers, moment, interrupted)  # type: ignore[attr-defined]
             with pytest.raises(KeyboardInterrupt):
                 env.send(add(1, 1, 1, 1))
+                env.recv()
         assert resets_in_time(env).elapsed_step.tolist() == [0] * 4
         assert totals(env.act(add(1, 2, 1, 2))) == [1, 2, 1, 2]

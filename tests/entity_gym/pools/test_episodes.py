@@ -27,15 +27,6 @@ def test_the_first_episode_is_as_long_as_the_others() -> None:
     assert ended == [[], [], [Episode(0, 3.0, 3, False)], [], [], [Episode(0, 3.0, 3, False)]]
 
 
-def test_environments_are_counted_apart() -> None:
-    tracker = EpisodeTracker(2)
-    assert tracker.step(step(Observation(reward=1), Observation(reward=10))) == []
-    ended = tracker.step(step(Observation(reward=2), Observation(reward=20, done=True)))
-    assert ended == [Episode(1, 30.0, 2, False)]
-    ended = tracker.step(step(Observation(reward=4, done=True, truncated=True), Observation(reward=5, done=True)))
-    assert ended == [Episode(0, 7.0, 3, True), Episode(1, 5.0, 1, False)]
-
-
 def test_some_of_the_environments_in_any_order_are_counted_as_all_of_them_are() -> None:
     tracker, both = EpisodeTracker(2), np.array([1, 0])
     part = step(Observation(reward=10), Observation(reward=1, done=True))

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from entity_gym import Action, Entity, Environment, Observation, ObsSpace
+from entity_gym.actions import ActionSpace, GlobalCategoricalActionMask, GlobalCategoricalActionSpace
+from entity_gym.actions.choices import random_actions
 from entity_gym.pools.pool import ListEnv
 from tests.worlds import Script, Zoo, making, play, trajectory
 
@@ -48,21 +50,14 @@ def test_trajectories_do_not_depend_on_the_number_of_environments() -> None:
 
 
 def test_the_observation_after_done_is_the_first_of_the_next_episode() -> None:
-    env = scripted([cat(0), cat(1, reward=0.5), cat(2, reward=2, done=True, end_of_episode_info={"won": 1})])
+    first = cat(0, reward=100, metrics={"hp": 100}, end_of_episode_info={"won": 100})  # of no step
+    env = scripted([first, cat(1, reward=0.5), cat(2, reward=2, done=True, end_of_episode_info={"won": 1})])
     going, ended, next_ = env.act({}), env.act({}), env.act({})
     assert (going.features["Cat"].to_list(), going.done.tolist(), going.reward.tolist()) == ([[[1]]], [False], [0.5])
     assert (ended.features["Cat"].to_list(), ended.done.tolist(), ended.reward.tolist()) == ([[[0]]], [True], [2.0])
     assert (ended.truncated.tolist(), ended.end_of_episode_info) == ([False], {0: {"won": 1}})
     assert (next_.features["Cat"].to_list(), next_.done.tolist(), next_.reward.tolist()) == ([[[1]]], [False], [0.5])
-    assert next_.end_of_episode_info == {}
-
-
-def test_what_the_first_observation_of_an_episode_says_of_reward_and_info_is_not_the_last_ones() -> None:
-    first = cat(0, reward=100, metrics={"hp": 100}, end_of_episode_info={"won": 100})
-    env = scripted([first, cat(1, reward=1, done=True, truncated=True, metrics={"hp": 1})])
-    obs = env.act({})
-    assert (obs.reward.tolist(), obs.truncated.tolist(), obs.end_of_episode_info) == ([1.0], [True], {})
-    assert (obs.metrics["hp"].sum, obs.metrics["hp"].count) == (1.0, 1)
+    assert next_.end_of_episode_info == {} and "hp" not in ended.metrics
 
 
 # --- Final observations
@@ -168,4 +163,42 @@ def test_a_saved_state_outlives_steps_that_write_into_the_same_arrays() -> None:
     assert env.act({}).features["Cat"].to_list() == [[[2]]]
 
 
-# --- Saving
+# --- Worlds that are computed elsewhere begin their steps before the pool waits for the first of them
+
+said: list[str] = []
+
+
+class Elsewhere(Environment):
+    """Episodes of one step."""
+
+    def __init__(self, length: int = 1) -> None:
+        self.length = length
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(global_features=["x"])
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {"wait": GlobalCategoricalActionSpace(["yes"])}
+
+    def begin(self, actions: Mapping[str, Action] | None) -> None:
+        said.append(f"begin reset {self.length}" if actions is None else f"begin {list(actions)}")
+
+    def reset(self) -> Observation:
+        said.append("reset")
+        return Observation(global_features=[0], actions={"wait": GlobalCategoricalActionMask()})
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        said.append("act")
+        return Observation(global_features=[1], done=True)
+
+
+def test_all_environments_begin_before_the_first_is_waited_for() -> None:
+    pool = ListEnv(Elsewhere, 2)
+    obs = pool.reset(env_info=[{"length": 3}, {"length": 4}])
+    assert said == ["begin reset 3", "begin reset 4", "reset", "reset"]
+    said.clear()
+    obs = pool.act(random_actions(obs, np.random.default_rng(0), pool.action_space()))
+    begun = ["begin ['wait']", "begin ['wait']"]
+    assert said == [*begun, "act", "begin reset 3", "act", "begin reset 4", "reset", "reset"]
+    assert obs.features["__global__"].values.tolist() == [[0], [0]]
+    assert obs.done.all()

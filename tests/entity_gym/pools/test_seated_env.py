@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from entity_gym import Observation
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.multi_snake import MultiSnake
@@ -18,7 +16,7 @@ from entity_gym.pools.players import players_of
 from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
-from tests.entity_gym.pools.player_worlds import DUEL, Bidder, Dice, Duel, bids
+from tests.entity_gym.pools.player_worlds import Bidder, Dice, Duel, bids
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import choose, frames
 
@@ -154,28 +152,6 @@ def test_a_saved_pool_goes_on_in_the_same_way() -> None:
             play(other, other.act(random_actions(other.load_state(state), again, other.action_space())), 30, again)
             == expected
         )
-
-
-def test_rewards_of_some_of_the_players_only_are_refused() -> None:
-    class One(Duel):
-        def act(self, actions: Any) -> Observation:
-            return replace(super().act(actions), player_rewards=(1.0,))
-
-    env = SeatedVecEnv(ListEnv(One, 2), DUEL, Bidder(0))
-    env.reset()
-    with pytest.raises(ValueError, match="environment 0: player_rewards has 1 numbers; the world has 2 players"):
-        env.act(bids([1], [1]))
-
-
-def test_a_state_of_a_pool_without_seats_is_refused(threads: None) -> None:
-    with snakes("one thread") as pool, seat(snakes("one thread")) as env, snakes("processes") as other:
-        pool.reset()
-        with pytest.raises(ValueError, match="the saved state is of another kind of environments"):
-            env.load_state(pool.state())
-        env.reset()
-        for seatless in (pool, other):
-            with pytest.raises(ValueError, match="the saved state is of another kind of environments"):
-                seatless.load_state(env.state())
 
 
 @pytest.mark.parametrize("kind", ["list", "processes"])

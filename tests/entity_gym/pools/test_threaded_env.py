@@ -5,7 +5,6 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import pytest
 
@@ -130,22 +129,3 @@ def test_a_pool_does_not_survive_a_fork_and_says_so(monkeypatch: pytest.MonkeyPa
             child.setattr(os, "getpid", lambda: -1)
             with pytest.raises(ValueError, match="made in another process"):
                 env.act(add(1, 1))
-
-
-# --- Arguments
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_threads": 0}, "num_threads is 0; it must be a whole number of at least 1"),
-        ({"num_threads": "all"}, "num_threads is 'all'; it must be a whole number of at least 1"),
-        ({"num_threads": True}, "num_threads is True"),
-        ({"env": Counter()}, "env is one Counter object; give what makes one, such as the class Counter"),
-        ({"env": "Counter"}, "'Counter' is no environment; give a compiled one, or what makes a Python one"),
-    ],
-)
-def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError) as info:
-        ThreadedVecEnv(**{"env": Counter, "num_envs": 4, "num_threads": 2, **arguments})
-    assert message in str(info.value)

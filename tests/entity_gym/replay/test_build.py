@@ -201,12 +201,6 @@ def test_large_frames_keep_the_largest_weights_of_each_row_in_order() -> None:
     np.testing.assert_array_equal(kept, -np.sort(-levels, axis=-1)[..., :16])
 
 
-@pytest.mark.parametrize("num_entities", [64, 65])
-def test_the_border_is_at_64_entities(num_entities: int) -> None:
-    weights = np.full((1, 1, num_entities, num_entities), 1 / num_entities)
-    assert ("dense" in build_attention(weights, num_entities)) == (num_entities == 64)
-
-
 def test_numbers_are_the_shortest_that_float32_reads_back() -> None:
     values = np.array([[0.1, -2.5e-8], [16777217.0, 3e38]], np.float32)
     found = to_decimals(values)

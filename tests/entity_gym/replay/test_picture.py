@@ -71,11 +71,6 @@ def test_entities_lie_in_their_cells_and_those_without_a_place_in_a_row_below() 
     assert np.flatnonzero(np.diff(greens.astype(int)) == 1).size == 3, "three cards side by side"
 
 
-def test_without_y_up_the_first_row_is_at_the_top() -> None:
-    image = picture(hints={**Board.hints, "y_up": False})
-    assert colour(image[:160], 1 / 8, 1 / 4) == RED
-
-
 @pytest.mark.parametrize("cards", [0, 1, 500])
 def test_the_size_does_not_depend_on_the_number_of_entities(cards: int) -> None:
     assert picture(cards=cards).shape == (160 + 64, 320, 3)

@@ -48,12 +48,6 @@ def test_pages_are_sent_with_their_type(server: PageServer) -> None:
         assert headers["Access-Control-Allow-Origin"] is None
 
 
-def test_pages_may_be_added_while_it_runs(server: PageServer) -> None:
-    assert ask(server, "/new.json")[0] == 404
-    server.pages["/new.json"] = lambda: "[1]"  # type: ignore[index]
-    assert ask(server, "/new.json") == (200, "[1]")
-
-
 @pytest.mark.parametrize("path", ["/page.py", "/../pyproject.toml", "//etc/passwd", "/double", "/%2e%2e/", "*"])
 def test_there_are_no_other_paths_and_no_files(server: PageServer, path: str) -> None:
     status, text = ask(server, path)

@@ -11,7 +11,7 @@ import torch
 
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, SelfPlayConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.checkpoints.policy import load_policy
+from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.training.self_play.opponents import PolicyOpponents
 from enn_ppo.training.self_play.snapshots import snapshot_path
 from entity_gym.envs.multi_snake import MultiSnake
@@ -62,7 +62,7 @@ def test_two_snakes_get_better_than_each_of_their_earlier_selves(tmp_path: Path)
     )
     policy = train(config).policy
     earlier = range(0, 65_536, 8192)
-    past = {step: load_policy(load_checkpoint(snapshot_path(tmp_path / "a", step)), CPU) for step in earlier}
+    past = {step: load_net(load_checkpoint(snapshot_path(tmp_path / "a", step))) for step in earlier}
     win_rates = {step: games(policy, net) for step, net in past.items()}
     assert win_rates[0] > 0.62 and win_rates[8192] > 0.52, win_rates
     assert sum(win_rates.values()) / len(win_rates) > 0.52, win_rates

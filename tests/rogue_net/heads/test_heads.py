@@ -28,8 +28,8 @@ from entity_gym import (
 from rogue_net import RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.batch.masks import ActionMask
 from rogue_net.heads import pairs
-from rogue_net.heads.distributions import RaggedCategorical
-from rogue_net.heads.heads import SelectEntityHead
+from rogue_net.heads.distributions import ActionDistribution, Categorical, RaggedCategorical
+from rogue_net.heads.heads import CategoricalHead, Decided, SelectEntityHead
 from rogue_net.heads.pairs import Pairs, pair_offsets, pair_products, pairs_of
 from tests.rogue_net.worlds import World, frame_keys, make_net, to_batch
 
@@ -410,7 +410,7 @@ def cost(sizes: list[tuple[int, int]]) -> Recorder:
     head, mask = SelectEntityHead(8, D_QK, nobody=True), mask_of(sizes)
     actors, actees = (torch.randn(len(r.values), 8, requires_grad=True) for r in (mask.actors, mask.actees))
     with Recorder() as recorder:
-        distribution = head(actors, mask, actees)
+        distribution = head(actors, mask, actees, {})
         chosen = distribution.sample()
         (distribution.log_prob(chosen).sum() + distribution.entropy().sum()).backward()
     return recorder
@@ -438,3 +438,35 @@ def test_pairs_that_nobody_masks_or_that_do_not_exist() -> None:
     assert with_nobody.actors.tolist() == [0, 1, 2, 2]
     assert with_nobody.actees.tolist() == [4, 4, 3, 4]  # 4 stands for nobody
     assert with_nobody.is_open is None
+
+
+class ThrustAfterMove(CategoricalHead):
+    """A head whose logits depend on where the actor moves."""
+
+    def __init__(self) -> None:
+        super().__init__(16, 2)
+        self.of_move = torch.nn.Parameter(torch.randn(3, 2))
+
+    def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None, decided: Decided) -> ActionDistribution:
+        assert set(decided) == {MOVE, AIM, STEER}
+        return Categorical(self.project(actors) + self.of_move[decided[MOVE].values[:, 0]], None)
+
+
+def test_a_head_sees_what_the_heads_before_it_decided() -> None:
+    """log p(move, thrust) = log p(move) + log p(thrust | move), while acting as in the evaluation."""
+    net = make_net(WORLD, backend="reference")
+    net.heads[list(ACTIONS).index(THRUST)] = ThrustAfterMove()
+    batch = to_batch([ships(2), ships(3, seed=1)], WORLD)
+    acted = net.act(batch, generator=frame_keys(batch))
+    assert torch.equal(net.evaluate(batch, acted.actions).log_probs[THRUST].values, acted.log_probs[THRUST].values)
+
+    total = torch.zeros(5)
+    for move in range(3):
+        for thrust in range(2):
+            columns = {MOVE: torch.full((5, 1), move), THRUST: torch.full((5, 1), thrust)}
+            actions = acted.actions | {
+                name: acted.actions[name]._replace(values=each) for name, each in columns.items()
+            }
+            log_probs = net.evaluate(batch, actions).log_probs
+            total += (log_probs[MOVE].values + log_probs[THRUST].values).detach().exp()
+    torch.testing.assert_close(total, torch.ones(5))

@@ -97,19 +97,3 @@ def test_predators_that_hunt_prey_with_one_policy_draw_a_line(capsys: pytest.Cap
         in capsys.readouterr().out
     )
     assert run_train(train, [*run, "self_play.enabled=true", "overwrite=true", "total_timesteps=512"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["env.kwargs.size=3"], "the arguments {'size': 3} do not fit tests.entity_gym.bridges.herds:Herd"),
-        (["env.kwargs.groups={all: ['*']}"], "and its group 'all' has"),
-        (["env.id=tests.entity_gym.bridges.herds:Hird"], "has no class or function 'Hird'"),
-    ],
-)
-def test_what_cannot_be_is_said_before_anything_starts(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_train(train, [*HERD, *arguments]) != 0
-    assert message in capsys.readouterr().err
-    assert not Path("herd").exists()

@@ -1,4 +1,4 @@
-"""What `make`, `make_gym` and `make_dm` import."""
+"""Imports of `make`, `make_gym` and `make_dm`."""
 
 import subprocess
 import sys

@@ -18,10 +18,11 @@ from torch import Tensor
 from enn_ppo import OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.rollout import Rollout
-from enn_ppo.settings.config import EnvConfig, ValueOptimConfig
+from enn_ppo.settings.config import EnvConfig
 from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.training.callbacks import Callback, Update
 from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.start import make_state
 from enn_ppo.training.state import TrainState
 from entity_gym import Environment, Observation
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted, tiny_config
@@ -48,7 +49,7 @@ def column(rows: list[dict[str, Any]], name: str) -> Any:
 
 def state_of(config: TrainConfig, env: Callable[[], Environment] = Copycat) -> TrainState:
     """A run that is about to begin."""
-    state = TrainState(config, bind_environment(config.env, env), CPU)
+    state = make_state(config, bind_environment(config.env, env), CPU)
     state.start()
     return state
 
@@ -57,7 +58,7 @@ def learn(state: TrainState, updates: int = 1) -> None:
     """The algorithm, without what is around it."""
     for _ in range(updates):
         settings = state.begin_update()
-        state.advance(state.learn(state.sampler.collect(state.next_steps()), settings), 1.0)
+        state.advance(state.learn(state.sampler.collect(state.step, state.next_steps(), state.env_info), settings), 1.0)
 
 
 def weights(module: torch.nn.Module | None) -> Tensor:
@@ -71,12 +72,12 @@ def learned(config: TrainConfig, env: Callable[[], Environment] = Copycat, updat
     return state
 
 
-# --- Learning rate: warm-up, annealing, schedules, the wall clock ---
+# --- Learning rate: annealing, schedules, the wall clock ---
 
 
-def test_warm_up_and_annealing_multiply(tmp_path: Path) -> None:
-    optim = OptimConfig(batch_size=16, epochs=1, lr=0.003, warmup_steps=96)
-    rates = [0.003 * left * warm for left, warm in ((1, 1 / 3), (0.8, 2 / 3), (0.6, 1), (0.4, 1), (0.2, 1))]
+def test_a_learning_rate_that_is_a_number_falls_to_0(tmp_path: Path) -> None:
+    optim = OptimConfig(batch_size=16, epochs=1, lr=0.003)
+    rates = [0.003 * left for left in (1, 0.8, 0.6, 0.4, 0.2)]
     assert column(run(tiny(tmp_path / "a", optim=optim)), "learning_rate") == rates
 
 
@@ -140,9 +141,9 @@ def test_the_seconds_before_an_interruption_count(tmp_path: Path) -> None:
 def test_weight_decay_draws_every_weight_towards_0_by_its_share() -> None:
     lr, decay = 0.01, 0.1
     optim = replace(ONE_STEP, lr=lr)
-    before = weights(state_of(tiny("unused", optim=optim)).net)
-    free = weights(learned(tiny("unused", optim=optim)).net)
-    decayed = weights(learned(tiny("unused", optim=replace(optim, weight_decay=decay))).net)
+    before = weights(state_of(tiny("unused", optim=optim)).learner.model.policy)
+    free = weights(learned(tiny("unused", optim=optim)).learner.model.policy)
+    decayed = weights(learned(tiny("unused", optim=replace(optim, weight_decay=decay))).learner.model.policy)
     # AdamW: the weight loses lr * decay of itself, apart from the gradient (Loshchilov & Hutter 2019, algorithm 2)
     torch.testing.assert_close(decayed - free, -lr * decay * before, atol=1e-7, rtol=1e-4)
 
@@ -180,7 +181,7 @@ def estimated(ppo: PPOConfig) -> list[float]:
     config = tiny("unused", rollout=RolloutConfig(num_envs=1, steps=4), optim=OptimConfig(batch_size=4), ppo=ppo)
     state = state_of(config, Doubling)
     state.begin_update()
-    rollout = state.sampler.collect(4)[""]
+    rollout = state.sampler.collect(state.step, 4, state.env_info)[""]
     assert rollout.by_step("rewards").flatten().tolist() == [1, 2, 4, 8]
     assert rollout.by_step("terminated").flatten().tolist() == [False, False, False, True]
     frames = replace(rollout.frames, values=torch.tensor([10.0, 20.0, 30.0, 40.0]))
@@ -226,24 +227,33 @@ def rich(ppo: PPOConfig, **kwargs: float) -> TrainState:
 
 def test_with_rewards_normalized_their_unit_does_not_matter() -> None:
     ppo = PPOConfig(normalize="rewards")
-    torch.testing.assert_close(weights(rich(ppo, gain=1000.0).net), weights(rich(ppo).net), atol=1e-5, rtol=1e-3)
-    difference = weights(rich(PPOConfig(), gain=1000.0).net) - weights(rich(PPOConfig()).net)
+    torch.testing.assert_close(
+        weights(rich(ppo, gain=1000.0).learner.model.policy),
+        weights(rich(ppo).learner.model.policy),
+        atol=1e-5,
+        rtol=1e-3,
+    )
+    difference = weights(rich(PPOConfig(), gain=1000.0).learner.model.policy) - weights(
+        rich(PPOConfig()).learner.model.policy
+    )
     assert difference.abs().max() > 1e-3
 
 
 def test_with_returns_normalized_values_are_right_from_the_first_update_on() -> None:
     state = rich(PPOConfig(normalize="returns", gamma=0.0), gain=300.0, floor=5000.0)
-    values = state.sampler.collect(8)[""].by_step("values")  # rewards are 5,000 to 5,300, and episodes one step
+    values = state.sampler.collect(state.step, 8, {})[""].by_step(
+        "values"
+    )  # rewards are 5,000 to 5,300, and episodes one step
     assert 4900 < values.min() and values.max() < 5400
-    assert float(state.model.value_head.mean) == pytest.approx(5100, abs=60)
+    assert float(state.learner.model.value_head.mean) == pytest.approx(5100, abs=60)
     without = rich(PPOConfig(gamma=0.0), gain=300.0, floor=5000.0)
-    assert without.sampler.collect(8)[""].by_step("values").max() < 100
+    assert without.sampler.collect(without.step, 8, {})[""].by_step("values").max() < 100
 
 
 def test_with_returns_normalized_the_first_update_learns_values_though_they_are_clipped() -> None:
     ppo = PPOConfig(normalize="returns", gamma=0.0, clip_value=True)
     state = learned(tiny("unused", ppo=ppo), lambda: Rich(gain=300.0, floor=5000.0))
-    assert state.model.value_head.project.weight.abs().max() > 1e-4  # 0 before: the head tells no frames apart
+    assert state.learner.model.value_head.project.weight.abs().max() > 1e-4  # 0 before: the head tells no frames apart
 
 
 def test_the_value_loss_of_normalized_returns_is_in_units_of_their_deviation(tmp_path: Path) -> None:
@@ -273,7 +283,7 @@ def test_input_statistics_freeze_after_so_many_steps(after: int | None, grows: l
     statistics = Statistics()
     rollout = RolloutConfig(num_envs=4, steps=8, freeze_normalization_after=after)
     config = tiny(tmp_path / "a", rollout=rollout)
-    first = sum(int(v) for k, v in state_of(config).net.state_dict().items() if k.endswith("count"))
+    first = sum(int(v) for k, v in state_of(config).learner.model.policy.state_dict().items() if k.endswith("count"))
     run(config, Copycat, statistics)
     assert first >= 32  # of the rollout that is played and not learned from
     assert (np.diff([first, *statistics.counts]) > 0).tolist() == grows
@@ -301,10 +311,10 @@ def apart(value_net: RogueNetConfig = SMALL, **changes: Any) -> TrainConfig:
 
 def test_a_value_network_has_its_own_settings_and_the_policy_starts_as_it_would_without() -> None:
     state = state_of(apart(RogueNetConfig(d_model=24, n_layer=2, n_head=3)))
-    assert state.model.value_net is not None
-    assert (state.model.value_net.config.d_model, state.model.value_net.config.n_layer) == (24, 2)
-    assert state.net.config.d_model == 16
-    assert torch.equal(weights(state.net), weights(state_of(tiny("unused")).net))
+    assert state.learner.model.value_net is not None
+    assert (state.learner.model.value_net.config.d_model, state.learner.model.value_net.config.n_layer) == (24, 2)
+    assert state.learner.model.policy.config.d_model == 16
+    assert torch.equal(weights(state.learner.model.policy), weights(state_of(tiny("unused")).learner.model.policy))
 
 
 def test_with_a_network_for_the_value_its_loss_does_not_touch_the_policy() -> None:
@@ -312,8 +322,12 @@ def test_with_a_network_for_the_value_its_loss_does_not_touch_the_policy() -> No
         return learned(replace(config, ppo=replace(CONSTANT, vf_coef=vf_coef)))
 
     together = tiny("unused", optim=ONE_STEP)
-    assert torch.equal(weights(both(0.5, apart()).net), weights(both(5.0, apart()).net))
-    assert not torch.equal(weights(both(0.5, together).net), weights(both(5.0, together).net))
+    assert torch.equal(
+        weights(both(0.5, apart()).learner.model.policy), weights(both(5.0, apart()).learner.model.policy)
+    )
+    assert not torch.equal(
+        weights(both(0.5, together).learner.model.policy), weights(both(5.0, together).learner.model.policy)
+    )
 
 
 def test_the_value_network_tells_the_values_and_learns_them() -> None:
@@ -322,43 +336,30 @@ def test_the_value_network_tells_the_values_and_learns_them() -> None:
             ppo=replace(CONSTANT, gamma=0.0, clip_value=False), optim=replace(ONE_STEP, lr=0.02), total_timesteps=10**6
         )
     )
-    assert state.model.value_net is not None
+    assert state.learner.model.value_net is not None
 
     def error() -> float:
-        played: Rollout = state.sampler.collect(8)[""]
+        played: Rollout = state.sampler.collect(state.step, 8, {})[""]
         return float((played.frames.values - played.frames.rewards).square().mean())
 
     before = error()
     learn(state, 20)
     assert error() < 0.5 * before
-    rollout = state.sampler.collect(8)[""]
-    torch.testing.assert_close(rollout.by_step("values").flatten(), state.model.value_net.value(rollout.frames.obs))
-    assert not torch.allclose(rollout.by_step("values").flatten(), state.net.value(rollout.frames.obs))
+    rollout = state.sampler.collect(state.step, 8, {})[""]
+    torch.testing.assert_close(
+        rollout.by_step("values").flatten(), state.learner.model.value_net.value(rollout.frames.obs)
+    )
+    assert not torch.allclose(rollout.by_step("values").flatten(), state.learner.model.policy.value(rollout.frames.obs))
 
 
-def test_the_optimizer_of_the_value_network_has_its_own_settings() -> None:
+def test_a_value_network_has_its_own_learning_rate() -> None:
     before = state_of(apart())
-    still = learned(apart(value_optim=ValueOptimConfig(lr="0@0")))
-    assert torch.equal(weights(still.model.value_net), weights(before.model.value_net))
-    assert not torch.equal(weights(still.net), weights(before.net))
-
-    free = learned(apart())
-    decayed = learned(apart(value_optim=ValueOptimConfig(weight_decay=0.1)))
-    assert torch.equal(weights(decayed.net), weights(free.net))
-    for name in ("embedding.entities.0.project.0.weight", "embedding.entities.0.project.2.weight"):
-        at_first, without, with_ = (s.model.value_net.get_parameter(name) for s in (before, free, decayed))
-        torch.testing.assert_close(without - with_, 0.002 * 0.1 * at_first, atol=1e-7, rtol=1e-3)
-
-    short = learned(apart(value_optim=ValueOptimConfig(max_grad_norm=1e-3)))
-    assert short.model.value_net is not None
-    state = short.learner.optimizer.state
-    learned_ones = [each for each in short.model.value_net.parameters() if each in state]  # no action heads
-    moments = torch.cat([state[each]["exp_avg"].flatten() for each in learned_ones])
-    assert moments.norm().item() == pytest.approx(0.1 * 1e-3, rel=1e-2)
-    assert torch.equal(weights(short.net), weights(free.net))
+    still = learned(apart(optim=replace(ONE_STEP, value_lr="0@0")))
+    assert torch.equal(weights(still.learner.model.value_net), weights(before.learner.model.value_net))
+    assert not torch.equal(weights(still.learner.model.policy), weights(before.learner.model.policy))
 
 
-def test_what_the_value_networks_optimizer_does_not_say_is_as_for_the_policy() -> None:
+def test_without_one_the_value_networks_optimizer_is_as_the_policys() -> None:
     state = state_of(apart(optim=OptimConfig(lr=0.01, weight_decay=0.3, max_grad_norm=2.0, batch_size=32)))
     state.step = 80  # half of all
     state.learner.begin(state.begin_update())
@@ -367,10 +368,9 @@ def test_what_the_value_networks_optimizer_does_not_say_is_as_for_the_policy() -
     assert [policy[name] for name in ("lr", "weight_decay", "max_grad_norm")] == pytest.approx([0.005, 0.3, 2.0])
 
 
-def test_the_schedule_of_the_value_networks_learning_rate_shares_annealing_and_warm_up() -> None:
+def test_the_schedule_of_the_value_networks_learning_rate_shares_the_annealing() -> None:
     def rates(lr: float | str) -> list[float]:
-        optim = OptimConfig(lr=0.01, batch_size=32, warmup_steps=64)
-        state = state_of(apart(optim=optim, value_optim=ValueOptimConfig(lr=lr)))
+        state = state_of(apart(optim=OptimConfig(lr=0.01, batch_size=32, value_lr=lr)))
         found = []
         for step in (0, 32, 80):
             state.step = step
@@ -378,8 +378,8 @@ def test_the_schedule_of_the_value_networks_learning_rate_shares_annealing_and_w
             found.append(state.learner.optimizer.param_groups[1]["lr"])
         return found
 
-    assert rates(0.1) == pytest.approx([0.1 * 1 / 2, 0.1 * 0.8, 0.1 * 0.5])
-    assert rates("0.1@0 -> 0.2@1") == pytest.approx([0.1 * 1 / 2, 0.12, 0.15])
+    assert rates(0.1) == pytest.approx([0.1, 0.1 * 0.8, 0.1 * 0.5])
+    assert rates("0.1@0 -> 0.2@1") == pytest.approx([0.1, 0.12, 0.15])
 
 
 # --- The machine ---

@@ -19,11 +19,11 @@ from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutCo
 from enn_ppo.ppo import Advantages, Samples, gae, policy_terms
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.learning import PPOSettings
+from enn_ppo.training.build import make_learner, make_pools
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.frames import Frames
 from enn_ppo.training.learning.learner import Learner, Settings
 from enn_ppo.training.learning.vtrace import joint_log_ratios, recompute_log_probs, vtrace
-from enn_ppo.training.sampling import make_pools
 from rogue_net import RaggedTensor
 from rogue_net.batch.ragged import offsets_of
 from tests.enn_ppo.rollouts import OnePolicySampler
@@ -201,10 +201,9 @@ def stale_config(world: str = "MoveToOrigin", **changes: Any) -> TrainConfig:
 def learner_and_rollout(config: TrainConfig) -> tuple[Learner, Rollout]:
     """A learner, and what its policy has played."""
     pools = make_pools(bind_environment(config.env), config.rollout, config.seed)
-    learner = Learner(config, pools[0].obs_space(), pools[0].action_space(), CPU)
+    learner = make_learner(config, pools[0].obs_space(), pools[0].action_space(), CPU)
     sampler = OnePolicySampler(pools, learner.model, CPU, config.seed)
-    sampler.key(0)
-    sampler.reset(config.seed, None)
+    sampler.reset(config.seed, {})
     learner.measure(sampler.collect(config.rollout.steps).frames.obs)
     rollout = sampler.collect(config.rollout.steps)
     sampler.close()

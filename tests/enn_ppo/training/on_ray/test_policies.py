@@ -21,12 +21,10 @@ from enn_ppo import (
     PPOConfig,
     RogueNetConfig,
     RolloutConfig,
-    SelfPlayConfig,
     TrainConfig,
     train,
 )
 from enn_ppo.checkpoints import CheckpointError, load_common, runs_in, step_file
-from enn_ppo.checkpoints.fit import FittedPolicy
 from enn_ppo.eval.episodes import play_episodes
 from enn_ppo.eval.policy import Policy
 from enn_ppo.settings.config import DistributedConfig, TrainEvalConfig
@@ -34,7 +32,7 @@ from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.callbacks import Update
 from enn_ppo.training.players import Cast
 from entity_gym.pools.pool import ThreadedVecEnv
-from rogue_net.transfer.adaptor import ObsAdaptor
+from rogue_net import fit
 from tests.enn_ppo.players_worlds import DOWN, SNAKES, UP, always
 from tests.enn_ppo.rows import assert_same_end
 from tests.enn_ppo.training.on_ray.runs import learned_rows, on_ray
@@ -162,9 +160,8 @@ def test_in_evaluations_every_policy_plays_its_own_players() -> None:
     pool.act = spied  # type: ignore[method-assign]
     policies = {}
     for name, choice in (("red", DOWN), ("blue", UP)):
-        net = always(choice)
-        adaptor = ObsAdaptor(net.obs_space, pool.obs_space(), pool.action_space(), [])
-        policies[name] = Policy(FittedPolicy(net, adaptor, ""), torch.Generator(), greedy=True)
+        fitted = fit(always(choice), pool.obs_space(), pool.action_space())
+        policies[name] = Policy(fitted, torch.Generator(), greedy=True)
     players = Cast({"blue": [1], "red": [0]}, mapping_of(SNAKES))
     episodes = play_episodes(policies, pool, EpisodesConfig(episodes=5, num_envs=3), players)
     assert seen and all(set(move.values[0::2, 0].tolist()) == {DOWN} for move in seen)  # player 0's snake is the first
@@ -177,12 +174,6 @@ def test_in_evaluations_every_policy_plays_its_own_players() -> None:
     ("changes", "message"),
     [
         ({"policies": {"red": [0], "blue": [2]}}, r"policies must have every player of 0 to 2 once, got"),
-        ({"self_play": SelfPlayConfig(enabled=True)}, "and self_play.enabled=true do not go together"),
-        ({"record": "a.rec"}, "and record=a.rec do not go together"),
-        (
-            {"distributed": DistributedConfig(mode="ddp")},
-            "and distributed=ddp do not go together; leave one out, or take",
-        ),
         ({"keep_last": 1}, "keep_last=1 must be at least 2 with policies="),
         (
             {"policies": {}, "eval": TrainEvalConfig(interval=64, opponent="policies")},

@@ -13,11 +13,11 @@ from enn_ppo.rollout import Rollout
 from enn_ppo.settings.config import EnvConfig
 from enn_ppo.training.on_ray.shipping import as_tensor, load_weights, ship, ship_weights, unship
 from rogue_net import RogueNet, RogueNetConfig
-from tests.enn_ppo.training.test_blocks import CPU, WORLDS, assert_equal, parts, sampler
+from tests.enn_ppo.training.test_blocks import CPU, WORLDS, assert_equal, of, parts, sampler
 
 
 def played(world: EnvConfig) -> Rollout:
-    with sampler(world, 6, 3) as blocks:
+    with sampler(world, of(6, 3)) as blocks:
         return blocks.collect(9)
 
 
@@ -63,7 +63,7 @@ def test_what_arrives_is_the_store_s_own_memory() -> None:
 
 
 def test_weights_arrive_with_the_statistics_that_belong_to_them() -> None:
-    with sampler(WORLDS[0], 4, None) as blocks:
+    with sampler(WORLDS[0], of(4, None)) as blocks:
         spaces = blocks.obs_space(), blocks.action_space()
         one, other = (RogueNet(RogueNetConfig(d_model=8, n_layer=1, n_head=1), *spaces) for _ in range(2))
         batch = blocks.collect(8).frames.obs

@@ -12,7 +12,7 @@ import torch
 
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.checkpoints.policy import load_policy
+from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.training.self_play.opponents import LATEST, PolicyOpponents, RandomOpponent, load_opponent
 from enn_ppo.training.self_play.snapshots import snapshot_path, snapshots_of, write_snapshot
 from entity_gym.actions.choices import random_actions
@@ -104,7 +104,7 @@ def test_opponents_draw_no_random_numbers_of_the_environments() -> None:
 
 def test_a_policy_of_another_world_is_refused() -> None:
     mines = ThreadedVecEnv(MineSweeper, 1, compile=False)
-    with pytest.raises(ValueError, match="a past policy belongs to another environment than this one: .*'Mine'"):
+    with pytest.raises(ValueError, match="a past policy does not fit this environment: .*'Mine'"):
         PolicyOpponents({0: snake_net()}, lambda n, rng: np.zeros(n, np.int64), mines, CPU)
 
 
@@ -190,9 +190,7 @@ def test_an_opponent_that_is_not_there_is_named(run: Path, tmp_path: Path) -> No
 
 def test_a_checkpoint_of_another_world_is_named(run: Path) -> None:
     mines = ThreadedVecEnv(MineSweeper, 1, compile=False)
-    with pytest.raises(
-        ValueError, match=r"the opponent .*step_0*64.safetensors belongs to another environment than this"
-    ):
+    with pytest.raises(ValueError, match=r"the opponent .*step_0*64.safetensors does not fit this environment"):
         load_opponent(str(run), None, mines, CPU)
 
 
@@ -201,11 +199,11 @@ def test_a_checkpoint_of_another_world_is_named(run: Path) -> None:
 
 def test_a_snapshot_comes_back_whole_and_draws_no_random_numbers(tmp_path: Path) -> None:
     net = snake_net(3)
-    write_snapshot(tmp_path, 12, net, {"value_net": {"d_model": 8, "n_head": 1}, "value_optim": {"lr": 0.01}})
+    write_snapshot(tmp_path, 12, net, {"value_net": {"d_model": 8, "n_head": 1}})
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
-    again = load_policy(load_checkpoint(snapshot_path(tmp_path, 12)), CPU)
+    again = load_net(load_checkpoint(snapshot_path(tmp_path, 12)))
     assert torch.equal(torch.rand(1), expected)
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in net.state_dict().items())
     assert again.config == net.config and again.obs_space == net.obs_space

@@ -343,7 +343,7 @@ def test_what_is_not_installed_is_said_before_an_environment_is_made(
     def compiled(*_: object) -> None:
         pytest.fail("environments are made, which may take half a minute")
 
-    monkeypatch.setattr("enn_ppo.training.state.make_pools", compiled)
+    monkeypatch.setattr("enn_ppo.training.start.make_pools", compiled)
     monkeypatch.setitem(sys.modules, "openskill.models", None)
     with pytest.raises(ValueError, match=r'openskill: pip install "enn-ppo\[self-play\]"'):
         train(tiny_config(tmp_path / "a", env=EnvConfig(), self_play=SelfPlayConfig(enabled=True)), env=MultiSnake)

@@ -40,11 +40,8 @@ def test_one_rank_is_the_run_without_torchrun(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rollout": RolloutConfig(num_envs=10)}, r"rollout\.num_envs=10 must be a multiple of the 4 ranks"),
-        (
-            {"rollout": RolloutConfig(num_envs=24, block=12)},
-            r"4 ranks 6 environments, .* multiple of rollout\.block=12",
-        ),
+        ({"rollout": RolloutConfig(num_envs=10)}, r"rollout\.num_envs=10 must be a multiple of 4: 4 ranks"),
+        ({"rollout": RolloutConfig(num_envs=24, block=12)}, r"multiple of 48: 4 ranks .*rollout\.block=12"),
         ({"rollout": RolloutConfig(num_envs=8, num_processes=4)}, r"num_processes=4 is for each rank, .* its 2 env"),
         ({"rollout": RolloutConfig(num_envs=8), "optim": OptimConfig(batch_size=3)}, r"one for each of 4, got 3"),
     ],

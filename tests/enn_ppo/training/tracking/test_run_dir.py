@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,17 @@ def test_the_lock_keeps_others_out_until_it_is_closed(tmp_path: Path) -> None:
     first.close()  # does nothing any more
     assert os.listdir(tmp_path) == [LOCK]
     second.close()
+
+
+def test_runs_without_a_name_of_their_own_that_start_at_once_get_one_each(tmp_path: Path) -> None:
+    locks = [RunLock() for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        taken = list(threads.map(lambda lock: lock.take_unused(tmp_path / "out/a"), locks))
+    assert {path.name for path in taken} == {"a", "a_2", "a_3", "a_4"}
+    (tmp_path / "out/a/metrics.jsonl").touch()
+    for lock in locks:
+        lock.close()
+    assert os.listdir(tmp_path / "out") == ["a"]
 
 
 def test_a_run_that_does_not_begin_leaves_nothing(tmp_path: Path) -> None:

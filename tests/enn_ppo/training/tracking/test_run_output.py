@@ -288,10 +288,11 @@ def test_metrics_on_a_full_disk_end_the_run_and_name_what_is_saved(
     with pytest.raises(ValueError) as raised:
         train(config(run_dir, checkpoint_interval=2), env=Copycat)
     assert re.fullmatch(
-        rf"{run_dir}/metrics.jsonl cannot be written: .*No space left on device.*; training ends after 96 steps; "
-        rf"saved is {run_dir}/checkpoints/step_000000000064.safetensors: go on with resume={run_dir}",
+        rf"{run_dir}/metrics.jsonl cannot be written: .*No space left on device.*; training ends after 96 steps",
         str(raised.value),
     )
+    last = run_dir / "checkpoints/step_000000000064.safetensors"
+    assert raised.value.__notes__ == [f"saved {last}; go on with resume={run_dir}"]
     assert load_checkpoint(run_dir).step == 64
     monkeypatch.setattr(MetricsLogger, "log", write)
     train(config(None, resume=str(run_dir)), env=Copycat)
@@ -325,9 +326,6 @@ def test_a_run_directory_that_vanishes_ends_the_run_and_what_was_learned_is_save
             if update.step == 64:
                 shutil.rmtree(run_dir)
 
-    with pytest.raises(
-        ValueError,
-        match=r"metrics.jsonl cannot be written: .*No such file.*; saved is .*step_0*96.safetensors, written",
-    ):
+    with pytest.raises(ValueError, match=r"metrics.jsonl cannot be written: .*No such file"):
         train(config(run_dir), env=Copycat, callbacks=[Remove()])
     assert load_checkpoint(run_dir).step == 96

@@ -106,18 +106,14 @@ def test_a_character_beyond_the_first_65536_may_be_written_as_a_surrogate_pair()
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"", "no JSON"),
         (b"{]", "no JSON"),
         (b'{"type": "a\xff"}', "no JSON"),
         (b'{"type": "a", "x": NaN}', "no JSON: NaN is no number that JSON has"),
-        ('{"type": "a"}'.encode("utf-16"), "no JSON"),
         (b'{"type": "a", "x": ' + b"9" * 5000 + b"}", "no JSON"),
         (b"[" * 100_000, "no JSON"),
-        (b"[1]", "no object with a 'type'"),
         (b'{"kind": "act"}', "no object with a 'type'"),
         (b'{"type": 3}', "no object with a 'type'"),
         (b'{"type": "act", "id": "a\\ud800"}', "no JSON: .*surrogates not allowed"),
-        (b'{"type": "act", "ids": {"\\uDFFF": []}}', "no JSON: .*surrogates not allowed"),
     ],
 )
 def test_what_is_no_message_is_refused(body: bytes, why: str) -> None:
@@ -156,15 +152,9 @@ def test_every_space_goes_there_and_back() -> None:
     ("given", "why"),
     [
         (None, "'spaces' is None; it must be an object with any of 'entities'"),
-        ({"entities": [{"name": "A", "features": [], "kind": []}], "actions": []}, "entity 'A' has no part 'kind'"),
-        ({"actions": []}, "'spaces' lacks 'entities', a list"),
         (
             {"entities": [{"name": "A", "features": []}], "actions": []},
             "the spaces must have an action, and an entity type or global features",
-        ),
-        (
-            {"entities": [], "actions": [{"name": "a", "type": "SelectEntityActionSpace"}]},
-            "must have .* an entity type",
         ),
         (
             {"entities": [{"features": []}], "actions": []},
@@ -172,23 +162,8 @@ def test_every_space_goes_there_and_back() -> None:
         ),
         ({"entities": [{"name": "A", "features": []}] * 2, "actions": []}, r"names \['A'\] more than once"),
         (
-            {"entities": [{"name": "A", "features": "x"}], "actions": [{"name": "a"}]},
-            "features of entity 'A' is 'x'; it must be a list",
-        ),
-        (
             {"entities": [{"name": "A", "features": ["x", "x"]}], "actions": []},
             r"entity 'A': .* names \['x'\] more than",
-        ),
-        (
-            {"entities": [{"name": "A", "features": ["x"], "kinds": [{"name": "x", "type": "Flagg"}]}], "actions": []},
-            "entity 'A': kind 'x': the type is 'Flagg'; .*did you mean 'Flag'",
-        ),
-        (
-            {
-                "entities": [{"name": "A", "features": ["x"], "kinds": [{"name": "x", "type": "Flag", "num": 2}]}],
-                "actions": [],
-            },
-            "entity 'A': kind 'x' has no part 'num'; allowed: 'type', 'name'",
         ),
         (
             {"entities": [PLAIN], "actions": [{"name": "a", "type": "SelectEntityActionSpace", "foo": 1}]},
@@ -197,14 +172,6 @@ def test_every_space_goes_there_and_back() -> None:
         (
             {"entities": [PLAIN], "actions": [{"name": "a", "type": "CategoricalActionSpace", "choices": "ab"}]},
             "action 'a': CategoricalActionSpace.choices is 'ab'; it must be a list of names",
-        ),
-        (
-            {"entities": [PLAIN], "actions": [], "global_kinds": [{"name": "g", "type": "Angel"}]},
-            "'global_kinds': kind 'g': .* did you mean 'Angle'",
-        ),
-        (
-            {"entities": [{"name": "A", "features": []}], "actions": [{"name": "a", "type": "CategoricalActionSpace"}]},
-            "missing 1 required positional argument: 'choices'",
         ),
     ],
 )
@@ -244,25 +211,15 @@ def test_an_observation_has_what_was_sent_and_defaults_for_the_rest() -> None:
     [
         ([], "it must be an object"),
         ({"features": []}, "features of the observation is .*; it must be an object"),
-        ({"reward": "1"}, "reward of the observation is '1'; it must be a number"),
         ({"reward": 1e300}, "reward is 1e.300; it must be a number that float32 can hold"),
         ({"done": 1}, "done of the observation is 1; it must be true or false"),
         ({"features": {"Mine": [["1.5"]]}}, "features of 'Mine' are .* they must be numbers"),
         ({"features": {"Mine": [[1], [1, 2]]}}, "as many in every row"),
-        ({"features": {"Mine": 3}}, "features of 'Mine' are 3"),
-        ({"global_features": ["a"]}, "global_features are"),
-        ({"ids": {"Ship": "s"}}, "ids of 'Ship' are 's'"),
         ({"ids": {"Ship": [1.5]}}, "they must be a list of texts or whole numbers"),
         ({"actions": {"jump": {}}}, "unknown action 'jump'; allowed: 'move'"),
-        ({"actions": {"move": []}}, "action 'move' is .*; it must be an object"),
         ({"actions": {"move": {"actee_ids": []}}}, "action 'move' has no part 'actee_ids'; .* 'actor_ids'"),
-        (
-            {"actions": {"move": {"actor_ids": "s"}}},
-            "actor_ids of action 'move' are 's'; they must be a list of texts or",
-        ),
         ({"actions": {"move": {"actor_ids": [], "actor_types": []}}}, "action 'move': .* give one"),
         ({"truncated": True}, "a truncated episode has ended"),
-        ({"targets": {"wind": ["a"]}}, "targets of 'wind' are"),
     ],
 )
 def test_an_observation_that_cannot_be_is_refused_and_named(given: Any, why: str) -> None:

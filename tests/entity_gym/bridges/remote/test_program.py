@@ -47,11 +47,7 @@ def test_a_program_that_is_not_there_is_named() -> None:
         ({}, "give one: command="),
         ({"command": ["node"], "listen": "127.0.0.1:1"}, "give one: command="),
         ({"command": "node world.mjs"}, r"must be a list of words, such as \[node,world.mjs\]"),
-        ({"command": []}, "must be a list of words"),
-        ({"command": ["node", None]}, "must be a list of words"),
         ({"command": ["node"], "answer_seconds": 0}, "answer_seconds is 0; it must be a number of seconds above 0"),
-        ({"command": ["node"], "max_message_bytes": 10}, "max_message_bytes is 10"),
-        ({"listen": "5577"}, "listen is '5577'; it must be host:port"),
         ({"listen": "127.0.0.1:70000"}, "a port from 1 to 65535"),
         ({"comand": ["node"]}, "a program has no part 'comand'; .* did you mean 'command'"),
     ],
@@ -59,10 +55,6 @@ def test_a_program_that_is_not_there_is_named() -> None:
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         program_worlds(**settings)
-
-
-def test_numbers_in_a_command_are_words() -> None:
-    assert program_worlds(command=["node", "world.mjs", 8]).command == ("node", "world.mjs", "8")
 
 
 def test_what_makes_the_worlds_and_its_errors_can_travel_to_worker_processes_and_back() -> None:

@@ -70,14 +70,6 @@ def test_every_factory_that_threads_take_is_taken(factory: str) -> None:
         assert contents(play_together(pool, 8)) == expected
 
 
-# --- Mistakes
-
-
-def test_arguments_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match="num_processes is 0; it must be a whole number of at least 1"):
-        ProcessVecEnv(Fragile, 3, 0)
-
-
 # --- Environments that raise
 
 

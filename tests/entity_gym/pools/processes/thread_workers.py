@@ -9,7 +9,7 @@ from entity_gym.pools.processes import worker
 
 
 class ThreadInsteadOfProcess:
-    """As much of `subprocess.Popen` as a pool asks for."""
+    """Stand-in for `subprocess.Popen` with as much of it as a pool asks for."""
 
     pid = 0
     returncode = 0

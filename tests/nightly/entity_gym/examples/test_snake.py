@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,16 +10,8 @@ import pytest
 
 from enn_ppo import train
 from enn_ppo.settings.config import EnvConfig, PPOConfig, TrainConfig
-from examples.snake import Game
 
 ROOT = Path(__file__).resolve().parents[4]
-
-
-def game(size: int = 10) -> Game:
-    """A snake in the middle that looks up, with food far away."""
-    new = Game(random.Random(0), size)
-    new.food = (0, 0)
-    return new
 
 
 @pytest.mark.slow

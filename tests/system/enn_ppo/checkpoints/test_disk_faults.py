@@ -124,7 +124,7 @@ from enn_ppo.checkpoints import Retention, load_checkpoint, record_score, save_c
 torch.set_num_threads(1)
 directory = Path(sys.argv[1])
 step = load_checkpoint(directory).step if any(directory.glob("step_*")) else 0
-retention = Retention(keep_last=2, keep_best=1, keep_every_minutes=1)
+retention = Retention(keep_last=2, keep_best=1)
 while True:
     step += 1
     weights = {"w": torch.full((20_000,), float(step))}

@@ -35,7 +35,6 @@ from enn_ppo import (
     SelfPlayConfig,
     TrainConfig,
     TrainEvalConfig,
-    ValueOptimConfig,
     train,
 )
 from enn_ppo.checkpoints import load_checkpoint, record_score, save_checkpoint
@@ -53,7 +52,7 @@ TOTAL = UPDATES * FRAMES - 3  # the last update is shorter
 BOTH: dict[str, Any] = {
     "rollout": RolloutConfig(num_envs=3, steps=8, freeze_normalization_after=4 * FRAMES),
     "net": RogueNetConfig(d_model=16, n_layer=1, n_head=2),
-    "optim": OptimConfig(lr="0@0 -> 0.02@0.3 cos 0.01@1", batch_size=12, epochs=3, weight_decay=0.01, warmup_steps=30),
+    "optim": OptimConfig(lr="0@0 -> 0.02@0.3 cos 0.01@1", batch_size=12, epochs=3, weight_decay=0.01),
     "total_timesteps": TOTAL,
     "checkpoint_interval": 3,
     "keep_last": 2,
@@ -72,7 +71,7 @@ def snakes(run_dir: Path, **changes: Any) -> TrainConfig:
             info={"board_size": [3, 4]},
         ),
         "value_net": RogueNetConfig(d_model=16, n_layer=0, n_head=2),
-        "value_optim": ValueOptimConfig(lr=0.005),
+        "optim": replace(BOTH["optim"], value_lr=0.005),
         "ppo": PPOConfig(normalize="rewards", target_kl=0.005, ent_coef="0.1@0 step 0.01@0.5"),
         "self_play": SelfPlayConfig(
             enabled=True, snapshot_interval=FRAMES, pool_size=3, latest=0.2, sampling="prioritized"

@@ -16,7 +16,6 @@ import pytest
 
 from enn_ppo import train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.eval.video import CAPTION_HEIGHT
 from enn_ppo.settings.command_line.cli import run_train
 from tests.enn_ppo.rows import rows_without_times
 from tests.enn_ppo.settings.command_line.test_command_line import MINES, TINY, WORLDS
@@ -101,7 +100,7 @@ def test_evaluating_prints_and_writes_estimates_and_a_picture(
     )
     assert printed in evaluated.stdout
     frames = imageio.imread(place / "out/a/episode.gif", index=None)
-    assert frames.shape[1:] == (320 + 64 + CAPTION_HEIGHT, 320, 3)  # the board, a row for the cannon, and a caption
+    assert frames.shape[1:] == (320 + 64, 320, 3)  # the board, and a row for the cannon
 
 
 def test_multirun_is_hydras_and_a_job_that_fails_is_told_and_ends_it_with_2_after_the_others(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from enn_ppo import RolloutConfig, TrainConfig
 from enn_ppo.settings.config import EnvConfig
+from enn_ppo.training.build import make_model, make_pools
 from enn_ppo.training.environment import bind_environment
-from enn_ppo.training.learning.learner import make_model
-from enn_ppo.training.sampling import make_pools
 from entity_gym.pools.processes.worker import WorkerDied
 from tests.enn_ppo.halves import CPU
 from tests.enn_ppo.rollouts import OnePolicySampler
@@ -24,7 +23,7 @@ def test_a_worker_process_that_dies_in_either_half_is_told_of_as_without() -> No
         pools = make_pools(bind_environment(config.env), rollout, seed=0)
         model = make_model(config, pools[0].obs_space(), pools[0].action_space())
         with closing(OnePolicySampler(pools, model, CPU, 0, pipeline=rollout.pipeline)) as sampler:
-            sampler.reset(0, None)
+            sampler.reset(0, {})
             sampler.collect(3)
             (worker,) = sampler.blocks[killed].vec_env.slots._workers  # type: ignore[attr-defined]
             worker.process.kill()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -26,8 +25,6 @@ from entity_gym.replay.page import read_page
 from tests.enn_ppo.replay_contract import check_replay, read
 from tests.enn_ppo.worlds import tiny_config
 
-EVALUATED = TrainEvalConfig(interval=32, episodes=3, num_envs=3, replay=2, process=False)
-
 
 def get(url: str, path: str = "", **headers: str) -> str:
     with urllib.request.urlopen(urllib.request.Request(url + path, headers=headers), timeout=10) as answer:
@@ -40,15 +37,6 @@ def newest(url: str) -> dict[str, Any]:
     return found
 
 
-def wait_for(url: str, step: int, seconds: float = 5.0) -> float:
-    """Wait until a page could show a step; returns after how many seconds."""
-    started = time.monotonic()
-    while newest(url).get("step") != step:
-        assert time.monotonic() - started < seconds, newest(url)
-        time.sleep(0.1)
-    return time.monotonic() - started
-
-
 @contextmanager
 def following(run_dir: Path, **settings: Any) -> Iterator[str]:
     """The address of a page that follows a run."""
@@ -59,7 +47,7 @@ def following(run_dir: Path, **settings: Any) -> Iterator[str]:
         found.set()
 
     config = WatchConfig(run=str(run_dir), episodes=2, num_envs=2, device="cpu", **settings)
-    thread = threading.Thread(target=follow, args=(run_dir, config), kwargs={"opened": opened, "stopped": stop.is_set})
+    thread = threading.Thread(target=follow, args=(config,), kwargs={"opened": opened, "stopped": stop.is_set})
     thread.start()
     try:
         assert found.wait(60)
@@ -67,13 +55,6 @@ def following(run_dir: Path, **settings: Any) -> Iterator[str]:
     finally:
         stop.set()
         thread.join()
-
-
-def test_evaluations_write_pages(tmp_path: Path) -> None:
-    train(tiny_config(tmp_path, total_timesteps=64, eval=EVALUATED))
-    assert sorted(os.listdir(tmp_path / "replays")) == ["step_000000000032.html", "step_000000000064.html"]
-    shown = read(tmp_path / "replays/step_000000000032.html")
-    assert len(shown["episodes"]) == 2 and shown["title"] == "MineSweeper, step 32"
 
 
 def test_a_run_is_played_with_each_new_checkpoint_which_appears_by_itself(tmp_path: Path) -> None:
@@ -84,7 +65,10 @@ def test_a_run_is_played_with_each_new_checkpoint_which_appears_by_itself(tmp_pa
         check_replay(first)
         assert len(first["episodes"]) == 2 and first["episodes"][0]["steps"][0]["views"][0]["attention"] is not None
         train(tiny_config(tmp_path, total_timesteps=64, resume=str(tmp_path)))
-        wait_for(url, 64, 20)
+        started = time.monotonic()
+        while newest(url)["step"] != 64:
+            assert time.monotonic() - started < 20, newest(url)
+            time.sleep(0.1)
         assert read_page(get(url)) == json.loads(get(url, "step_000000000064.json")) != first
         with pytest.raises(urllib.error.HTTPError, match="404"):
             get(url, "step_000000000032.json")  # replaced
@@ -99,7 +83,10 @@ def test_a_run_without_a_checkpoint_has_an_empty_page_until_there_is_one(tmp_pat
 
 
 def test_it_answers_this_computer_its_own_name_and_its_own_pages_only(tmp_path: Path) -> None:
-    train(tiny_config(tmp_path, total_timesteps=32, eval=EVALUATED))
+    evaluation = TrainEvalConfig(interval=32, episodes=3, num_envs=3, replay=2, process=False)
+    train(tiny_config(tmp_path, total_timesteps=32, eval=evaluation))
+    shown = read(tmp_path / "replays/step_000000000032.html")
+    assert len(shown["episodes"]) == 2 and shown["title"] == "MineSweeper, step 32"
     with following(tmp_path) as url:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
         with pytest.raises(urllib.error.HTTPError, match="403"):
@@ -110,7 +97,7 @@ def test_it_answers_this_computer_its_own_name_and_its_own_pages_only(tmp_path: 
 
 
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
-    train(tiny_config(tmp_path, total_timesteps=32, eval=EVALUATED))
+    train(tiny_config(tmp_path, total_timesteps=32))
     command = [sys.executable, "-m", "enn_ppo.watch", str(tmp_path), "--live", "open=false"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

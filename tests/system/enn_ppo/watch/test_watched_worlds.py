@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from enn_ppo import (
-    EnvConfig,
-)
+from enn_ppo import EnvConfig
 from entity_gym.registry import list_envs
 from tests.enn_ppo.watch.test_watch import trained, watched
 
@@ -20,9 +18,3 @@ def test_every_world_of_the_zoo_can_be_watched(name: str, tmp_path: Path) -> Non
     assert shown["world"] == name and len(shown["episodes"]) == 2
     if shown["entities"]:
         assert all(set(episode["drawing"]["types"]) >= set(shown["entities"]) for episode in shown["episodes"])
-
-
-def test_a_gymnasium_world_can_be_watched(tmp_path: Path) -> None:
-    run = trained(tmp_path / "run", env=EnvConfig(id="CartPole-v1", api="gymnasium"))
-    shown = watched(run, tmp_path / "page.html")
-    assert shown["episodes"][0]["drawing"] is None and shown["world"] == "CartPole-v1"

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -106,18 +105,6 @@ def test_on_a_full_disk_a_world_is_compiled_and_not_kept(
     assert str(warning.message).startswith(
         "compiled, Full cannot be kept on disk (No space left on device): each process"
     )
-
-
-def test_compiling_is_told_with_the_number_of_functions_and_loading_is_not(
-    project: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    build(imported())
-    begin, end = capfd.readouterr().err.splitlines()
-    assert re.fullmatch(r"compiling World: \d+ functions, once", begin)
-    number = begin.split()[2]
-    assert re.fullmatch(rf"compiled World: {number} functions in \d+\.\d s", end)
-    build(imported())
-    assert capfd.readouterr().err == ""
 
 
 def test_a_world_is_compiled_where_numbas_own_variable_keeps_it(

@@ -18,6 +18,7 @@ from tests.entity_gym.compiled.test_errors import (
     line_of_mistake,
     play_with_fault,
 )
+from tests.entity_gym.compiled.test_typed_features import REFUSED, check_refusal
 from tests.entity_gym.compiled.worlds import Everything, MadeUpError
 
 FILE = Path(mistakes.__file__)
@@ -79,3 +80,8 @@ def test_an_exception_keeps_its_type_and_says_which_environment(fault: int, mess
 
 def test_actions_that_were_not_offered_are_refused_as_a_list_does_and_nothing_is_stepped() -> None:
     check_refusals(compile=True)
+
+
+@pytest.mark.parametrize(("parameter", "value", "wrong"), REFUSED)
+def test_features_are_refused_as_ordinary_python_refuses_them(parameter: str, value: float, wrong: str) -> None:
+    check_refusal(parameter, value, wrong, compile=True)

@@ -13,15 +13,14 @@ from entity_gym.pools.pool import ThreadedVecEnv
 from tests.entity_gym.compiled.comparing import (
     Playing,
     actions_in,
-    exactly,
     play_pool,
 )
 from tests.entity_gym.compiled.worlds import Everything
-from tests.entity_gym.pools.kinds_of_pools import Streams
+from tests.entity_gym.pools.kinds_of_pools import Streams, content
 
 
 def memory(value: Any) -> Iterator[np.ndarray]:
-    """Every array in a `VecObs`."""
+    """Yield the arrays of a `VecObs`."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, RaggedBuffer):
@@ -41,26 +40,18 @@ def memory(value: Any) -> Iterator[np.ndarray]:
 def test_what_was_returned_is_never_written_to_again() -> None:
     with ThreadedVecEnv(Everything, 6, final_observations="all") as pool:
         streams, obs = Streams(pool), pool.reset()
-        seen, copies = [obs], [exactly(obs)]
+        seen, copies = [obs], [content(obs)]
         for _ in range(50):
             obs = pool.act(streams.actions(obs))
             seen.append(obs)
-            copies.append(exactly(obs))
+            copies.append(content(obs))
         pool.reset(seed=9)
-    assert [exactly(obs) for obs in seen] == copies
+    assert [content(obs) for obs in seen] == copies
 
 
-def test_no_two_results_share_memory() -> None:
-    seen = play_pool(Everything, steps=6, final_observations="all")
-    for k, obs in enumerate(seen):
-        arrays = [array for array in memory(obs) if array.size]
-        for other in seen[k + 1 :]:
-            assert not any(np.may_share_memory(a, b) for a in arrays for b in memory(other) if b.size)
-
-
-@pytest.mark.parametrize("period", [1, 3, 11])
+@pytest.mark.parametrize("period", [1, 3])
 def test_parts_that_outlive_their_result_are_not_written_to_either(period: int) -> None:
-    """Whatever is dropped may be used again; a tensor, a slice or one offset array that somebody keeps may not."""
+    """Memory that is dropped is used again; a tensor, a slice or an offset array that somebody keeps is not."""
     kept: list[tuple[Any, bytes]] = []
     with ThreadedVecEnv(Everything, 6, final_observations="all") as pool:
         streams, obs = Streams(pool), pool.reset()
@@ -73,8 +64,8 @@ def test_parts_that_outlive_their_result_are_not_written_to_either(period: int) 
                 kept.append((memoryview(array), array.tobytes()))
                 del arrays, array
             obs = pool.act(streams.actions(obs))
-    for part, content in kept:
-        assert (part.numpy() if isinstance(part, torch.Tensor) else np.asarray(part)).tobytes() == content
+    for part, expected in kept:
+        assert (part.numpy() if isinstance(part, torch.Tensor) else np.asarray(part)).tobytes() == expected
 
 
 def test_writing_to_a_result_changes_nothing_for_the_environments() -> None:
@@ -82,7 +73,7 @@ def test_writing_to_a_result_changes_nothing_for_the_environments() -> None:
     with ThreadedVecEnv(Everything, 6) as pool:
         streams, obs = Streams(pool), pool.reset()
         for step in range(20):
-            assert exactly(obs) == exactly(expected[step])
+            assert content(obs) == content(expected[step])
             actions = streams.actions(obs)
             for array in memory(obs):
                 array.fill(1)
@@ -97,7 +88,7 @@ def test_actions_may_come_in_memory_that_cannot_be_written_to() -> None:
             actions = streams.actions(obs)
             frozen = {name: RaggedBuffer(*read_only(buffer)) for name, buffer in actions.items()}
             obs = pool.act(actions)
-            assert exactly(other.act(frozen)) == exactly(obs)
+            assert content(other.act(frozen)) == content(obs)
 
 
 def read_only(buffer: RaggedBuffer[np.int64]) -> tuple[np.ndarray, np.ndarray]:
@@ -118,4 +109,4 @@ def test_a_refusal_does_not_disturb_actions_that_were_accepted_before() -> None:
     with pytest.raises(ValueError, match="expected"):
         two.slots.check(wrong, two.ids)
     two.slots.step(actions, two.ids, 0, 2)
-    assert exactly(two.show(two.ids)) == exactly(one.show(one.ids))
+    assert content(two.show(two.ids)) == content(one.show(one.ids))

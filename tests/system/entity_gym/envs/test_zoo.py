@@ -1,4 +1,4 @@
-"""Every world that comes with the package, compiled: the same as ordinary Python, and episodes end when they must."""
+"""Worlds of the package, compiled: the same as ordinary Python, and episodes end when they must."""
 
 import numpy as np
 import pytest

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from entity_gym.agents import random_agent
 from examples import snake
-from examples.snake import Game, Settings, play
-
-
-def game(size: int = 10) -> Game:
-    """A snake in the middle that looks up, with food far away."""
-    new = Game(random.Random(0), size)
-    new.food = (0, 0)
-    return new
+from examples.snake import Settings, play
+from tests.examples.test_snake import game
 
 
 def test_it_is_played_in_a_window(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ from tests.chromium import CHROMIUM, NO_CHROMIUM, Browser, Page
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 pytestmark = needs_chromium
 
-ROOT = Path(__file__).resolve().parents[4]
 READY = "window.replay?.drawing.count > 0"
 SETTLED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 MESSAGE = "(() => { const m = document.getElementById('message'); return m.hidden ? '' : m.textContent; })()"
@@ -219,39 +218,6 @@ def test_a_click_on_an_actor_shows_its_probabilities(show: Show) -> None:
         assert f"entropy {decisions['Move']['entropy'][row]:.3g}" in texts(page, "#decisions h3")[0]
 
 
-def test_an_actor_may_be_chosen_in_the_list(show: Show) -> None:
-    page = show(replays.grid())
-    groups = (
-        "[...document.querySelectorAll('#actor optgroup')].map((g) => [g.label, ...[...g.children].map((o) => o.text)])"
-    )
-    assert page.evaluate(groups) == [
-        ["acts now", "Robot A", "Robot B", "Cannon 0"],
-        ["others", "Mine 0", "Mine 1", "Mine 2", "Mine 3"],
-    ]
-    page.evaluate(
-        "(() => { const a = document.getElementById('actor'); a.selectedIndex = 3; a.dispatchEvent(new Event('change')); })()"
-    )
-    page.evaluate(SETTLED)
-    assert texts(page, "#decisions h3 bdi") == ["Fire"]
-    page.evaluate("replay.go(0, 12)")  # at the end nobody acts
-    page.evaluate(SETTLED)
-    assert texts(page, "#decisions h3") == []
-
-
-def test_candidates_without_a_place_have_bars_in_their_table(show: Show) -> None:
-    replay = replays.cards()
-    page = show(replay)
-    pick = view_of(replay)["actions"]["Pick"]
-    assert bars(page, ".card:first-child .bar.choice") == pytest.approx(pick["probs"][0], abs=1e-4)
-    assert texts(page, ".card tr.chosen button") == [f"Cherry {pick['chosen'][0]}"]
-    page.click(
-        *page.middle_of("[...document.querySelectorAll('.card button')].at(-1)")
-    )  # the world, who takes the global action
-    page.evaluate(SETTLED)
-    assert texts(page, "#decisions li bdi") == ["go on", "stop"]
-    assert page.evaluate("replay.probabilities(10)") == {"Pass": view_of(replay)["actions"]["Pass"]["probs"][0]}
-
-
 def test_numbers_are_shown_with_their_density(show: Show) -> None:
     replay = replays.plane()
     page = show(replay)
@@ -305,18 +271,6 @@ def test_attention_weights_are_those_of_the_data(show: Show) -> None:
         )
 
 
-def test_layer_and_head_are_chosen_in_lists_and_drawn_as_bars(show: Show) -> None:
-    replay = replays.grid()
-    page = show(replay)
-    weights = decoded(view_of(replay)["attention"]["dense"]).reshape(2, 2, 7, 7) / 65535
-    assert bars(page, "#attention") == pytest.approx(sorted(weights.mean((0, 1))[4], reverse=True), abs=1e-4)
-    for name, value in (("layer", "1"), ("head", "0")):
-        choose(page, name, value)
-    page.evaluate(SETTLED)
-    assert bars(page, "#attention") == pytest.approx(sorted(weights[1, 0, 4], reverse=True), abs=1e-4)
-    assert bars(page, ".card .bar.attention") == pytest.approx([weights[1, 0, 4, 6]], abs=1e-4)
-
-
 def test_the_largest_weights_of_large_frames(show: Show) -> None:
     replay = replays.crowd()
     attention = view_of(replay)["attention"]
@@ -340,20 +294,6 @@ def test_features_are_shown_raw_and_normalized(show: Show) -> None:
     page = show(replays.grid())
     click_entity(page, 2)  # a mine at (6, 2); mean 1.5, std 2
     assert texts(page, "#features tr") == ["featurerawnormalized", "x62.25", "y20.25"]
-
-
-def test_features_appear_under_the_pointer(show: Show) -> None:
-    page = show(replays.grid())
-    left, top = page.evaluate(
-        "(() => { const b = document.getElementById('world').getBoundingClientRect(); return [b.x, b.y]; })()"
-    )
-    x, y = page.evaluate("replay.place(2)")
-    page.hover(left + x, top + y)
-    page.evaluate(SETTLED)
-    assert texts(page, "#tooltip") == ["Mine 2x6(2.25)y2(0.25)"]
-    page.hover(left + x, top + y + 50)
-    page.evaluate(SETTLED)
-    assert texts(page, "#tooltip") == []
 
 
 # --- The timeline
@@ -427,38 +367,6 @@ def test_buttons_jump_to_the_end_the_reward_and_the_surprise(show: Show) -> None
     assert place(page) == (0, 4)
 
 
-def test_a_jump_of_the_value_is_a_surprise(show: Show) -> None:
-    replay = replays.grid(num_episodes=1)
-    for t, step in enumerate(replay["episodes"][0]["steps"]):
-        view = step["views"][0]
-        view["value"] = None if t == 12 else (3.0 if t < 6 else 1.0)
-        view["actions"] = {}
-        step["reward"] = step["rewards"][0] = 0.0
-    replay["episodes"][0]["steps"][12]["reward"] = replay["episodes"][0]["steps"][12]["rewards"][0] = 1.0
-    page = show(replay)
-    page.key("s")
-    assert place(page) == (0, 6)
-    assert "return and value came to 2 less than expected" in page.evaluate(
-        "document.getElementById('to-surprise').title"
-    )
-
-
-def test_charts_show_the_step_and_may_be_clicked(show: Show) -> None:
-    replay = replays.grid()
-    page = show(replay)
-    page.evaluate("replay.go(0, 3)")
-    page.evaluate(SETTLED)
-    view = view_of(replay, 3)
-    entropy = np.mean(sum((decision["entropy"] for decision in view["actions"].values()), []))
-    reward, value, mean = (text.replace("−", "-") for text in texts(page, ".chart-box .now"))
-    assert float(reward) == replay["episodes"][0]["steps"][3]["reward"]
-    assert float(value) == pytest.approx(view["value"], rel=1e-3)
-    assert float(mean) == pytest.approx(entropy, rel=1e-3)
-    x, y = page.middle_of("document.querySelectorAll('.chart')[1]")
-    page.click(x, y)
-    assert place(page) == (0, 6)
-
-
 def test_a_link_leads_to_a_moment_and_follows_it(show: Show) -> None:
     page = show(replays.snakes(), "#episode=1&step=4&player=2")
     assert place(page) == (0, 4)
@@ -495,16 +403,6 @@ def test_a_last_step_without_features_is_empty(show: Show, kind: str) -> None:
         assert page.evaluate(MESSAGE) == ""
         assert texts(page, ".card td.number") == (["–", "–"] if kind == "cards" and episode == 0 else [])
         assert page.evaluate("replay.entities().map(({number}) => replay.place(number)).filter(Boolean)") == []
-
-
-def test_a_position_that_is_no_number_is_not_drawn(show: Show) -> None:
-    replay = replays.plane()
-    view_of(replay, 0)["features"]["Car"][1][0] = None
-    page = show(replay)
-    assert page.evaluate("[3, 4, 5].map((k) => Boolean(replay.place(k)))") == [True, False, True]
-    page.evaluate("replay.select(4)")
-    page.evaluate(SETTLED)
-    assert texts(page, "#features tr")[1] == "x––"
 
 
 def test_hostile_names_are_text(show: Show) -> None:
@@ -585,17 +483,12 @@ def damage_attention(replay: Any) -> None:
     ("damaged", "sentence"),
     [
         (lambda: broken(lambda r: {**r, "version": 2}), "This replay has version 2, and this page reads version 1"),
-        (lambda: broken(lambda r: {"entities": {}}), "This page holds no replay of enn-ppo."),
-        (lambda: broken(lambda r: {**r, "episodes": None}), "This replay is damaged: episodes is no list."),
         (lambda: broken(lambda r: {**r, "episodes": []}), "This replay has no episodes."),
-        (lambda: broken(lambda r: {**r, "episodes": [{"steps": []}]}), "This replay is damaged: episode 1 has no steps."),
-        (lambda: broken(lambda r: {**r, "players": ["a", "b"]}), "This replay is damaged: step 0 of episode 1 lacks views."),
         (lambda: broken(lambda r: {**r, "actions": {}}), "This replay is damaged: step 0 of episode 1 has an unknown action."),
         (lambda: broken(damage_features), "This replay is damaged: features of step 5 of episode 1 do not fit their type."),
         (lambda: broken(damage_actors), "This replay is damaged: actors of step 5 of episode 1 are no entities of it."),
         (lambda: broken(damage_attention), "This replay is damaged: attention weights do not fit the network."),
         (lambda: re.sub(r'(id="replay">.{9000})[^<]*', r"\1", page_html(replays.grid(40))), "its data cannot be decompressed"),
-        (lambda: re.sub(r'(id="replay">)', r"\1§", page_html(replays.grid(1))), "its data cannot be decompressed"),
     ],
 )  # fmt: skip
 def test_damage_is_a_sentence(show: Show, damaged: Callable[[], str], sentence: str) -> None:

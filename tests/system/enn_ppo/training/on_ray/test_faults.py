@@ -162,7 +162,7 @@ def test_when_the_learner_is_killed_the_command_says_where_to_go_on_from(tmp_pat
     assert process.returncode == 1, said
     assert saved.step >= 64
     assert re.search(r"^error: the learner is gone: .*", said, re.MULTILINE)
-    assert f"saved is {saved.path}: go on with resume={tmp_path / 'a'}" in said
+    assert f"saved {saved.path}; go on with resume={tmp_path / 'a'}" in said
     config = tiny_config(
         tmp_path / "a", env=EnvConfig(), total_timesteps=saved.step + 64, num_threads=1, resume=str(tmp_path / "a")
     )

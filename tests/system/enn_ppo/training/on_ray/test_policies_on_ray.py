@@ -104,6 +104,6 @@ def test_out_of_step_all_learn_from_the_same_parts_and_a_killed_learner_names_it
     saved = load_common([tmp_path / "a" / name for name in TWO])
     assert saved[0].step == saved[1].step >= 64
     note = "".join(ended.value.__notes__)
-    assert note == f"saved is {saved[0].path}, {saved[1].path}: go on with resume={tmp_path}/a"
+    assert note == f"saved {saved[0].path}, {saved[1].path}; go on with resume={tmp_path}/a"
     _, alive = psutil.wait_procs([*actors("LearnerActor"), *actors("EnvRunner")], timeout=10)
     assert not alive

@@ -176,7 +176,7 @@ def test_a_rank_that_is_killed_ends_the_job_and_the_run_resumes(tmp_path: Path) 
         output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     assert all(map(is_gone, pids))
-    assert f"go on from the last checkpoint with resume={run_dir}" in output
+    assert f"go on with resume={run_dir}" in output
     step = load_checkpoint(run_dir).step
     assert step >= 64  # the third row is written before its checkpoint is
     resumed = ["-m", "enn_ppo.train", f"resume={run_dir}", f"total_timesteps={step + 64}"]

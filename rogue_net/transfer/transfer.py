@@ -1,4 +1,4 @@
-"""Loading weights into a network for an environment that has gained features, entity types, actions or choices.
+"""A network's weights in another network, for an environment that has gained features, entity types, actions or choices.
 
 Weights are matched by name, in any order. New parts are initialised so that the policy acts as before, if possible:
 
@@ -9,35 +9,33 @@ Weights are matched by name, in any order. New parts are initialised so that the
     choice of an action     the mean of the known choices' rows, so that its logit is the mean of theirs: its probability is
                               at most 1 / choices, and the odds between known choices stay the same
     choice of no entity     a key of zeros
-    entity type, action,    as in a new network: no weights can hide a new entity from known ones
+    entity type, action,    as in a new network: no weights can hide a new entity from known ones; `fit` does
       number of an action
+    anything that is gone   refused; `fit` allows entity types that never come
 
-The optimizer's moment estimates are transferred in the same way. New entries within a tensor are 0 for the gradient and the mean
+An optimizer's moment estimates are transferred in the same way. New entries within a tensor are 0 for the gradient and the mean
 of the known ones for its square: from 0, Adam's first steps would be several times too long.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from enn_ppo.checkpoints import Checkpoint
-from enn_ppo.checkpoints.policy import load_net
-from enn_ppo.settings.schema import flatten, to_dict
-from enn_ppo.training.learning.moments import update_normalization
-from enn_ppo.training.ranks import ALONE, Ranks
 from entity_gym.actions import ActionSpace
+from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY, Category, Entity, ObsSpace
-from rogue_net import ObsBatch, RogueNet
-from rogue_net.config import RogueNetConfig
+from rogue_net.batch.obs_batch import ObsBatch
+from rogue_net.batch.ragged import RaggedTensor
 from rogue_net.inputs.normalization import RunningNorm
+from rogue_net.rogue_net import RogueNet
 from rogue_net.transfer.weight_names import Axis, Weight, weight_names
 
 #: Settings of a network that may change, since they do not affect its outputs, except by dropout.
@@ -45,10 +43,10 @@ FREE = ("embedding_dropout", "attention_dropout", "residual_dropout", "backend",
 
 
 class Move(NamedTuple):
-    """Mapping of entries of a checkpoint's tensor to entries of the network's tensor."""
+    """Mapping of entries of a saved tensor to entries of the network's tensor."""
 
-    source: str  # name in the checkpoint's state dict
-    taken: tuple[Tensor, ...]  # indices along each axis of the checkpoint's tensor
+    source: str  # name in the saved network's state dict
+    taken: tuple[Tensor, ...]  # indices along each axis of the saved tensor
     places: tuple[Tensor, ...]  # indices along each axis of the network's tensor, as many as in `taken`
 
     def __call__(self, source: Tensor, background: Tensor) -> Tensor:
@@ -60,13 +58,15 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Transferred:
-    """The result of loading a checkpoint's weights into a network."""
+    """The result of loading a saved network's weights into another; the defaults are those of a network that was not saved."""
 
     net: RogueNet
-    news: tuple[str, ...]  # a line for each entity type, feature, action or choice that is new
-    changed: str | None  # first difference of the spaces, because of which saved environments cannot be restored
-    moves: Mapping[str, Move]  # tensor of the network -> its source; new tensors have none
-    parameters: Mapping[str, torch.Size]  # shapes of the checkpoint's parameters, in the order of its optimizer
+    news: tuple[str, ...] = ()  # a line for each entity type, feature, action or choice that is new
+    changed: str | None = None  # first difference of the spaces
+    moves: Mapping[str, Move] = field(
+        default_factory=dict
+    )  # tensor of the network -> its source; new tensors have none
+    parameters: Mapping[str, torch.Size] = field(default_factory=dict)  # of the saved network, in its optimizer's order
 
     @property
     def unmeasured(self) -> Mapping[str, list[int]]:
@@ -79,14 +79,17 @@ class Transferred:
                 missing[name] = [place for place in range(len(module.mean)) if place not in known]
         return {name: places for name, places in missing.items() if places}
 
-    def measure(self, batch: ObsBatch, ranks: Ranks = ALONE) -> None:
-        """Set the statistics of new features from a rollout; known features keep theirs, so the policy acts as before."""
+    def measure(self, update: Callable[[RogueNet], object]) -> None:
+        """Set the statistics of new features as `update` sets those of a network, such as by `RogueNet.update_normalization`.
+
+        Known features keep theirs, so the policy acts as before.
+        """
         sample = copy.deepcopy(self.net)
         for module in sample.modules():
             if isinstance(module, RunningNorm):
                 for buffer in (module.count, module.mean, module.squares):
                     buffer.zero_()
-        update_normalization(sample, batch, ranks)
+        update(sample)
         for name, places in self.unmeasured.items():
             own, seen = self.net.get_submodule(name), sample.get_submodule(name)
             assert isinstance(own, RunningNorm) and isinstance(seen, RunningNorm)
@@ -98,37 +101,20 @@ class Transferred:
             own.refresh()
 
 
-def transfer_weights(net: RogueNet, checkpoint: Checkpoint, env: str, network: str = "policy") -> Transferred:
-    """Load the weights of a checkpoint into `net`, on any device, matched by name.
-
-    `network` is `policy` or one of the checkpoint's `more_weights`; `env` is the environment's name, for errors.
+def transfer(saved: RogueNet, net: RogueNet) -> Transferred:
+    """Load the weights of the network `saved` into `net`, on any device, matched by name.
 
     Raises:
-        ValueError: the environment lacks a part of the checkpoint's spaces, or has it of another kind, or the networks differ in
-            settings; the message names the difference. The network is unchanged.
+        ValueError: the spaces of `net` lack a part of those of `saved`, or have it of another kind, or the networks differ in
+            settings; the message names the first difference. `net` is unchanged.
     """
-    section = "net" if network == "policy" else network
-    return transfer_from(load_net(checkpoint, network), net, f"checkpoint {checkpoint.path}", env, section)
-
-
-def transfer_from(saved: RogueNet, net: RogueNet, name: str, env: str, section: str = "net") -> Transferred:
-    """Load the weights of the network `saved`, which is on the CPU; see `transfer_weights`.
-
-    Errors call `saved` by `name`, and the networks' settings by `section`.
-    """
-    try:
-        news = gains(saved.obs_space, saved.action_space, net.obs_space, net.action_space)
-    except ValueError as error:
-        raise ValueError(f"{name} belongs to another environment than {env}: {error}") from None
+    news = gained(saved.obs_space, saved.action_space, net.obs_space, net.action_space)
     if GLOBAL_ENTITY in net.embedding.types and GLOBAL_ENTITY not in saved.embedding.types:
-        news.append("the whole frame is now an entity of its own: untrained, and seen by all others")
-    before, now = _settings(saved.config, saved), _settings(net.config, saved)
+        news.append("the whole frame is now an entity of its own: untrained")
+    before, now = _settings(saved, saved), _settings(net, saved)
     for setting in before:
         if before[setting] != now[setting]:
-            raise ValueError(
-                f"{name} does not fit the network: {section}.{setting} is {before[setting]} in the checkpoint and "
-                f"{now[setting]} now; resume with the settings of {section} that it was trained with"
-            )
+            raise ValueError(f"its setting {setting} was {before[setting]} in training and is {now[setting]}")
     moves = _moves(weight_names(saved), weight_names(net))
     net.load_state_dict(_moved_weights(saved, net, moves))
     spaces = (spaces_to_dict(each.obs_space, each.action_space) for each in (saved, net))
@@ -136,19 +122,14 @@ def transfer_from(saved: RogueNet, net: RogueNet, name: str, env: str, section: 
     return Transferred(net, tuple(news), spaces_difference(*spaces), moves, parameters)
 
 
-def untransferred(net: RogueNet) -> Transferred:
-    """The result for a network that is missing in the checkpoint."""
-    return Transferred(net, (), None, {}, {})
-
-
 def transfer_optimizer(
     optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], networks: Sequence[Transferred]
 ) -> None:
-    """Load the moment estimates of a checkpoint's optimizer; the settings of `optimizer` stay.
+    """Load the moment estimates of a saved optimizer; the settings of `optimizer` stay.
 
     Args:
         optimizer: AdamW of the parameters of `networks`, in this order; changed in place.
-        saved: `state_dict()` of the checkpoint's optimizer, of the same networks or the first of them.
+        saved: `state_dict()` of the saved optimizer, of the same networks or the first of them.
         networks: transfer results of the networks in the optimizer, in order.
 
     Raises:
@@ -180,10 +161,85 @@ def _moved_average(kind: str, value: Any, move: Move, parameter: Tensor) -> Any:
     return move(value, background + value.mean() if kind == "exp_avg_sq" else background)
 
 
+# --- Playing without training ---
+
+
+class FittedNet(NamedTuple):
+    """A network that plays in an environment with other spaces than those of its training."""
+
+    net: RogueNet
+    hidden: tuple[str, ...] = ()  # entity types that it never learned about
+    absent: Mapping[str, int] = {}  # entity type that the environment does not have -> number of its features
+    news: str = ""  # differences from training, as one line; empty if there are none
+
+    def adapt(self, batch: ObsBatch) -> ObsBatch:
+        """The environment's batch for `net`: hides entities of new types from the others, so that these act as trained."""
+        if not self.hidden and not self.absent:
+            return batch
+        features, visible = dict(batch.features), dict(batch.visible)
+        for name in features.keys() & set(self.hidden):
+            values, offsets = features[name]
+            visible[name] = RaggedTensor(values.new_zeros(len(values), 1, dtype=torch.bool), offsets)
+        nowhere = torch.zeros(len(batch) + 1, dtype=torch.int64, device=batch.device)
+        for name, width in self.absent.items():
+            features[name] = RaggedTensor(torch.zeros(0, width, device=batch.device), nowhere)
+        return replace(batch, features=features, visible=visible)
+
+
+def fit(net: RogueNet, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> FittedNet:
+    """Fit a trained network to an environment with these spaces. With equal spaces the result has the network itself.
+
+    New features have no effect, and entities of new types are hidden from known ones, so that actors behave as trained. New
+    actions and choices are initialised as in `transfer`, with a fixed seed.
+
+    Raises:
+        ValueError: the environment lacks a feature or action of the network, or lacks entity types and has new ones; the message
+            names the first.
+    """
+    space, news = fitted_space(net.obs_space, net.action_space, obs_space, action_space)
+    hidden = [name for name in space.entities if name not in net.obs_space.entities]
+    if has_global_entity(space, action_space) and not has_global_entity(net.obs_space, net.action_space):
+        hidden.append(GLOBAL_ENTITY)
+    absent = {name: len(each.features) for name, each in space.entities.items() if name not in obs_space.entities}
+    for what, names in (("hidden from the others", hidden), ("never there", absent)):
+        news += [f"{what}: {', '.join(map(repr, names))}"] if names else []
+    spaces = spaces_to_dict(net.obs_space, net.action_space), spaces_to_dict(space, action_space)
+    if spaces_difference(*spaces) is not None:
+        config = net.config
+        if config.relpos.kind != "none":  # hidden types need no position features
+            excluded = tuple(dict.fromkeys((*config.relpos.exclude_entities, *hidden)))
+            config = replace(config, relpos=replace(config.relpos, exclude_entities=excluded))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            fitted = RogueNet(config, space, action_space)
+        transfer(net, fitted)
+        net = fitted.to(next(net.parameters()).device)
+    return FittedNet(net, tuple(hidden), absent, "; ".join(news))
+
+
+def fitted_space(
+    known: ObsSpace,
+    known_actions: Mapping[str, ActionSpace],
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+) -> tuple[ObsSpace, list[str]]:
+    """The observation space of a network that `fit` returns, and the differences from training.
+
+    Without new types it has all known ones, in the order of training.
+
+    Raises:
+        ValueError: see `fit`.
+    """
+    has_new = bool(obs_space.entities.keys() - known.entities.keys())
+    entities = obs_space.entities if has_new else {**known.entities, **obs_space.entities}
+    space = ObsSpace(entities, obs_space.global_features, obs_space.global_kinds, known.targets)
+    return space, gained(known, known_actions, space, action_space)
+
+
 # --- Differences between environments ---
 
 
-def gains(
+def gained(
     known: ObsSpace,
     known_actions: Mapping[str, ActionSpace],
     obs_space: ObsSpace,
@@ -200,7 +256,7 @@ def gains(
         if name in known.entities:
             lines += _gained_features(f" of {name!r}", known.entities[name], entity)
         else:
-            lines.append(f"entity type {name!r} is new: untrained, and seen by all others")
+            lines.append(f"entity type {name!r} is new: untrained")
     global_features = (Entity(each.global_features, each.global_kinds) for each in (known, obs_space))
     lines += _gained_features(" of the whole frame", *global_features)
     _check_present("action", known_actions, action_space)
@@ -225,7 +281,7 @@ def _gained_features(owner: str, known: Entity, now: Entity) -> Iterator[str]:
             raise ValueError(f"the feature {feature!r}{owner} was {was} and is {is_}")
     for feature in now.features:
         if feature not in known.features:
-            yield f"feature {feature!r}{owner} is new: without effect at first"
+            yield f"feature {feature!r}{owner} is new: its weights are 0"
 
 
 def _check_present(what: str, known: Collection[str], now: Collection[str], owner: str = "") -> None:
@@ -234,18 +290,24 @@ def _check_present(what: str, known: Collection[str], now: Collection[str], owne
             raise ValueError(f"the {what} {name!r}{owner} is gone; {nearest(name, now)}")
 
 
-def _settings(config: RogueNetConfig, saved: RogueNet) -> dict[str, Any]:
-    """The settings that affect the entity types of `saved`."""
-    settings = {name: value for name, value in flatten(to_dict(config)).items() if name not in FREE}
-    excluded = config.relpos.exclude_entities
-    return settings | {"relpos.exclude_entities": [name for name in saved.obs_space.entities if name in excluded]}
+def _settings(net: RogueNet, saved: RogueNet) -> dict[str, Any]:
+    """The settings of `net` that affect the entity types of `saved`."""
+    settings: dict[str, Any] = {}
+    for name, value in asdict(net.config).items():
+        of_section = (
+            {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+        )
+        settings |= {key: list(each) if isinstance(each, tuple) else each for key, each in of_section.items()}
+    excluded = net.config.relpos.exclude_entities
+    settings["relpos.exclude_entities"] = [name for name in saved.obs_space.entities if name in excluded]
+    return {name: value for name, value in settings.items() if name not in FREE}
 
 
 # --- Moving weights ---
 
 
 def _moves(before: Mapping[str, Weight], now: Mapping[str, Weight]) -> dict[str, Move]:
-    """Name of a network's tensor -> its source in the checkpoint."""
+    """Name of a network's tensor -> its source in the saved network."""
     sources = {weight.key: name for name, weight in before.items()}
     moves = {}
     for name, weight in now.items():
@@ -269,9 +331,7 @@ def _common(before: Axis, now: Axis) -> tuple[Tensor, Tensor]:
 
 def _grid(places: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Index arrays of all combinations of indices."""
-    return tuple(
-        each.view([-1 if axis == own else 1 for axis in range(len(places))]) for own, each in enumerate(places)
-    )
+    return torch.meshgrid(*places, indexing="ij") if places else ()
 
 
 def _moved_weights(saved: RogueNet, net: RogueNet, moves: Mapping[str, Move]) -> dict[str, Tensor]:
@@ -285,9 +345,7 @@ def _moved_weights(saved: RogueNet, net: RogueNet, moves: Mapping[str, Move]) ->
         source = before[move.source] if move else None
         if (weight.owner, weight.name) not in owners:
             background = fresh
-        elif (
-            weight.name in featureless and weight.part != "vector"
-        ):  # zero weights: only the last layer's bias has an effect
+        elif weight.name in featureless and weight.part != "vector":  # only the bias of the last layer has an effect
             background = torch.zeros_like(fresh) if weight.part == "project.2.weight" else fresh
         elif weight.new == "fresh":
             background = fresh

@@ -1,0 +1,147 @@
+"""Builds what plays and learns from the sections of the settings: for a run, for Ray's actors and for cloning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from enn_ppo.ppo import Term
+from enn_ppo.settings.config import RolloutConfig, TrainConfig
+from enn_ppo.training.environment import BoundEnvironment
+from enn_ppo.training.learning.actor_critic import ActorCritic
+from enn_ppo.training.learning.auxiliary import TargetLoss
+from enn_ppo.training.learning.learner import Learner
+from enn_ppo.training.learning.optimizer import make_optimizer
+from enn_ppo.training.learning.teacher import load_teacher
+from enn_ppo.training.ranks import ALONE, Ranks
+from entity_gym.actions import ActionSpace
+from entity_gym.compiled import CompiledEnvironment
+from entity_gym.pools.pool import ThreadedVecEnv
+from entity_gym.pools.source import EnvSource
+from entity_gym.spaces import ObsSpace
+from rogue_net import RogueNet
+from rogue_net.kernels.select import uses_program, why_no_program
+
+
+def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_env: int = 0) -> list[ThreadedVecEnv]:
+    """Make the environments of a run: one pool, or one for each block.
+
+    Args:
+        env: the environment.
+        rollout: number of environments, blocks, threads or processes.
+        seed: of the run.
+        first_env: number of the first of these environments in the run.
+
+    Raises:
+        ValueError: an environment cannot be made, or breaks its contract.
+    """
+    size, in_turns = rollout.block_size, rollout.pipeline > 1
+    with ExitStack() as stack:
+        pools: list[ThreadedVecEnv] = []
+        for first in range(0, rollout.num_envs, size):
+            pools.append(
+                ThreadedVecEnv(
+                    env.source,
+                    size,
+                    rollout.num_threads,
+                    seed=seed,
+                    num_processes=rollout.num_processes,
+                    background=in_turns,
+                    first_env=first_env + first,
+                )
+            )
+            stack.callback(pools[-1].close)
+        stack.pop_all()  # the caller closes the pools
+    return pools
+
+
+def make_model(config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ActorCritic:
+    """Make new networks, initialised on the CPU so that all devices start from the same weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        policy = RogueNet(config.net, obs_space, action_space)
+        return ActorCritic(policy, RogueNet(config.value_net, obs_space, action_space) if config.value_net else None)
+
+
+def make_learner(
+    config: TrainConfig,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    device: torch.device,
+    ranks: Ranks = ALONE,
+    num_players: int = 1,
+) -> Learner:
+    """Make the networks and the learner of a policy that plays `num_players` players of each environment.
+
+    Raises:
+        ValueError: the device does not support the precision, the environment has no targets, or the teacher does not fit it.
+    """
+    set_products(config, device)
+    model = make_model(config, obs_space, action_space).to(device)
+    return Learner(
+        model,
+        make_optimizer(model, config),
+        config.optim,
+        config.ppo,
+        action_space,
+        terms_of(config, obs_space, action_space, device),
+        seed=config.seed,
+        num_envs=config.rollout.num_envs // ranks.size,
+        num_players=num_players,
+        freeze_normalization_after=config.rollout.freeze_normalization_after,
+        ranks=ranks,
+    )
+
+
+def terms_of(
+    config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
+) -> list[Term]:
+    """The terms that the settings add to PPO's loss; `enn_ppo/training/learning/auxiliary.py` is an example.
+
+    Raises:
+        ValueError: the environment has no targets, or the teacher does not fit it.
+    """
+    terms: list[Term] = []
+    if config.ppo.teacher is not None:
+        terms.append(load_teacher(config.ppo.teacher, obs_space, action_space, device))
+    if config.ppo.target_coef != 0:
+        if not obs_space.targets:
+            raise ValueError(
+                f"ppo.target_coef={config.ppo.target_coef}: {config.env.id} declares no targets to predict"
+            )
+        terms.append(TargetLoss())
+    return terms
+
+
+def set_products(config: TrainConfig, device: torch.device) -> None:
+    """Check that the device supports the networks' `backend` and `precision`, and set torch's precision of matrix products.
+
+    Raises:
+        ValueError: see `rogue_net.kernels.select.uses_program`.
+    """
+    networks = [net for net in (config.net, config.value_net) if net is not None]
+    for net in networks:
+        uses_program(net, torch.empty(0, device=device))
+    if device.type == "cuda":
+        rounded = any(net.precision == "tf32" for net in networks)
+        torch.set_float32_matmul_precision("high" if rounded else "highest")
+
+
+@contextmanager
+def compiling_networks(config: TrainConfig, env: EnvSource, device: torch.device) -> Iterator[None]:
+    """Let another process compile the kernels of the networks while this one compiles the world, if it is a compiled one."""
+    networks = [net for net in (config.net, config.value_net) if net is not None]
+    weights = torch.empty(0, device=device)
+    no_program = [net for net in networks if net.backend == "reference" or why_no_program(net, weights)]
+    if not isinstance(env, CompiledEnvironment) or no_program:
+        yield
+        return
+    # the compiler is needed by those who use it
+    from enn_ppo.training.learning.compiled import jobs_of_ppo
+    from rogue_net.kernels.cpu.ahead import compiling_meanwhile
+
+    action_space = env.as_environment().action_space()
+    with compiling_meanwhile([job for net in networks for job in jobs_of_ppo(net, action_space)]):
+        yield
