@@ -61,9 +61,8 @@ def sweep(command: SweepCommand, arguments: Sequence[str]) -> optuna.Study:
     """
     try:
         import optuna
-        from sqlalchemy.exc import SQLAlchemyError  # a part of optuna
     except ImportError as error:
-        raise ValueError(f'a sweep needs {error.name}: pip install "enn-ppo[sweep]"') from error
+        raise ValueError('a sweep needs optuna: pip install "enn-ppo[sweep]"') from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep prints its trials itself
     config, folder = command.sweep, Path(str(command.run_dir))
     for name in config.space:
@@ -71,16 +70,13 @@ def sweep(command: SweepCommand, arguments: Sequence[str]) -> optuna.Study:
             raise ValueError(f"{given[0]} is given for all trials, and sweep.space varies it: leave one out")
     with closing(RunLock()) as lock, finish_on_interrupt(lambda text: None) as interrupted:
         lock.take(folder)
-        try:
-            study = open_study(config, folder, arguments, command.seed)
-            left = max(0, config.trials - count_done(study))
-            print(f"{config.trials} trials, {left} to go; {_PRUNING[config.pruner]}", flush=True)
-            # Optuna looks at the exceptions of parallel trials only before it starts another one, so all are caught.
-            caught = (Interrupted, OSError, ValueError)
-            objective = partial(train_trial, command=command, arguments=arguments, interrupted=interrupted)
-            study.optimize(objective, left, None, config.jobs, catch=caught, callbacks=[report])
-        except SQLAlchemyError as error:
-            raise ValueError(f"{folder / STUDY} cannot be used: {getattr(error, 'orig', error)}") from error
+        study = open_study(config, folder, arguments, command.seed)
+        left = max(0, config.trials - count_done(study))
+        print(f"{config.trials} trials, {left} to go; {_PRUNING[config.pruner]}", flush=True)
+        # Optuna looks at the exceptions of parallel trials only before it starts another one, so all are caught.
+        caught = (Interrupted, OSError, ValueError)
+        objective = partial(train_trial, command=command, arguments=arguments, interrupted=interrupted)
+        study.optimize(objective, left, None, config.jobs, catch=caught, callbacks=[report])
         if (how := interrupted()) and count_done(study) < config.trials:
             raise Interrupted(f"interrupted; the same command goes on with {folder}", EXIT_CODES[how])
     best = best_of(study)

@@ -31,13 +31,9 @@ _FINISH_SECONDS = 120.0  # timeout for the upload at the end of a run; `wandb sy
 def make_logger(
     run_dir: Path, config: TrainConfig, resume_step: int | None, warn: Callable[[str], None]
 ) -> MetricsLogger:
-    """Make the logger of a run: `metrics.jsonl` and the trackers of the settings.
+    """Make the logger of a run: `metrics.jsonl` and the trackers of the settings, in `run_dir`, which exists.
 
-    Args:
-        run_dir: existing directory for `metrics.jsonl` and the trackers' folders.
-        config: of the run.
-        resume_step: step that a resumed run continues from; None: a new run.
-        warn: prints a line.
+    `resume_step` is the step that a resumed run continues from; None begins a new one. `warn` prints a line.
 
     Raises:
         ValueError: a tracker cannot be used, or the rows of a resumed run cannot be read.
@@ -65,14 +61,9 @@ class MetricsLogger:
         trackers: Sequence[Any] = (),
         warn: Callable[[str], None] = print,
     ) -> None:
-        """Create the file, or truncate that of a resumed run.
+        """Create the file, or remove from that of a resumed run an incomplete last line and the rows after `resume_step`.
 
-        Args:
-            path: the file; its directory exists.
-            resume_step: step of the checkpoint that the run resumes from. Later rows, which the run will repeat, and an
-                incomplete last line are removed. None: a new run.
-            trackers: each with `name` for warnings, `log`, which receives the finite numbers of a row, and `close`.
-            warn: prints a line.
+        Each tracker has `name` for warnings, `log`, which receives the finite numbers of a row, and `close`.
 
         Raises:
             ValueError: the existing rows cannot be read.

@@ -19,6 +19,7 @@ from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.files import replace_file
 from enn_ppo.training.tracking.logger import Row, make_logger
 from enn_ppo.training.tracking.run_dir import CONFIG, LEARNING_CURVE, METRICS
+from entity_gym.output import tell
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -61,8 +62,7 @@ def say(text: str) -> None:
     except OSError as error:  # the reader of a pipe has ended, or the disk of a log is full
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
-        with suppress(OSError):
-            print(f"standard output cannot be written ({error.strerror}): training goes on", file=sys.stderr)
+        tell(f"standard output cannot be written ({error.strerror}): training goes on")
 
 
 def clock_text(seconds: float) -> str:
@@ -189,7 +189,7 @@ class RunOutput:
         try:
             plot_learning_curve(self.run_dir / METRICS, self.run_dir / LEARNING_CURVE)
         except (OSError, ValueError) as problem:  # must not hide the error that has ended the run
-            print(f"learning_curve.png was not drawn: {problem}", file=sys.stderr)
+            tell(f"learning_curve.png was not drawn: {problem}")
         if kind is None:
             say(f"done: {self.run_dir}")
 

@@ -138,6 +138,8 @@ def test_a_run_goes_on_where_standard_output_cannot_be_written(target: str, tmp_
     code = (
         "from pathlib import Path; from enn_ppo import TrainConfig; from enn_ppo.training.tracking.run_output import *\n"
         f"live, folder = make_live(), Path({str(tmp_path)!r})\n"
+        "from entity_gym.compiled.compiler import announce\n"
+        f"if {target!r} == 'both': announce('a world')()\n"
         "with RunOutput(folder, TrainConfig(), None, live=live) as output:\n"
         "    for step in range(3): output.say(f'line {step}'); output.log({'step': step, 'seconds': step})\n"
         "(folder / 'metrics.jsonl').rename(folder / 'the end')\n"
