@@ -24,83 +24,57 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from enn_ppo.clone.clone import CloneResult, clone
-    from enn_ppo.clone.config import CloneConfig, CloningConfig
-    from enn_ppo.eval.evaluate import EvalResult, evaluate
-    from enn_ppo.serve.agent import load_agent, load_policy
-    from enn_ppo.settings.config import (
-        EnvConfig,
-        EvalConfig,
-        LoggerConfig,
-        OptimConfig,
-        PPOConfig,
-        RolloutConfig,
-        SelfPlayConfig,
-        TrainConfig,
-        TrainEvalConfig,
-    )
-    from enn_ppo.settings.presets import preset
-    from enn_ppo.train import TrainResult, train
-    from enn_ppo.training.callbacks import Callback, Update
-    from enn_ppo.training.errors import Interrupted
-    from rogue_net.config import RelposConfig, RogueNetConfig, TranslationConfig
+if TYPE_CHECKING:  # each as itself, which makes it public for type checkers
+    from enn_ppo.clone.clone import CloneResult as CloneResult
+    from enn_ppo.clone.clone import clone as clone
+    from enn_ppo.clone.config import CloneConfig as CloneConfig
+    from enn_ppo.clone.config import CloningConfig as CloningConfig
+    from enn_ppo.eval.evaluate import EvalResult as EvalResult
+    from enn_ppo.eval.evaluate import evaluate as evaluate
+    from enn_ppo.serve.agent import load_agent as load_agent
+    from enn_ppo.serve.agent import load_policy as load_policy
+    from enn_ppo.settings.config import EnvConfig as EnvConfig
+    from enn_ppo.settings.config import EvalConfig as EvalConfig
+    from enn_ppo.settings.config import LoggerConfig as LoggerConfig
+    from enn_ppo.settings.config import OptimConfig as OptimConfig
+    from enn_ppo.settings.config import PPOConfig as PPOConfig
+    from enn_ppo.settings.config import RolloutConfig as RolloutConfig
+    from enn_ppo.settings.config import SelfPlayConfig as SelfPlayConfig
+    from enn_ppo.settings.config import TrainConfig as TrainConfig
+    from enn_ppo.settings.config import TrainEvalConfig as TrainEvalConfig
+    from enn_ppo.settings.presets import preset as preset
+    from enn_ppo.train import TrainResult as TrainResult
+    from enn_ppo.train import train as train
+    from enn_ppo.training.callbacks import Callback as Callback
+    from enn_ppo.training.callbacks import Update as Update
+    from enn_ppo.training.errors import Interrupted as Interrupted
+    from rogue_net.config import RelposConfig as RelposConfig
+    from rogue_net.config import RogueNetConfig as RogueNetConfig
+    from rogue_net.config import TranslationConfig as TranslationConfig
 
-__all__ = [
-    "Callback",
-    "CloneConfig",
-    "CloneResult",
-    "CloningConfig",
-    "EnvConfig",
-    "EvalConfig",
-    "EvalResult",
-    "Interrupted",
-    "LoggerConfig",
-    "OptimConfig",
-    "PPOConfig",
-    "RelposConfig",
-    "RogueNetConfig",
-    "RolloutConfig",
-    "SelfPlayConfig",
-    "TrainConfig",
-    "TrainEvalConfig",
-    "TrainResult",
-    "TranslationConfig",
-    "Update",
-    "clone",
-    "evaluate",
-    "load_agent",
-    "load_policy",
-    "preset",
-    "train",
-]
-
-#: Name -> its module; names that are not listed are in `enn_ppo.settings.config`.
-_HOMES = {
-    "Callback": "enn_ppo.training.callbacks",
-    "CloneConfig": "enn_ppo.clone.config",
-    "CloneResult": "enn_ppo.clone.clone",
-    "CloningConfig": "enn_ppo.clone.config",
-    "EvalResult": "enn_ppo.eval.evaluate",
-    "Interrupted": "enn_ppo.training.errors",
-    "RelposConfig": "rogue_net.config",
-    "RogueNetConfig": "rogue_net.config",
-    "TrainResult": "enn_ppo.train",
-    "TranslationConfig": "rogue_net.config",
-    "Update": "enn_ppo.training.callbacks",
-    "clone": "enn_ppo.clone.clone",
-    "evaluate": "enn_ppo.eval.evaluate",
-    "load_agent": "enn_ppo.serve.agent",
-    "load_policy": "enn_ppo.serve.agent",
-    "preset": "enn_ppo.settings.presets",
-    "train": "enn_ppo.train",
+#: Module -> its public names.
+_NAMES = {
+    "enn_ppo.clone.clone": "CloneResult clone",
+    "enn_ppo.clone.config": "CloneConfig CloningConfig",
+    "enn_ppo.eval.evaluate": "EvalResult evaluate",
+    "enn_ppo.serve.agent": "load_agent load_policy",
+    "enn_ppo.settings.config": (
+        "EnvConfig EvalConfig LoggerConfig OptimConfig PPOConfig RolloutConfig SelfPlayConfig TrainConfig TrainEvalConfig"
+    ),
+    "enn_ppo.settings.presets": "preset",
+    "enn_ppo.train": "TrainResult train",
+    "enn_ppo.training.callbacks": "Callback Update",
+    "enn_ppo.training.errors": "Interrupted",
+    "rogue_net.config": "RelposConfig RogueNetConfig TranslationConfig",
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES.get(name, "enn_ppo.settings.config")), name)
+    value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 
@@ -112,7 +86,7 @@ def __dir__() -> list[str]:
 class _Package(ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
         # Otherwise the first import of the module `enn_ppo.train` would replace the function of the same name.
-        if not (name in __all__ and isinstance(value, ModuleType)):
+        if not (name in _HOMES and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
 

@@ -142,13 +142,7 @@ class Environment(ABC):
         allowed = [name for name in inspect.signature(type(self)).parameters if hasattr(self, name)]
         for name in info:
             if name not in allowed:
-                own = type(self).__name__
-                if not allowed:
-                    raise ValueError(
-                        f"{own} does not implement configure(), so it takes no env_info, and keeps no argument of its "
-                        f"constructor as an attribute of the same name; {name!r} was given"
-                    )
-                raise ValueError(f"{own} has no parameter {name!r}; {nearest(name, allowed)}")
+                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; {nearest(name, allowed)}")
 
     def render(self) -> NDArray[np.uint8]:
         """Draw the current state as a (height, width, 3) image."""

@@ -21,7 +21,7 @@ from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import metrics_row
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS
-from enn_ppo.training.tracking.run_output import RunOutput, say
+from enn_ppo.training.tracking.run_output import RunOutput, announce
 from rogue_net.finite import NotFinite
 
 #: Seconds of a rollout after which its progress is shown.
@@ -61,11 +61,6 @@ class Run:
         self.stopped = False
         self._evaluated_until = state.step
 
-    def say(self, text: str) -> None:
-        """Print a line, once for all policies."""
-        if self._outputs:
-            say(text)
-
     def watch(self, steps: int) -> Watch:
         """Return what shows the progress of a long rollout, and ends it after an interrupt or at `max_train_seconds`.
 
@@ -85,7 +80,7 @@ class Run:
             if seconds / played - seconds <= PATIENCE:
                 return False
             if how := self._interrupted():
-                self.say(
+                announce(
                     f"{how} after {played:.0%} of a rollout, which ends here: a resumed run goes on from this step, but not "
                     "exactly as without the interruption"
                 )
@@ -175,7 +170,7 @@ class Run:
         """
         if pending := self._pending_evaluations():
             steps = ", ".join(f"{step:,}" for step in pending)
-            self.say(f"waiting for the evaluation of step {steps}; Ctrl-C ends the run, and resuming it evaluates")
+            announce(f"waiting for the evaluation of step {steps}; Ctrl-C ends the run, and resuming it evaluates")
         for name, evaluator in self._evaluators.items():
             while done := evaluator.wait(self._interrupted):
                 row = {"step": self.state.step, **self._evaluated(name, done)}

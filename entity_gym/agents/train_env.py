@@ -138,7 +138,6 @@ class AgentEnvironment(Environment):
         self._agent: TrainAgent | None = None  # of the running main
         self._begins_game = False  # whether the next observation begins a game
         self._is_told = False  # whether the program has the actions of the coming step
-        self._is_closed = False
 
     def obs_space(self) -> ObsSpace:
         return self._env.obs_space
@@ -154,8 +153,6 @@ class AgentEnvironment(Environment):
 
     def begin(self, actions: Mapping[str, Action] | None) -> None:
         """Hand the actions to the program. With None, start main, or tell it to leave in the middle of a game."""
-        if self._is_closed:
-            raise ValueError(f"{self.display_name}: the environment is closed")
         if actions is None:
             if self._agent is None:
                 self._start()
@@ -198,7 +195,6 @@ class AgentEnvironment(Environment):
         Raises:
             Exception: any exception that main raised while it left.
         """
-        self._is_closed = True
         if self._agent is not None:
             self._agent.leave()
             if late := self._join(min(LEAVING, self._env.time_limit)):

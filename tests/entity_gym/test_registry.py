@@ -84,7 +84,8 @@ def test_a_class_or_a_function_is_found_in_its_module(module: str) -> None:
 
 
 def test_environments_of_other_libraries_are_found_by_their_prefix() -> None:
-    assert list(bind("gymnasium:CartPole-v1", {"global_features": True}).spaces()[0].global_features)
+    view = {"entities": {"Cart": {"count": 1, "features": ["x", "speed"]}}, "ignore": "rest"}
+    assert "Cart" in bind("gymnasium:CartPole-v1", {"view": view}).spaces()[0].entities
     with make("gymnasium:CartPole-v1", 2) as pool:
         assert pool.reset().features["Agent"].values.shape == (2, 4)
     with pytest.raises(ValueError, match="'CartPol-v1' is no environment that Gymnasium knows"):

@@ -30,7 +30,7 @@ from enn_ppo.settings.command_line.options import help_page
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.resuming import check_code, saved_config
-from enn_ppo.settings.schema import flatten, from_dict, to_dict
+from enn_ppo.settings.schema import from_dict, to_dict
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
 from enn_ppo.training.errors import Interrupted
@@ -38,7 +38,6 @@ from entity_gym.output import accept_all_characters
 
 C = TypeVar("C")
 Run = Callable[[Any], object]
-_NEW = ("run_dir", "resume", "overwrite", "trust")  # say how to resume, and are not those of the checkpoint
 
 
 def _main(name: str, schema: type[Any], run: Run, argv: Sequence[str] | None = None) -> int:
@@ -118,28 +117,19 @@ def _settings(schema: type[C], config: DictConfig, overrides: Sequence[str], con
     """
     if schema is not TrainConfig or config.get("resume") is None:
         return from_dict(schema, plain_values(config))
-    checkpoint, config_saved = saved_config(config.resume)
-    saved = to_dict(config_saved)
-    base = escaped(saved)
+    checkpoint, of_checkpoint = saved_config(config.resume)
+    base = escaped(to_dict(of_checkpoint))
     # on resuming, `env=...` only selects the environment: the preset's other settings are for new runs
     typed = [override for override in overrides if not override.startswith("env=")]
     if len(typed) < len(overrides):
         chosen: Any = escaped(OmegaConf.to_container(config.env, resolve=True))
-        same = chosen["id"] == "???" or all(chosen[name] == saved["env"][name] for name in ("id", "api"))
+        same = chosen["id"] == "???" or all(chosen[name] == base["env"][name] for name in ("id", "api"))
         # saved arguments fit only the same environment
         base["env"] = OmegaConf.merge(base["env"], chosen) if same else chosen
     groups = ["_self_", *({group: None} for group in ("value_net", "distributed", "env", "experiment"))]
     ConfigStore.instance().store(name="resumed", node={"defaults": groups, **base})
     resumed = from_dict(TrainConfig, plain_values(compose("resumed", typed, config_dir)))
     check_code(checkpoint, resumed)
-    before, after = flatten(saved), flatten(to_dict(resumed))
-    changes = [
-        f"{name} {before.get(name, 'unset')} -> {after.get(name, 'unset')}"
-        for name in {**before, **after}
-        if name not in _NEW and before.get(name, "unset") != after.get(name, "unset")
-    ]
-    if changes:
-        print(f"resuming {config.resume} with other settings: {', '.join(changes)}", file=sys.stderr, flush=True)
     return resumed  # type: ignore[return-value]
 
 
@@ -148,7 +138,7 @@ def run_eval(run: Callable[[EvalConfig], object], argv: Sequence[str] | None = N
 
     def evaluate(config: EvalConfig) -> None:
         print(run(config))
-        for file in filter(None, (config.render, config.replay_file, config.record)):
+        for file in filter(None, (config.render, config.record)):
             print(f"wrote {file}")
 
     return _main("eval", EvalConfig, evaluate, argv)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import accumulate
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_type_hints
+from typing import Any
 
 import yaml
 from hydra import compose as hydra_compose
@@ -18,12 +18,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from enn_ppo.clone.config import CloneConfig
+from enn_ppo.clone.config import CloningConfig
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
-from enn_ppo.settings.schema import fields_of, plain, quoted, section_of
+from enn_ppo.settings.schema import fields_of, quoted, to_dict
 from enn_ppo.settings.serving import ServeConfig
-from enn_ppo.sweep.config import SweepCommand
+from enn_ppo.sweep.config import SweepConfig
 from rogue_net.checks import alternatives
 from rogue_net.config import RogueNetConfig
 
@@ -144,8 +144,8 @@ def escaped(value: Any) -> Any:
 def store_defaults() -> None:
     """Register the defaults of every command in Hydra's ConfigStore; configs/ holds only presets."""
     store = ConfigStore.instance().store
-    train = defaults_of(TrainConfig)
-    store(group="value_net", name="default", node=defaults_of(RogueNetConfig))
+    train = to_dict(TrainConfig())
+    store(group="value_net", name="default", node=to_dict(RogueNetConfig()))
     store(group="value_net", name="none", node={"value_net": train.pop("value_net")}, package="_global_")
     distributed = train.pop("distributed")
     for mode in ("none", "ray", "ddp"):
@@ -156,26 +156,17 @@ def store_defaults() -> None:
     ]  # fmt: skip
     # the folder of each job of `--multirun` is `run_dir` inside this one
     train["hydra"] = {"sweep": {"dir": "${given:${run_dir},${run_dir},multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}}"}}
-    store(name="train", node=train)
-    clone = {name: value for name, value in defaults_of(CloneConfig).items() if name in ("data", "clone")}
-    store(name="clone", node={"defaults": ["train", "_self_"], **clone})
-    sweep = {"run_dir": "outputs/sweep_${env.id}", "sweep": defaults_of(SweepCommand)["sweep"]}
-    store(name="sweep", node={"defaults": ["train", "_self_", {"sweep": "ppo"}], **sweep})
-    for name, schema in {"eval": EvalConfig, "serve": ServeConfig, "watch": WatchConfig}.items():
-        store(name=name, node=defaults_of(schema))
-
-
-def defaults_of(cls: type[Any]) -> dict[str, Any]:
-    """The defaults of a settings class as nested mappings; `???` if a setting has none."""
-    hints = get_type_hints(cls)
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(cls):
-        if hints[field.name] == section_of(hints[field.name]):
-            values[field.name] = defaults_of(hints[field.name])
-        elif field.default is not dataclasses.MISSING:
-            values[field.name] = plain(field.default, field.name)
-        elif field.default_factory is not dataclasses.MISSING:
-            values[field.name] = plain(field.default_factory(), field.name)
-        else:
-            values[field.name] = MISSING
-    return values
+    sweep = {field.name: field.default for field in fields(SweepConfig)} | {"space": {}}
+    for name, node in {
+        "train": train,
+        "clone": {"defaults": ["train", "_self_"], "data": MISSING, "clone": to_dict(CloningConfig())},
+        "sweep": {
+            "defaults": ["train", "_self_", {"sweep": "ppo"}],
+            "run_dir": "outputs/sweep_${env.id}",
+            "sweep": sweep,
+        },
+        "eval": to_dict(EvalConfig(checkpoint=MISSING)),
+        "serve": to_dict(ServeConfig(checkpoint=MISSING)),
+        "watch": to_dict(WatchConfig(run=MISSING)),
+    }.items():
+        store(name=name, node=node)

@@ -69,7 +69,14 @@ def guarded(action: Callable[[], object], schema: type[Any], *, debug: bool) -> 
     return 0
 
 
-def _warn(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,
+    line: str | None = None,
+) -> None:
     """Print a warning without its source line; those at one line that differ in their numbers alone are printed once.
 
     Python repeats a warning whenever filters have changed since, which other libraries do in every step.

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from enn_ppo.settings.command_line.composition import CONFIGS, compose, plain_values
 from enn_ppo.settings.schedule import Scheduled
-from enn_ppo.settings.schema import section_of
+from enn_ppo.settings.schema import flatten, section_of
 from rogue_net.checks import alternatives, field_types, split_range
 
 _WIDTH, _COLUMN = 120, 44  # width of --help, and the start of its second column
@@ -29,31 +29,18 @@ _TYPES = {
 }
 
 _EXAMPLES = {
-    "sweep": (
-        "sweep=ppo env=Xor total_timesteps=100000 sweep.trials=30 sweep.jobs=2    # + any argument of enn_ppo.train",
-        "--config-dir mine sweep=large sweep.seeds=3 run_dir=outputs/large    # mine/sweep/large.yaml; the same again goes on",
-    ),
     "train": (
         "env=MineSweeper env.kwargs.width=8 total_timesteps=1e6 run_dir=outputs/mines",
-        "env=custom env.id=my_pkg.my_env:MyEnv env.kwargs.size=8",
-        "env=gymnasium env.id=CartPole-v1    # or dm_env, pettingzoo, program: see configs/env",
+        "env=custom env.id=my_pkg.my_env:MyEnv    # or gymnasium, dm_env, pettingzoo, program",
         "'optim.lr=0.001@0 -> 0@1' 'env.info.num_mines=[3,4,5]'    # quotes: shells read > and [",
         "--multirun env=Xor,Count seed=1,2,3 run_dir=outputs/all    # every combination",
         "resume=outputs/mines total_timesteps=2e6",
     ),
-    "clone": (
-        "data=expert.rec env=MineSweeper run_dir=outputs/clone",
-        "'data=[a.rec,b.rec]' env=MineSweeper clone.loss=kl clone.epochs=40",
-    ),
-    "eval": (
-        "checkpoint=outputs/mines episodes=1000 output=result.json",
-        "checkpoint=outputs/mines greedy=true env_kwargs.width=10 video=3 render=mines.gif",
-    ),
-    "watch": (
-        "outputs/mines episodes=20 greedy=true    # writes a page and opens it",
-        "outputs/mines --live    # follows a training",
-    ),
-    "serve": ("checkpoint=outputs/orchard port=5577 greedy=true",),
+    "eval": ("checkpoint=outputs/mines episodes=1000 output=result.json",),
+    "watch": ("outputs/mines episodes=20    # --live follows a training",),
+    "serve": ("checkpoint=outputs/orchard port=5577",),
+    "clone": ("data=expert.rec env=MineSweeper run_dir=outputs/clone",),
+    "sweep": ("sweep=ppo env=Xor sweep.trials=30 run_dir=outputs/sweep    # the same command again goes on",),
 }
 
 
@@ -157,17 +144,29 @@ def help_text(cls: type[Any], values: Mapping[str, Any], groups: Mapping[str, Se
         values: values of the settings, nested.
         groups: name -> choices.
     """
+    flat = flatten(values)
     lines = ["Groups: name=choice sets several settings at once."] * bool(groups)
-    lines += [_entry(name, "", ", ".join(choices)) for name, choices in groups.items()]
+    lines += [_row(name, ", ".join(choices)) for name, choices in groups.items()]
     for section in sections_of(cls):
-        now = _look_up(values, section.path)
-        if isinstance(now, Mapping) or (section.optional and now is None):
-            heading = f"{section.path or 'top level'}: {section.summary}".replace("`", "")
-            lines += ["", *textwrap.wrap(heading, _WIDTH)]
-        if isinstance(now, Mapping):
-            for option in section.options:
-                lines += _entries(option, _look_up(values, option.name))
+        is_null = section.optional and not any(name.startswith(section.path + ".") for name in flat)
+        if not is_null or section.path in flat:
+            lines += ["", *textwrap.wrap(f"{section.path or 'top level'}: {section.summary}".replace("`", ""), _WIDTH)]
+        for option in [] if is_null else section.options:
+            text = _first_sentence(option.meaning).removesuffix(".")
+            if not all(choice in text for choice in option.range.split(", ")):
+                text += f" ({option.range})"
+            below = {name: value for name, value in flat.items() if name.startswith(option.name + ".")}
+            name, *names = below or {option.name: None}
+            flat.setdefault(option.name, {})
+            lines.append(_row(f"{name}={written(flat[name])}", text.replace("`", "")))
+            lines += [_row(f"{name}={written(flat[name])}") for name in names]
     return "\n".join(lines).strip("\n")
+
+
+def _row(name: str, text: str = "") -> str:
+    """Format `  name    text`, with the text in the second column."""
+    head = f"  {name}".ljust(_COLUMN - 1)
+    return textwrap.fill(text, _WIDTH, initial_indent=head + " ", subsequent_indent=" " * _COLUMN) or head.rstrip()
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
@@ -196,31 +195,5 @@ def _type_and_range(hint: object) -> tuple[str, str]:
     return " or ".join(types), ", ".join(ranges)
 
 
-def _look_up(values: Any, name: str) -> Any:
-    """The value of a dotted name in nested mappings; `...` inside of null."""
-    for key in name.split(".") if name else []:
-        values = values.get(key, ...) if isinstance(values, Mapping) else ...
-    return values
-
-
 def _first_sentence(text: str) -> str:
     return re.split(r"(?<=\.)\s", " ".join(text.split()), maxsplit=1)[0]
-
-
-def _entries(option: Option, value: object) -> list[str]:
-    """Lines of `--help` about a setting, or about each key of a mapping."""
-    text = _first_sentence(option.meaning).removesuffix(".")
-    told = all(choice in text for choice in option.range.split(", "))  # also where there is no range
-    text = (text if told else f"{text} ({option.range})").replace("`", "")
-    if isinstance(value, Mapping) and value:
-        names = [_entry(f"  {option.name}.{key}", written(value[key])) for key in value]
-        return [_entry(option.name, "", text), *names]
-    return [_entry(option.name, written(value), text)]
-
-
-def _entry(name: str, value: str, text: str = "") -> str:
-    """Format `  name=value    text`, with the text in the second column."""
-    head = f"  {name}={value}" if value else f"  {name}"
-    body = textwrap.wrap(text, _WIDTH - _COLUMN) or [""]
-    lines = [head, *body] if len(head) > _COLUMN - 2 else [head.ljust(_COLUMN) + body[0], *body[1:]]
-    return "\n".join([lines[0].rstrip(), *(" " * _COLUMN + line for line in lines[1:] if line)])

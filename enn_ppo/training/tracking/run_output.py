@@ -50,7 +50,7 @@ _ON_A_LINE = 8  # the first metrics
 
 
 def announce(text: str) -> None:
-    """Print a message about the start of the run, on rank 0 only."""
+    """Print a line about the run, on rank 0 only."""
     if os.environ.get("RANK", "0") == "0":
         say(text)
 

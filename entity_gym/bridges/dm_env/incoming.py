@@ -35,8 +35,7 @@ def from_dm_env(env: Callable[..., Any], num_envs: int = 1, seed: int = 0, **opt
         num_envs: number of environments.
         seed: dm_env has no seeds after an environment is made, so `env` is called again for environment i with `seed + i`
             whenever the pool is seeded, if it has a parameter called seed, random, random_seed or random_state.
-        options: those of the pool as in `from_gymnasium`; `global_features` and `view` as in `gymnasium_worlds`; and arguments
-            of `env`.
+        options: those of the pool as in `from_gymnasium`; `view` as in `gymnasium_worlds`; and arguments of `env`.
     """
     return pool_from(dm_worlds, env, num_envs, seed, options)
 
@@ -44,12 +43,11 @@ def from_dm_env(env: Callable[..., Any], num_envs: int = 1, seed: int = 0, **opt
 def dm_worlds(
     env: str | Callable[..., Any],
     *,
-    global_features: bool = False,
     view: str | Path | Mapping[str, Any] | View | None = None,
     **kwargs: Any,
 ) -> GymFactory:
     """Return a factory that every pool takes; arguments as in `from_dm_env`, or "package.module:Name"."""
-    return gymnasium_worlds(DmConstructor(env, kwargs), global_features=global_features, view=view)
+    return gymnasium_worlds(DmConstructor(env, kwargs), view=view)
 
 
 class DmConstructor(Constructor):

@@ -85,7 +85,6 @@ def gymnasium_worlds(
     env: str | Callable[..., Any],
     wrappers: Sequence[str | Wrapper] = (),
     *,
-    global_features: bool = False,
     view: str | Path | Mapping[str, Any] | View | None = None,
     **kwargs: Any,
 ) -> GymFactory:
@@ -97,7 +96,6 @@ def gymnasium_worlds(
     Args:
         env: an id such as "CartPole-v1" or "my_module:MyEnv-v0", a class, or a function that makes an environment.
         wrappers: put around each environment, the innermost first: classes or functions, or "package.module:Name(size=3)".
-        global_features: show the outermost numbers as global features instead of features of the entity `Agent`.
         view: what of the observation is an entity: a name of `included_views()`, a YAML file, or a mapping with its content.
         kwargs: arguments of the environment.
 
@@ -113,7 +111,7 @@ def gymnasium_worlds(
         make = Constructor(env, kwargs, _OPTION)
     else:
         raise ValueError(f"env is {env!r:.200}; expected an id, a class, or a function that makes an environment")
-    return GymFactory(make, load_wrappers(wrappers), None if view is None else load_view(view), global_features)
+    return GymFactory(make, load_wrappers(wrappers), None if view is None else load_view(view))
 
 
 class GymFactory(EnvSource):
@@ -122,14 +120,12 @@ class GymFactory(EnvSource):
     Args:
         make: makes one environment.
         wrappers: put around each.
-        view, global_features: as in `gymnasium_worlds`.
+        view: what of the observation is an entity, if it is given.
     """
 
-    def __init__(
-        self, make: Constructor, wrappers: Sequence[Wrapper], view: View | None, global_features: bool
-    ) -> None:
+    def __init__(self, make: Constructor, wrappers: Sequence[Wrapper], view: View | None) -> None:
         self._make, self._wrappers, self.name = make, wrappers, make.name
-        self._view, self._global_features = view, global_features
+        self._view = view
 
     def as_environment(self) -> Environment:
         slots = self.make_slots(1, SlotOptions(autoreset=False))
@@ -153,7 +149,7 @@ class GymFactory(EnvSource):
             if has_agents(envs[0]):
                 teams = (PettingZooEnvironment(TupleAgents(env, _name_of(env)), view=self._view) for env in envs)
                 return PythonSlots(teams.__next__, num_envs, options)
-            return GymSlots([GymWorld(env, self._view, self._global_features) for env in envs], options)
+            return GymSlots([GymWorld(env, self._view) for env in envs], options)
         except BaseException:
             with suppress(Exception):  # another error is being raised
                 _close(envs)
@@ -168,7 +164,7 @@ class GymWorld:
 
     Args:
         env: the environment.
-        view, global_features: how its observations are read, see `gymnasium_worlds`.
+        view: what of the observation is an entity, if it is given.
 
     Attributes:
         row: (R,) the last observation.
@@ -181,7 +177,7 @@ class GymWorld:
         ValueError: if it has spaces that have no form as entities.
     """
 
-    def __init__(self, env: Any, view: View | None, global_features: bool) -> None:
+    def __init__(self, env: Any, view: View | None) -> None:
         self.env, self.name = env, _name_of(env)
         self.seed: int | None = None
         self.options: dict[str, Any] = {}
@@ -192,7 +188,7 @@ class GymWorld:
                     raise ValueError(f"it declares no {side}; make it a space of gymnasium.spaces, in a wrapper")
             self.actions = GymActions(self._spaces["action_space"])
             self.masks = MaskReader(self.name, self.actions, self._spaces["observation_space"], env, view)
-            self.reader = ViewReader(view, self.masks.space, global_features=global_features)
+            self.reader = ViewReader(view, self.masks.space)
             self.action_space: Mapping[str, ActionSpace] = self.reader.action_space(self.actions.action_space)
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from None

@@ -17,7 +17,6 @@ Shapes: R numbers of a row, F features, n entities.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -220,7 +219,6 @@ class FixedFeatures:
         self.leaves: dict[str, Leaf] = {}
         self.parts: dict[str, list[Leaf] | tuple[Feature, ...]] = {path: []}
         self._features: list[Feature] = []
-        self._outermost = [str(key) for key in members_of(space)] if kind_of(space) == "Dict" else []
         self._node = self._node_of(space, path, path)
         self.write: Callable[..., None] = self._node.write
         self.features = tuple(self._features)
@@ -266,11 +264,9 @@ class FixedFeatures:
         raise self._refusal(path, f"a {kind}, which has {where}")
 
     def _refusal(self, path: str, reason: str) -> ValueError:
-        others = json.dumps([key for key in self._outermost if key != path])
-        wrapper = f"FilterObservation(filter_keys={others})" if path in self._outermost else "TransformObservation"
         return ValueError(
             f"the observation space{f' at {path!r}' if path else ''} is {reason}: leave it out, or make it fewer numbers, in a "
-            f"wrapper such as gymnasium.wrappers:{wrapper}"
+            "wrapper such as gymnasium.wrappers:FilterObservation"
         )
 
     def _add(self, name: str, part: list[Leaf] | tuple[Feature, ...]) -> None:

@@ -366,9 +366,8 @@ def as_parallel(env: Any) -> Any:
         ValueError: `env` is neither.
     """
     name, takes_turns = type(env).__name__, callable(getattr(env, "agent_iter", None))
-    for expected in ("reset", "step", "observation_space", "action_space", *(["observe"] if takes_turns else [])):
-        if not hasattr(env, expected):
-            raise ValueError(f"{name} has no {expected}; expected a PettingZoo parallel or AEC environment")
+    if not hasattr(env, "observation_space"):
+        raise ValueError(f"{name} is no PettingZoo environment, parallel or AEC: it has no observation_space")
     check_arguments(env.reset, f"{name}.reset", {"seed": None, "options": None})
     if takes_turns and getattr(env, "metadata", {}).get("is_parallelizable"):
         from pettingzoo.utils.conversions import aec_to_parallel  # PettingZoo is optional

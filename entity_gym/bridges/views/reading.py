@@ -65,7 +65,6 @@ class ViewReader:
         view: what is an entity; None: what the space says, see above.
         space: of the observations, of one agent where there are several.
         num_agents: number of agents; None in worlds of one, which does not count them.
-        global_features: without a view, the outermost leaves are global features; `Agent` remains, without features, to act.
 
     Attributes:
         view: the view, or one without entities.
@@ -78,11 +77,7 @@ class ViewReader:
         ValueError: for a space that has no such form, or a view that does not fit it, naming the column and what to do.
     """
 
-    def __init__(
-        self, view: View | None, space: Any, num_agents: int | None = None, *, global_features: bool = False
-    ) -> None:
-        if not isinstance(global_features, bool | np.bool_):
-            raise ValueError(f"global_features is {global_features!r}; it must be true or false")
+    def __init__(self, view: View | None, space: Any, num_agents: int | None = None) -> None:
         self.view = View("the observation space", {}) if view is None else view
         self.actor = AGENT if view is None or view.actor is None else view.actor
         self._num_agents = num_agents
@@ -101,7 +96,7 @@ class ViewReader:
                 raise ValueError(f"{view.name}: {error}; or name it in ignore") from None
         self._names = [_name(feature) for feature in self._fixed.features]
         self.size = self._length = len(self._names)
-        entities = self._read_space(global_features) if view is None else self._read_view(view)
+        entities = self._read_space() if view is None else self._read_view(view)
         made: dict[str, Entity] = {}
         for name, features in entities.items():
             try:
@@ -149,13 +144,10 @@ class ViewReader:
 
         Args:
             rows: of each agent; its first row of the actor's type is the agent itself.
-            first: the agent whose observation has the entities of types that are not `per_agent`, and the global features.
+            first: the agent whose observation has the entities of all other types, and the global features.
         """
         rows = self._longer(rows)
-        features = {}
-        for name, each in self._types.items():
-            own = name in self.view.entities and self.view.entities[name].per_agent
-            features[name] = each.seen(rows if own else rows[first : first + 1]).values
+        features = {name: each.seen(rows[first : first + 1]).values for name, each in self._types.items()}
         if len(rows):
             features[self.actor] = self._types[self.actor].gathered(rows)[:, 0]
         everywhere = features.pop(GLOBAL_ENTITY, None)
@@ -215,18 +207,17 @@ class ViewReader:
 
     # ---- what is an entity
 
-    def _read_space(self, global_features: bool) -> dict[str, Sequence[Feature]]:
+    def _read_space(self) -> dict[str, Sequence[Feature]]:
         """Make the types of a space without a view; return the features of all types."""
         entities: dict[str, Sequence[Feature]] = {AGENT: ()}
         for path, part in self._fixed.parts.items():
-            name = path or (GLOBAL_ENTITY if global_features else AGENT)
+            name = path or AGENT
             if isinstance(part, tuple):
                 self._varying[name], entities[name] = np.zeros((0, len(part)), np.float32), part
             elif part or not path:
                 entities[name] = [feature for leaf in part for feature in leaf.features(leaf.key)]
                 places = [place for leaf in part for place in range(leaf.columns.start, leaf.columns.stop)]
                 self._types[name] = _Type(entities[name], np.array([places], np.int64))
-        self._types.setdefault(AGENT, _Type([], np.zeros((1, 0), np.int64)))
         return entities
 
     def _read_view(self, view: View) -> dict[str, Sequence[Feature]]:

@@ -114,12 +114,6 @@ def ignore_none(agent: Agent, config: Any, seed: int) -> None:
         agent.act(game.obs())
 
 
-def trip_over_none(agent: Agent, config: Any, seed: int) -> None:
-    game = Game(random.Random(seed), length=1000)
-    while True:
-        game.step(agent.act(game.obs()))  # type: ignore[arg-type]
-
-
 @dataclass
 class Log:
     """Seeds that programs were given, shared by those of one process."""

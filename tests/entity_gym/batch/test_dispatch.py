@@ -134,15 +134,6 @@ def test_actees_given_by_id_in_another_order_are_still_named_by_entity_index() -
         assert told(vec_env, envs, choose("chase", [[index]])) == [{"chase": (["cat1"], [name])}]
 
 
-def test_the_same_index_means_another_entity_in_another_frame() -> None:
-    offer = SelectEntityActionMask(actor_ids=["dog0"], actee_types=["Cat"])
-    vec_env, envs = pool(yard(dogs=1, cats=3, chase=offer), yard(walls=2, dogs=1, cats=2, chase=offer))
-    assert told(vec_env, envs, choose("chase", [[3], [3]])) == [
-        {"chase": (["dog0"], ["cat2"])},
-        {"chase": (["dog0"], ["cat0"])},
-    ]
-
-
 # --- Categorical and global actions
 
 

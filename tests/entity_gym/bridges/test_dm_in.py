@@ -121,8 +121,8 @@ def test_actions_arrive_with_the_types_of_their_specs() -> None:
 
 
 def test_a_world_is_found_by_module_and_name() -> None:
-    world = dm_worlds("tests.entity_gym.bridges.test_dm_in:Walk", global_features=True).as_environment()
-    assert world.obs_space().global_features == ("place.0",)
+    world = dm_worlds("tests.entity_gym.bridges.test_dm_in:Walk").as_environment()
+    assert list(world.obs_space().entities) == ["Agent", "body"]
 
 
 def changed(**methods: Any) -> type[Walk]:
@@ -147,6 +147,8 @@ def test_what_is_no_time_step_is_told() -> None:
             r"spec of observation\.name is StringArray.*expected numbers of a known shape.*: leave others out in a wrapper",
         ),
         (changed(action_spec=specs.Array((2,), np.int32)), r"spec of action is Array.*whole numbers need bounds"),
+        (dict, r"dict is no dm_env environment: it has no reset\(\)"),
+        (5, r"env is 5; expected a class or function that makes a dm_env environment"),
     ],
 )
 def test_what_has_no_form_is_refused(make: Any, message: str) -> None:

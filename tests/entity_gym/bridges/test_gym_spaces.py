@@ -10,11 +10,10 @@ import pytest
 
 spaces = pytest.importorskip("gymnasium.spaces")
 
-from entity_gym import CategoricalActionSpace, Category, ContinuousActionSpace, Entity, Flag, ObsSpace  # noqa: E402
+from entity_gym import CategoricalActionSpace, Category, ContinuousActionSpace, Flag  # noqa: E402
 from entity_gym.bridges.gymnasium.actions import MOST_CHOICES, GymActions  # noqa: E402
 from entity_gym.bridges.gymnasium.observations import FixedFeatures  # noqa: E402
 from entity_gym.bridges.views.reading import ViewReader  # noqa: E402
-from entity_gym.spaces import GLOBAL_ENTITY  # noqa: E402
 
 Box, Dict, Discrete, Tuple = spaces.Box, spaces.Dict, spaces.Discrete, spaces.Tuple
 REAL = Box(-np.inf, np.inf, ())
@@ -30,9 +29,9 @@ def features(space: Any) -> dict[str, list[Any]]:
     return {name: [each.kinds.get(feature, feature) for feature in each.features] for name, each in entities.items()}
 
 
-def entities(space: Any, *values: Any, **options: Any) -> list[dict[str, list[list[float]]]]:
+def entities(space: Any, *values: Any) -> list[dict[str, list[list[float]]]]:
     """Return the entities of each value."""
-    reader = ViewReader(None, space, **options)
+    reader = ViewReader(None, space)
     rows = np.zeros((len(values), reader.size), np.float32)
     seen = reader.read(rows, [reader.write(value, row) for value, row in zip(values, rows, strict=True)])
     shown = [{name: [] for name in seen} for _ in values]
@@ -90,18 +89,6 @@ def test_spaces_become_entities_and_values_their_rows(space: Any, value: Any, na
 def test_nothing_can_be_shown_in_every_form() -> None:
     for nothing in ((), [], np.array([]), np.zeros((0, 2))):
         assert entities(Dict({"s": spaces.Sequence(box(2))}), {"s": nothing}) == [{"Agent": [[]], "s": []}]
-
-
-def test_outermost_leaves_can_be_global_features_and_the_agent_then_has_none() -> None:
-    space = Dict({"a": REAL, "arm": Dict({"angle": REAL})})
-    reader = ViewReader(None, space, global_features=True)
-    assert reader.obs_space == ObsSpace({"Agent": Entity(), "arm": Entity(["angle"])}, ["a"])
-    value = {"a": 1, "arm": {"angle": 2}}
-    assert (
-        entities(space, value, value, global_features=True) == [{"Agent": [[]], GLOBAL_ENTITY: [[1]], "arm": [[2]]}] * 2
-    )
-    with pytest.raises(ValueError, match="global_features is 'no'; it must be true or false"):
-        ViewReader(None, space, global_features="no")  # type: ignore[arg-type]
 
 
 def test_fixed_features_are_one_row_however_nested_the_space() -> None:
@@ -195,6 +182,7 @@ def test_a_box_of_real_numbers_is_one_continuous_action_within_its_bounds() -> N
         (Dict({"who": spaces.Sequence(Discrete(3))}), r"action space at 'who' is a Sequence"),
         (Discrete(MOST_CHOICES + 1), r"'action' is a Discrete of 65,537 choices; from 1 to 65,536 can be .*: make it a MultiD"),
         (Box(np.array([0.0, 1.0]), np.array([1.0, 1.0])), r"'action': .*low\[1\] is 1\.0 and high\[1\] 1\.0.*in a wrapper"),
+        (Dict({}), r"the action space holds no action"),
         (Dict({"a.0": Discrete(2), "a": Tuple([Discrete(2)])}), r"two things that would be the action 'a\.0'"),
     ],
 )  # fmt: skip

@@ -81,7 +81,8 @@ def test_env_info_goes_to_the_options_of_every_reset_from_then_on() -> None:
 
 def test_a_pool_shows_the_same_as_one_environment_after_another() -> None:
     """The slots of its own and `GymnasiumEnvironment`, which shows `Observation`s, are two ways to the same frames."""
-    space = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "things": spaces.Sequence(spaces.Discrete(4))}, seed=1)
+    boxes = {"a": spaces.Box(-1, 1, (2,)), "b": spaces.Box(-1, 1, (1,))}
+    space = spaces.Dict({**boxes, "things": spaces.Sequence(spaces.Discrete(4))}, seed=1)
     acting = spaces.Dict({"go": spaces.Discrete(3, start=1), "push": spaces.Box(-1, 1, (2,))})
     shown = [space.sample() for _ in range(5)]
     infos = [{"action_mask": {"go": np.array(mask), "push": None}} for mask in ([1, 0, 1], [1, 1, 1], [0, 0, 1])]
@@ -89,11 +90,13 @@ def test_a_pool_shows_the_same_as_one_environment_after_another() -> None:
     def make() -> Shows:
         return Shows(space, shown, acting, [*infos, {}, {"note": 5}])
 
-    for options in ({}, {"global_features": True}):
+    view = {"entities": {"Me": {"features": {"b": ["x"]}}}, "actor": "Me", "ignore": ["things"]}
+    for options in ({}, {"view": view}):  # with the view, "a" is global
         together = from_gymnasium(make, 2, final_observations="all", **options)
         alone = ListEnv(gymnasium_worlds(make, **options).as_environment, 2, final_observations="all")
         rng = np.random.default_rng(0)
         one, two = together.reset(1), alone.reset(1)
+        assert bool(together.obs_space().global_features) == bool(options)
         for _ in range(9):
             assert_same(one, two)
             actions = random_actions(one, rng, together.action_space())

@@ -7,18 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 gymnasium = pytest.importorskip("gymnasium")
 pytest.importorskip("pettingzoo")
 pytest.importorskip("dm_env")
 
-from gymnasium import spaces  # noqa: E402
 
 from entity_gym.bridges import from_dm_env, from_gymnasium, from_pettingzoo  # noqa: E402
 from entity_gym.bridges.incoming import Constructor, load_wrappers  # noqa: E402
-from tests.entity_gym.bridges.gym_worlds import Line, Shows  # noqa: E402
+from tests.entity_gym.bridges.gym_worlds import Line  # noqa: E402
 from tests.entity_gym.bridges.herds import Herd  # noqa: E402
 from tests.entity_gym.bridges.test_dm_in import Walk  # noqa: E402
 from tests.entity_gym.bridges.test_tuple_agents import Pair  # noqa: E402
@@ -159,18 +157,6 @@ def test_a_wrapper_that_cannot_be_is_refused(wrappers: Any, message: str) -> Non
     with pytest.raises(ValueError) as error:
         from_gymnasium("CartPole-v1", wrappers=wrappers)
     assert message in str(error.value)
-
-
-def test_text_is_refused_with_the_wrapper_that_leaves_it_out() -> None:
-    box = spaces.Box(-1, 1, (2,), np.float32)
-    space = spaces.Dict({"image": box, "mission": spaces.Text(20), "direction": spaces.Discrete(4)})
-    shown = [{"image": np.zeros(2, np.float32), "mission": "go", "direction": 1}] * 2
-    with pytest.raises(
-        ValueError, match="the observation space at 'mission' is a Text, .* in a wrapper such as "
-    ) as error:
-        from_gymnasium(lambda: Shows(space, shown))
-    pool = from_gymnasium(lambda: Shows(space, shown), wrappers=[str(error.value).split("such as ")[1]])
-    assert pool.reset().features["Agent"].values.tolist() == [[1, 0, 0]]
 
 
 # ---- objects

@@ -1,4 +1,4 @@
-"""Action masks, wherever an environment shows them: they close choices, are named once, and what only looks like one is told."""
+"""Action masks, wherever an environment shows them: they close choices, and are named once."""
 
 from __future__ import annotations
 
@@ -158,6 +158,7 @@ def test_the_method_is_found_inside_of_wrappers() -> None:
         (told([1, 1, 0], SEVERAL), r"expected 7 flags, .*: \{'action.0': 2, 'action.1': 5\}"),
         (told([[1, 1], [1, 1], [1, 1]], SEVERAL), r"expected one mask for each of \[0, 1\]"),
         (told({"go": [1, 1, 1]}, NESTED), r"the action mask is .*; expected one mask for each of \['go', 'pick', 'turn'\]"),
+        (told(SIDES | {"turn": [1]}, NESTED), "action mask of 'turn' is .*; expected None, since real numbers have no mask"),
         (told(np.zeros(5)), "'action': everything is masked; leave something open"),
     ],
 )  # fmt: skip

@@ -259,17 +259,10 @@ def test_groups_are_players_who_see_their_own_agents_alone_and_earn_what_these_e
     assert sheep.reward[0] + wolf.reward[0] == obs.reward[0]
 
 
-# ---- environments of PettingZoo
-
-
 def test_spaces_that_change_are_refused() -> None:
-    pytest.importorskip("pettingzoo")
-    from pettingzoo.test.example_envs.generated_agents_parallel_v0 import parallel_env
-
-    pool = from_pettingzoo(parallel_env)  # it draws the sizes of its spaces anew with each reset
-    with pytest.raises(ValueError, match=r"the (observation|action) space of agent 'type.*spaces must not change"):
-        for seed in range(3):
-            pool.reset(seed)
+    growing = changed(observation_space=lambda self, agent: spaces.Box(0, 9, (2 + len(self.resets),)))
+    with pytest.raises(ValueError, match=r"the observation space of agent 'sheep_0' is .*spaces must not change"):
+        from_pettingzoo(growing).reset()
 
 
 # ---- faults
@@ -282,6 +275,7 @@ def test_spaces_that_change_are_refused() -> None:
             {"reset": lambda self, seed, options: {}},
             r"reset\(\) returned \{\}; expected observations, infos: a dictionary",
         ),
+        ({"reset": lambda self, seed, options: ({}, {})}, r"there are no agents after reset\(\)"),
         ({"see": lambda self, agents: {}}, "there is no observation of 'sheep_0', which is one of the agents"),
     ],
 )
@@ -330,6 +324,10 @@ def test_ids_and_modules_are_found_with_any_dashes_and_others_have_neighbours(
     for given in ("butterfly/pistonbal-v6", "pistonbal_v6", "pettingzoo:pistonbal-v6"):
         with pytest.raises(ValueError, match=r"PettingZoo has no environment .*; near are \['butterfly/pistonball-v6'"):
             from_pettingzoo(given)
+    with pytest.raises(ValueError, match=r"PettingZoo cannot make 'classic/rps-v2' with \{'sise': 3\}"):
+        from_pettingzoo("rps_v2", sise=3)
+    with pytest.raises(ValueError, match="which makes none; give a function, such as its `parallel_env`"):
+        from_pettingzoo(Herd())  # type: ignore[arg-type]
     (tmp_path / "fields").mkdir()
     (tmp_path / "fields" / "grazing_v4.py").write_text(
         "from tests.entity_gym.bridges.herds import Herd\n\ndef parallel_env(**kwargs):\n    return Herd(**kwargs)\n"

@@ -27,8 +27,8 @@ def box(*shape: int) -> spaces.Box:
     return spaces.Box(-np.inf, np.inf, shape, np.float32)
 
 
-def reader(view: str, space: Any, **options: Any) -> ViewReader:
-    return ViewReader(load_view(yaml.safe_load(view)), space, **options)
+def reader(view: str, space: Any, num_agents: int | None = None) -> ViewReader:
+    return ViewReader(load_view(yaml.safe_load(view)), space, num_agents)
 
 
 def seen(view: str, space: Any, *observations: Any) -> dict[str, list[Any]]:
@@ -156,22 +156,21 @@ def test_offsets_from_the_actor_become_places() -> None:
     assert seen(view, box(8), [10, 20, 1, 2, 9, 3, 4, 9])["Rock"] == [[[21, 12, 9], [23, 14, 9]]]
 
 
-def test_with_several_agents_each_shows_itself_and_types_are_of_one_agent_or_of_each() -> None:
+def test_with_several_agents_each_shows_itself_and_other_types_are_those_of_one_agent() -> None:
     view = """
     entities:
       Me: {count: 1, features: [x]}
-      Near: {count: 2, features: [there, x], presence: there, add_actor: [x], per_agent: true}
       Goal: {features: [x]}
     actor: Me
     """
-    its = reader(view, box(6), num_agents=2)
-    rows = np.array([[10, 1, 1, 0, 2, 7], [20, 1, 3, 1, 4, 8]], np.float32)
+    its = reader(view, box(2), num_agents=2)
+    rows = np.array([[10, 7], [20, 8]], np.float32)
     for first, goal in ((0, 7), (1, 8)):
         features, _ = its.read_agents(rows, first)
         shown = {name: values.tolist() for name, values in features.items()}
-        assert shown == {"Me": [[10], [20]], "Near": [[11], [23], [24]], "Goal": [[goal]]}
+        assert shown == {"Me": [[10], [20]], "Goal": [[goal]]}
     features, _ = its.read_agents(rows[:0], 0)
-    assert [len(values) for values in features.values()] == [0, 0, 0]
+    assert [len(values) for values in features.values()] == [0, 0]
 
 
 # ---- what is refused
@@ -190,6 +189,8 @@ TEXT = spaces.Dict({"x": box(1), "mission": spaces.Text(9)})
         ("{entities: {A: {features: [x]}, B: {features: [y]}}}", box(5), "entities.A and the view: entities.B have no count"),
         ("{entities: {A: {features: {ship: [x]}}}}", box(5), "entities.A.features names 'ship', which the observation has not"),
         ("{entities: {A: {count: agents, features: [x]}}}", box(5), "entities.A.count is agents; this world has one"),
+        ("{entities: {A: {features: [x], presence: y}}}", box(5), "entities.A names 'y', which is no column; allowed: 'x'"),
+        ("{entities: {A: {features: [x]}}, ignore: [5]}", box(5), "ignore names '5'; allowed: '0'"),
         ("{entities: {A: {features: [x], add_actor: [x]}}}", box(5), "add_actor names 'x', which is no feature of the actor"),
         ("{entities: {A: {features: {x: [x]}}}}", TEXT, "the observation space at 'mission' is a Text"),
     ],
@@ -210,6 +211,8 @@ def test_a_view_that_does_not_fit_the_space_is_refused_by_column(view: str, spac
         ("{entities: {A: {features: [x], presence: x}}, actor: A}", "entities.A is the actor, which is always there: it cannot"),
         ("{entities: {A: {colums: 3}}}", "entities.A has no 'colums'; allowed: 'features'"),
         ("{entities: {A: {features: [{x: angel}]}}}", "entities.A.features has {'x': 'angel'}; expected a name"),
+        ("{entities: {A: {features: {x: 3}}}}", "entities.A.features of x are 3; expected a list of names"),
+        ("{entities: {A: {}}, select: B}", "select has action: 'B'; allowed: 'A'"),
         ("{entities: {A: {}}, ignore: all}", "ignore is 'all'; expected a list of paths"),
     ],
 )  # fmt: skip
@@ -255,7 +258,7 @@ TARGETS = {
 SHOWN = [np.array([[1, 0], [1, 1], [0, 2], [1, 3]]) + [[0, 10 * k]] for k in range(3)]
 
 
-def worlds(**options: Any) -> Any:
+def worlds() -> Any:
     made: list[Shows] = []
 
     def make() -> Shows:

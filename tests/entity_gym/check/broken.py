@@ -228,6 +228,16 @@ class RendersNothing(Walk):
         raise NotImplementedError
 
 
+class SavesAnObject(Walk):
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "seen": {1, 2}}
+
+
+class DrawsFloats(Walk):
+    def render(self) -> np.ndarray:
+        return super().render() / 255
+
+
 class DrawsAndMoves(Walk):
     def render(self) -> np.ndarray:
         image = super().render()

@@ -132,6 +132,12 @@ LAGS = "observations lag one step behind"
             "saving",
             r"^saved after \d+ steps and loaded into a new environment: step \d+ of .*: done is",
         ),
+        (
+            broken.SavesAnObject,
+            "saving",
+            r"^state\(\)\['environments'\]\[0\]\['seen'\] is \{1, 2\} of type set; values are",
+        ),
+        (broken.DrawsFloats, "drawing", r"render\(\) returned float64 array of shape \(4, 24, 3\); it must be"),
         (broken.DrawsAndMoves, "drawing", r"render\(\) or draw\(\) changes the episode: step \d+ of environment 0: "),
         (broken.HintsOfNothing, "drawing", r"draw\(\)\['types'\] has the key 'Wlaker'; .*did you mean 'Walker'\?"),
     ],

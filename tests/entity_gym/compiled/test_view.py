@@ -135,15 +135,6 @@ def test_outside_an_episode_there_are_no_steps() -> None:
 # --- The record
 
 
-def test_the_record_can_be_read_and_written_between_steps() -> None:
-    env = started(num_dogs=1)
-    env.record.dog[0] = (3.0, 2.0, -1.0)
-    env.record.wind = 0.75
-    obs = env.observe()
-    assert obs.features["Guard Dog"].tolist() == [[3.0, 2.0, -1.0]] and obs.global_features[1] == 0.75
-    assert env.record.steps == 0 and env.record.num_dogs == 1 and env.record.max_steps == 9
-
-
 def test_what_was_shown_does_not_change_with_the_environment() -> None:
     env, rng = started(), np.random.default_rng(0)
     seen, copies = [], []

@@ -3,13 +3,9 @@
 Positions are (x, y); y grows upwards.
 """
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from entity_gym.actions import CategoricalAction, SelectEntityAction
 from tests.entity_gym.envs.boards import (
     DEFUSE,
     DOWN,
@@ -27,44 +23,6 @@ from tests.entity_gym.envs.boards import (
     robots_of,
 )
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
-
-GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "minesweeper_internals.json").read_text())
-
-
-def golden(i: int) -> PythonMineSweeper:
-    """The i-th of the golden states."""
-    env = PythonMineSweeper(num_mines=1, num_robots=1, **GOLDEN["env_kwargs"])
-    env.golden(GOLDEN["states"][i])
-    return env
-
-
-# --- What is seen
-
-
-@pytest.mark.parametrize(
-    ("i", "mines", "robots", "reward"),
-    [
-        # The robot at (1, 1) defuses (0, 1) and (1, 0), its neighbours; the corners stay.
-        (0, [(0, 2), (2, 2), (0, 0)], [(1, 1)], 0.0),
-        # The cannon removes the only mine; the robot goes left from (2, 0).
-        (1, [], [(1, 0)], 1.0),
-        # Robot 0 at (0, 0) defuses (1, 0) and (0, 1); robot 1 goes up from (2, 0).
-        (2, [(2, 2)], [(0, 0), (2, 1)], 0.0),
-    ],
-)
-def test_the_golden_actions_do_what_they_say(i: int, mines: list[Cell], robots: list[Cell], reward: float) -> None:
-    env = golden(i)
-    moves, shots = (GOLDEN["env_actions"][i][name] for name in ("Move", "Fire Orbital Cannon"))
-    obs = env.act(
-        {
-            "Move": CategoricalAction([tuple(a) for a in moves["actors"]], np.array(moves["actions"])),
-            "Fire Orbital Cannon": SelectEntityAction(
-                [tuple(a) for a in shots["actors"]], [tuple(a) for a in shots["actees"]]
-            ),
-        }
-    )
-    assert (mines_of(env), robots_of(env), obs.reward) == (mines, robots, reward)
-
 
 # --- Moving and defusing
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import numpy as np
@@ -198,13 +197,3 @@ def test_spaces_name_types_features_and_choices_in_order(env: type[CompiledEnvir
     entities = {name: " ".join(entity.features) for name, entity in env.obs_space().entities.items()}
     assert list(entities.items()) == list(types.items())
     assert {name: space.labels for name, space in env.action_space().items()} == choices
-
-
-@each_class
-def test_the_docstring_is_a_contract(env: type[CompiledEnvironment]) -> None:
-    text = inspect.getdoc(env) or ""
-    if not issubclass(env, CartPoleV0):  # says how it differs from CartPole
-        for part in ("Observation", "Actions", "Reward", "End", "Best score"):
-            assert f"**{part}.**" in text
-    for name in env.parameters:
-        assert f"\n    {name}: " in text

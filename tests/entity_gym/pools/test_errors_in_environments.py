@@ -90,6 +90,10 @@ IDS = {
         garden(ids={"Cat": ["a", "d"], "Dog": ["d"]}),
         "id 'd' is given to two entities; ids must be unique across all types",
     ),
+    "an id that cannot be one": (
+        garden(ids={"Cat": [["a"], ["b"]]}),
+        "ids are {'Cat': [['a'], ['b']]}; every id must be hashable",
+    ),
 }
 VISIBLE = {
     "too few visibility flags": (
@@ -113,6 +117,10 @@ ACTORS = {
     "an actor twice": (
         garden(actions=walk("a", "b", "a")),
         "action 'walk': actor_ids ['a', 'b', 'a'] lists an entity twice",
+    ),
+    "actors of a type twice": (
+        garden(actions=walk(actor_types=["Cat", "Dog", "Cat"])),
+        "action 'walk': actor_types ['Cat', 'Dog', 'Cat'] lists a type twice",
     ),
     "actors without ids": (
         garden(actions=walk(actor_types=["Wall"])),

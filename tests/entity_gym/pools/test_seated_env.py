@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from entity_gym import Observation
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.multi_snake import MultiSnake
@@ -16,7 +18,7 @@ from entity_gym.pools.players import players_of
 from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
-from tests.entity_gym.pools.player_worlds import Bidder, Dice, Duel, bids
+from tests.entity_gym.pools.player_worlds import DUEL, Bidder, Dice, Duel, bids
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import choose, frames
 
@@ -110,6 +112,17 @@ def test_parameters_that_decide_who_owns_what_stay() -> None:
         env.reset(env_info=[{}, {"num_snakes": 4}])
     with pytest.raises(ValueError, match="env_info of environment 0 has 'num_players'"):
         env.configure({"num_players": [1, 1]})
+
+
+def test_rewards_of_some_of_the_players_only_are_refused() -> None:
+    class One(Duel):
+        def act(self, actions: Any) -> Observation:
+            return replace(super().act(actions), player_rewards=(1.0,))
+
+    env = SeatedVecEnv(ListEnv(One, 2), DUEL, Bidder(0))
+    env.reset()
+    with pytest.raises(ValueError, match="environment 0: player_rewards has 1 numbers; the world has 2 players"):
+        env.act(bids([1], [1]))
 
 
 # --- Saving, and any pool

@@ -1,15 +1,8 @@
 """Compiled environments show the same as ordinary Python, whoever steps them, in whatever order."""
 
-import hashlib
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
-from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
@@ -21,8 +14,6 @@ from tests.entity_gym.compiled.comparing import (
     of_environment,
     play_pool,
 )
-from tests.entity_gym.compiled.test_view import random_choices
-from tests.entity_gym.compiled.view import CompiledView
 from tests.entity_gym.compiled.worlds import Bare, Everything, OddNames, Watching
 from tests.entity_gym.pools.kinds_of_pools import Streams, content, play_together
 
@@ -39,40 +30,6 @@ def test_the_compiled_form_shows_the_same_as_ordinary_python_bit_for_bit(world: 
     python = play_pool(world, steps=150, seed=3, final_observations="all", compile=False)
     for step, (one, other) in enumerate(zip(compiled, python, strict=True)):
         assert content(one) == content(other), f"step {step}"
-
-
-def test_the_world_that_the_others_are_about_shows_everything_there_is() -> None:
-    seen = VecObs.cat(play_pool(Everything, steps=300, seed=3))
-    assert seen.done.sum() > 200 and 100 < seen.truncated.sum() < seen.done.sum() and len(np.unique(seen.reward)) > 100
-    for name, most in (("Rock", 2), ("Cat", 4), ("Guard Dog", 2)):
-        assert seen.features[name].size1().max() == most
-    assert (seen.features["Cat"].size1() == 1).any() and (seen.features["Rock"].size1() == 0).any()
-    assert 0 < seen.visible["Cat"].values.mean() < 1
-    masks = seen.action_masks
-    for name, most in (("Walk", 6), ("Chase", 2), ("Throw Rock", 1)):
-        lengths = masks[name].actors.size1()
-        assert lengths.min() == 0 and lengths.max() == most
-    for name in ("Sniff", "Chase", "Weather"):
-        assert 0 < masks[name].mask.values.mean() < 1
-    thrown = masks["Throw Rock"]
-    assert ((thrown.actors.size1() > 0) & (thrown.actees.size1() == 0)).any()  # somebody, and nobody to throw at
-    quiet = VecObs.cat(play_pool(Everything(windy=False), steps=30, seed=3, compile=False))
-    assert set(quiet.action_masks["Weather"].actors.size1().tolist()) == {0, 1}
-
-
-def test_numbas_own_switch_gives_the_same_without_compiling() -> None:
-    script = (
-        "from tests.system.entity_gym.compiled.test_engine import digest, play_pool, Everything;"
-        "print(digest(play_pool(Everything, steps=60, seed=4)))"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True
-    )
-    assert run.stdout.strip() == digest(play_pool(Everything, steps=60, seed=4)), run.stderr
-
-
-def digest(seen: Sequence[VecObs]) -> str:
-    return hashlib.sha256(repr([content(obs) for obs in seen]).encode()).hexdigest()
 
 
 def test_a_pool_shows_what_a_list_of_plain_environments_shows() -> None:
@@ -182,19 +139,3 @@ def test_metrics_count_every_step_except_where_they_are_nan() -> None:
     noise = [obs.metrics["noise"] for obs in seen if "noise" in obs.metrics]
     assert 250 < sum(metric.count for metric in noise) < 420  # 480 steps, a quarter of them NaN
     assert all(0 <= metric.min <= metric.sum / metric.count <= metric.max <= 3 for metric in noise)
-
-
-# --- One environment
-
-
-def test_one_compiled_environment_is_the_same_as_ordinary_python() -> None:
-    seen = []
-    for compile in (False, True):
-        env, rng = CompiledView(Everything(), compile=compile), np.random.default_rng(5)
-        env.rng = np.random.default_rng(4)
-        seen.append([content(env.reset())])
-        obs = env.show()
-        for _ in range(60):
-            obs = env.reset() if obs.done else env.act(random_choices(obs, rng))
-            seen[-1].append(content(obs))
-    assert seen[0] == seen[1]

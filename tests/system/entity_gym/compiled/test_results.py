@@ -37,18 +37,6 @@ def memory(value: Any) -> Iterator[np.ndarray]:
             yield from memory(getattr(value, name))
 
 
-def test_what_was_returned_is_never_written_to_again() -> None:
-    with ThreadedVecEnv(Everything, 6, final_observations="all") as pool:
-        streams, obs = Streams(pool), pool.reset()
-        seen, copies = [obs], [content(obs)]
-        for _ in range(50):
-            obs = pool.act(streams.actions(obs))
-            seen.append(obs)
-            copies.append(content(obs))
-        pool.reset(seed=9)
-    assert [content(obs) for obs in seen] == copies
-
-
 @pytest.mark.parametrize("period", [1, 3])
 def test_parts_that_outlive_their_result_are_not_written_to_either(period: int) -> None:
     """Memory that is dropped is used again; a tensor, a slice or an offset array that somebody keeps is not."""
