@@ -25,7 +25,7 @@ from entity_gym.pools.source import EnvSource
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import ObsSpace
 from rogue_net import RogueNet
-from rogue_net.kernels.select import uses_program, why_no_program
+from rogue_net.kernels.select import why_no_program
 
 
 def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_env: int = 0) -> list[ThreadedVecEnv]:
@@ -79,9 +79,12 @@ def make_learner(
     """Make the networks and the learner of a policy that plays `num_players` players of each environment.
 
     Raises:
-        ValueError: the device does not support the precision, the environment has no targets, or the teacher does not fit it.
+        ValueError: the environment has no targets, or the teacher does not fit it.
     """
-    set_products(config, device)
+    terms = terms_of(config, obs_space, action_space, device)
+    if device.type == "cuda":
+        rounded = any(net.precision == "tf32" for net in (config.net, config.value_net) if net is not None)
+        torch.set_float32_matmul_precision("high" if rounded else "highest")
     model = make_model(config, obs_space, action_space).to(device)
     return Learner(
         model,
@@ -89,7 +92,7 @@ def make_learner(
         config.optim,
         config.ppo,
         action_space,
-        terms_of(config, obs_space, action_space, device),
+        terms,
         seed=config.seed,
         num_envs=config.rollout.num_envs // ranks.size,
         num_players=num_players,
@@ -142,20 +145,6 @@ def terms_of(
             )
         terms.append(TargetLoss())
     return terms
-
-
-def set_products(config: TrainConfig, device: torch.device) -> None:
-    """Check that the device supports the networks' `backend` and `precision`, and set torch's precision of matrix products.
-
-    Raises:
-        ValueError: see `rogue_net.kernels.select.uses_program`.
-    """
-    networks = [net for net in (config.net, config.value_net) if net is not None]
-    for net in networks:
-        uses_program(net, torch.empty(0, device=device))
-    if device.type == "cuda":
-        rounded = any(net.precision == "tf32" for net in networks)
-        torch.set_float32_matmul_precision("high" if rounded else "highest")
 
 
 @contextmanager

@@ -59,10 +59,6 @@ _NUMBERS = {
 }
 
 
-class RecordingError(ValueError):
-    """A recording cannot be written. The message names the folder and the cause."""
-
-
 class Header(NamedTuple):
     """The spaces of a recording."""
 
@@ -135,9 +131,9 @@ class Recorder:
             self.num_chunks, self._next_episode = state["chunks"], state["next_episode"]
             self._episodes = dict(state["episodes"])
         elif chunks:
-            raise RecordingError(f"{path} holds a recording already: remove it, or give another folder (record=...)")
+            raise ValueError(f"{path} holds a recording already: remove it, or give another folder (record=...)")
         if self.num_chunks > len(chunks):
-            raise RecordingError(
+            raise ValueError(
                 f"recording {path} has {len(chunks)} chunks, and had {self.num_chunks} when the run was saved: it was removed or "
                 "replaced; put it back, or record into another folder (record=...)"
             )
@@ -151,7 +147,7 @@ class Recorder:
         """Add frames; they are written once there are `CHUNK_FRAMES`, or by `flush`.
 
         Raises:
-            RecordingError: as `flush`.
+            ValueError: as `flush`.
         """
         self._pending.append(RecordedFrames(**vars(frames), episode=self._episode_of(frames)))
         if sum(map(len, self._pending)) >= CHUNK_FRAMES:
@@ -161,14 +157,14 @@ class Recorder:
         """Write the added frames as a chunk, which is on the disk when this returns.
 
         Raises:
-            RecordingError: the folder cannot be written, or somebody else has written into it. It keeps all earlier chunks.
+            ValueError: the folder cannot be written, or somebody else has written into it. It keeps all earlier chunks.
         """
         if not self._pending:
             return
         data, self._pending = _chunk_of(RecordedFrames.cat(self._pending), self._header), []
         with self._writing():
             if len(_chunks_of(self.path)) != self.num_chunks:
-                raise RecordingError(
+                raise ValueError(
                     f"another process has written into the recording {self.path}: give each its own folder"
                 )
             replace_file(self.path / f"{self.num_chunks:06d}_{zlib.crc32(data):08x}.safetensors", data)
@@ -179,7 +175,7 @@ class Recorder:
         """Position in the recording, for a checkpoint. All frames are on the disk when this returns.
 
         Raises:
-            RecordingError: as `flush`.
+            ValueError: as `flush`.
         """
         self.flush()
         return {
@@ -204,7 +200,7 @@ class Recorder:
         try:
             yield
         except OSError as error:
-            raise RecordingError(
+            raise ValueError(
                 f"recording {self.path} cannot be written: {error.strerror or error}; it holds {self.num_chunks:,} whole chunks"
             ) from error
 

@@ -127,10 +127,7 @@ class LocalSampler:
     def load_state(self, state: Mapping[str, Any]) -> str | None:
         """Restore `state()`. Returns the reason if that is impossible, else None; see `load_block`."""
         saved, own, ranks = state.get("blocks", [state]), len(self.blocks), self._ranks
-        because = "rollout.block makes" if self._pipeline == 1 else "rollout.pipeline makes"
-        if problem := blocks_problem(
-            saved, own * ranks.size, because if ranks.size == 1 else f"{ranks.size} ranks make"
-        ):
+        if problem := blocks_problem(saved, own * ranks.size):
             return problem
 
         def load() -> list[str | None]:
@@ -198,15 +195,10 @@ def load_block(block: EnvBlock, state: Mapping[str, Any]) -> str | None:
     return None
 
 
-def blocks_problem(
-    saved: Sequence[Mapping[str, Any] | None], num_blocks: int, because: str = "rollout.block makes"
-) -> str | None:
+def blocks_problem(saved: Sequence[Mapping[str, Any] | None], num_blocks: int) -> str | None:
     """Reason why `num_blocks` blocks cannot be restored from a checkpoint's blocks; None if they can."""
     if len(saved) != num_blocks:
-        plural = "s" if len(saved) > 1 else ""
-        sizes = [len(each["episodes"]["lengths"]) for each in saved if each]
-        of_size = f" of {sizes[0]} (rollout.block={sizes[0]})" if sizes else ""
-        return f"the checkpoint has them in {len(saved)} block{plural}{of_size}, and {because} {num_blocks}"
+        return f"they were saved in {len(saved)} parts, and this run has {num_blocks} (blocks, runners or ranks)"
     if None in saved:
         return "some of them were playing, or being started again, when the checkpoint was written"
     return None

@@ -65,13 +65,14 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
         if config.policies:
             _check_home(config, run_dir)
         config = replace(config, env=bound.config, run_dir=str(run_dir))
+        evaluation = _evaluation(config)
         set_threads(config.num_threads)
         set_determinism(config.torch_deterministic)
 
         state = ranks.each(lambda: make_state(config, bound, device, callbacks, ranks))
         stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()
-        ranks.lead(lambda: check_evaluation(_evaluation(config), config.env, env, *spaces))
+        ranks.lead(lambda: check_evaluation(evaluation, config.env, env, *spaces))
         news = state.restore(checkpoints) if checkpoints else {}
         if not checkpoints:
             state.start()
@@ -80,7 +81,7 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
         outputs = _open(state, checkpoints, news, run_dir, stack)
         evaluators = {}
         for name, output in outputs.items():
-            evaluator = Evaluator(_evaluation(config), env, config.device, run_dir / name, output.say)
+            evaluator = Evaluator(evaluation, env, config.device, run_dir / name, output.say)
             stack.callback(evaluator.close)
             if _continues(checkpoints, run_dir):
                 evaluator.resubmit(state.evaluations, run_dir / name / CHECKPOINTS)

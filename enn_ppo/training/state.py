@@ -155,7 +155,7 @@ class TrainState:
         """Record the rollouts of an update, if `config.record` is set. Values are recorded in the unit of rewards.
 
         Raises:
-            RecordingError: the recording cannot be written.
+            ValueError: the recording cannot be written.
         """
         if self.recorder:
             assert isinstance(self.learner, Learner), "only local runs record"

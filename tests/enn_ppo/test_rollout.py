@@ -235,14 +235,6 @@ def log_ratio(net: RogueNet, rollout: Rollout, frames: Tensor) -> Tensor:
     return torch.cat(ratios).detach()
 
 
-def test_the_played_rollout_is_no_easy_one(played: tuple[RogueNet, Rollout]) -> None:
-    _, rollout = played
-    assert rollout.by_step("terminated").any() and rollout.by_step("truncated").any()
-    for old in rollout.frames.log_probs.values():
-        assert len(old.lengths.unique()) > 1
-        assert old.values.exp().min() < 0.2 and old.values.exp().max() > 0.6
-
-
 def test_before_the_first_update_the_log_ratio_is_exactly_0_on_every_step_as_it_was_acted(
     played: tuple[RogueNet, Rollout],
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import hashlib
+import hmac
 import io
 import json
 import os
@@ -50,7 +52,7 @@ def metadata_of(file: Path) -> dict[str, str]:
         return dict(opened.metadata())
 
 
-def test_the_page_describes_a_file_that_is_written(tmp_path: Path) -> None:
+def test_the_page_describes_a_file_that_is_written(tmp_path: Path, configuration: Path) -> None:
     """Every key of the metadata with its type, the spaces, the network's settings, and all tensors."""
     example = json.loads(PAGE.split("<!-- policy file -->\n```json\n")[1].split("```")[0])
     obs_space, action_space = spaces_from_dict(example["spaces"])
@@ -60,14 +62,21 @@ def test_the_page_describes_a_file_that_is_written(tmp_path: Path) -> None:
     file = save(tmp_path, 12800, policy=policy, value_net=value_net, config=to_dict(config), spaces=spaces)
 
     metadata, rows = metadata_of(file), re.findall(r"^\| `(\w+)` \| (.*?) \| .* \| (.*) \|$", PAGE, re.MULTILINE)
-    assert [name for name, *_ in rows] == list(metadata)
+    assert {name for name, *_ in rows} == metadata.keys()
     types = {"integer": int, "number": float, "object": dict}
     for name, kind, shown in rows[:6]:
         assert type(json.loads(metadata[name])) is types[kind.split()[0]], name
         assert shown == "below" or type(json.loads(shown.strip("`"))) is types[kind.split()[0]], name
     assert json.loads(metadata["spaces"]) == example["spaces"]
     assert json.loads(metadata["config"])["net"] == example["config"]["net"]
-    assert all(re.fullmatch("[0-9a-f]{64}", metadata[name]) for name in ("signature", "hash"))
+    content, key = file.read_bytes(), (configuration / "enn_ppo" / "key").read_bytes()
+
+    def signed(data: bytes) -> hmac.HMAC:
+        return hmac.new(key, hashlib.sha256(data).hexdigest().encode(), hashlib.sha256)
+
+    for name, of in (("hash", hashlib.sha256), ("signature", signed)):
+        content = content.replace(metadata[name].encode(), b"0" * 64)
+        assert of(content).hexdigest() == metadata[name]
 
     told = re.findall(r"^\| (`.*\*`) \|", PAGE.split("| Tensor | |")[1], re.MULTILINE)
     patterns = [

@@ -20,7 +20,7 @@ from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training import recording
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.frames import Frames
-from enn_ppo.training.recording import RecordedFrames, Recorder, RecordingError, read_all, read_header
+from enn_ppo.training.recording import RecordedFrames, Recorder, read_all, read_header
 from enn_ppo.training.start import make_state
 from entity_gym import Environment
 from tests.enn_ppo.recordings import (
@@ -335,9 +335,9 @@ def test_a_folder_that_somebody_else_records_into_is_refused(tmp_path: Path) -> 
     for collector in (first, second):
         collector.recorder = recorder_for(tmp_path / "a", Copycat())
     second.collect(1)
-    with pytest.raises(RecordingError, match="another process has written into the recording .*a: give each its own"):
+    with pytest.raises(ValueError, match="another process has written into the recording .*a: give each its own"):
         first.collect(1)
-    with pytest.raises(RecordingError, match="a holds a recording already: remove it, or give another folder"):
+    with pytest.raises(ValueError, match="a holds a recording already: remove it, or give another folder"):
         recorder_for(tmp_path / "a", Copycat())
 
 
