@@ -19,11 +19,10 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
-from enn_ppo.checkpoints.policy import saved_config, select_device
-from enn_ppo.checkpoints.trust import load_trusted
+from enn_ppo.checkpoints.policy import load_trusted, saved_config, select_device
 from enn_ppo.eval.episodes import Estimate, play_episodes, policy_seed, summarize
 from enn_ppo.eval.policy import Acted, fit
-from enn_ppo.eval.replay import Replay, write_page
+from enn_ppo.eval.replay import Replay
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EnvConfig, EvalConfig
 from enn_ppo.settings.distributed import check_policies
@@ -86,15 +85,10 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
         config,
         env,
         device,
-        video=Video(Path(config.render), max(1, config.video), f"render={config.render}") if config.render else None,
-        replay=max(1, config.replay) if config.replay_file else 0,
+        video=Video(Path(config.render), config.video, f"render={config.render}") if config.render else None,
         record=Path(config.record) if config.record else None,
-        record_logits=config.record_logits,
         progress=True,
     )
-    if config.replay_file:
-        assert result.replay is not None
-        write_page(Path(config.replay_file), result.replay, f"replay_file={config.replay_file}")
     if config.output:
         world = checkpoint.config["env"]
         report = {name: vars(estimate) for name, estimate in result.estimates.items()} | {
@@ -122,14 +116,13 @@ def evaluate_checkpoint(
     video: Video | None = None,
     replay: int = 0,
     record: Path | None = None,
-    record_logits: bool = False,
     progress: bool = False,
 ) -> EvalResult:
     """Play `config.episodes` episodes with a checkpoint's policy.
 
     `env` is the environment, if `env.id` of the checkpoint cannot be imported. The film of the first episodes is written to the
-    file of `video`, and the result has a replay of the first `replay` episodes. Samples are recorded into the folder `record`,
-    with the logits of all choices if `record_logits`. `progress` shows a progress bar.
+    file of `video`, and the result has a replay of the first `replay` episodes. Samples are recorded into the folder `record`.
+    `progress` shows a progress bar.
 
     Raises:
         ValueError: a setting or the environment is invalid, an episode does not end, or a file cannot be written.
@@ -151,12 +144,10 @@ def evaluate_checkpoint(
         policies = {}
         for number, (each, its) in enumerate(checkpoints.items()):
             generator = torch.Generator(device).manual_seed(policy_seed(config.seed, number))
-            policies[each] = fit(
-                its, *spaces, bound.config.id, generator, greedy=bool(config.greedy), logits=record_logits
-            )
+            policies[each] = fit(its, *spaces, bound.config.id, generator, greedy=bool(config.greedy))
         own, record_step, shown = policies[name].fitted, None, None
         if record:
-            recorder = Recorder(record, own.net.obs_space, own.net.action_space, logits=record_logits)
+            recorder = Recorder(record, own.net.obs_space, own.net.action_space)
             stack.callback(recorder.flush)
             record_step = partial(_record_step, recorder)
         if replay:
@@ -251,7 +242,6 @@ def _record_step(recorder: Recorder, obs: VecObs, acted: Acted, outcome: VecObs)
             step=torch.from_numpy(obs.elapsed_step),
             actions=acted.result.actions,
             log_probs=acted.result.log_probs,
-            logits=acted.result.logits,
             values=acted.values,
             rewards=torch.from_numpy(outcome.reward),
             terminated=done & ~truncated,

@@ -78,7 +78,8 @@ class TrainedAgent(Agent):
         check_obs(obs)
         policy, obs_space, action_space = self._fit(obs)
         name, choices = obs.action.__name__, obs.choices
-        acted = policy.act(batch_observations([obs.to_observation()], obs_space, action_space, "the program"))
+        batch = batch_observations([obs.to_observation()], obs_space, action_space, "the program")
+        acted = policy.act(batch, logits=True)
         assert acted.result.logits is not None
         actions = [choices[index] for index in acted.result.actions[name].values[:, 0].tolist()]
         probabilities = acted.result.logits[name].values.exp().view(len(actions), len(choices)).numpy()
@@ -104,7 +105,7 @@ class TrainedAgent(Agent):
         if action not in self._fits or self._fits[action][2][action] != space:
             entities = {**known.entities, **self._types}  # known types may be shown later
             spaces = ObsSpace(entities, known.global_features, known.global_kinds), {**known_actions, action: space}
-            policy = fit(self._checkpoint, *spaces, "the program", self._generator, greedy=self._greedy, logits=True)
+            policy = fit(self._checkpoint, *spaces, "the program", self._generator, greedy=self._greedy)
             self._fits[action] = policy, *spaces
         return self._fits[action]
 
@@ -126,7 +127,7 @@ class TrainedPolicy:
     def __init__(self, checkpoint: Checkpoint, *, greedy: bool, seed: int) -> None:
         spaces = spaces_of(checkpoint)
         generator = torch.Generator().manual_seed(seed)
-        self._policy = fit(checkpoint, *spaces, "the observation", generator, greedy=greedy, logits=True)
+        self._policy = fit(checkpoint, *spaces, "the observation", generator, greedy=greedy)
         self._spaces = spaces
         # targets are of training alone
         self._reader = FrameReader(replace(spaces[0], targets={}), spaces[1], "the observation")
@@ -159,7 +160,7 @@ class TrainedPolicy:
             return []
         frames = [self._reader.read(each, i) for i, each in enumerate(observations)]
         env_id, first = np.arange(len(frames)), np.zeros(len(frames), np.int64)
-        acted = self._policy.act(batch_frames(frames, observations, env_id, first, self._reader))
+        acted = self._policy.act(batch_frames(frames, observations, env_id, first, self._reader), logits=True)
         decisions = [
             PolicyDecision(acted.actions(k, frame), acted.probabilities(k, frame), float(acted.values[k]))
             for k, frame in enumerate(frames)

@@ -1,8 +1,8 @@
 """Recordings of frames and actions, for behavioural cloning: a folder of safetensors files, one for each chunk of frames.
 
 `000012_9a3f27c1.safetensors` is chunk 12; the checksum of its bytes is in its name. A chunk is written aside and renamed, so that
-a folder has whole chunks only, also after a crash. Its metadata `recording` is JSON: the format, the spaces, and whether logits
-are recorded. Its tensors, in chunks of B frames:
+a folder has whole chunks only, also after a crash. Its metadata `recording` is JSON: the format and the spaces. Its tensors, in
+chunks of B frames:
 
     episode, env_id, step               (B,) int64; the step counts within the episode, from 0
     rewards, terminated, truncated      (B,) results of the actions *of this frame*
@@ -14,7 +14,6 @@ are recorded. Its tensors, in chunks of B frames:
     mask/<action>                       flags of the actors' choices, or of pairs of actors and actees (absent: all are allowed)
     actees/<action>                     entity indices inside the frame, of actions that select entities
     action/<action>, log_prob/<action>  what was chosen
-    logits/<action>                     as `ActResult.logits`, if logits are recorded
 
 From `features` on, a name stands for two tensors: `<name>.values`, and `<name>.offsets`, (B + 1,) int64.
 """
@@ -48,7 +47,7 @@ from rogue_net.batch.masks import ActionMask
 
 #: Frames that are buffered before a chunk is written.
 CHUNK_FRAMES = 4096
-FORMAT = 3  # raised when an old reader would misread a new chunk
+FORMAT = 4  # raised when an old reader would misread a new chunk
 _CHUNK = re.compile(r"(\d{6,})_([0-9a-f]{8})\.safetensors")
 _MOST_BYTES = 2**33
 _WHOLE, _REAL, _FLAG = torch.int64, torch.float32, torch.bool
@@ -60,16 +59,11 @@ _NUMBERS = {
 }
 
 
-class RecordingError(ValueError):
-    """A recording cannot be written. The message names the folder and the cause."""
-
-
 class Header(NamedTuple):
-    """The spaces of a recording, and whether logits are recorded."""
+    """The spaces of a recording."""
 
     obs_space: ObsSpace
     action_space: dict[str, ActionSpace]
-    logits: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +104,6 @@ class Recorder:
 
     Args:
         path: the folder, which is created.
-        logits: whether the logits of all choices are recorded too.
         state: the saved `state()` of a resumed run, whose later chunks are deleted. If it belongs to another folder, this one is
             new.
 
@@ -124,11 +117,10 @@ class Recorder:
         obs_space: ObsSpace,
         action_space: Mapping[str, ActionSpace],
         *,
-        logits: bool = False,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        self.path, self._given, self.logits = Path(path), str(path), logits
-        self._header = Header(obs_space, dict(action_space), logits)
+        self.path, self._given = Path(path), str(path)
+        self._header = Header(obs_space, dict(action_space))
         self._pending: list[RecordedFrames] = []
         self._episodes: dict[int, int] = {}  # environment -> its last episode
         self._next_episode = self.num_chunks = 0
@@ -139,9 +131,9 @@ class Recorder:
             self.num_chunks, self._next_episode = state["chunks"], state["next_episode"]
             self._episodes = dict(state["episodes"])
         elif chunks:
-            raise RecordingError(f"{path} holds a recording already: remove it, or give another folder (record=...)")
+            raise ValueError(f"{path} holds a recording already: remove it, or give another folder (record=...)")
         if self.num_chunks > len(chunks):
-            raise RecordingError(
+            raise ValueError(
                 f"recording {path} has {len(chunks)} chunks, and had {self.num_chunks} when the run was saved: it was removed or "
                 "replaced; put it back, or record into another folder (record=...)"
             )
@@ -155,9 +147,8 @@ class Recorder:
         """Add frames; they are written once there are `CHUNK_FRAMES`, or by `flush`.
 
         Raises:
-            RecordingError: as `flush`.
+            ValueError: as `flush`.
         """
-        assert (frames.logits is not None) == self.logits
         self._pending.append(RecordedFrames(**vars(frames), episode=self._episode_of(frames)))
         if sum(map(len, self._pending)) >= CHUNK_FRAMES:
             self.flush()
@@ -166,14 +157,14 @@ class Recorder:
         """Write the added frames as a chunk, which is on the disk when this returns.
 
         Raises:
-            RecordingError: the folder cannot be written, or somebody else has written into it. It keeps all earlier chunks.
+            ValueError: the folder cannot be written, or somebody else has written into it. It keeps all earlier chunks.
         """
         if not self._pending:
             return
         data, self._pending = _chunk_of(RecordedFrames.cat(self._pending), self._header), []
         with self._writing():
             if len(_chunks_of(self.path)) != self.num_chunks:
-                raise RecordingError(
+                raise ValueError(
                     f"another process has written into the recording {self.path}: give each its own folder"
                 )
             replace_file(self.path / f"{self.num_chunks:06d}_{zlib.crc32(data):08x}.safetensors", data)
@@ -184,7 +175,7 @@ class Recorder:
         """Position in the recording, for a checkpoint. All frames are on the disk when this returns.
 
         Raises:
-            RecordingError: as `flush`.
+            ValueError: as `flush`.
         """
         self.flush()
         return {
@@ -209,13 +200,13 @@ class Recorder:
         try:
             yield
         except OSError as error:
-            raise RecordingError(
+            raise ValueError(
                 f"recording {self.path} cannot be written: {error.strerror or error}; it holds {self.num_chunks:,} whole chunks"
             ) from error
 
 
 def read_header(path: Path | str) -> Header:
-    """The spaces of a recording, and whether it has logits.
+    """The spaces of a recording.
 
     Raises:
         ValueError: the folder does not exist or is no recording, or its first chunk is damaged.
@@ -241,7 +232,7 @@ def read_all(paths: Path | str | Sequence[Path | str]) -> RecordedFrames:
         begin = taken
         for chunk in _chunks_of(folder):
             header, read = _read_chunk(chunk)
-            _check_same(header._replace(logits=first.logits), first, folder, f"recording {folders[0]}")
+            _check_same(header, first, folder, f"recording {folders[0]}")
             frames.append(replace(read, episode=read.episode + begin))
             taken = max(taken, int(frames[-1].episode.max()) + 1)
     return RecordedFrames.cat(frames)
@@ -280,7 +271,6 @@ def _chunk_of(frames: RecordedFrames, header: Header) -> bytes:
         "mask": {name: mask.mask for name, mask in masks.items()},
         "action": frames.actions,
         "log_prob": frames.log_probs,
-        "logits": frames.logits,
     }
     for kind, each in named.items():
         columns |= {f"{kind}/{name}": column for name, column in (each or {}).items()}
@@ -290,7 +280,7 @@ def _chunk_of(frames: RecordedFrames, header: Header) -> bytes:
             tensors[f"{name}.values"], tensors[f"{name}.offsets"] = column
         elif column is not None:
             tensors[name] = column
-    about = {"format": FORMAT, "spaces": spaces_to_dict(*header[:2]), "logits": header.logits}
+    about = {"format": FORMAT, "spaces": spaces_to_dict(*header)}
     arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
     return safetensors.numpy.save(arrays, {"recording": json.dumps(about)})
 
@@ -309,7 +299,7 @@ def _read_chunk(path: Path) -> tuple[Header, RecordedFrames]:
         about = parse_json(metadata["recording"])
         if about["format"] > FORMAT:
             raise ValueError(f"it has format {about['format']}, and this version of enn-ppo reads up to {FORMAT}")
-        header = Header(*spaces_from_dict(about["spaces"]), bool(about["logits"]))
+        header = Header(*spaces_from_dict(about["spaces"]))
         return header, _frames_of(safetensors.torch.load(data), header)
     except Exception as error:  # a stranger's file can raise any exception
         raise ValueError(f"chunk {path} of a recording cannot be read: {first_line(error)}") from error
@@ -337,7 +327,6 @@ def _frames_of(tensors: Mapping[str, Tensor], header: Header) -> RecordedFrames:
     ids: dict[str, RaggedTensor | None] = {}
     masks: dict[str, ActionMask] = {}
     actions: dict[str, RaggedTensor] = {}
-    logits: dict[str, RaggedTensor] = {}
     widths = {name: len(entity.features) for name, entity in header.obs_space.entities.items()}
     if has_global_entity(header.obs_space, header.action_space):
         widths[GLOBAL_ENTITY] = len(header.obs_space.global_features)
@@ -355,8 +344,6 @@ def _frames_of(tensors: Mapping[str, Tensor], header: Header) -> RecordedFrames:
         masks[name] = ActionMask(actors, actees, mask)
         is_choice = space.selects or space.num_choices is not None
         actions[name] = ragged(f"action/{name}", *((_WHOLE, 1) if is_choice else (_REAL, space.width)))
-        if header.logits:
-            logits[name] = ragged(f"logits/{name}", _REAL, width)
     targets = {name: f"target/{name}" for name in header.obs_space.targets if f"target/{name}" in tensors}
     return RecordedFrames(
         obs=ObsBatch(
@@ -364,7 +351,6 @@ def _frames_of(tensors: Mapping[str, Tensor], header: Header) -> RecordedFrames:
         ),
         actions=actions,
         log_probs={name: ragged(f"log_prob/{name}", _REAL) for name in actions},
-        logits=logits if header.logits else None,
         targets={name: numbers(key, _REAL, header.obs_space.targets[name]) for name, key in targets.items()} or None,
         **{name: numbers(name, dtype) for name, dtype in _NUMBERS.items()},
     )
@@ -379,9 +365,7 @@ def _checked(name: str, tensor: Tensor, dtype: torch.dtype, *shape: int) -> Tens
 
 
 def _check_same(given: Header, expected: Header, path: Path, other: str) -> None:
-    """Check that the recording in `path` has the spaces of `other`, and logits if that has them."""
-    difference = spaces_difference(*(spaces_to_dict(*each[:2]) for each in (expected, given)))
-    if difference is None and given.logits != expected.logits:
-        difference = f"logits are {'' if given.logits else 'not '}recorded"
+    """Check that the recording in `path` has the spaces of `other`."""
+    difference = spaces_difference(*(spaces_to_dict(*each) for each in (expected, given)))
     if difference:
         raise ValueError(f"recording {path} has other spaces than {other}: {difference}")

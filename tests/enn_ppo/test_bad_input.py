@@ -175,11 +175,3 @@ def test_a_clone_that_diverges_ends_with_an_error_and_saves_nothing(
     line = refused(run_clone, clone, [*COPYCAT, *settings, "net.d_model=8", f"run_dir={tmp_path}/clone"])
     assert "cloning has diverged in pass 1" in line and "clone.lr below 1e+20" in line
     assert not list((tmp_path / "clone").glob("**/*.safetensors"))
-
-
-# --- Found by drills ---
-
-
-def test_an_argument_without_a_name_is_told_so(refused: Callable[..., str]) -> None:
-    line = refused(run_train, train, [*COPYCAT, "=3"])
-    assert line == "error: the argument '=3' has no name; settings are written name=value"

@@ -47,12 +47,7 @@ import enn_ppo
 import entity_gym
 import rogue_net
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RolloutConfig, TrainConfig
-from enn_ppo.checkpoints import (
-    Retention,
-    load_checkpoint,
-    save_checkpoint,
-    save_policy,
-)
+from enn_ppo.checkpoints import load_checkpoint, save_policy
 from enn_ppo.checkpoints.policy import CPU
 from enn_ppo.checkpoints.policy_file import read_policy_file
 from enn_ppo.rollout import EnvBlock, play
@@ -86,7 +81,7 @@ from entity_gym.bridges.remote import program_worlds
 from entity_gym.bridges.remote.messages import MessageReader, encode
 from entity_gym.pools.pool import ListEnv
 from rogue_net import RogueNet, RogueNetConfig
-from tests.enn_ppo.forged import sealed, with_header
+from tests.enn_ppo.forged import save, sealed, with_header
 
 PACKAGES = tuple(str(Path(package.__path__[0])) for package in (enn_ppo, entity_gym, rogue_net))
 FAILURES = ("wrong", "uncaught")
@@ -258,17 +253,14 @@ def a_checkpoint(directory: Path) -> Path:
         optim=OptimConfig(batch_size=4),
         run_dir="out/farm",
     )
-    return save_checkpoint(
+    return save(
         directory,
         64,
         policy=net.state_dict(),
         config=to_dict(config),
         spaces=spaces_to_dict(net.obs_space, net.action_space),
         trainer=trainer,
-        retention=Retention(keep_last=1, keep_best=0),
-        more_weights={"value_net": a_network().state_dict()},
-        seconds=1.5,
-        score=0.5,
+        value_net=a_network().state_dict(),
     )
 
 
@@ -399,7 +391,7 @@ class Policies(Kind):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.path = save_policy(a_checkpoint(folder / "exported"), folder / "farm.policy")
+        self.path = save_policy(a_checkpoint(folder / "exported"), folder / "farm.safetensors")
         self.file = str(self.path)
         self.content = self.path.read_bytes()
         self.undamaged = vars(load_checkpoint(self.path))

@@ -307,8 +307,7 @@ class RunnerGroup:
         """See `LocalSampler.load_state`."""
         saved = state.get("blocks", [state])
         per_runner = self._runners[0].plan.num_blocks
-        because = "rollout.block makes" if self._config.rollout.block else "distributed.num_env_runners makes"
-        if problem := blocks_problem(saved, len(self._runners) * per_runner, because):
+        if problem := blocks_problem(saved, len(self._runners) * per_runner):
             return problem
         parts = [saved[first : first + per_runner] for first in range(0, len(saved), per_runner)]
         asked = [each.actor.load_state.remote(part) for each, part in zip(self._runners, parts, strict=True)]

@@ -16,10 +16,9 @@ import torch
 
 from enn_ppo.checkpoints.policy import set_determinism
 from enn_ppo.settings.config import RolloutConfig, TrainConfig
-from enn_ppo.training.build import make_model, make_pools
+from enn_ppo.training.build import make_model, make_pools, make_sampler
 from enn_ppo.training.environment import BoundEnvironment
 from enn_ppo.training.on_ray.shipping import Shipped, Weights, load_weights, ship
-from enn_ppo.training.players import cast_of
 from enn_ppo.training.sampling import LocalSampler, Parameters, block_state
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.processes.pickling import pickled_for_worker
@@ -114,10 +113,7 @@ class EnvRunner:
         pools = make_pools(env, plan.rollout, config.seed, plan.first_env)
         spaces = pools[0].obs_space(), pools[0].action_space()
         self._models = {name: make_model(config, *spaces) for name in config.policies or [""]}
-        cast = cast_of(config.policies, env.source, env.config.id) if config.policies else None
-        self._sampler = LocalSampler(
-            pools, self._models, CPU, config.seed, plan.first_env, cast=cast, pipeline=plan.rollout.pipeline
-        )
+        self._sampler = make_sampler(config, env, pools, self._models, CPU, plan.first_env)
         if begin:
             self.reset(*begin)
         return Spaces(*spaces)

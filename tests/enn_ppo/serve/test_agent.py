@@ -163,7 +163,7 @@ def test_the_value_is_that_of_the_value_network_in_the_unit_of_rewards(normalize
     config = config_for(tmp_path / "run")
     config = replace(config, ppo=PPOConfig(normalize=normalize), value_net=config.net, total_timesteps=1280)
     train(config)
-    file = save_policy(tmp_path / "run", tmp_path / "seek.policy")
+    file = save_policy(tmp_path / "run", tmp_path / "seek.safetensors")
     values = {
         f"{name} {path.name}": value for path in (tmp_path / "run", file) for name, value in values_of(path).items()
     }

@@ -63,14 +63,6 @@ def test_the_ends_may_be_schedules() -> None:
     assert [set(draw(curriculum, progress)) for progress in (0, 0.5, 1)] == [{1, 2}, {5}, {5, 6, 7, 8}]
 
 
-def test_the_same_generator_draws_the_same() -> None:
-    distributions = parse_distributions("env.info", {"a": [1, 2, 3], "b": {"low": 0.0, "high": 1.0}})
-    for distribution in distributions.values():
-        first, second = (distribution.draw(0.3, 20, np.random.default_rng(5)) for _ in range(2))
-        assert first == second
-    assert draw([1, 2, 3], seed=5) != draw([1, 2, 3], seed=6)
-
-
 @given(
     st.integers(-50, 50), st.integers(0, 50), st.integers(-50, 50), st.integers(0, 50),
     st.sampled_from(["->", "cos", "step"]), st.floats(0, 1), st.integers(0, 2**32),
@@ -100,17 +92,12 @@ def test_what_was_checked_is_a_copy() -> None:
     [
         ([], "env.info.x must list at least one value to draw from, got []"),
         ("easy", "env.info.x must be a number or a schedule"),
-        (True, "env.info.x must be a number or a schedule"),
-        (None, "env.info.x must be a number or a schedule"),
         (float("inf"), "env.info.x must be a number or a schedule"),
         ("inf@0 -> 1@1", "'inf@0' is no point"),
-        ({}, "env.info.x must be a mapping of low and high, got {}"),
         ({"low": 1}, "env.info.x must be a mapping of low and high, got {'low': 1}"),
         ({"low": 1, "high": 2, "step": 1}, "env.info.x must be a mapping of low and high, got {"),
         ({"low": 1, "high": "many"}, "env.info.x.high must be a number or a schedule"),
         ({"low": 2, "high": 1}, "env.info.x must have low at most high at all times, got {'low': 2, 'high': 1}"),
-        ({"low": "1@0 -> 3@1", "high": 2}, "low at most high at all times"),
-        ({"low": 2, "high": "1@0 -> 3@1"}, "low at most high at all times"),
         # The same at every point, and not between: a step that comes late, and a cosine above a line.
         ({"low": "0@0 -> 5@1", "high": "0@0 step 5@1"}, "low at most high at all times"),
         ({"low": "0@0 cos 1@1", "high": "0@0 -> 1@1"}, "low at most high at all times"),

@@ -21,7 +21,6 @@ from enn_ppo.settings.schema import to_dict
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand, SweepConfig
 from rogue_net.checks import Range
-from rogue_net.config import RogueNetConfig
 
 COMMANDS: dict[str, Any] = {
     "train": TrainConfig(),
@@ -137,15 +136,6 @@ class Cart:
     """Whose it is."""
 
 
-def test_an_option_has_the_range_of_its_type_and_the_meaning_of_its_docstring() -> None:
-    assert options_of(Wheels) == {
-        "count": Option("count", "integer", "4", "at least 2", "How many. More is dearer."),
-        "kind": Option(
-            "kind", "choice", "wood", "`steel`, `wood`", "What they are made of: `steel` | `wood`. The first rusts."
-        ),
-    }
-
-
 def test_sections_come_in_order_with_dotted_names_and_the_top_last() -> None:
     wheels, spare, top = sections_of(Cart)
     assert (wheels.path, wheels.summary, wheels.optional) == ("wheels", "What it rolls on.", False)
@@ -219,10 +209,3 @@ def test_help_fits_into_120_columns_and_lists_every_setting_of_training() -> Non
     assert max(map(len, lines)) <= 120
     named = [line.split("=")[0].strip() for line in lines if re.match(r"  [\w.]+=", line)]
     assert [name for name in named if name in TRAIN] == list(TRAIN) and set(named) == set(TRAIN)
-
-
-def test_help_shows_the_settings_of_a_value_network_only_where_there_is_one() -> None:
-    config = to_dict(TrainConfig(value_net=RogueNetConfig(d_model=64)))
-    assert "\n  value_net.d_model=64 " in help_text(TrainConfig, config, {})
-    without = help_text(TrainConfig, to_dict(TrainConfig()), {})
-    assert "value_net." not in without and "\nvalue_net: A separate value network" in without

@@ -9,7 +9,7 @@ import yaml
 
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.settings.command_line.composition import CONFIGS
-from enn_ppo.settings.config import EnvConfig, PPOConfig, TrainConfig
+from enn_ppo.settings.config import EnvConfig, TrainConfig
 from enn_ppo.settings.schema import flatten, to_dict
 from entity_gym.registry import LIBRARIES, list_envs
 
@@ -45,11 +45,6 @@ def test_the_name_of_a_world_chooses_all_that_its_preset_says(path: Path) -> Non
         name: value for name, value in said.items() if name in chosen
     }
     assert {name for name in said if name not in chosen} <= {"env.info"}
-
-
-def test_what_is_typed_wins_over_a_preset_whatever_comes_first() -> None:
-    for arguments in (["env=Xor", "ppo.ent_coef=0.3"], ["ppo.ent_coef=0.3", "env=Xor"]):
-        assert composed(*arguments).ppo == PPOConfig(ent_coef=0.3, normalize_advantages=False)
 
 
 def test_an_experiment_wins_over_a_preset_and_keeps_the_rest_of_it() -> None:

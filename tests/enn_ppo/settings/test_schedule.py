@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -62,11 +61,6 @@ def test_a_schedule_moves_between_its_points_as_the_word_between_them_says(
         assert value(text, progress) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("number", [0.3, 5, 0, -1.5])
-def test_a_number_stays(number: float) -> None:
-    assert {value(number, progress) for progress in (0, 0.3, 1)} == {number}
-
-
 @given(schedules())
 def test_a_text_is_read_as_the_schedule_that_it_writes(written: tuple[str, Schedule]) -> None:
     text, schedule = written
@@ -97,20 +91,15 @@ def test_a_schedule_has_the_values_of_its_points_and_else_lies_between_its_neigh
     ("text", "reason"),
     [
         ("fast", "'fast' is no point"),
-        ("0.1", "'0.1' is no point"),
         ("", "'' is no point"),
         ("-> 0@1", "'' is no point"),
-        ("0.1@0 -> 0", "'0' is no point"),
         ("0.1@0 cosine 0@1", "'0.1@0 cosine 0@1' is no point"),
-        ("a@0 -> 0@1", "'a@0' is no point"),
         ("0.1@start -> 0@1", "'0.1@start' is no point"),
         ("0.1@0@1", "'0.1@0@1' is no point"),
         ("nan@0 -> 0@1", "'nan@0' is no point"),
         ("1e400@0 -> 0@1", "'1e400@0' is no point"),
-        ("0@0 -> 1@nan", "'1@nan' is no point"),
         ("0.1@0 -> 0@2", "progress rising within [0, 1]"),
         ("0.1@-0.5 -> 0@1", "progress rising within [0, 1]"),
-        ("0.1@1 -> 0@0", "progress rising within [0, 1]"),
         ("0.1@0 -> 1@0.5 -> 0@0.5", "progress rising within [0, 1]"),
     ],
 )
@@ -148,12 +137,6 @@ def test_settings_of_an_update_have_a_number_in_place_of_every_schedule() -> Non
     settings = PPOSettings.at(config, 0.5)
     assert (settings.gamma, settings.clip, settings.ent_coef, settings.ratio) == (0.95, 0.1, 0.005, "joint")
     assert PPOSettings.at(dataclasses.replace(config, anneal_entropy=False), 0.5).ent_coef == 0.01
-
-
-@pytest.mark.parametrize("setting", ["gamma", "gae_lambda", "clip", "ent_coef", "vf_coef"])
-def test_these_settings_of_the_loss_take_schedules(setting: str) -> None:
-    changed: Any = PPOConfig(**{setting: "0.2@0 -> 0.4@1"})
-    assert getattr(PPOSettings.at(changed, 0.5), setting) == pytest.approx(0.3)
 
 
 def test_a_plain_number_that_decays_falls_in_a_line_to_0_and_a_schedule_stands_as_it_was_written() -> None:

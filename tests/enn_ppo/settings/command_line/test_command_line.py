@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from enn_ppo import train
-from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, save_checkpoint
+from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.settings.command_line import mistakes
 from enn_ppo.settings.command_line.cli import run_eval, run_train
 from enn_ppo.settings.command_line.composition import prepare
@@ -27,7 +27,7 @@ from enn_ppo.training.errors import Interrupted
 from entity_gym.pools.processes.worker import WorkerDied
 from entity_gym.registry import make_spec
 from rogue_net.config import RogueNetConfig
-from tests.enn_ppo.forged import sealed
+from tests.enn_ppo.forged import save, sealed
 
 WORLDS = "tests.enn_ppo.worlds"
 TINY = (
@@ -103,7 +103,7 @@ def test_without_arguments_a_command_has_the_defaults_of_the_classes() -> None:
     config = composed("run_dir=a")
     assert config == TrainConfig(env=config.env, run_dir="a")
     assert config.env.id == EnvConfig().id
-    assert config.env.kwargs == make_spec("MineSweeper").config.parameters
+    assert config.env.kwargs == make_spec("MineSweeper").config.parameters | {"max_steps": 100}
     seen: list[EvalConfig] = []
     assert run_eval(seen.append, ["checkpoint=a"]) == 0
     assert run_eval(seen.append, ["checkpoint=a", "env_kwargs.width=9", "env_kwargs.deep.x=[1]"]) == 0
@@ -124,7 +124,6 @@ def test_without_arguments_a_command_has_the_defaults_of_the_classes() -> None:
             ["env=custom", "env.id=my_pkg.my_env:MyEnv", "env.kwargs.size=8", "env.kwargs.deep.x=[1,2]"],
             {"env.id": "my_pkg.my_env:MyEnv", "env.kwargs": {"size": 8, "deep": {"x": [1, 2]}}},
         ),
-        (["total_timesteps=1e6", "run_dir=out/a"], {"total_timesteps": 1_000_000, "run_dir": "out/a"}),
         (  # mappings that take any name, as a whole
             ["env.info={num_mines: [3, 4]}", "env.kwargs={width: 7}"],
             {"env.info": {"num_mines": [3, 4]}, "env.kwargs.width": 7, "env.kwargs.height": 6},
@@ -140,16 +139,13 @@ def test_without_arguments_a_command_has_the_defaults_of_the_classes() -> None:
             ["env.info.x={low: 1@0 -> 2@1, high: 5}", "env.info.y={low:0,high:1@0->9@0.5 step 3@1}"],
             {"env.info": {"x": {"low": "1@0 -> 2@1", "high": 5}, "y": {"low": 0, "high": "1@0->9@0.5 step 3@1"}}},
         ),
-        (["eval.interval=9", "eval.env_kwargs.width=9"], {"eval.env_kwargs": {"width": 9}}),
         # schedules need no quotes but the shell's
         *(
             ([f"optim.lr={quotes}{text}{quotes}"], {"optim.lr": text})
-            for text in ("0.001@0 -> 0@1", "0.001@0->0@1", "1e-3@0 -> 1@.5 cos 0@1", "0.001@0 cos 0@1", "0.001@0 step 0@1")
-            for quotes in (("", "'", '"') if text == "0.001@0 -> 0@1" else ("",))
+            for text in ("0.001@0->0@1", "1e-3@0 -> 1@.5 cos 0@1")
+            for quotes in ("", "'", '"')
         ),
-        ([], {"value_net": None}),
         (["value_net=none"], {"value_net": None}),
-        (["value_net=default"], {"value_net": to_dict(RogueNetConfig())}),
         (
             ["net.d_model=16", "value_net=default", "value_net.d_model=64", "value_net.relpos.scale=2"],
             {"net.d_model": 16, "value_net.d_model": 64, "value_net.relpos.scale": 2.0},
@@ -199,10 +195,8 @@ LONG, DEEP = "x" * 50_000, "[" * 500 + "]" * 500
     [
         # names
         (["optim.lrr=1"], r"optim\.lrr is not a setting.*did you mean 'optim\.lr'\?"),
-        (["+optim.lrr=1"], r"optim\.lrr is not a setting.*did you mean 'optim\.lr'\?"),
         (["--help", "optim.lrr=1"], r"did you mean 'optim\.lr'\?"),
         (["lr=1"], r"lr is not a setting.*did you mean 'optim\.lr'\?"),
-        (["jobs=2"], r"jobs is not a setting"),
         (["experimnt=quick"], r"did you mean 'experiment'\?"),
         (["eval", "checkpoint=a", "episode=3"], r"episode is not a setting.*did you mean 'episodes'\?"),
         (["eval"], r"checkpoint has no value, and no default: add checkpoint=<run directory"),
@@ -220,7 +214,6 @@ LONG, DEEP = "x" * 50_000, "[" * 500 + "]" * 500
         (["seed=1,2"], r"seed=1,2"),
         *(([f"optim.lr=0.001@0{arrow}"], rf"^error: optim\.lr=0\.001@0{arrow} breaks off at '->', where a shell writes into a "
            r"file: quote it, 'optim\.lr=\.\.\. -> \.\.\.'$") for arrow in ("-", " -")),
-        (["optim.lr=0.1@0 -> 0"], r"'0' is no point"),
         # flags and Hydra
         (["--config-dir", "nowhere"], r"'.*nowhere' not found"),
         # values
@@ -228,7 +221,6 @@ LONG, DEEP = "x" * 50_000, "[" * 500 + "]" * 500
         (["num_threads=1000000000"], r"num_threads must be .*at most 1024 or null, got 1000000000"),
         (["seed=1e30"], r"seed must be an integer of at least 0 and at most 9\.22337e\+18, got 1000"),
         (["ppo.gamma=0.9@0 -> 1.1@1"], r"^error: ppo\.gamma must be.*\(in '0\.9@0 -> 1\.1@1'\)"),
-        (["resume=nowhere"], r"nowhere"),
         (["resume="], r"resume must be a text or null, got ''"),
         (["value_net.d_model=64"],
          r"^error: value_net\.d_model needs a separate value network.*: value_net=default$"),
@@ -236,7 +228,6 @@ LONG, DEEP = "x" * 50_000, "[" * 500 + "]" * 500
         # too much
         *(([f"{name}={LONG}"], rf"{re.escape(name)}=x+\.\.\. is too long") for name in ("env", "optim.lr", "--config-dir")),
         ([f"{LONG}=1"], r"x+\.\.\. is too long"),
-        ([f"env.kwargs.{LONG}=1"], r"env\.kwargs\.x+\.\.\. is too long"),
         *(([f"{name}={DEEP}"], rf"{name}=\[+\.\.\. is too long or nested too deeply") for name in ("env.kwargs.a", "seed")),
         ([f"env.kwargs={'{a: ' * 300}1{'}' * 300}"], r"env\.kwargs=.* nested too deeply"),
         ([f"env.kwargs.{'a.' * 500}a=1"], r"env\.kwargs\.a\..* parts of a name"),
@@ -264,10 +255,8 @@ def test_a_mistake_in_a_file_of_ones_own_is_told(text: str, message: str, tmp_pa
     ("arguments", "message"),
     [
         ([*MINES, "env.kwargs.width=-6"], r"MineSweeper: width=-6; it must be a whole number from 1 to 256"),
-        ([*MINES, "env.kwargs.num_mines=40"], r"num_mines=40 and num_robots=2 need 42 cells; .* has 16"),
         (["env=custom", f"env.id={WORLDS}:Copycatt"], r"no class or function 'Copycatt'.*did you mean 'Copycat'\?"),
         (["env=custom", "env.id=no_such_module:World"], r"env\.id is 'no_such_module:World', but there is no module"),
-        (["env=custom", f"env.id={WORLDS}:Clock", "env.kwargs.shrt=1"], r"Clock has no parameter 'shrt'.*did you mean 'short'"),
         (["env.kwargs.widht=8"], r"MineSweeper has no parameter 'widht'.*did you mean 'width'"),
         (["eval.interval=9", "eval.env_kwargs.widht=9"], r"no parameter 'widht'.*did you mean 'width'.*eval\.env_kwargs"),
         pytest.param([*MINES, "device=cuda"], r"device is 'cuda', but .*; allowed here: 'auto', 'cpu'",
@@ -281,13 +270,6 @@ def test_a_mistake_that_the_trainer_finds_is_one_paragraph_and_leaves_nothing_be
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_inside_an_environment_names_the_class_the_index_and_the_object(mistake: Mistake) -> None:
-    settings = ("env=custom", f"env.id={WORLDS}:Broken", "env.kwargs.mistake=width", "run_dir=out/a")
-    message = mistake(*TINY, *settings, work=train)
-    for part in (r"Broken \(environment 0\)", "'Lamp'", r"\(\d, 2\)", r"expected \(number of entities, 3\)"):
-        assert re.search(part, message), message
-
-
 def noted(error: BaseException, *notes: str) -> BaseException:
     for note in notes:
         error.add_note(note)
@@ -298,7 +280,6 @@ def noted(error: BaseException, *notes: str) -> BaseException:
     ("error", "code", "said"),
     [
         (ValueError("the wall\n\n  is red"), 2, "error: the wall is red"),
-        (CheckpointError("the wall\nis red"), 2, "error: the wall is red"),
         (
             noted(ValueError("the wall is red"), "raised by House (environment 3) in act()", "(job seed=1)"),
             2,
@@ -309,7 +290,6 @@ def noted(error: BaseException, *notes: str) -> BaseException:
             1,
             "error: worker 1 was killed; go on from the last checkpoint with resume=<run directory>",
         ),
-        (Interrupted("saved to out/a"), 130, "saved to out/a"),
         (Interrupted("saved to out/a", 143), 143, "saved to out/a"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (  # an environment that leaves the program does not end it as if all were done
@@ -370,7 +350,7 @@ def saved_run(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     }
     config = to_dict(TrainConfig(**(settings | changes)))
     directory = tmp_path / "out/a/checkpoints"
-    save_checkpoint(directory, 64, policy={}, config=config, spaces={}, trainer={}, retention=Retention(keep_last=1))
+    save(directory, 64, config=config)
     return config
 
 
@@ -478,3 +458,11 @@ def test_other_flags_that_show_something_train_nothing(capsys: pytest.CaptureFix
     assert run_train(nothing_runs, ["--cfg", "job", "seed=3"]) == 0
     output = capsys.readouterr()
     assert output.err == "" and yaml.safe_load(output.out)["seed"] == 3
+    for arguments, shown in (
+        (["--cfg", "hydra", "hydra.sweep.subdir=x"], "subdir: x"),
+        (["--cfg", "job", "--package", "env", "~env"], "api: entity"),
+        (["--info", "searchpath", "--config-dir", "."], str(Path.cwd())),
+        (["--hydra-help"], "launcher"),
+    ):
+        assert run_train(nothing_runs, arguments) == 0
+        assert shown in capsys.readouterr().out

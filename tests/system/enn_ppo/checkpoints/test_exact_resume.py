@@ -37,7 +37,7 @@ from enn_ppo import (
     TrainEvalConfig,
     train,
 )
-from enn_ppo.checkpoints import load_checkpoint, record_score, save_checkpoint
+from enn_ppo.checkpoints import Checkpoint, Retention, load_checkpoint, record_score, save_checkpoint
 from enn_ppo.training.callbacks import Update
 from enn_ppo.training.self_play.snapshots import snapshot_path
 from tests.enn_ppo.recordings import files_of
@@ -57,7 +57,6 @@ BOTH: dict[str, Any] = {
     "checkpoint_interval": 3,
     "keep_last": 2,
     "keep_best": 2,
-    "record_logits": True,
     "device": "cpu",
 }
 EVALUATION: dict[str, Any] = {"interval": 40, "episodes": 12, "num_envs": 3, "process": False}
@@ -125,7 +124,7 @@ def assert_same_checkpoint(one: Path, other: Path) -> None:
     first, second = load_checkpoint(one), load_checkpoint(other)
     assert (first.step, first.score) == (second.step, second.score)
     assert same(first.policy, second.policy)
-    assert same(first.more_weights, second.more_weights)
+    assert same(first.value_net, second.value_net)
     trainers = [known_to_all(checkpoint.trainer) for checkpoint in (first, second)]
     assert trainers[0].keys() == trainers[1].keys()
     for name in trainers[0]:
@@ -274,9 +273,9 @@ class Killer(Callback):
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """For the moments that no callback is told of."""
 
-        def save(directory: Path, step: int, **contents: Any) -> Path:
-            self.comes("saving", step)
-            return save_checkpoint(directory, step, **contents)
+        def save(checkpoint: Checkpoint, retention: Retention) -> Path:
+            self.comes("saving", checkpoint.step)
+            return save_checkpoint(checkpoint, retention)
 
         def score(directory: Path, step: int, value: float) -> None:
             record_score(directory, step, value)
@@ -292,7 +291,7 @@ def nursery(folder: Path) -> None:
     with contextlib.redirect_stdout(sys.stderr), pytest.MonkeyPatch.context() as patch:
         patch.setattr("enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None)
         for name, world in WORLDS.items():
-            train(world(folder / name, record=None, record_logits=False, total_timesteps=FRAMES))
+            train(world(folder / name, record=None, total_timesteps=FRAMES))
         for line in sys.stdin:
             config, moment, step = pickle.loads(bytes.fromhex(line))
             child = os.fork()

@@ -20,7 +20,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 
 def test_the_command_serves_an_exported_file_until_it_is_interrupted(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    file = save_policy(checkpoint.path, tmp_path / "garden.policy")
+    file = save_policy(checkpoint.path, tmp_path / "garden.safetensors")
     command = [sys.executable, "-m", "enn_ppo.serve", f"checkpoint={file}", "port=0", "device=cpu"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
