@@ -17,7 +17,7 @@ class CloningConfig:
 
     loss: Literal["cross_entropy", "kl"] = "cross_entropy"
     """Loss of the policy: `cross_entropy` of the recorded actions; `kl`, the divergence from the recorded probabilities, which
-    needs recorded logits. `ppo.vf_coef` times the value loss, the error to the recorded returns, discounted by `ppo.gamma`, is
+    `ppo.vf_coef` times the value loss, the error to the recorded returns, discounted by `ppo.gamma`, is
     added."""
     epochs: PositiveInt = 20
     """Passes over the recorded frames."""

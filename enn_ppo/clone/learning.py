@@ -46,18 +46,13 @@ def load_frames(
     """Read recordings into memory.
 
     Raises:
-        ValueError: a recording cannot be read, belongs to another environment, or lacks the logits that the loss needs.
+        ValueError: a recording cannot be read or belongs to another environment.
     """
     for path in config.files:
         header = read_header(path)
-        difference = spaces_difference(spaces_to_dict(*header[:2]), spaces_to_dict(obs_space, action_space))
+        difference = spaces_difference(spaces_to_dict(*header), spaces_to_dict(obs_space, action_space))
         if difference:
             raise ValueError(f"data {path} was recorded in another environment than {env_name}: {difference}")
-        if config.clone.loss == "kl" and not header.logits:
-            raise ValueError(
-                f"clone.loss=kl needs the logits of all choices, and data {path} was recorded without: record with "
-                "record_logits=true, or take clone.loss=cross_entropy"
-            )
     return read_all(config.files)
 
 
@@ -126,7 +121,7 @@ def clone_loss(
     """
     new = net.evaluate(batch.obs, batch.actions)
     if kind == "kl":
-        assert batch.logits is not None, "checked when the frames were loaded"
+        assert batch.logits is not None, "recorded frames have them"
         action_space = (net.policy if isinstance(net, ActorCritic) else net).action_space
         policy = divergence(action_space, new.logits, batch.logits, batch.weights)
     else:

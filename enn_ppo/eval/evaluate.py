@@ -89,7 +89,6 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
         video=Video(Path(config.render), max(1, config.video), f"render={config.render}") if config.render else None,
         replay=max(1, config.replay) if config.replay_file else 0,
         record=Path(config.record) if config.record else None,
-        record_logits=config.record_logits,
         progress=True,
     )
     if config.replay_file:
@@ -122,14 +121,13 @@ def evaluate_checkpoint(
     video: Video | None = None,
     replay: int = 0,
     record: Path | None = None,
-    record_logits: bool = False,
     progress: bool = False,
 ) -> EvalResult:
     """Play `config.episodes` episodes with a checkpoint's policy.
 
     `env` is the environment, if `env.id` of the checkpoint cannot be imported. The film of the first episodes is written to the
-    file of `video`, and the result has a replay of the first `replay` episodes. Samples are recorded into the folder `record`,
-    with the logits of all choices if `record_logits`. `progress` shows a progress bar.
+    file of `video`, and the result has a replay of the first `replay` episodes. Samples are recorded into the folder `record`.
+    `progress` shows a progress bar.
 
     Raises:
         ValueError: a setting or the environment is invalid, an episode does not end, or a file cannot be written.
@@ -152,11 +150,11 @@ def evaluate_checkpoint(
         for number, (each, its) in enumerate(checkpoints.items()):
             generator = torch.Generator(device).manual_seed(policy_seed(config.seed, number))
             policies[each] = fit(
-                its, *spaces, bound.config.id, generator, greedy=bool(config.greedy), logits=record_logits
+                its, *spaces, bound.config.id, generator, greedy=bool(config.greedy), logits=record is not None
             )
         own, record_step, shown = policies[name].fitted, None, None
         if record:
-            recorder = Recorder(record, own.net.obs_space, own.net.action_space, logits=record_logits)
+            recorder = Recorder(record, own.net.obs_space, own.net.action_space)
             stack.callback(recorder.flush)
             record_step = partial(_record_step, recorder)
         if replay:

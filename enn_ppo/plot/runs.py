@@ -15,7 +15,7 @@ from enn_ppo.training.tracking.run_dir import CONFIG, METRICS
 from entity_gym.untrusted import YAML_BYTES, open_regular, parse_yaml, read_regular
 
 #: Settings that do not affect learning.
-_IGNORED = r"(seed|run_dir|resume|overwrite|trust|progress|debug|record|record_logits|logger\..*)"
+_IGNORED = r"(seed|run_dir|resume|overwrite|trust|record|logger\..*)"
 
 
 @dataclass(frozen=True)

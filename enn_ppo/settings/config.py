@@ -122,10 +122,6 @@ class TrainConfig:
     100 training episodes."""
     record: str | None = None
     """Folder of samples to record while training, for behavioural cloning; null: none."""
-    record_logits: bool = False
-    """Whether the logits of all choices are recorded too."""
-    debug: bool = False
-    """Whether the message about a mistake includes the traceback."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -160,7 +156,6 @@ class TrainConfig:
                 f"optim.value_lr={self.optim.value_lr} needs a separate value network: value_net=default",
             ),
             (of_self_play and not self.self_play.enabled, f"self_play.{of_self_play} needs self_play.enabled=true"),
-            (self.record_logits and self.record is None, "record_logits=true needs a folder: record=<name>"),
             (
                 of_eval and self.eval.interval is None,
                 f"eval.{of_eval} needs evaluations while training: eval.interval=<steps>",

@@ -28,9 +28,9 @@ class EpisodesConfig:
     """Arguments of the environment that differ from those of training."""
     opponent: str | None = None
     """Policy of the other players, in environments with several: `random`, `past` (earlier policies of the same run), or a run
-    directory or checkpoint; the policy then plays every player in turn. `policies`, in runs with `policies`: each policy plays
-    its own players, with the checkpoints of the same step. null: the policy plays all players together; after self-play, each
-    player with that player's observations; during training of several policies, as `policies`."""
+    directory or checkpoint; the policy then plays every player in turn. `policies`: each policy of a run with several plays its
+    own players. null: the policy plays all players, after self-play each with that player's observations; during training of
+    several policies, as `policies`."""
     max_episode_steps: PositiveInt = 100_000
     """Longest episode in steps; a longer one ends the evaluation with an error."""
     _section = ""
@@ -87,13 +87,9 @@ class EvalConfig(ShownEpisodesConfig):
     """File (`.html`) for a replay of `replay` episodes, or of one if `replay` is 0; null: none."""
     record: str | None = None
     """Folder of samples to record, for behavioural cloning; null: none."""
-    record_logits: bool = False
-    """Whether the logits of all choices are recorded too."""
     trust: bool = False
     """Whether to run the code that the checkpoint's settings name, its environment, although this installation of enn-ppo has
     not written the checkpoint."""
-    debug: bool = False
-    """Whether the message about a mistake includes the traceback."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,8 +99,6 @@ class EvalConfig(ShownEpisodesConfig):
             raise ValueError(f"video={self.video} needs a file: render=<name>.gif")
         if self.replay and self.replay_file is None:
             raise ValueError(f"replay={self.replay} needs a file: replay_file=<name>.html")
-        if self.record_logits and self.record is None:
-            raise ValueError("record_logits=true needs a folder: record=<name>")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +123,6 @@ class WatchConfig(EpisodesConfig):
     trust: bool = False
     """Whether to run the code that the checkpoint's settings name, its environment, although this installation of enn-ppo has
     not written the checkpoint."""
-    debug: bool = False
-    """Whether the message about a mistake includes the traceback."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,9 +20,7 @@ _SCALES = {
     "power_of_two": "powers of two, 1 or more",
     "one_minus": "numbers below 1",
 }
-_FIXED = (
-    "run_dir resume overwrite trust seed total_timesteps max_train_seconds debug".split()
-)  # all trials have the same
+_FIXED = "run_dir resume overwrite trust seed total_timesteps max_train_seconds".split()  # all trials have the same
 _OPEN = ("env.kwargs.", "env.info.", "eval.env_kwargs.")  # accept any name
 _EXAMPLES = "{scale: log, low: 1e-4, high: 1e-2} or a list of choices"
 

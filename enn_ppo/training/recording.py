@@ -1,8 +1,8 @@
 """Recordings of frames and actions, for behavioural cloning: a folder of safetensors files, one for each chunk of frames.
 
 `000012_9a3f27c1.safetensors` is chunk 12; the checksum of its bytes is in its name. A chunk is written aside and renamed, so that
-a folder has whole chunks only, also after a crash. Its metadata `recording` is JSON: the format, the spaces, and whether logits
-are recorded. Its tensors, in chunks of B frames:
+a folder has whole chunks only, also after a crash. Its metadata `recording` is JSON: the format and the spaces. Its tensors,
+in chunks of B frames:
 
     episode, env_id, step               (B,) int64; the step counts within the episode, from 0
     rewards, terminated, truncated      (B,) results of the actions *of this frame*
@@ -14,7 +14,7 @@ are recorded. Its tensors, in chunks of B frames:
     mask/<action>                       flags of the actors' choices, or of pairs of actors and actees (absent: all are allowed)
     actees/<action>                     entity indices inside the frame, of actions that select entities
     action/<action>, log_prob/<action>  what was chosen
-    logits/<action>                     as `ActResult.logits`, if logits are recorded
+    logits/<action>                     as `ActResult.logits`
 
 From `features` on, a name stands for two tensors: `<name>.values`, and `<name>.offsets`, (B + 1,) int64.
 """
@@ -65,11 +65,10 @@ class RecordingError(ValueError):
 
 
 class Header(NamedTuple):
-    """The spaces of a recording, and whether logits are recorded."""
+    """The spaces of a recording."""
 
     obs_space: ObsSpace
     action_space: dict[str, ActionSpace]
-    logits: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +109,6 @@ class Recorder:
 
     Args:
         path: the folder, which is created.
-        logits: whether the logits of all choices are recorded too.
         state: the saved `state()` of a resumed run, whose later chunks are deleted. If it belongs to another folder, this one is
             new.
 
@@ -124,11 +122,10 @@ class Recorder:
         obs_space: ObsSpace,
         action_space: Mapping[str, ActionSpace],
         *,
-        logits: bool = False,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        self.path, self._given, self.logits = Path(path), str(path), logits
-        self._header = Header(obs_space, dict(action_space), logits)
+        self.path, self._given = Path(path), str(path)
+        self._header = Header(obs_space, dict(action_space))
         self._pending: list[RecordedFrames] = []
         self._episodes: dict[int, int] = {}  # environment -> its last episode
         self._next_episode = self.num_chunks = 0
@@ -152,12 +149,12 @@ class Recorder:
                 chunk.unlink()
 
     def add(self, frames: Frames) -> None:
-        """Add frames; they are written once there are `CHUNK_FRAMES`, or by `flush`.
+        """Add frames with logits; they are written once there are `CHUNK_FRAMES`, or by `flush`.
 
         Raises:
             RecordingError: as `flush`.
         """
-        assert (frames.logits is not None) == self.logits
+        assert frames.logits is not None
         self._pending.append(RecordedFrames(**vars(frames), episode=self._episode_of(frames)))
         if sum(map(len, self._pending)) >= CHUNK_FRAMES:
             self.flush()
@@ -215,7 +212,7 @@ class Recorder:
 
 
 def read_header(path: Path | str) -> Header:
-    """The spaces of a recording, and whether it has logits.
+    """The spaces of a recording.
 
     Raises:
         ValueError: the folder does not exist or is no recording, or its first chunk is damaged.
@@ -241,7 +238,7 @@ def read_all(paths: Path | str | Sequence[Path | str]) -> RecordedFrames:
         begin = taken
         for chunk in _chunks_of(folder):
             header, read = _read_chunk(chunk)
-            _check_same(header._replace(logits=first.logits), first, folder, f"recording {folders[0]}")
+            _check_same(header, first, folder, f"recording {folders[0]}")
             frames.append(replace(read, episode=read.episode + begin))
             taken = max(taken, int(frames[-1].episode.max()) + 1)
     return RecordedFrames.cat(frames)
@@ -290,7 +287,7 @@ def _chunk_of(frames: RecordedFrames, header: Header) -> bytes:
             tensors[f"{name}.values"], tensors[f"{name}.offsets"] = column
         elif column is not None:
             tensors[name] = column
-    about = {"format": FORMAT, "spaces": spaces_to_dict(*header[:2]), "logits": header.logits}
+    about = {"format": FORMAT, "spaces": spaces_to_dict(*header)}
     arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
     return safetensors.numpy.save(arrays, {"recording": json.dumps(about)})
 
@@ -309,7 +306,7 @@ def _read_chunk(path: Path) -> tuple[Header, RecordedFrames]:
         about = parse_json(metadata["recording"])
         if about["format"] > FORMAT:
             raise ValueError(f"it has format {about['format']}, and this version of enn-ppo reads up to {FORMAT}")
-        header = Header(*spaces_from_dict(about["spaces"]), bool(about["logits"]))
+        header = Header(*spaces_from_dict(about["spaces"]))
         return header, _frames_of(safetensors.torch.load(data), header)
     except Exception as error:  # a stranger's file can raise any exception
         raise ValueError(f"chunk {path} of a recording cannot be read: {first_line(error)}") from error
@@ -355,8 +352,7 @@ def _frames_of(tensors: Mapping[str, Tensor], header: Header) -> RecordedFrames:
         masks[name] = ActionMask(actors, actees, mask)
         is_choice = space.selects or space.num_choices is not None
         actions[name] = ragged(f"action/{name}", *((_WHOLE, 1) if is_choice else (_REAL, space.width)))
-        if header.logits:
-            logits[name] = ragged(f"logits/{name}", _REAL, width)
+        logits[name] = ragged(f"logits/{name}", _REAL, width)
     targets = {name: f"target/{name}" for name in header.obs_space.targets if f"target/{name}" in tensors}
     return RecordedFrames(
         obs=ObsBatch(
@@ -364,7 +360,7 @@ def _frames_of(tensors: Mapping[str, Tensor], header: Header) -> RecordedFrames:
         ),
         actions=actions,
         log_probs={name: ragged(f"log_prob/{name}", _REAL) for name in actions},
-        logits=logits if header.logits else None,
+        logits=logits,
         targets={name: numbers(key, _REAL, header.obs_space.targets[name]) for name, key in targets.items()} or None,
         **{name: numbers(name, dtype) for name, dtype in _NUMBERS.items()},
     )
@@ -379,9 +375,6 @@ def _checked(name: str, tensor: Tensor, dtype: torch.dtype, *shape: int) -> Tens
 
 
 def _check_same(given: Header, expected: Header, path: Path, other: str) -> None:
-    """Check that the recording in `path` has the spaces of `other`, and logits if that has them."""
-    difference = spaces_difference(*(spaces_to_dict(*each[:2]) for each in (expected, given)))
-    if difference is None and given.logits != expected.logits:
-        difference = f"logits are {'' if given.logits else 'not '}recorded"
-    if difference:
+    """Check that the recording in `path` has the spaces of `other`."""
+    if difference := spaces_difference(*(spaces_to_dict(*each) for each in (expected, given))):
         raise ValueError(f"recording {path} has other spaces than {other}: {difference}")

@@ -130,7 +130,7 @@ def make_state(
         first_env,
         cast=cast,
         pipeline=config.rollout.pipeline,
-        logits=config.record is not None and config.record_logits,
+        logits=config.record is not None,
         ranks=ranks,
     )
     return TrainState(config, env.config.id, learners, sampler, callbacks, ranks, self_play)

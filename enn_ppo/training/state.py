@@ -319,7 +319,7 @@ class TrainState:
         """
         if self.config.record is not None:
             spaces = self.sampler.obs_space(), self.sampler.action_space()
-            self.recorder = Recorder(self.config.record, *spaces, logits=self.config.record_logits, state=saved)
+            self.recorder = Recorder(self.config.record, *spaces, state=saved)
 
     def close(self) -> None:
         """Close the environments and the learners."""

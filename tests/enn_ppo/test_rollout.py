@@ -17,7 +17,7 @@ from rogue_net import ActResult, ObsBatch, RaggedTensor, RogueNet, RogueNetConfi
 from rogue_net.batch.ragged import segment_sum
 from rogue_net.config import Backend
 from tests.enn_ppo.rollouts import Collector
-from tests.enn_ppo.worlds import Copycat, Moment, Scripted
+from tests.enn_ppo.worlds import CHOICES, Copycat, Moment, Scripted
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 TERMINATES = [
@@ -48,6 +48,7 @@ class SumOfItems:
             {"Switch": RaggedTensor(torch.zeros_like(actors.values), actors.offsets)},
             log_probs,
             worth(batch),
+            {"Switch": actors._replace(values=torch.zeros(len(actors.values), len(CHOICES)))} if logits else None,
             state=(state or 0) + 1,  # type: ignore[operator]
         )
 

@@ -66,7 +66,7 @@ def lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """640 episodes of one step, with logits."""
     path = tmp_path_factory.mktemp("lessons") / "lessons.rec"
     collector = collector_of(Copycat, 16, net=Teacher())
-    collector.recorder = recorder_for(path, Copycat(), logits=True)
+    collector.recorder = recorder_for(path, Copycat())
     collector.collect(40)
     return path
 
@@ -135,7 +135,7 @@ def test_the_losses_of_a_tiny_recording_by_hand(lessons: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("loss", ["kl", "cross_entropy"])
 def test_actions_of_every_kind_are_learned(loss: str, tmp_path: Path) -> None:
-    record(tmp_path / "zoo.rec", Menagerie, rollouts=4, logits=True)
+    record(tmp_path / "zoo.rec", Menagerie, rollouts=4)
     clone(
         clone_config(tmp_path / "run", tmp_path / "zoo.rec", loss=loss, epochs=15, holdout=0, batch_size=16),
         env=Menagerie,
@@ -148,7 +148,7 @@ def test_a_policy_has_no_distance_from_itself(tmp_path: Path) -> None:
     config = clone_config(tmp_path / "run", tmp_path / "zoo.rec", loss="kl")
     learner = learner_of(config, Menagerie)
     collector = collector_of(Menagerie, 3, net=learner.model)
-    collector.recorder = recorder_for(tmp_path / "zoo.rec", Menagerie(), logits=True)
+    collector.recorder = recorder_for(tmp_path / "zoo.rec", Menagerie())
     collector.collect(10)
     samples = with_returns(learner, read_all(tmp_path / "zoo.rec"))
     assert measured(learner, samples, config)["loss"] == pytest.approx(0, abs=1e-6)
@@ -275,9 +275,6 @@ def test_ctrl_c_saves_the_clone_after_the_pass_under_way(
 
 
 def test_a_recording_that_does_not_fit_is_refused(lessons: Path, tmp_path: Path) -> None:
-    record(tmp_path / "a.rec", Copycat)
-    with pytest.raises(ValueError, match=r"a.rec was recorded without: .*record_logits=true"):
-        clone(clone_config(tmp_path / "run", tmp_path / "a.rec", loss="kl"), env=Copycat)
     other = r"lessons.rec was recorded in another environment than .*lambda>: entities\['"
     with pytest.raises(ValueError, match=other):
         clone(clone_config(tmp_path / "run", lessons), env=lambda: Scripted([Moment()]))
@@ -306,9 +303,9 @@ def test_record_clone_and_train_on_by_the_command_line(tmp_path: Path, capsys: p
     settings = ["env=Count", "device=cpu", "net.d_model=16", "net.n_layer=1", "rollout.num_envs=8", "rollout.steps=8"]
     settings.append("optim.batch_size=32")
     expert = f"{tmp_path}/expert"
-    recording = ["total_timesteps=128", f"record={data}", "record_logits=true"]
+    recording = ["total_timesteps=128", f"record={data}"]
     assert run_train(train, [*settings, f"run_dir={expert}", *recording]) == 0
-    assert run_eval(evaluate, [f"checkpoint={expert}", "episodes=20", f"record={more}", "record_logits=true"]) == 0
+    assert run_eval(evaluate, [f"checkpoint={expert}", "episodes=20", f"record={more}"]) == 0
     assert len(read_all(data)) == 128 and len(read_all(more)) == 20  # episodes of one step
 
     typed = [f"data=[{data},{more}]", "clone.loss=kl", "clone.epochs=2", "clone.lr=0.01@0 -> 0@1", f"run_dir={copy}"]

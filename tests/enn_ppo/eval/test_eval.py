@@ -142,7 +142,7 @@ def test_the_environment_may_have_other_arguments_than_in_training(clock: str) -
 def test_the_episodes_that_are_evaluated_are_recorded(clock: str, tmp_path: Path) -> None:
     file = tmp_path / "new/clock"
     config = EvalConfig(checkpoint=clock, episodes=10, num_envs=4)
-    played = evaluate(replace(config, record=str(file), record_logits=True), env=Clock).episodes
+    played = evaluate(replace(config, record=str(file)), env=Clock).episodes
     assert played == evaluate(config, env=Clock).episodes  # recording changes nothing
     recorded = episodes_of(file)
     assert Counter((int(each.env_id[0]), len(each), float(each.rewards.sum())) for each in recorded) == Counter(

@@ -307,8 +307,8 @@ def test_a_port_that_is_taken_is_a_mistake_of_the_user(
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"checkpoint": " "}, "checkpoint must name a run directory"),
-        ({"host": ""}, "host must name an address"),
+        ({"checkpoint": " "}, "checkpoint must be a text"),
+        ({"host": ""}, "host must be a text"),
         ({"token": "short"}, "token has 5 characters; it must have at least 16"),
         ({"token": "ü" * 20}, "all of them printable ASCII"),
     ],

@@ -39,7 +39,6 @@ from enn_ppo.settings.serving import ServeConfig
 from rogue_net import config as net_config
 from rogue_net.config import RelposConfig, RogueNetConfig
 
-RECORD = "record_logits=true needs a folder: record="
 ROLLOUT = RolloutConfig(num_envs=8, steps=4)
 
 
@@ -54,8 +53,6 @@ ROLLOUT = RolloutConfig(num_envs=8, steps=4)
         (RelposConfig, {"extent": [0]}, r"net\.relpos\.extent must be an integer of at least 1, got 0"),
         # settings that do nothing without another
         (TrainConfig, {"optim": OptimConfig(value_lr=0.1)}, r"optim\.value_lr=0\.1 needs .*value_net=default"),
-        (TrainConfig, {"record_logits": True}, RECORD),
-        (EvalConfig, {"checkpoint": "a", "record_logits": True}, RECORD),
         (TrainConfig, {"trust": True}, "trust=true needs resume="),
         (
             TrainConfig,

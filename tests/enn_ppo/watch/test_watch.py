@@ -85,7 +85,7 @@ def watched(run: Path, output: Path, env: Any = None, **settings: Any) -> dict[s
 def test_probabilities_values_and_attention_are_the_networks(mines: Path, tmp_path: Path) -> None:
     page, record = tmp_path / "page.html", tmp_path / "record"
     asked = EvalConfig(checkpoint=str(mines), episodes=4, replay=4, replay_file=str(page), record=str(record))
-    evaluate(replace(asked, record_logits=True))
+    evaluate(asked)
     shown, net = read(page), load_net(load_checkpoint(mines))
     episodes = {int(frames.env_id[0]): frames for frames in episodes_of(record)}
     assert len(shown["episodes"]) == len(episodes) == 4

@@ -57,7 +57,6 @@ BOTH: dict[str, Any] = {
     "checkpoint_interval": 3,
     "keep_last": 2,
     "keep_best": 2,
-    "record_logits": True,
     "device": "cpu",
 }
 EVALUATION: dict[str, Any] = {"interval": 40, "episodes": 12, "num_envs": 3, "process": False}
@@ -292,7 +291,7 @@ def nursery(folder: Path) -> None:
     with contextlib.redirect_stdout(sys.stderr), pytest.MonkeyPatch.context() as patch:
         patch.setattr("enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None)
         for name, world in WORLDS.items():
-            train(world(folder / name, record=None, record_logits=False, total_timesteps=FRAMES))
+            train(world(folder / name, record=None, total_timesteps=FRAMES))
         for line in sys.stdin:
             config, moment, step = pickle.loads(bytes.fromhex(line))
             child = os.fork()
