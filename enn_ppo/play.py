@@ -19,8 +19,7 @@ from functools import partial
 
 import torch
 
-from enn_ppo.checkpoints.policy import saved_config
-from enn_ppo.checkpoints.trust import load_trusted
+from enn_ppo.checkpoints.policy import load_trusted, saved_config
 from enn_ppo.eval.policy import Policy, fit
 from enn_ppo.training.environment import bind_environment
 from entity_gym.batch.vec_obs import VecObs

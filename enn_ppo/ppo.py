@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from functools import reduce
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, fields, replace
+from functools import partial, reduce
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -32,13 +32,14 @@ from enn_ppo.rollout import Rollout
 from enn_ppo.settings.learning import OptimConfig, PPOSettings, Ratio, Weighting
 from enn_ppo.training.frames import Frames
 from enn_ppo.training.learning.actor_critic import ActorCritic
-from enn_ppo.training.learning.moments import Moments, explained_variance, moments_of_some, normalize
+from enn_ppo.training.learning.moments import explained_variance, moments_of_some, normalize
 from enn_ppo.training.learning.optimizer import clip_gradient, sum_gradients
 from enn_ppo.training.random_keys import dropout_seed
 from enn_ppo.training.ranks import ALONE, Ranks
 from rogue_net import Evaluation, RogueNet
 from rogue_net.batch.crossing import moved
 from rogue_net.batch.ragged import segment_sum
+from rogue_net.inputs.normalization import Moments
 
 Stats: TypeAlias = dict[str, Tensor]  # statistics to log: name -> tensor ()
 
@@ -140,109 +141,71 @@ def check_rollout(
 
 @dataclass(frozen=True, kw_only=True)
 class Samples(Frames):
-    """B frames of a rollout, with advantages and returns."""
+    """B frames of a rollout, with advantages and returns; or a minibatch of them, which has weights too, or its micro-batch."""
 
-    advantages: Tensor  # (B,) float32
+    advantages: Tensor  # (B,) float32; in a minibatch normalized, if `ppo.normalize_advantages`
     returns: Tensor  # (B,) float32, regression targets of the values
+    # Of minibatches alone: the weight of each unit of a frame (`unit_weights`), and that of each frame. Each adds up to 1.
+    weights: Tensor = None  # type: ignore[assignment]  # (B,) float32
+    frame_weights: Tensor = None  # type: ignore[assignment]  # (B,) float32
 
     @staticmethod
     def of(rollout: Rollout, advantages: Advantages) -> Samples:
-        """The T * N frames of a rollout, without the logits that recordings keep."""
+        """The T * N frames of a rollout."""
         columns = {field.name: getattr(rollout.frames, field.name) for field in fields(rollout.frames)}
-        columns |= {"logits": None, "advantages": advantages.advantages.flatten()}
-        return Samples(**columns, returns=advantages.returns.flatten())
+        return Samples(**columns, advantages=advantages.advantages.flatten(), returns=advantages.returns.flatten())
+
+    def weighed(self, settings: PPOSettings) -> Samples:
+        """These samples as one minibatch."""
+        order = torch.arange(len(self), device=self.values.device)
+        return replace(self, **weigh(self, [order], [len(self)], settings)[0])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Minibatch(Samples):
-    """Samples of one optimizer step, or a micro-batch of them."""
-
-    weights: (
-        Tensor  # (B,) float32, weight of each unit of the frame (`unit_weights`); the minibatch's units add up to 1
-    )
-    frame_weights: Tensor  # (B,) float32, weight of each frame; the minibatch's frames add up to 1
-
-    @staticmethod
-    def of_samples(samples: Samples, settings: PPOSettings, totals: Totals | None = None) -> Minibatch:
-        """The minibatch of these samples; arguments as in `weigh`."""
-        columns = {field.name: getattr(samples, field.name) for field in fields(samples)}
-        weighed = weigh(samples.advantages, samples.num_actors, settings, totals)
-        return Minibatch(**(columns | weighed))
-
-
-class Totals(NamedTuple):
-    """The numbers of a whole minibatch that weights and normalized advantages of its parts on several ranks depend on."""
-
-    frames: int
-    actors: Tensor  # () float64
-    advantages: Moments  # () of the frames with actors
-
-
-def totals_of_minibatches(
-    samples: Samples, orders: Sequence[Tensor], sizes: Sequence[int], ranks: Ranks
-) -> Sequence[Totals | None]:
-    """Totals of the minibatches of all epochs, with one collective call; None for each minibatch of a single process.
+def weigh(
+    samples: Samples, orders: Sequence[Tensor], sizes: Sequence[int], settings: PPOSettings, ranks: Ranks = ALONE
+) -> list[dict[str, Tensor]]:
+    """Normalize the advantages of the minibatches of all epochs, and compute their weights, with one collective call.
 
     Args:
         samples: of this rank.
         orders: (B,) int64 of each epoch, the samples in the order of minibatches.
         sizes: samples of this rank in each minibatch of an epoch, the same on every rank.
-        ranks: the processes that share the minibatches.
-    """
-    sizes = [*sizes] * len(orders)
-    if ranks.size == 1:
-        return [None] * len(sizes)
-    order = torch.cat(list(orders))
-    columns = (each.index_select(0, order) for each in (samples.advantages, samples.num_actors))
-    # a row for each minibatch, filled up with frames without actors
-    rows, actors = (pad_sequence(list(torch.split(each, sizes)), batch_first=True) for each in columns)
-    own = torch.stack([actors.sum(1).double(), *moments_of_some(rows, actors > 0)])
-    of_each = ranks.gather(own)  # (ranks, 4, minibatches)
-    moments = reduce(Moments.merged, (Moments(*part[1:]) for part in of_each))
-    return [
-        Totals(size * ranks.size, count, Moments(*those))
-        for size, count, *those in zip(sizes, of_each[:, 0].sum(0), *moments, strict=True)
-    ]
-
-
-def weigh(
-    advantages: Tensor,
-    num_actors: Tensor,
-    settings: PPOSettings,
-    totals: Totals | None = None,
-) -> dict[str, Tensor]:
-    """Normalize advantages, and compute the weights of frames.
-
-    Args:
-        advantages: (B,) of the whole minibatch, or of this rank's part.
-        num_actors: (B,) int64, actors in each frame.
         settings: units and weighting.
-        totals: of the whole minibatch; None: it is all here.
+        ranks: the processes that share the minibatches.
 
     Returns:
-        The columns `advantages`, `weights` and `frame_weights` of `Minibatch`.
+        For each epoch the columns `advantages`, `weights` and `frame_weights` of `Samples`, in its order.
     """
-    of_all = None
-    if totals is not None:
-        of_all = totals.actors if settings.weighting == "actor" else totals.advantages.number
-    weights = unit_weights(num_actors, ratio=settings.ratio, weighting=settings.weighting, total=of_all)
-    count = len(advantages) if totals is None else totals.frames
-    frame_weights = torch.full_like(weights, 1 / count)
-    if settings.normalize_advantages:
-        # Only over frames with actors, since others have no policy gradient; each counts once, whatever `weighting` is.
-        moments = moments_of_some(advantages, num_actors > 0) if totals is None else totals.advantages
-        advantages = normalize(advantages, moments)
-    return {"advantages": advantages, "weights": weights, "frame_weights": frame_weights}
+    sizes = [*sizes] * len(orders)
+    order, device = torch.cat(list(orders)), samples.values.device
+    advantages, counts = (each.index_select(0, order) for each in (samples.advantages, samples.num_actors))
+    # a row for each minibatch, filled up with frames without actors
+    both = torch.stack([advantages.double(), counts.double()], dim=1)
+    rows, actors = pad_sequence(list(torch.split(both, sizes)), batch_first=True).unbind(2)
+    # advantages only of frames with actors, since others have no policy gradient; each counts once, whatever `weighting` is
+    of_each = ranks.gather(torch.stack([actors.sum(1), *moments_of_some(rows, actors > 0)]))
+    moments = reduce(Moments.merged, (Moments(*part[1:]) for part in of_each))
+    minibatch = moved(torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)), device)  # of each frame
+    moments = Moments(*(each.index_select(0, minibatch) for each in moments))
+    total = of_each[:, 0].sum(0).index_select(0, minibatch) if settings.weighting == "actor" else moments.number
+    columns = {
+        "advantages": normalize(advantages, moments) if settings.normalize_advantages else advantages,
+        "weights": unit_weights(counts, ratio=settings.ratio, weighting=settings.weighting, total=total),
+        "frame_weights": 1 / (actors.new_tensor(sizes) * ranks.size).index_select(0, minibatch).float(),
+    }
+    epochs = zip(*(torch.split(each, len(samples)) for each in columns.values()), strict=True)
+    return [dict(zip(columns, parts, strict=True)) for parts in epochs]
 
 
 def unit_weights(num_actors: Tensor, *, ratio: Ratio, weighting: Weighting, total: Tensor | None = None) -> Tensor:
     """The weight of each unit of a minibatch, by frame.
 
     Args:
-        num_actors: (B,) int64, number of actors in each frame of the *whole* minibatch, or of this rank's part.
+        num_actors: (B,) int64, number of actors in each frame of a minibatch, or with `total` of any frames.
         ratio: whether a unit is an actor or a frame.
         weighting: whether actors or frames have equal weights.
-        total: (), actors (`weighting="actor"`) or frames with actors (`frame`) of the whole minibatch; None: it is all here.
+        total: () or (B,) actors (`weighting="actor"`) or frames with actors (`frame`) of a frame's whole minibatch; None: all of
+            it is here.
 
     Returns:
         (B,) float32: with `per_actor`, the weight of each actor in the frame; with `joint`, of the frame. The sum over the
@@ -259,11 +222,11 @@ def unit_weights(num_actors: Tensor, *, ratio: Ratio, weighting: Weighting, tota
 
 #: A further term of the loss: (network outputs, minibatch, settings) -> (the term, statistics to log). `terms_of` in
 #: training/build.py lists the terms; training/learning/auxiliary.py is an example.
-Term: TypeAlias = Callable[[Evaluation, "Minibatch", PPOSettings], tuple[Tensor, Stats]]
+Term: TypeAlias = Callable[[Evaluation, Samples, PPOSettings], tuple[Tensor, Stats]]
 
 
 def ppo_loss(
-    net: RogueNet | ActorCritic, batch: Minibatch, settings: PPOSettings, terms: Sequence[Term] = ()
+    net: RogueNet | ActorCritic, batch: Samples, settings: PPOSettings, terms: Sequence[Term] = ()
 ) -> tuple[Tensor, Stats]:
     """L = L_policy - c_H H + c_V L_value + further terms, of a minibatch, or a micro-batch's part of it.
 
@@ -275,7 +238,14 @@ def ppo_loss(
         those of the terms.
     """
     new = net.evaluate(batch.obs, batch.actions)
-    policy, stats = policy_loss(new, batch, settings)
+    log_probs, old_log_probs, entropies = (
+        torch.cat([ragged.values for ragged in each.values()])
+        for each in (new.log_probs, batch.log_probs, new.entropies)
+    )
+    of_units = (batch.frames_of_actors, batch.advantages, batch.weights)
+    policy, stats = policy_terms(
+        log_probs, old_log_probs, entropies, *of_units, clip=settings.clip, ratio=settings.ratio
+    )
     deviation = net.value_head.deviation
     value = value_loss(
         new.values / deviation,
@@ -293,24 +263,6 @@ def ppo_loss(
         )
         loss, stats = loss + addend, stats | more
     return loss, stats
-
-
-def policy_loss(new: Evaluation, batch: Minibatch, settings: PPOSettings) -> tuple[Tensor, Stats]:
-    """The clipped surrogate loss of a minibatch; see `policy_terms`."""
-    log_probs = torch.cat([ragged.values for ragged in new.log_probs.values()])
-    entropies = torch.cat([ragged.values for ragged in new.entropies.values()])
-    old_log_probs = torch.cat([ragged.values for ragged in batch.log_probs.values()])
-    frames = batch.frames_of_actors
-    return policy_terms(
-        log_probs,
-        old_log_probs,
-        entropies,
-        frames,
-        batch.advantages,
-        batch.weights,
-        clip=settings.clip,
-        ratio=settings.ratio,
-    )
 
 
 def policy_terms(
@@ -387,7 +339,7 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, weights: Ten
 # ---- The update
 
 #: Returns the loss of a minibatch and statistics to log: `ppo_loss`, or your own. `target_kl` needs the statistic `approx_kl`.
-Loss: TypeAlias = Callable[["RogueNet | ActorCritic", "Minibatch", PPOSettings], tuple[Tensor, Stats]]
+Loss: TypeAlias = Callable[["RogueNet | ActorCritic", Samples, PPOSettings], tuple[Tensor, Stats]]
 
 
 def update(
@@ -400,7 +352,7 @@ def update(
     generator: torch.Generator,
     loss: Loss = ppo_loss,
     ranks: Ranks = ALONE,
-    learn: Callable[..., Stats] | None = None,
+    learn: Callable[[Any], Stats] | None = None,
 ) -> dict[str, float]:
     """Train `net` on one rollout: epochs of minibatches of whole frames, shuffled in every epoch.
 
@@ -414,26 +366,25 @@ def update(
         generator: shuffles the frames; on the CPU. Its seed also seeds dropout.
         loss: to be minimised.
         ranks: the processes that learn together: each minibatch has an equal part of each rank's rollout; statistics are of all.
-        learn: does an optimizer step; None: `learn_minibatch`.
+        learn: does the optimizer step of a minibatch; None: `learn_minibatch`.
 
     Returns:
         The means over all minibatches of the statistics of `learn_minibatch`; `explained_variance` of the rollout, NaN if all
         returns are equal; `epochs`, the number of epochs, which `target_kl` may reduce.
     """
-    learn = learn or learn_minibatch
+    learn = learn or partial(learn_minibatch, net, optimizer, optim=optim, settings=settings, loss=loss, ranks=ranks)
     device = samples.values.device
     num_minibatches = math.ceil(len(samples) * ranks.size / optim.batch_size)
     sizes = [len(part) for part in torch.arange(len(samples)).tensor_split(num_minibatches)]  # nearly equal
     orders = [moved(torch.randperm(len(samples), generator=generator), device) for _ in range(optim.epochs)]
-    totals = iter(totals_of_minibatches(samples, orders, sizes, ranks))
     sums: Tensor | None = None  # stays on the device until the end
     epochs = 0
     with dropout_seed(generator.initial_seed() ^ 1, device):
-        while epochs < optim.epochs:
+        for order, weighed in zip(orders, weigh(samples, orders, sizes, settings, ranks), strict=True):
             of_epoch: Tensor | None = None
             # gathered once in the new order, so that minibatches are slices
-            for minibatch in samples.gather(orders[epochs], all_of_them=True).split(sizes):
-                stats = learn(net, optimizer, minibatch, optim, settings, loss, ranks, next(totals))
+            for minibatch in replace(samples.gather(order, all_of_them=True), **weighed).split(sizes):
+                stats = learn(minibatch)
                 values = torch.stack(list(stats.values()))
                 of_epoch = values if of_epoch is None else of_epoch + values
             assert of_epoch is not None
@@ -452,24 +403,22 @@ def update(
 def learn_minibatch(
     net: RogueNet | ActorCritic,
     optimizer: torch.optim.Optimizer,
-    samples: Samples,
+    minibatch: Samples,
     optim: OptimConfig,
     settings: PPOSettings,
     loss: Loss = ppo_loss,
     ranks: Ranks = ALONE,
-    totals: Totals | None = None,
 ) -> Stats:
     """Do one optimizer step.
 
     Args:
         net: the policy, changed in place.
         optimizer: of its parameters; see `update`.
-        samples: of the minibatch.
+        minibatch: with its weights, of this rank.
         optim: the size of micro-batches and the gradient's largest norm.
         settings: of the objective.
         loss: to be minimised.
         ranks: the processes that learn together, each from the same number of frames.
-        totals: of the minibatch of all ranks; None for a single process.
 
     Returns:
         The loss's statistics of the whole minibatch; `grad_norm`, the norm of the policy's gradient before clipping;
@@ -477,8 +426,7 @@ def learn_minibatch(
     """
     groups = optimizer.param_groups
     optimizer.zero_grad(set_to_none=True)
-    # weights and normalization use the whole minibatch, so that the size of micro-batches only affects rounding
-    minibatch = Minibatch.of_samples(samples, settings, totals)
+    # weights and normalization are of the whole minibatch, so that the size of micro-batches only affects rounding
     size = optim.micro_batch_size or len(minibatch)
     stats: Stats = {}
     for part in minibatch.split([min(size, len(minibatch) - first) for first in range(0, len(minibatch), size)]):

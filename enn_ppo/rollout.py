@@ -118,7 +118,6 @@ class EnvBlock:
         device: of the policies.
         first_env: number of the block's first environment in the run.
         cast: the players that each policy plays; None: one policy plays all.
-        logits: whether rollouts keep the logits of all choices, for recordings.
         watchdog: watches the environments while they take a step; None: nobody does.
     """
 
@@ -130,12 +129,11 @@ class EnvBlock:
         first_env: int = 0,
         *,
         cast: Cast | None = None,
-        logits: bool = False,
         watchdog: Watchdog | None = None,
     ) -> None:
         self.vec_env, self.device = vec_env, device
         self._watchdog = watchdog
-        self._nets, self._cast, self._logits = nets, cast, logits
+        self._nets, self._cast = nets, cast
         self.env_id: NDArray[np.int64] = first_env + np.arange(len(vec_env))  # numbers of the environments in the run
         self.tracker = EpisodeTracker(len(vec_env), first_env, cast.policies if cast else None)
         self.obs: VecObs | None = None  # the current observations of the environments; None before `reset`
@@ -170,7 +168,7 @@ class EnvBlock:
         actions: list[dict[str, VecAction]] = []
         for each in self._trajectories:
             batch, keys = ObsBatch.from_vec_obs(each.seen[-1], self.device), each.keys[len(each.results)]
-            result = each.net.act(batch, each.state, generator=FrameKeys(keys), logits=self._logits)
+            result = each.net.act(batch, each.state, generator=FrameKeys(keys))
             actions.append(fetch_actions(each.net, batch, result))  # synchronises: the environments need the actions
             each.state = result.state
             each.batches.append(batch)
@@ -262,7 +260,6 @@ class Trajectory:
             step=step,
             actions=of_results([result.actions for result in results]),
             log_probs=of_results([result.log_probs for result in results]),
-            logits=of_results([result.logits for result in results]),
             targets={name.removeprefix(TARGET): each for name, each in zip(targets, told, strict=True)} or None,
             values=of_results([result.values for result in results]),
             rewards=rewards,

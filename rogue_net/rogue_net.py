@@ -120,6 +120,7 @@ class RogueNet(nn.Module):
     """
 
     _program: Program | None = None  # compiled, to act with
+    _has_chosen = False  # whether modules or a program compute this network
 
     def __init__(
         self,
@@ -149,7 +150,13 @@ class RogueNet(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the compiled program, which a copy makes for itself."""
-        return self.__dict__ | {"_program": None}
+        return self.__dict__ | {"_program": None, "_has_chosen": False}
+
+    def _apply(self, fn: Any, recurse: bool = True) -> RogueNet:
+        """Move or convert the weights, as `to` and `double` do; then the backend is chosen anew."""
+        self._program, self._has_chosen = None, False
+        moved: RogueNet = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return moved
 
     @torch.no_grad()
     def act(
@@ -178,7 +185,7 @@ class RogueNet(nn.Module):
         """
         check_float("temperature", temperature, 0, open_low=True)
         is_keyed = greedy or isinstance(generator, FrameKeys)
-        if is_keyed and temperature == 1 and not logits and (program := self.program(batch)) is not None:
+        if is_keyed and temperature == 1 and not logits and (program := self.program()) is not None:
             keys = generator.keys if isinstance(generator, FrameKeys) and not greedy else None
             return ActResult(*program.act(batch, keys), state=state)
         readout = self.readout(batch)
@@ -259,7 +266,7 @@ class RogueNet(nn.Module):
 
     def value(self, batch: ObsBatch, *, drop: bool = False) -> Tensor:
         """(B,) values alone; `drop`: whether dropout is active."""
-        if not torch.is_grad_enabled() and (program := self.program(batch)) is not None:
+        if not torch.is_grad_enabled() and (program := self.program()) is not None:
             return program.values(batch)
         values: Tensor = self.value_head(self.readout(batch, drop=drop).means)
         return values
@@ -275,18 +282,20 @@ class RogueNet(nn.Module):
         """The batch as the embedding sees it: with moved positions."""
         return self.translation(batch)
 
-    def program(self, batch: ObsBatch) -> Program | None:
-        """Return the program that acts on this batch without PyTorch's operations; None: modules act.
+    def program(self) -> Program | None:
+        """Return the program that acts without PyTorch's operations; None: modules act.
+
+        It is chosen at the first call, and again after `to`.
 
         Raises:
             ValueError: `fused` was asked for, and cannot be.
         """
-        if not uses_program(self.config, self.value_head.project.weight):
-            return None
-        if self._program is None or not self._program.is_current():
-            from rogue_net.kernels.cpu.program import Program  # the compiler is needed by those who use it
+        if not self._has_chosen:
+            if uses_program(self.config, self.value_head.project.weight):
+                from rogue_net.kernels.cpu.program import Program  # the compiler is needed by those who use it
 
-            with torch.inference_mode(False):  # its memory could not be written to outside that mode
-                # with itself in it, it would be a cycle, whose megabytes wait for the garbage collector
-                self._program = Program(cast(RogueNet, weakref.proxy(self)))
+                with torch.inference_mode(False):  # its memory could not be written to outside that mode
+                    # with itself in it, it would be a cycle, whose megabytes wait for the garbage collector
+                    self._program = Program(cast(RogueNet, weakref.proxy(self)))
+            self._has_chosen = True
         return self._program

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enn_ppo.ppo import Samples, learn_minibatch, ppo_loss
+from enn_ppo.ppo import Samples, learn_minibatch, weigh
 from enn_ppo.settings.config import OptimConfig, PPOConfig  # before torch: sets OpenMP's environment variables
 from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.learner import can_be_compiled
-from enn_ppo.training.ranks import ALONE
 from entity_gym.actions import ActionSpace, CategoricalActionSpace, SelectEntityActionSpace
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBuffer
@@ -184,14 +183,17 @@ class Policy:
 
         learning = CompiledPPO(ActorCritic(self.net), self.optimizer)
         frames = self._within.enter_context(learning.update(self.samples))
-        return lambda: learning.learn(
-            self.net, self.optimizer, frames, self.optim, self.settings, loss=ppo_loss, ranks=ALONE
-        )
+
+        def learn() -> None:
+            columns = weigh(frames, [frames.frames], [len(frames)], self.settings)[0]
+            learning.learn(replace(frames, **columns), self.optim, self.settings)
+
+        return learn
 
     def autograd(self) -> None:
         """Train on one minibatch by torch's operations: evaluation, losses, gradient, clipping, optimizer step."""
         fresh = replace(self.samples, obs=replace(self.batch))  # without cached properties of the last call
-        learn_minibatch(self.net, self.optimizer, fresh, self.optim, self.settings)
+        learn_minibatch(self.net, self.optimizer, fresh.weighed(self.settings), self.optim, self.settings)
 
     def gflop(self, kind: str) -> float:
         """Floating point operations of the transformer's matrix products, in 10^9, for `act` or `update`.

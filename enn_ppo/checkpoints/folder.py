@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
 
 from enn_ppo.checkpoints.policy_file import (
     Checkpoint,
@@ -20,11 +15,11 @@ from enn_ppo.checkpoints.policy_file import (
     first_line,
     policy_bytes,
     read_policy_file,
-    seconds_and_score,
+    score_of,
 )
-from enn_ppo.checkpoints.retention import Retention, Saved, best_of, which_to_remove
+from enn_ppo.checkpoints.retention import Retention, Saved, best_of
 from enn_ppo.training.files import ASIDE, flush_folder, make_folder, replace_file
-from enn_ppo.training.learning.return_scale import value_unit
+from entity_gym.errors import nearest
 
 LATEST, BEST = "latest", "best"
 _STEP = re.compile(r"step_(\d{12,})")
@@ -34,62 +29,22 @@ _SUFFIX = ".safetensors"
 # --- Saving
 
 
-def save_checkpoint(
-    directory: Path,
-    step: int,
-    *,
-    policy: Mapping[str, Tensor],
-    config: Mapping[str, Any],
-    spaces: Mapping[str, Any],
-    trainer: Mapping[str, Any],
-    retention: Retention,
-    more_weights: Mapping[str, Mapping[str, Tensor]] | None = None,
-    seconds: float | None = None,
-    score: float | None = None,
-) -> Path:
-    """Write `directory/step_<12 digits>.safetensors`, and remove the checkpoints that `retention` does not keep.
+def save_checkpoint(checkpoint: Checkpoint, retention: Retention) -> Path:
+    """Write a signed checkpoint to its path, a `step_file`, and remove the checkpoints beside it that `retention` does not keep.
 
-    Saving an existing step replaces it. Checkpoints later than `step` are removed as well: they were abandoned when the run was
+    Saving an existing step replaces it. Checkpoints of later steps are removed as well: they were abandoned when the run was
     resumed from an earlier one.
 
-    Args:
-        directory: the run's `checkpoints` folder; created if missing.
-        step: environment steps trained so far, at least 0.
-        policy: name -> tensor on any device.
-        config: plain values that JSON can hold.
-        spaces: plain values that JSON can hold.
-        trainer: nested dicts, lists and tuples of str, bytes, int, float, bool, None, tensors, NumPy arrays and NumPy scalars.
-            All come back with their type, dtype and shape.
-        retention: rules about which checkpoints are kept.
-        more_weights: name of another network, such as `value_net` -> its weights.
-        seconds: training time so far.
-        score: for `keep_best` and `best`; higher is better. None: not known yet; see `record_score`.
-
     Returns:
-        The new file.
+        The file.
 
     Raises:
         NotFinite: a weight or the optimizer's state is NaN or infinite; nothing was written.
         CheckpointError: a value cannot be stored (the message has its path; nothing was written), or the disk cannot be
             written; earlier checkpoints still load.
     """
-    if not isinstance(step, int) or step < 0:
-        raise CheckpointError(f"step is {step!r}: it must be a whole number of at least 0")
-    file = step_file(Path(directory), step)
-    checkpoint = Checkpoint(
-        path=file,
-        step=step,
-        policy=policy,
-        config=config,
-        spaces=spaces,
-        value_unit=value_unit(config.get("ppo", {}).get("normalize", "none"), trainer.get("scale")),
-        more_weights=more_weights or {},
-        trainer=trainer,
-        seconds=seconds,
-        score=_known(score),
-        is_own=True,
-    )
-    data = policy_bytes(checkpoint)
+    file, step = checkpoint.path, checkpoint.step
+    data = policy_bytes(replace(checkpoint, is_own=True))
     try:
         make_folder(file.parent)
         for leftover in file.parent.iterdir():  # of a save that was killed
@@ -97,12 +52,12 @@ def save_checkpoint(
                 leftover.unlink()
         replace_file(file, data)
         flush_folder(file.parent)
-        removed = which_to_remove(_saved(file.parent), step, retention)
+        removed = retention.to_remove(_saved(file.parent), step)
         for other in sorted(removed, key=lambda other: (other <= step, other)):  # abandoned ones, then the oldest
             step_file(file.parent, other).unlink()
     except OSError as error:
         raise CheckpointError(
-            f"saving checkpoint {file} failed: {error.strerror or error}; {what_is_there(file.parent)}"
+            f"saving checkpoint {file} failed: {first_line(error)}; {what_is_there(file.parent)}"
         ) from error
     return file
 
@@ -113,12 +68,12 @@ def record_score(directory: Path, step: int, score: float) -> None:
     Raises:
         CheckpointError: the disk cannot be written, or the file is damaged; the checkpoint is unchanged.
     """
-    file = step_file(Path(directory), step)
+    file = step_file(directory, step)
     if not file.is_file():
         return
     try:
         # a stranger's checkpoint stays unsigned, as `is_own` is False
-        replace_file(file, policy_bytes(replace(read_policy_file(file), score=_known(score))))
+        replace_file(file, policy_bytes(replace(read_policy_file(file), score=score)))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"the score of checkpoint {file} cannot be written: {first_line(error)}") from error
 
@@ -128,7 +83,7 @@ def save_policy(path: str | Path, file: str | Path) -> Path:
 
     Args:
         path: a run directory, one of its checkpoints, or a policy file.
-        file: the file to write; only an existing policy file is replaced.
+        file: the file to write, whose name ends in .safetensors; only an existing policy file is replaced.
 
     Returns:
         `file`.
@@ -137,13 +92,18 @@ def save_policy(path: str | Path, file: str | Path) -> Path:
         CheckpointError: there is no policy at `path`, or the file cannot be written or exists and is no policy file.
     """
     file, found = Path(file), load_checkpoint(Path(path))
-    if file.is_file():
-        try:
-            seconds_and_score(file)
-        except ValueError:
-            raise CheckpointError(
-                f"{file} is there already and is no policy file, so it is not replaced; name another file"
-            ) from None
+    if file.suffix != _SUFFIX:
+        raise CheckpointError(
+            f"{file} would be no {file.suffix or 'such'} file: a policy is written as safetensors, so its name must end in "
+            f"{_SUFFIX}. Programs in other languages ask python -m enn_ppo.serve"
+        )
+    try:
+        if file.is_file():
+            score_of(file)
+    except ValueError:
+        raise CheckpointError(
+            f"{file} is there already and is no policy file, so it is not replaced; name another file"
+        ) from None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, policy_bytes(replace(found, trainer={})))
@@ -173,11 +133,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         return _read(file)
     except CheckpointError as error:
-        if not _STEP.fullmatch(file.stem):
+        for _, other in step_files(file.parent) if _STEP.fullmatch(file.stem) else ():
+            with suppress(CheckpointError):
+                whole = _read(other).path
+                break
+        else:
             raise
-        other = _newest_whole(file.parent)
-        advice = f"the newest checkpoint beside it that loads is {other}" if other else "there is no other beside it"
-        raise CheckpointError(f"{error}; {advice}") from error
+        raise CheckpointError(f"{error}; the newest checkpoint beside it that loads is {whole}") from error
 
 
 def load_common(run_dirs: Sequence[Path]) -> list[Checkpoint]:
@@ -190,11 +152,8 @@ def load_common(run_dirs: Sequence[Path]) -> list[Checkpoint]:
     """
     for run_dir in run_dirs:
         if not (run_dir / "checkpoints").is_dir():
-            there = _listing([run.name for run in runs_in(run_dir.parent)])
-            raise CheckpointError(
-                f"there is no run of policy {run_dir.name} in {run_dir.parent}, which holds runs of {there}; give the directory "
-                "that has those of all policies"
-            )
+            there = nearest(run_dir.name, [run.name for run in runs_in(run_dir.parent)])
+            raise CheckpointError(f"there is no run of policy {run_dir.name} in {run_dir.parent}; {there}")
     files = [dict(step_files(run_dir / "checkpoints")) for run_dir in run_dirs]
     for step in sorted(set.intersection(*map(set, files)), reverse=True):
         with suppress(CheckpointError):
@@ -218,21 +177,19 @@ def resolve_checkpoint(path: Path) -> Path:
             `checkpoints/best`; or a file, whose suffix may be left out.
 
     Raises:
-        CheckpointError: there is no checkpoint; the message says what was looked for and what exists.
+        CheckpointError: there is no checkpoint; the message says what exists.
     """
     for file in (path, path.with_name(path.name + _SUFFIX)) if path.name else ():
         if file.exists() and not file.is_dir():
             return file
-    if path.name == BEST and path.parent.is_dir():
-        if best := best_of(_saved(path.parent)):
-            return step_file(path.parent, best[0].step)
-    elif path.is_dir() or (path.name == LATEST and path.parent.is_dir()):
-        home = path if path.is_dir() else path.parent
-        home = home / "checkpoints" if (home / "checkpoints").is_dir() else home
-        for _, newest in step_files(home)[:1]:
-            return newest
-        raise CheckpointError(_nothing_in(path, home))
-    raise CheckpointError(_not_there(path))
+    home, name = (path, LATEST) if path.is_dir() else (path.parent, path.name)
+    home = home / "checkpoints" if (home / "checkpoints").is_dir() else home
+    found = [file for _, file in step_files(home)] if name == LATEST else []
+    if name == BEST:
+        found = [step_file(home, best.step) for best in best_of(_saved(home))]
+    if not found:
+        raise CheckpointError(f"no checkpoint {path}: {_why_none(path)}")
+    return found[0]
 
 
 def step_file(directory: Path, step: int) -> Path:
@@ -263,57 +220,26 @@ def _read(file: Path) -> Checkpoint:
         ) from error
 
 
-def _newest_whole(directory: Path) -> Path | None:
-    """The newest checkpoint of a folder that loads; None if there is none."""
-    for _, file in step_files(directory):
-        with suppress(CheckpointError):
-            return _read(file).path
-    return None
-
-
 def _saved(directory: Path) -> list[Saved]:
     saved = []
     for step, file in step_files(directory):
-        seconds = score = None
+        score = None
         with suppress(ValueError):  # damage of one checkpoint does not stop the saving of others
-            seconds, score = seconds_and_score(file)
-        saved.append(Saved(step, seconds, score))
+            score = score_of(file)
+        saved.append(Saved(step, score))
     return saved
 
 
-def _known(score: float | None) -> float | None:
-    return None if score is None or not math.isfinite(score) else float(score)
-
-
-def _not_there(path: Path) -> str:
-    """The error message for a path that does not exist."""
-    home = next(parent for parent in path.parents if parent.is_dir())
-    missing = path.relative_to(home).parts[0]
-    names = sorted(entry.name for entry in home.iterdir() if not entry.name.startswith("."))
-    steps = step_files(home)
-    there = f"the newest checkpoint in {home} is {steps[0][1].name}" if steps else f"{home} holds {_listing(names)}"
-    if missing == BEST and steps:
-        there += "; none of them has a score yet"
-    near = difflib.get_close_matches(missing, names, n=1)
-    return f"no checkpoint {path}: there is no {missing} in {home}; {there}" + (
-        f"; did you mean {near[0]}?" if near else ""
-    )
-
-
-def _nothing_in(path: Path, home: Path) -> str:
-    """The error message for a folder without checkpoints."""
-    names = sorted(entry.name for entry in home.iterdir() if not entry.name.startswith("."))
-    if any(_STEP.fullmatch(name) for name in names):
-        return (
-            f"{home} has checkpoints of format 3, which are folders; commit 6b82b570 of enn-ppo reads them, and this version "
-            "reads files"
-        )
-    if (path / "config.yaml").is_file():
-        return f"no checkpoint in {path}: its training ended before it saved one; begin again with overwrite=true"
-    return f"no checkpoint in {path}: looked for step_<12 digits>{_SUFFIX} in {home}, which holds {_listing(names)}"
-
-
-def _listing(names: Sequence[str], most: int = 8) -> str:
-    """At most `most` of the names, for the end of a message."""
-    shown = ", ".join(names[:most]) or "nothing"
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+def _why_none(path: Path) -> str:
+    """The cause of a missing checkpoint, and what is there."""
+    home = next(parent for parent in (path, *path.parents) if parent.is_dir())
+    folder = home / "checkpoints" if (home / "checkpoints").is_dir() else home
+    if any(_STEP.fullmatch(entry.name) for entry in folder.iterdir()):
+        return f"{folder} has checkpoints of format 3, which are folders; commit 6b82b570 of enn-ppo reads them"
+    if home == path and (path / "config.yaml").is_file():
+        return "its training ended before it saved one; begin again with overwrite=true"
+    if path.name == BEST and step_files(home):
+        return f"none of those in {home} has a score yet"
+    missing = "step_<12 digits>" if home == path else path.relative_to(home).parts[0]
+    names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    return f"there is no {missing} in {folder}; {nearest(missing, names)}"

@@ -6,12 +6,14 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
-from enn_ppo.checkpoints import Checkpoint
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from enn_ppo.checkpoints.trust import check_trust, code_of_environment
 from enn_ppo.settings.config import TrainConfig
-from enn_ppo.settings.schema import from_dict
+from enn_ppo.settings.schema import from_dict, to_dict
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_from_dict
 from entity_gym.spaces import ObsSpace
@@ -56,6 +58,18 @@ def saved_config(checkpoint: Checkpoint) -> TrainConfig:
         ) from error
 
 
+def load_trusted(path: Path | str, trusted: bool) -> Checkpoint:
+    """Load a checkpoint whose environment will be made here.
+
+    Raises:
+        ValueError: there is none, or its settings name code, this installation has not written it, and `trusted` is false.
+    """
+    checkpoint = load_checkpoint(Path(path))
+    if not trusted:
+        check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
+    return checkpoint
+
+
 def spaces_of(checkpoint: Checkpoint) -> tuple[ObsSpace, dict[str, ActionSpace]]:
     """Read the observation and action spaces of a checkpoint's training.
 
@@ -82,7 +96,7 @@ def set_determinism(on: bool) -> None:
 
 
 def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.device = CPU) -> RogueNet:
-    """Load a network of a checkpoint: `policy`, or one of `more_weights`, which are named like their settings.
+    """Load a network of a checkpoint: `policy` or `value_net`.
 
     The precision becomes fp32 if `device` does not support its setting.
 
@@ -93,7 +107,7 @@ def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.devi
     net_config = config.net if network == "policy" else config.value_net
     if net_config is None:
         raise ValueError(f"checkpoint {checkpoint.path} has weights of a {network}, and its settings have none")
-    weights = checkpoint.policy if network == "policy" else checkpoint.more_weights[network]
+    weights = checkpoint.policy if network == "policy" else checkpoint.value_net
     obs_space, action_space = spaces_of(checkpoint)
     if (reason := why_not_precision(net_config, device.type)) is not None:
         log.warning("the policy is played in fp32: %s", reason)

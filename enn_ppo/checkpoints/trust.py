@@ -1,77 +1,109 @@
-"""Asking before the settings of a stranger's checkpoint run code on this machine.
+"""Whether a checkpoint is of this installation, or its user trusts it: otherwise its settings run no code on this machine.
 
 Reading a checkpoint never executes code, but its settings name code: an importable environment, or a program. A checkpoint that
 this installation has signed names only what its user has chosen. Any other one asks, unless its environment is registered.
+
+The signature is an HMAC-SHA256. Its key is 32 random bytes in `enn_ppo/key` of the user's configuration folder, readable by that
+user alone, and is made when a checkpoint is first saved.
 """
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from enn_ppo.checkpoints import Checkpoint, load_checkpoint
-from enn_ppo.checkpoints.policy import saved_config
-from enn_ppo.settings.schema import to_dict
+from enn_ppo.training.files import write_file
 from entity_gym.registry import list_envs
 
+if TYPE_CHECKING:
+    from enn_ppo.checkpoints.policy_file import Checkpoint
 
-def code_of_environment(env: Mapping[str, Any]) -> dict[str, str]:
-    """Code that making the environment of the settings `env` would run: settings -> description. Registered ones run nothing."""
-    id_, api, kwargs = env.get("id", ""), env.get("api", "entity"), env.get("kwargs") or {}
-    given = f"({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
-    if api == "program":
-        if (command := kwargs.get("command")) is None:
-            listen = kwargs.get("listen")
-            return {f"env.api=program env.kwargs.listen={listen}": f"wait at {listen} for a program"}
-        words = [command] if isinstance(command, str) else list(command)
-        line = shlex.join(map(str, words))
-        return {f"env.api=program env.kwargs.command={words}": f"run the program `{line}`"}
-    if api != "entity":
-        around = [str(each) for each in env.get("wrappers") or ()]
-        wrappers = {f"env.wrappers={around}": f"put {', '.join(around)} around it"} if around else {}
-        return wrappers | {f"env.api={api} env.id={id_}": f"import {api} and make its environment {id_!r} with {given}"}
-    module, colon, name = str(id_).partition(":")
-    if id_ in list_envs() or not colon:  # an unknown name without a module is an error later, and imports nothing
-        return {}
-    return {f"env.id={id_}": f"import the module {module} and call its {name}{given}"}
+_KEY_BYTES = 32
 
 
-def code_of_training(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Code, clusters and files outside of the run directory that training with these settings uses: settings -> description."""
+def check_trust(checkpoint: Checkpoint, code: Sequence[str]) -> None:
+    """Refuse to use `code`, which the settings of `checkpoint` name, unless this installation has written it.
+
+    Raises:
+        ValueError: the message says what would have been used, and that `trust=true` allows it.
+    """
+    if code and not checkpoint.is_own:
+        raise ValueError(
+            f"checkpoint {checkpoint.path} is not signed by this installation of enn-ppo, and its settings would run or use "
+            f"{', '.join(code)}. Nothing was run. Add trust=true if you trust whoever made it"
+        )
+
+
+def code_of_environment(env: Mapping[str, Any]) -> list[str]:
+    """The settings of `env` that name code to import or programs to start. Registered environments run nothing."""
+    id_, api = str(env.get("id", "")), env.get("api", "entity")
+    if api == "entity" and (
+        id_ in list_envs() or ":" not in id_
+    ):  # other unknown names import nothing, and are an error
+        return []
+    return [f"env.{name}={env[name]}" for name in ("api", "id", "kwargs", "wrappers") if env.get(name)]
+
+
+def code_of_training(settings: Mapping[str, Any]) -> list[str]:
+    """Settings that name code, clusters and files outside of the run directory."""
     distributed, record = settings.get("distributed") or {}, settings.get("record")
     found = code_of_environment(settings["env"])
     address = distributed.get("address", "local")
     if distributed.get("mode") == "ray" and address.startswith("ray://"):
-        found[f"distributed.address={address}"] = f"join the Ray cluster {address}, which can run code here"
-    if record is not None:
-        found[f"record={record}"] = f"write into the folder {record}"
-    return found
+        found.append(f"distributed.address={address}")
+    return found if record is None else [*found, f"record={record}"]
 
 
-def load_trusted(path: Path | str, trusted: bool) -> Checkpoint:
-    """Load a checkpoint whose environment will be made here.
-
-    Raises:
-        ValueError: there is none, or its settings name code, this installation has not written it, and `trusted` is false.
-    """
-    checkpoint = load_checkpoint(Path(path))
-    if not trusted:
-        check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
-    return checkpoint
+def signature_of(hash_: str) -> str:
+    """Sign a file's hash with the key, which is made if there is none; empty if it cannot be written."""
+    key = _own_key()
+    return hmac.new(key, hash_.encode(), hashlib.sha256).hexdigest() if key else ""
 
 
-def check_trust(checkpoint: Checkpoint, code: Mapping[str, str]) -> None:
-    """Refuse to run `code`, which the settings of `checkpoint` name, unless this installation has written it.
+def is_signature(signature: str, hash_: str) -> bool:
+    """Whether this installation has signed a file with this hash."""
+    key = _read_key(_key_path())
+    if key is None or not signature.isascii():
+        return False
+    return hmac.compare_digest(signature, hmac.new(key, hash_.encode(), hashlib.sha256).hexdigest())
 
-    Raises:
-        ValueError: the message says what would have been run, and that `trust=true` allows it.
-    """
-    if checkpoint.is_own or not code:
-        return
-    listed = " and ".join(f"{description} ({settings})" for settings, description in code.items())
-    raise ValueError(
-        f"checkpoint {checkpoint.path} is not signed by this installation of enn-ppo, and its settings would {listed}. Nothing "
-        "was run. Add trust=true if you trust whoever made it"
-    )
+
+def _key_path() -> Path | None:
+    """The file of the key; None if the user has no configuration folder."""
+    given = os.environ.get("XDG_CONFIG_HOME", "")
+    if os.path.isabs(given):
+        return Path(given) / "enn_ppo" / "key"
+    with suppress(RuntimeError):
+        return Path.home() / ".config" / "enn_ppo" / "key"
+    return None
+
+
+def _read_key(path: Path | None) -> bytes | None:
+    with suppress(OSError):
+        if path and len(key := path.read_bytes()) == _KEY_BYTES:
+            return key
+    return None
+
+
+def _own_key() -> bytes | None:
+    """The key, made if there is none; None if it cannot be written."""
+    path = _key_path()
+    if path is None or (key := _read_key(path)):
+        return None if path is None else key
+    aside = path.with_name(f".key_{secrets.token_hex(8)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_file(aside, secrets.token_bytes(_KEY_BYTES), mode=0o600)
+        os.link(aside, path)  # fails if another process has just made one, which is then read
+    except OSError:
+        pass
+    finally:
+        with suppress(OSError):
+            aside.unlink()
+    return _read_key(path)

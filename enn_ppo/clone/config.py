@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated
 
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schedule import Scheduled, ScheduleRange
@@ -13,12 +13,12 @@ from rogue_net.checks import HalfOpenUnitInterval, PositiveInt, check_fields
 
 @dataclass(frozen=True, kw_only=True)
 class CloningConfig:
-    """Settings of behavioural cloning."""
+    """Settings of behavioural cloning.
 
-    loss: Literal["cross_entropy", "kl"] = "cross_entropy"
-    """Loss of the policy: `cross_entropy` of the recorded actions; `kl`, the divergence from the recorded probabilities, which
-    `ppo.vf_coef` times the value loss, the error to the recorded returns, discounted by `ppo.gamma`, is
-    added."""
+    The loss is the cross entropy of the recorded actions, and `ppo.vf_coef` times the error of the values to recorded returns,
+    discounted by `ppo.gamma`.
+    """
+
     epochs: PositiveInt = 20
     """Passes over the recorded frames."""
     batch_size: PositiveInt = 512

@@ -9,21 +9,20 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from functools import partial
 from itertools import repeat
 
 import torch
 from torch import Tensor
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.ppo import Loss, Minibatch, Samples, Stats, update
+from enn_ppo.ppo import Samples, Stats, update
 from enn_ppo.settings.learning import OptimConfig, PPOSettings
 from enn_ppo.settings.schedule import parse_schedule
 from enn_ppo.training.frames import Frames
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.learner import Learner
 from enn_ppo.training.learning.optimizer import AdamW, set_learning_rates
-from enn_ppo.training.learning.teacher import divergence, of_items
+from enn_ppo.training.learning.teacher import of_items
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.recording import RecordedFrames, read_all, read_header
 from enn_ppo.training.tracking.logger import Row
@@ -46,11 +45,10 @@ def load_frames(
     """Read recordings into memory.
 
     Raises:
-        ValueError: a recording cannot be read or belongs to another environment.
+        ValueError: a recording cannot be read, or belongs to another environment.
     """
     for path in config.files:
-        header = read_header(path)
-        difference = spaces_difference(spaces_to_dict(*header), spaces_to_dict(obs_space, action_space))
+        difference = spaces_difference(spaces_to_dict(*read_header(path)), spaces_to_dict(obs_space, action_space))
         if difference:
             raise ValueError(f"data {path} was recorded in another environment than {env_name}: {difference}")
     return read_all(config.files)
@@ -107,26 +105,18 @@ def samples_of(frames: RecordedFrames, returns: Tensor, learner: Learner) -> Sam
 # --- The loss
 
 
-def clone_loss(
-    net: RogueNet | ActorCritic, batch: Minibatch, settings: PPOSettings, *, kind: str
-) -> tuple[Tensor, Stats]:
+def clone_loss(net: RogueNet | ActorCritic, batch: Samples, settings: PPOSettings) -> tuple[Tensor, Stats]:
     """L = L_policy + c_V L_value of recorded actions and returns, in place of `enn_ppo.ppo.ppo_loss`.
 
-        cross_entropy   L_policy = -sum_a w_a log q(a) of the recorded actions a
-        kl              L_policy = KL(recorded ‖ q), see `divergence`
+        L_policy = -sum_a w_a log q(a) of the recorded actions a
         L_value = 0.5 sum_b w_b ((V_b - G_b) / deviation)², over the frames whose return G is known
 
     Returns:
         The loss, and `loss` (L_policy) and `value_loss`.
     """
     new = net.evaluate(batch.obs, batch.actions)
-    if kind == "kl":
-        assert batch.logits is not None, "recorded frames have them"
-        action_space = (net.policy if isinstance(net, ActorCritic) else net).action_space
-        policy = divergence(action_space, new.logits, batch.logits, batch.weights)
-    else:
-        log_probs = [of_items(batch.weights, each).dot(each.values) for each in new.log_probs.values()]
-        policy = -torch.stack(log_probs).sum()
+    log_probs = [of_items(batch.weights, each).dot(each.values) for each in new.log_probs.values()]
+    policy = -torch.stack(log_probs).sum()
     errors = (new.values - batch.returns.nan_to_num()) / net.value_head.deviation
     value = 0.5 * batch.frame_weights.dot(torch.where(batch.returns.isnan(), 0.0, errors).square())
     return policy + settings.vf_coef * value, {"loss": policy, "value_loss": value}
@@ -163,19 +153,18 @@ def learn(
     optimizer = AdamW(model.parameters(), lr=0.0, eps=1e-5, weight_decay=0.0, fused=True)
     optim = OptimConfig(batch_size=cloning.batch_size, epochs=1, max_grad_norm=MAX_GRAD_NORM)
     settings, generator = settings_of(config), torch.Generator()
-    loss: Loss = partial(clone_loss, kind=cloning.loss)
     for epoch in range(1, cloning.epochs + 1):
         started = time.perf_counter()
         generator.manual_seed(random_key(config.seed, epoch, Purpose.SHUFFLING))
         rate = schedule((epoch - 1) / cloning.epochs)
         set_learning_rates(optimizer, repeat(rate))
-        stats = update(model, optimizer, learned, optim, settings, generator=generator, loss=loss)
+        stats = update(model, optimizer, learned, optim, settings, generator=generator, loss=clone_loss)
         row: Row = {"epoch": epoch} | {name: stats[name] for name in ("loss", "value_loss", "grad_norm")}
-        measured = measure(model, held_out, settings, loss)
+        measured = measure(model, held_out, settings)
         row |= {"learning_rate": rate} | {f"holdout_{name}": value for name, value in measured.items()}
         row["seconds"] = time.perf_counter() - started
         if not measured and epoch == cloning.epochs:  # the losses of a pass do not show its last step
-            measured = measure(model, learned.gather(torch.arange(min(512, len(learned)))), settings, loss)
+            measured = measure(model, learned.gather(torch.arange(min(512, len(learned)))), settings)
         for name, value in (row | measured).items():
             if value is not None and not math.isfinite(value):
                 raise ValueError(
@@ -194,14 +183,16 @@ def settings_of(config: CloneConfig) -> PPOSettings:
 
 
 @torch.no_grad()
-def measure(model: ActorCritic, samples: Samples, settings: PPOSettings, loss: Loss) -> dict[str, float]:
+def measure(model: ActorCritic, samples: Samples, settings: PPOSettings) -> dict[str, float]:
     """`loss` and `value_loss` of all samples, without dropout; empty if there are no samples."""
     sums: dict[str, float] = {}
     if not len(samples):
         return sums
-    minibatch = Minibatch.of_samples(samples, settings)  # weights are of all, so the losses of its parts add up
+    minibatch = samples.weighed(settings)  # weights are of all, so the losses of its parts add up
     model.eval()
     for part in minibatch.split([len(each) for each in torch.split(minibatch.weights, FRAMES_AT_ONCE)]):
-        sums = {name: sums.get(name, 0.0) + float(number) for name, number in loss(model, part, settings)[1].items()}
+        sums = {
+            name: sums.get(name, 0.0) + float(number) for name, number in clone_loss(model, part, settings)[1].items()
+        }
     model.train()
     return sums

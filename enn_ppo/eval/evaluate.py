@@ -19,11 +19,10 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
-from enn_ppo.checkpoints.policy import saved_config, select_device
-from enn_ppo.checkpoints.trust import load_trusted
+from enn_ppo.checkpoints.policy import load_trusted, saved_config, select_device
 from enn_ppo.eval.episodes import Estimate, play_episodes, policy_seed, summarize
 from enn_ppo.eval.policy import Acted, fit
-from enn_ppo.eval.replay import Replay, write_page
+from enn_ppo.eval.replay import Replay
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EnvConfig, EvalConfig
 from enn_ppo.settings.distributed import check_policies
@@ -31,9 +30,9 @@ from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.files import replace_file
 from enn_ppo.training.frames import Frames
-from enn_ppo.training.players import Cast, cast_of
+from enn_ppo.training.players import Cast, cast_of, mapping_of
 from enn_ppo.training.recording import Recorder
-from enn_ppo.training.self_play.opponents import PolicyOpponents, load_opponent
+from enn_ppo.training.self_play.opponents import Opponents, load_opponent
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.players import players_of
@@ -86,14 +85,10 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
         config,
         env,
         device,
-        video=Video(Path(config.render), max(1, config.video), f"render={config.render}") if config.render else None,
-        replay=max(1, config.replay) if config.replay_file else 0,
+        video=Video(Path(config.render), config.video, f"render={config.render}") if config.render else None,
         record=Path(config.record) if config.record else None,
         progress=True,
     )
-    if config.replay_file:
-        assert result.replay is not None
-        write_page(Path(config.replay_file), result.replay, f"replay_file={config.replay_file}")
     if config.output:
         world = checkpoint.config["env"]
         report = {name: vars(estimate) for name, estimate in result.estimates.items()} | {
@@ -149,9 +144,7 @@ def evaluate_checkpoint(
         policies = {}
         for number, (each, its) in enumerate(checkpoints.items()):
             generator = torch.Generator(device).manual_seed(policy_seed(config.seed, number))
-            policies[each] = fit(
-                its, *spaces, bound.config.id, generator, greedy=bool(config.greedy), logits=record is not None
-            )
+            policies[each] = fit(its, *spaces, bound.config.id, generator, greedy=bool(config.greedy))
         own, record_step, shown = policies[name].fitted, None, None
         if record:
             recorder = Recorder(record, own.net.obs_space, own.net.action_space)
@@ -162,6 +155,7 @@ def evaluate_checkpoint(
             played_by = cast.played_by if cast else ()
             shown = Replay(replay, bound.config.id, config.seed, whole, own.net, mapping, played_by)
             if isinstance(pool, SeatedVecEnv):
+                assert isinstance(pool.opponents, Opponents)
                 pool.on_opponents = partial(_see_opponents, shown, pool.opponents)
         episodes = play_episodes(
             policies, pool, config, cast, video=video, replay=shown, record=record_step, progress=progress
@@ -227,13 +221,10 @@ def _seated(
 
 
 def _see_opponents(
-    replay: Replay, opponents: object, obs: VecObs, seats: NDArray[np.int64], actions: Mapping[str, VecAction]
+    replay: Replay, opponents: Opponents, obs: VecObs, seats: NDArray[np.int64], actions: Mapping[str, VecAction]
 ) -> None:
-    """Record what opponents see and decide; only policies can be explained."""
-    found = [
-        opponents.policy_of(env) if isinstance(opponents, PolicyOpponents) else None for env in obs.env_id.tolist()
-    ]
-    replay.see(obs, actions, found, seats, opponents=True)
+    """Record what opponents see and decide."""
+    replay.see(obs, actions, list(map(opponents.policy_of, obs.env_id.tolist())), seats, opponents=True)
 
 
 def _record_step(recorder: Recorder, obs: VecObs, acted: Acted, outcome: VecObs) -> None:
@@ -249,7 +240,6 @@ def _record_step(recorder: Recorder, obs: VecObs, acted: Acted, outcome: VecObs)
             step=torch.from_numpy(obs.elapsed_step),
             actions=acted.result.actions,
             log_probs=acted.result.log_probs,
-            logits=acted.result.logits,
             values=acted.values,
             rewards=torch.from_numpy(outcome.reward),
             terminated=done & ~truncated,
@@ -266,12 +256,8 @@ def bind_evaluation(trained_in: EnvConfig, config: EpisodesConfig, env: EnvFacto
         ValueError: there is no such environment, it does not take these arguments, or has no second player for `config.opponent`.
     """
     bound = bind_environment(replace(trained_in, kwargs={**trained_in.kwargs, **config.env_kwargs}), env)
-    mapping = players_of(bound.source)
-    if config.opponent is not None and (mapping is None or mapping.num_players < 2):
-        has = "says nothing of players (see entity_gym.pools.players)" if mapping is None else "has one player"
-        raise ValueError(
-            f"opponent={config.opponent} needs an environment with several players, and {bound.config.id} {has}"
-        )
+    if config.opponent is not None:
+        mapping_of(bound.source, bound.config.id, f"opponent={config.opponent}")
     return bound
 
 

@@ -104,21 +104,12 @@ def is_due(interval: int | None, before: int, after: int, last: bool = False) ->
 class Evaluator:
     """Evaluates checkpoints of a run, one after the other.
 
-    Args:
-        config: settings of evaluations.
-        env: the environment, if it cannot be imported by name; as in `train`.
-        device: `cpu`, `cuda` or `auto`.
-        run_dir: of the run; films are written as `videos/step_<12 digits>.gif`, replays as `replays/step_<12 digits>.html`.
-        say: prints a line.
+    In `run_dir` films are written as `videos/step_<12 digits>.gif`, and replays as `replays/step_<12 digits>.html`. `env` is the
+    environment, if it cannot be imported by name, and `say` prints a line.
     """
 
     def __init__(
-        self,
-        config: TrainEvalConfig,
-        env: EnvFactory | None,
-        device: str,
-        run_dir: Path,
-        say: Callable[[str], None],
+        self, config: TrainEvalConfig, env: EnvFactory | None, device: str, run_dir: Path, say: Callable[[str], None]
     ) -> None:
         self.config = config
         self._env, self._device, self._run_dir, self._say = env, device, run_dir, say

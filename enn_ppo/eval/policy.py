@@ -33,7 +33,6 @@ class Policy:
     generator: torch.Generator | None = None  # of the sampling, on the policy's device; None: torch's own
     greedy: bool = False  # take the most likely action instead of sampling
     temperature: float = 1.0  # see `RogueNet.act`
-    logits: bool = False  # whether the logits of all choices are returned too
     critic: FittedNet | None = None  # a separate value network; None: the policy estimates values
     value_unit: float = 1.0  # the reward that equals a value of 1
 
@@ -42,10 +41,10 @@ class Policy:
         obs: VecObs | ObsBatch,
         *,
         greedy: bool | None = None,
-        logits: bool | None = None,
+        logits: bool = False,
         generator: FrameKeys | None = None,
     ) -> Acted:
-        """Choose actions for B observations of the world; the other arguments replace attributes of the policy.
+        """Choose actions for B observations of the world; `greedy` and `generator` replace those of the policy.
 
         Raises:
             NotFinite: the network returns NaN or infinite numbers.
@@ -57,7 +56,7 @@ class Policy:
             greedy=self.greedy if greedy is None else greedy,
             temperature=self.temperature,
             generator=generator or self.generator,
-            logits=self.logits if logits is None else logits,
+            logits=logits,
         )
         check_finite(self.fitted.net, batch, result)
         return Acted(self, shown, batch, result)
@@ -129,7 +128,6 @@ def fit(
     *,
     greedy: bool = False,
     temperature: float = 1.0,
-    logits: bool = False,
 ) -> Policy:
     """Fit a checkpoint's policy and value function to the spaces of the world `env`; see `fit_policy`.
 
@@ -144,5 +142,5 @@ def fit(
         found.net.eval()
         return found
 
-    critic = fitted("value_net") if "value_net" in checkpoint.more_weights else None
-    return Policy(fitted("policy"), generator, greedy, temperature, logits, critic, checkpoint.value_unit)
+    critic = fitted("value_net") if checkpoint.value_net else None
+    return Policy(fitted("policy"), generator, greedy, temperature, critic, checkpoint.value_unit)

@@ -34,14 +34,9 @@ MOST_EXPLAINED = 2048
 class Replay:
     """Records the first episodes of an evaluation, each from its first observation to its last.
 
-    Args:
-        num_episodes: number of episodes to record.
-        world: name of the environment.
-        seed: of the environments.
-        pool: the environments, as all players together see them.
-        net: whose statistics and sizes are shown.
-        mapping: of the players; None: one policy acts for all of them together.
-        played_by: (P,) names of the players' policies; empty: a policy plays one player against opponents.
+    `pool` are the environments of the `world` with this `seed`, as all players together see them, and `net` is the network whose
+    statistics and sizes are shown. `played_by` are (P,) names of the players' policies; without them a policy plays one player
+    against opponents, or, without a `mapping`, all players together.
     """
 
     def __init__(

@@ -42,37 +42,24 @@ class EpisodesConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownEpisodesConfig(EpisodesConfig):
-    """Settings of the episodes of an evaluation, and of what it shows of them."""
-
-    video: NonNegativeInt = 0
-    """Number of episodes to film, at most `episodes`."""
-    replay: NonNegativeInt = 0
-    """Number of episodes in the replay, a page that shows them with the policy's probabilities and attention; at most
-    `episodes`."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at = self._section
-        for name in ("video", "replay"):
-            if getattr(self, name) > self.episodes:
-                raise ValueError(f"{at}{name} must be at most {at}episodes={self.episodes}, got {getattr(self, name)}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainEvalConfig(ShownEpisodesConfig):
+class TrainEvalConfig(EpisodesConfig):
     """Evaluation during training. Evaluations use checkpoints, so a checkpoint is saved whenever an evaluation is due."""
 
     interval: PositiveInt | None = None
     """Environment steps between two evaluations; the last policy is always evaluated. null: no evaluation."""
     process: bool = True
     """Whether a separate process evaluates while training continues; otherwise training waits."""
+    video: NonNegativeInt = 0
+    """Number of episodes to film into `videos/` of the run directory."""
+    replay: NonNegativeInt = 0
+    """Number of episodes in the replay in `replays/` of the run directory, a page that shows them with the policy's probabilities
+    and attention."""
 
     _section = "eval."
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalConfig(ShownEpisodesConfig):
+class EvalConfig(EpisodesConfig):
     """Settings of an evaluation."""
 
     checkpoint: str
@@ -82,9 +69,9 @@ class EvalConfig(ShownEpisodesConfig):
     output: str | None = None
     """JSON file for the result; null: only printed."""
     render: str | None = None
-    """File (`.gif`) for a film of `video` episodes, or of one if `video` is 0; null: none."""
-    replay_file: str | None = None
-    """File (`.html`) for a replay of `replay` episodes, or of one if `replay` is 0; null: none."""
+    """File (`.gif`) for a film of `video` episodes; null: none."""
+    video: PositiveInt = 1
+    """Number of episodes to film."""
     record: str | None = None
     """Folder of samples to record, for behavioural cloning; null: none."""
     trust: bool = False
@@ -94,11 +81,8 @@ class EvalConfig(ShownEpisodesConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_file("render", self.render, ".gif")
-        _check_file("replay_file", self.replay_file, ".html")
-        if self.video and self.render is None:
+        if self.video > 1 and self.render is None:
             raise ValueError(f"video={self.video} needs a file: render=<name>.gif")
-        if self.replay and self.replay_file is None:
-            raise ValueError(f"replay={self.replay} needs a file: replay_file=<name>.html")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -15,14 +15,17 @@ from enn_ppo.training.learning.auxiliary import TargetLoss
 from enn_ppo.training.learning.learner import Learner
 from enn_ppo.training.learning.optimizer import make_optimizer
 from enn_ppo.training.learning.teacher import load_teacher
+from enn_ppo.training.players import cast_of
 from enn_ppo.training.ranks import ALONE, Ranks
+from enn_ppo.training.sampling import LocalSampler
 from entity_gym.actions import ActionSpace
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.source import EnvSource
+from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import ObsSpace
 from rogue_net import RogueNet
-from rogue_net.kernels.select import uses_program, why_no_program
+from rogue_net.kernels.select import why_no_program
 
 
 def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_env: int = 0) -> list[ThreadedVecEnv]:
@@ -76,9 +79,12 @@ def make_learner(
     """Make the networks and the learner of a policy that plays `num_players` players of each environment.
 
     Raises:
-        ValueError: the device does not support the precision, the environment has no targets, or the teacher does not fit it.
+        ValueError: the environment has no targets, or the teacher does not fit it.
     """
-    set_products(config, device)
+    terms = terms_of(config, obs_space, action_space, device)
+    if device.type == "cuda":
+        rounded = any(net.precision == "tf32" for net in (config.net, config.value_net) if net is not None)
+        torch.set_float32_matmul_precision("high" if rounded else "highest")
     model = make_model(config, obs_space, action_space).to(device)
     return Learner(
         model,
@@ -86,11 +92,37 @@ def make_learner(
         config.optim,
         config.ppo,
         action_space,
-        terms_of(config, obs_space, action_space, device),
+        terms,
         seed=config.seed,
         num_envs=config.rollout.num_envs // ranks.size,
         num_players=num_players,
         freeze_normalization_after=config.rollout.freeze_normalization_after,
+        ranks=ranks,
+    )
+
+
+def make_sampler(
+    config: TrainConfig,
+    env: BoundEnvironment,
+    pools: Sequence[VecEnv],
+    nets: Mapping[str, ActorCritic],
+    device: torch.device,
+    first_env: int,
+    ranks: Ranks = ALONE,
+) -> LocalSampler:
+    """Make the sampler that plays with `nets` in `pools`, whose first environment is number `first_env` of the run.
+
+    Raises:
+        ValueError: the policies do not fit the environment's players.
+    """
+    return LocalSampler(
+        pools,
+        {name: net.actor for name, net in nets.items()},
+        device,
+        config.seed,
+        first_env,
+        cast=cast_of(config.policies, env.source, env.config.id) if config.policies else None,
+        pipeline=config.rollout.pipeline,
         ranks=ranks,
     )
 
@@ -113,20 +145,6 @@ def terms_of(
             )
         terms.append(TargetLoss())
     return terms
-
-
-def set_products(config: TrainConfig, device: torch.device) -> None:
-    """Check that the device supports the networks' `backend` and `precision`, and set torch's precision of matrix products.
-
-    Raises:
-        ValueError: see `rogue_net.kernels.select.uses_program`.
-    """
-    networks = [net for net in (config.net, config.value_net) if net is not None]
-    for net in networks:
-        uses_program(net, torch.empty(0, device=device))
-    if device.type == "cuda":
-        rounded = any(net.precision == "tf32" for net in networks)
-        torch.set_float32_matmul_precision("high" if rounded else "highest")
 
 
 @contextmanager

@@ -29,8 +29,7 @@ def open_to_write(path: Path, flags: int, mode: int = 0o666) -> int:
     Raises:
         OSError: the path is a link, a folder or a device, or the file cannot be opened.
     """
-    if is_link(path):  # Windows has no O_NOFOLLOW, and its message elsewhere is not understood
-        raise _is_link(path)
+    _refuse_link(path)  # Windows has no O_NOFOLLOW, and its message elsewhere is not understood
     for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"):
         flags |= getattr(os, name, 0)
     descriptor = os.open(path, flags, mode)
@@ -70,8 +69,7 @@ def replace_file(path: Path, data: bytes) -> None:
     Raises:
         OSError: the path is a link, or the file cannot be written; the old file, if any, is unchanged.
     """
-    if is_link(path):
-        raise _is_link(path)
+    _refuse_link(path)
     aside = aside_of(path)
     try:
         write_file(aside, data)
@@ -93,8 +91,7 @@ def make_folder(path: Path) -> None:
     Raises:
         OSError: a link or a file has this name, or the folder cannot be made.
     """
-    if is_link(path):
-        raise _is_link(path)
+    _refuse_link(path)
     path.mkdir(parents=True, exist_ok=True)
 
 
@@ -110,5 +107,6 @@ def flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _is_link(path: Path) -> OSError:
-    return OSError(errno.ELOOP, "it is a link, and a run writes only into its own files and folders", str(path))
+def _refuse_link(path: Path) -> None:
+    if is_link(path):
+        raise OSError(errno.ELOOP, "it is a link, and a run writes only into its own files and folders", str(path))

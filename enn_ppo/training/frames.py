@@ -28,10 +28,8 @@ Column: TypeAlias = Tensor | RaggedTensor | ObsBatch | dict[str, Any] | None
 class Columns:
     """B frames."""
 
-    obs: ObsBatch
-
     def __len__(self) -> int:
-        return len(self.obs)
+        return len(getattr(self, fields(self)[0].name))
 
     def gather(self, frames: Tensor, *, all_of_them: bool = False) -> Self:
         """Select frames by index.
@@ -78,15 +76,6 @@ class Columns:
         self.map(lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
         return found
 
-    def to(self, device: torch.device) -> Self:
-        """Copy the frames to a device; from the CPU, as one asynchronous copy."""
-        if is_on(self.obs.device, device):
-            return self
-        if self.obs.device.type != "cpu":
-            return self.map(lambda tensor: tensor.to(device))
-        moved: Iterator[Tensor] = iter(to_device(self.tensors(), device))
-        return self.map(lambda _: next(moved))
-
     def _replaced(self, change: Callable[[Any], Any]) -> Self:
         return replace(self, **{field.name: change(getattr(self, field.name)) for field in fields(self)})
 
@@ -95,17 +84,26 @@ class Columns:
 class Frames(Columns):
     """B frames of a rollout: observations, actions, log-probs, values and rewards."""
 
+    obs: ObsBatch
     env_id: Tensor  # (B,) int64, the number of the environment
     step: Tensor  # (B,) int64, steps of the episode before this frame; 0 for its first
     actions: dict[str, RaggedTensor]  # action -> B sequences of (A, 1) int64 or (A, n) float32
     log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32, under the policy that acted
-    logits: dict[str, RaggedTensor] | None = None  # action -> as `ActResult.logits`; None where they were not kept
     targets: dict[str, Tensor] | None = None  # target -> (B, size) float32; None: the space has no targets
     values: Tensor  # (B,) float32, V(s_t) of the policy that acted
     rewards: Tensor  # (B,) float32, for the actions taken in this frame
     terminated: Tensor  # (B,) bool, the episode ended by its own rules with these actions
     truncated: Tensor  # (B,) bool, the episode was cut after them
     final_values: Tensor  # (B,) float32, V of the episode's last observation where truncated (NaN: unknown), else 0
+
+    def to(self, device: torch.device) -> Self:
+        """Copy the frames to a device; from the CPU, as one asynchronous copy."""
+        if is_on(self.obs.device, device):
+            return self
+        if self.obs.device.type != "cpu":
+            return self.map(lambda tensor: tensor.to(device))
+        moved: Iterator[Tensor] = iter(to_device(self.tensors(), device))
+        return self.map(lambda _: next(moved))
 
     @property
     def num_actors(self) -> Tensor:

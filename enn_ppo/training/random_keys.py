@@ -17,7 +17,6 @@ class Purpose(IntEnum):
     SHUFFLING = 1
     PARAMETERS = 2  # environment parameters
     NEW_EPISODES = 3  # after a resume that cannot restore the environments
-    FINAL_EPISODES = 4  # the runners' episodes after training
 
 
 def random_key(seed: int, step: int, purpose: Purpose, *more: int) -> int:

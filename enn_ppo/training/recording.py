@@ -1,8 +1,8 @@
 """Recordings of frames and actions, for behavioural cloning: a folder of safetensors files, one for each chunk of frames.
 
 `000012_9a3f27c1.safetensors` is chunk 12; the checksum of its bytes is in its name. A chunk is written aside and renamed, so that
-a folder has whole chunks only, also after a crash. Its metadata `recording` is JSON: the format and the spaces. Its tensors,
-in chunks of B frames:
+a folder has whole chunks only, also after a crash. Its metadata `recording` is JSON: the format and the spaces. Its tensors, in
+chunks of B frames:
 
     episode, env_id, step               (B,) int64; the step counts within the episode, from 0
     rewards, terminated, truncated      (B,) results of the actions *of this frame*
@@ -14,7 +14,6 @@ in chunks of B frames:
     mask/<action>                       flags of the actors' choices, or of pairs of actors and actees (absent: all are allowed)
     actees/<action>                     entity indices inside the frame, of actions that select entities
     action/<action>, log_prob/<action>  what was chosen
-    logits/<action>                     as `ActResult.logits`
 
 From `features` on, a name stands for two tensors: `<name>.values`, and `<name>.offsets`, (B + 1,) int64.
 """
@@ -48,7 +47,7 @@ from rogue_net.batch.masks import ActionMask
 
 #: Frames that are buffered before a chunk is written.
 CHUNK_FRAMES = 4096
-FORMAT = 3  # raised when an old reader would misread a new chunk
+FORMAT = 4  # raised when an old reader would misread a new chunk
 _CHUNK = re.compile(r"(\d{6,})_([0-9a-f]{8})\.safetensors")
 _MOST_BYTES = 2**33
 _WHOLE, _REAL, _FLAG = torch.int64, torch.float32, torch.bool
@@ -58,10 +57,6 @@ _NUMBERS = {
     **dict.fromkeys(("rewards", "values", "final_values"), _REAL),
     **dict.fromkeys(("terminated", "truncated"), _FLAG),
 }
-
-
-class RecordingError(ValueError):
-    """A recording cannot be written. The message names the folder and the cause."""
 
 
 class Header(NamedTuple):
@@ -136,9 +131,9 @@ class Recorder:
             self.num_chunks, self._next_episode = state["chunks"], state["next_episode"]
             self._episodes = dict(state["episodes"])
         elif chunks:
-            raise RecordingError(f"{path} holds a recording already: remove it, or give another folder (record=...)")
+            raise ValueError(f"{path} holds a recording already: remove it, or give another folder (record=...)")
         if self.num_chunks > len(chunks):
-            raise RecordingError(
+            raise ValueError(
                 f"recording {path} has {len(chunks)} chunks, and had {self.num_chunks} when the run was saved: it was removed or "
                 "replaced; put it back, or record into another folder (record=...)"
             )
@@ -149,12 +144,11 @@ class Recorder:
                 chunk.unlink()
 
     def add(self, frames: Frames) -> None:
-        """Add frames with logits; they are written once there are `CHUNK_FRAMES`, or by `flush`.
+        """Add frames; they are written once there are `CHUNK_FRAMES`, or by `flush`.
 
         Raises:
-            RecordingError: as `flush`.
+            ValueError: as `flush`.
         """
-        assert frames.logits is not None
         self._pending.append(RecordedFrames(**vars(frames), episode=self._episode_of(frames)))
         if sum(map(len, self._pending)) >= CHUNK_FRAMES:
             self.flush()
@@ -163,14 +157,14 @@ class Recorder:
         """Write the added frames as a chunk, which is on the disk when this returns.
 
         Raises:
-            RecordingError: the folder cannot be written, or somebody else has written into it. It keeps all earlier chunks.
+            ValueError: the folder cannot be written, or somebody else has written into it. It keeps all earlier chunks.
         """
         if not self._pending:
             return
         data, self._pending = _chunk_of(RecordedFrames.cat(self._pending), self._header), []
         with self._writing():
             if len(_chunks_of(self.path)) != self.num_chunks:
-                raise RecordingError(
+                raise ValueError(
                     f"another process has written into the recording {self.path}: give each its own folder"
                 )
             replace_file(self.path / f"{self.num_chunks:06d}_{zlib.crc32(data):08x}.safetensors", data)
@@ -181,7 +175,7 @@ class Recorder:
         """Position in the recording, for a checkpoint. All frames are on the disk when this returns.
 
         Raises:
-            RecordingError: as `flush`.
+            ValueError: as `flush`.
         """
         self.flush()
         return {
@@ -206,7 +200,7 @@ class Recorder:
         try:
             yield
         except OSError as error:
-            raise RecordingError(
+            raise ValueError(
                 f"recording {self.path} cannot be written: {error.strerror or error}; it holds {self.num_chunks:,} whole chunks"
             ) from error
 
@@ -277,7 +271,6 @@ def _chunk_of(frames: RecordedFrames, header: Header) -> bytes:
         "mask": {name: mask.mask for name, mask in masks.items()},
         "action": frames.actions,
         "log_prob": frames.log_probs,
-        "logits": frames.logits,
     }
     for kind, each in named.items():
         columns |= {f"{kind}/{name}": column for name, column in (each or {}).items()}
@@ -334,7 +327,6 @@ def _frames_of(tensors: Mapping[str, Tensor], header: Header) -> RecordedFrames:
     ids: dict[str, RaggedTensor | None] = {}
     masks: dict[str, ActionMask] = {}
     actions: dict[str, RaggedTensor] = {}
-    logits: dict[str, RaggedTensor] = {}
     widths = {name: len(entity.features) for name, entity in header.obs_space.entities.items()}
     if has_global_entity(header.obs_space, header.action_space):
         widths[GLOBAL_ENTITY] = len(header.obs_space.global_features)
@@ -352,7 +344,6 @@ def _frames_of(tensors: Mapping[str, Tensor], header: Header) -> RecordedFrames:
         masks[name] = ActionMask(actors, actees, mask)
         is_choice = space.selects or space.num_choices is not None
         actions[name] = ragged(f"action/{name}", *((_WHOLE, 1) if is_choice else (_REAL, space.width)))
-        logits[name] = ragged(f"logits/{name}", _REAL, width)
     targets = {name: f"target/{name}" for name in header.obs_space.targets if f"target/{name}" in tensors}
     return RecordedFrames(
         obs=ObsBatch(
@@ -360,7 +351,6 @@ def _frames_of(tensors: Mapping[str, Tensor], header: Header) -> RecordedFrames:
         ),
         actions=actions,
         log_probs={name: ragged(f"log_prob/{name}", _REAL) for name in actions},
-        logits=logits,
         targets={name: numbers(key, _REAL, header.obs_space.targets[name]) for name, key in targets.items()} or None,
         **{name: numbers(name, dtype) for name, dtype in _NUMBERS.items()},
     )
@@ -376,5 +366,6 @@ def _checked(name: str, tensor: Tensor, dtype: torch.dtype, *shape: int) -> Tens
 
 def _check_same(given: Header, expected: Header, path: Path, other: str) -> None:
     """Check that the recording in `path` has the spaces of `other`."""
-    if difference := spaces_difference(*(spaces_to_dict(*each) for each in (expected, given))):
+    difference = spaces_difference(*(spaces_to_dict(*each) for each in (expected, given)))
+    if difference:
         raise ValueError(f"recording {path} has other spaces than {other}: {difference}")

@@ -20,6 +20,7 @@ from enn_ppo.training.learning.learner import Learned, Settings
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import metrics_row
+from enn_ppo.training.tracking.progress import announce
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS
 from enn_ppo.training.tracking.run_output import RunOutput
 from rogue_net.finite import NotFinite
@@ -61,11 +62,6 @@ class Run:
         self.stopped = False
         self._evaluated_until = state.step
 
-    def say(self, text: str) -> None:
-        """Print a line, once for all policies."""
-        for output in list(self._outputs.values())[:1]:
-            output.say_of_all(text)
-
     def watch(self, steps: int) -> Watch:
         """Return what shows the progress of a long rollout, and ends it after an interrupt or at `max_train_seconds`.
 
@@ -85,7 +81,7 @@ class Run:
             if seconds / played - seconds <= PATIENCE:
                 return False
             if how := self._interrupted():
-                self.say(
+                announce(
                     f"{how} after {played:.0%} of a rollout, which ends here: a resumed run goes on from this step, but not "
                     "exactly as without the interruption"
                 )
@@ -115,7 +111,7 @@ class Run:
                 ent_coef=float(settings.ppo.ent_coef),
                 run_seconds=state.seconds,
                 update_seconds=elapsed,
-                extra=shared | dict(state.learners[name].metrics()) | evaluated.get(name, {}),
+                extra=shared | evaluated.get(name, {}),
             )
         self.stopped = state.ranks.lead(lambda: any([self._tell(name, each) for name, each in learned.items()]))
 
@@ -177,7 +173,7 @@ class Run:
         """
         if pending := self._pending_evaluations():
             steps = ", ".join(f"{step:,}" for step in pending)
-            self.say(f"waiting for the evaluation of step {steps}; Ctrl-C ends the run, and resuming it evaluates")
+            announce(f"waiting for the evaluation of step {steps}; Ctrl-C ends the run, and resuming it evaluates")
         for name, evaluator in self._evaluators.items():
             while done := evaluator.wait(self._interrupted):
                 row = {"step": self.state.step, **self._evaluated(name, done)}

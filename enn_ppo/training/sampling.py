@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,6 @@ class LocalSampler:
         first_env: number of this rank's first environment in the run.
         cast: the players that each policy plays; None: one policy plays all.
         pipeline: number of blocks that are played in turns; divides the number of blocks.
-        logits: whether rollouts keep all logits.
     """
 
     def __init__(
@@ -55,16 +55,13 @@ class LocalSampler:
         *,
         cast: Cast | None = None,
         pipeline: int = 1,
-        logits: bool = False,
         ranks: Ranks = ALONE,
     ) -> None:
         assert len(pools) % pipeline == 0
         self._watchdog = Watchdog()
         self.blocks: list[EnvBlock] = []
         for pool in pools:
-            self.blocks.append(
-                EnvBlock(pool, nets, device, first_env, cast=cast, logits=logits, watchdog=self._watchdog)
-            )
+            self.blocks.append(EnvBlock(pool, nets, device, first_env, cast=cast, watchdog=self._watchdog))
             first_env += len(pool)
         self._seed, self._cast, self._pipeline, self._ranks = seed, cast, pipeline, ranks
         self._share = sum(len(pool) for pool in pools)
@@ -98,26 +95,26 @@ class LocalSampler:
             parameters: of episodes that begin from now on; may be empty.
             watch: ends the rollout.
         """
-        num_turns = len(self.blocks) // self._pipeline
-        must_play_all = num_turns > 1 or self._ranks.size > 1  # the same number of steps in all environments
-        key = random_key(self._seed, step, Purpose.ACTING)
 
-        def collect() -> dict[str, Rollout]:
+        def configure() -> None:
             for block, part in zip(self.blocks, self._split(parameters), strict=True):
-                if part:
-                    block.vec_env.configure(part)
-            self._is_playing = True
-            played: list[dict[str, Rollout]] = []
-            for turn in range(num_turns):
+                block.vec_env.configure(part)
 
-                def watch_turn(fraction: float, turn: int = turn) -> bool:
-                    return watch((turn + fraction) / num_turns) and not must_play_all
+        if parameters:
+            self._ranks.each(configure)
+        num_turns, key = len(self.blocks) // self._pipeline, random_key(self._seed, step, Purpose.ACTING)
+        can_end = num_turns == 1 and self._ranks.size == 1  # otherwise some environments would play fewer steps
 
-                played += play(self.blocks[turn * self._pipeline :][: self._pipeline], steps, key, watch_turn)
-            self._is_playing = False
-            return {name: Rollout.merged([each[name] for each in played]) for name in played[0]}
+        def watch_turn(turn: int, played: float) -> bool:
+            return watch((turn + played) / num_turns) and can_end
 
-        return self._ranks.each(collect)
+        self._is_playing = True
+        played: list[dict[str, Rollout]] = []
+        for turn in range(num_turns):
+            blocks = self.blocks[turn * self._pipeline :][: self._pipeline]
+            played += self._ranks.each(partial(play, blocks, steps, key, partial(watch_turn, turn)))
+        self._is_playing = False
+        return {name: Rollout.merged([each[name] for each in played]) for name in played[0]}
 
     def state(self) -> dict[str, Any]:
         """State of the environments, for `load_state`."""
@@ -130,10 +127,7 @@ class LocalSampler:
     def load_state(self, state: Mapping[str, Any]) -> str | None:
         """Restore `state()`. Returns the reason if that is impossible, else None; see `load_block`."""
         saved, own, ranks = state.get("blocks", [state]), len(self.blocks), self._ranks
-        because = "rollout.block makes" if self._pipeline == 1 else "rollout.pipeline makes"
-        if problem := blocks_problem(
-            saved, own * ranks.size, because if ranks.size == 1 else f"{ranks.size} ranks make"
-        ):
+        if problem := blocks_problem(saved, own * ranks.size):
             return problem
 
         def load() -> list[str | None]:
@@ -201,15 +195,10 @@ def load_block(block: EnvBlock, state: Mapping[str, Any]) -> str | None:
     return None
 
 
-def blocks_problem(
-    saved: Sequence[Mapping[str, Any] | None], num_blocks: int, because: str = "rollout.block makes"
-) -> str | None:
+def blocks_problem(saved: Sequence[Mapping[str, Any] | None], num_blocks: int) -> str | None:
     """Reason why `num_blocks` blocks cannot be restored from a checkpoint's blocks; None if they can."""
     if len(saved) != num_blocks:
-        plural = "s" if len(saved) > 1 else ""
-        sizes = [len(each["episodes"]["lengths"]) for each in saved if each]
-        of_size = f" of {sizes[0]} (rollout.block={sizes[0]})" if sizes else ""
-        return f"the checkpoint has them in {len(saved)} block{plural}{of_size}, and {because} {num_blocks}"
+        return f"they were saved in {len(saved)} parts, and this run has {num_blocks} (blocks, runners or ranks)"
     if None in saved:
         return "some of them were playing, or being started again, when the checkpoint was written"
     return None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -22,18 +23,17 @@ from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threa
 from enn_ppo.eval.evaluate import bind_evaluation
 from enn_ppo.eval.evaluator import Evaluator, check_evaluation
 from enn_ppo.settings.config import TrainConfig, TrainEvalConfig, default_run_dir
-from enn_ppo.training.build import compiling_networks, make_learner, make_pools
+from enn_ppo.training.build import compiling_networks, make_learner, make_pools, make_sampler
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.interrupt import finish_on_interrupt
 from enn_ppo.training.players import cast_of
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.run import Run
-from enn_ppo.training.sampling import LocalSampler
 from enn_ppo.training.self_play.pool import SelfPlay
 from enn_ppo.training.self_play.ratings import rating_model
 from enn_ppo.training.state import TrainState
-from enn_ppo.training.torchrun.joining import join_ranks
+from enn_ppo.training.torchrun.torch_ranks import join_ranks
 from enn_ppo.training.tracking.progress import announce, make_live
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, prepare_run_dir
 from enn_ppo.training.tracking.run_lock import RunLock
@@ -51,9 +51,8 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
     with ExitStack() as stack:
         ranks = join_ranks(config)
         stack.push(lambda kind, error, trace: ranks.leave(error))
-        device = select_device(
-            "cpu" if config.distributed.mode == "ray" else config.device
-        )  # Ray's learners have their own
+        # Ray's learners have devices of their own
+        device = select_device("cpu" if config.distributed.mode == "ray" else config.device)
         bound = ranks.each(lambda: bind_environment(config.env, env))
         if config.policies:
             _check_policies(config, bound, env)
@@ -67,13 +66,14 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
         if config.policies:
             _check_home(config, run_dir)
         config = replace(config, env=bound.config, run_dir=str(run_dir))
+        evaluation = _evaluation(config)
         set_threads(config.num_threads)
         set_determinism(config.torch_deterministic)
 
         state = ranks.each(lambda: make_state(config, bound, device, callbacks, ranks))
         stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()
-        ranks.lead(lambda: check_evaluation(_evaluation(config), config.env, env, *spaces))
+        ranks.lead(lambda: check_evaluation(evaluation, config.env, env, *spaces))
         news = state.restore(checkpoints) if checkpoints else {}
         if not checkpoints:
             state.start()
@@ -82,7 +82,7 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
         outputs = _open(state, checkpoints, news, run_dir, stack)
         evaluators = {}
         for name, output in outputs.items():
-            evaluator = Evaluator(_evaluation(config), env, config.device, run_dir / name, output.say)
+            evaluator = Evaluator(evaluation, env, config.device, run_dir / name, output.say)
             stack.callback(evaluator.close)
             if _continues(checkpoints, run_dir):
                 evaluator.resubmit(state.evaluations, run_dir / name / CHECKPOINTS)
@@ -103,7 +103,9 @@ def make_state(
         ValueError: a setting does not fit the environment or this machine.
     """
     if config.distributed.mode == "ray":
-        from enn_ppo.training.on_ray.start import start_on_ray  # Ray is optional
+        if find_spec("ray") is None:
+            raise ValueError('distributed=ray needs Ray: pip install "enn-ppo[ray]"')
+        from enn_ppo.training.on_ray.group import start_on_ray
 
         remote, group = start_on_ray(config, env)
         return TrainState(config, env.config.id, remote, group, callbacks, ranks)
@@ -114,25 +116,14 @@ def make_state(
     with compiling_networks(config, env.source, device):  # while the world compiles, if it does
         pools: Sequence[VecEnv] = make_pools(env, replace(config.rollout, num_envs=share), config.seed, first_env)
         spaces = pools[0].obs_space(), pools[0].action_space()
-        cast = cast_of(config.policies, env.source, env.config.id) if config.policies else None
-        players = cast.policies if cast else {"": [0]}
+        players = config.policies or {"": [0]}
         learners = {name: make_learner(config, *spaces, device, ranks, len(own)) for name, own in players.items()}
     models = {name: learner.model for name, learner in learners.items()}
     self_play = None
     if config.self_play.enabled:
         self_play = SelfPlay(config.self_play, models[""].policy, device, config.seed)
         pools = [self_play.seat(pools[0], env.source, env.config.id)]
-    sampler = LocalSampler(
-        pools,
-        models,
-        device,
-        config.seed,
-        first_env,
-        cast=cast,
-        pipeline=config.rollout.pipeline,
-        logits=config.record is not None,
-        ranks=ranks,
-    )
+    sampler = make_sampler(config, env, pools, models, device, first_env, ranks)
     return TrainState(config, env.config.id, learners, sampler, callbacks, ranks, self_play)
 
 

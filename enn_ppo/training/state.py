@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enn_ppo.checkpoints import Checkpoint, Retention, check_finite, save_checkpoint, what_is_there
+from enn_ppo.checkpoints import Checkpoint, Retention, check_finite, save_checkpoint, step_file, what_is_there
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.rollout import Rollout, play_all
 from enn_ppo.settings.config import EnvConfig, TrainConfig
@@ -25,6 +24,7 @@ from enn_ppo.training.learning.learner import (
     LearnerState,
     Settings,
 )
+from enn_ppo.training.learning.return_scale import value_unit
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.recording import Recorder
@@ -32,8 +32,8 @@ from enn_ppo.training.sampling import LocalSampler
 from enn_ppo.training.self_play.pool import SelfPlay
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import env_info_row
-from enn_ppo.training.tracking.progress import announce
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS
+from enn_ppo.training.tracking.run_output import announce
 from entity_gym.batch.saving import spaces_to_dict
 from rogue_net.finite import NotFinite
 
@@ -154,7 +154,7 @@ class TrainState:
         """Record the rollouts of an update, if `config.record` is set. Values are recorded in the unit of rewards.
 
         Raises:
-            RecordingError: the recording cannot be written.
+            ValueError: the recording cannot be written.
         """
         if self.recorder:
             assert isinstance(self.learner, Learner), "only local runs record"
@@ -247,22 +247,19 @@ class TrainState:
                 "evaluations": list(evaluations),
                 "self_play": self.self_play.state() if self.self_play else None,
             }
-            return save_checkpoint(
-                own / CHECKPOINTS,
-                self.step,
+            checkpoint = Checkpoint(
+                path=step_file(own / CHECKPOINTS, self.step),
+                step=self.step,
                 policy=learner.policy,
                 config=to_dict(replace(self.config, run_dir=str(own), resume=None, overwrite=False, trust=False)),
                 spaces=spaces_to_dict(self.sampler.obs_space(), self.sampler.action_space()),
+                value_unit=value_unit(self.config.ppo.normalize, learner.scale),
+                value_net=learner.value_net or {},
                 trainer=trainer,
-                retention=Retention(
-                    keep_last=self.config.keep_last,
-                    keep_best=self.config.keep_best,
-                    protected=evaluations,
-                ),
-                more_weights={"value_net": learner.value_net} if learner.value_net else None,
-                seconds=self.seconds,
                 score=(scores or {}).get(name),
             )
+            retention = Retention(self.config.keep_last, self.config.keep_best, evaluations)
+            return save_checkpoint(checkpoint, retention)
 
         saved = self.ranks.lead(lambda: {name: write(name, learner) for name, learner in states.items()})
         if self.self_play:
@@ -322,11 +319,8 @@ class TrainState:
             self.recorder = Recorder(self.config.record, *spaces, state=saved)
 
     def close(self) -> None:
-        """Close the environments and the learners."""
-        with ExitStack() as stack:
-            for learner in self.learners.values():
-                stack.callback(learner.close)
-            stack.callback(self.sampler.close)
+        """Close the environments, and on Ray the learners."""
+        self.sampler.close()
 
 
 def _parameters_changed(saved: EnvConfig, now: EnvConfig) -> str | None:

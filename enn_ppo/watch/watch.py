@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from enn_ppo.checkpoints import Checkpoint, CheckpointError, step_files
-from enn_ppo.checkpoints.policy import select_device
-from enn_ppo.checkpoints.trust import load_trusted
+from enn_ppo.checkpoints.policy import load_trusted, select_device
 from enn_ppo.eval.evaluate import EvalResult, evaluate_checkpoint
 from enn_ppo.eval.replay import write_page
 from enn_ppo.settings.evaluation import WatchConfig

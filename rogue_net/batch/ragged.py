@@ -101,9 +101,11 @@ class Cuts:
     def __init__(self, sizes: Sequence[int], offsets: Sequence[Tensor]) -> None:
         self.sizes = list(sizes)
         self._offsets = {id(each): each for each in offsets}  # also keeps them, so that no other gets their number
-        cuts = moved(torch.tensor([0, *accumulate(sizes)]), offsets[0].device)
-        found = torch.stack([each.index_select(0, cuts) for each in self._offsets.values()]).tolist()
-        self._items = dict(zip(self._offsets, found, strict=True))
+        self._items: dict[int, list[int]] = {}
+        if offsets:
+            cuts = moved(torch.tensor([0, *accumulate(sizes)]), offsets[0].device)
+            found = torch.stack([each.index_select(0, cuts) for each in self._offsets.values()]).tolist()
+            self._items = dict(zip(self._offsets, found, strict=True))
         self._parts: dict[int, list[Tensor]] = {}  # offsets of each part, by id of the whole's
 
     def __call__(self, ragged: RaggedTensor) -> list[RaggedTensor]:

@@ -2,8 +2,34 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
+
+
+class Moments(NamedTuple):
+    """Count, mean and sum of squared deviations of n numbers, in float64: of one shape, such as () or (F,)."""
+
+    number: Tensor
+    mean: Tensor
+    squares: Tensor  # sum of squared distances from the mean
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance without Bessel's correction; 0 if the count is 0."""
+        return self.squares / self.number.clamp(min=1)
+
+    def merged(self, other: Moments) -> Moments:
+        """Moments of both sets of numbers. Equal means are kept exactly, so that constant numbers have a variance of exactly 0.
+
+        Source: Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm", equation 2.1.
+        """
+        number = self.number + other.number
+        share = other.number / number.clamp(min=1)
+        delta = other.mean - self.mean
+        squares = self.squares + (other.squares + delta.square() * (self.number * share))
+        return Moments(number, self.mean + delta * share, squares)
 
 
 class RunningNorm(nn.Module):
@@ -45,19 +71,25 @@ class RunningNorm(nn.Module):
 
     @torch.no_grad()
     def update(self, features: Tensor) -> None:
-        """Take in (n, F) features.
-
-        Merges two sets of statistics: Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm", equation 2.1.
-        """
+        """Take in (n, F) features."""
         if len(features) == 0:
             return
         batch = features.double()
-        batch_mean = batch[0] + (batch - batch[0]).mean(0)  # of equal numbers exactly that number, however mean rounds
-        share = len(batch) / (self.count + len(batch)).double()  # of integers alone it would be float32
-        delta = batch_mean - self.mean
-        self.squares += (batch - batch_mean).square().sum(0) + delta.square() * (self.count * share)
-        self.mean += delta * share
-        self.count += len(batch)
+        mean = batch[0] + (batch - batch[0]).mean(0)  # of equal numbers exactly that number, however mean rounds
+        number = torch.full_like(mean, len(batch))
+        self.keep(self.moments.merged(Moments(number, mean, (batch - mean).square().sum(0))))
+
+    @property
+    def moments(self) -> Moments:
+        """Moments (F,) of all that `update` has seen."""
+        return Moments(self.count.double().expand_as(self.mean), self.mean, self.squares)
+
+    @torch.no_grad()
+    def keep(self, moments: Moments) -> None:
+        """Replace the statistics."""
+        self.count.copy_(moments.number[0])
+        self.mean.copy_(moments.mean)
+        self.squares.copy_(moments.squares)
         self.refresh()
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Checkpoints as a stranger could forge them: whatever their files hold, the hashes are right, and there is no signature."""
+"""Checkpoints made by hand: small ones, and ones as a stranger could forge them, whose hash is right and without a signature."""
 
 from __future__ import annotations
 
@@ -7,8 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from enn_ppo.checkpoints import policy_file
+import torch
+
+from enn_ppo.checkpoints import Checkpoint, Retention, policy_file, save_checkpoint, step_file
 from enn_ppo.checkpoints.policy_file import policy_bytes, read_policy_file
+
+MOMENTS = {"step": torch.tensor(1.0), "exp_avg": torch.zeros(4), "exp_avg_sq": torch.zeros(4)}
+ALL = Retention(keep_last=9)
+
+
+def save(directory: Path, step: int = 100, retention: Retention = ALL, **changes: Any) -> Path:
+    """Save a small checkpoint with these fields of `Checkpoint`; returns the file."""
+    parts: dict[str, Any] = {
+        "policy": {"w": torch.arange(6.0)},
+        "value_net": {"v": torch.ones(3)},
+        "config": {"env": {"id": "Xor"}},
+        "spaces": {"entities": {"Mine": ["x"]}},
+        "trainer": {"optimizer": {"state": {0: MOMENTS}, "param_groups": []}, "scale": None},
+        "score": 0.5,
+    }
+    return save_checkpoint(Checkpoint(path=step_file(directory, step), step=step, **(parts | changes)), retention)
 
 
 def sealed(file: Path, **changes: Any) -> Path:
@@ -18,13 +36,12 @@ def sealed(file: Path, **changes: Any) -> Path:
 
 
 def with_header(file: Path, **texts: str | None) -> Path:
-    """Replace texts of a policy file's header, or remove those that are None, and write its hash anew; returns the file."""
+    """Replace texts of a policy file's metadata, or remove those that are None, and write its hash anew; returns the file."""
     header, content = policy_file._split(file.read_bytes())
-    changed = {**header["__metadata__"], "signature": "", **texts}
-    header["__metadata__"] = {name: text for name, text in changed.items() if text is not None and name != "hash"}
-    header["__metadata__"]["hash"] = policy_file._hash(header, content)
-    packed = policy_file._header_bytes(header)
-    file.write_bytes(len(packed).to_bytes(8, "little") + packed + content)
+    changed = {**header["__metadata__"], "signature": "", "hash": "0" * 64, **texts}
+    metadata = header["__metadata__"] = {name: text for name, text in changed.items() if text is not None}
+    metadata["hash"] = policy_file._sha256(policy_file._start(header), content)
+    file.write_bytes(policy_file._start(header) + content)
     return file
 
 

@@ -47,11 +47,9 @@ class HookedNet:
     def __init__(self, net: RogueNet, hook: SteppingHook) -> None:
         self._net, self._hook = net, hook
 
-    def act(
-        self, batch: ObsBatch, state: object = None, *, generator: FrameKeys | None = None, logits: bool = False
-    ) -> ActResult:
+    def act(self, batch: ObsBatch, state: object = None, *, generator: FrameKeys | None = None) -> ActResult:
         self._hook.acting()
-        return self._net.act(batch, state, generator=generator, logits=logits)
+        return self._net.act(batch, state, generator=generator)
 
     def value(self, batch: ObsBatch) -> Tensor:
         return self._net.value(batch)
@@ -65,16 +63,16 @@ class Halves:
         sampler: that plays in them.
     """
 
-    def __init__(self, hook: SteppingHook, pipeline: int = 2) -> None:
+    def __init__(self, hook: SteppingHook) -> None:
         self.envs = [HookedCopycat(half, hook) for half in range(2)]
         pools = [
-            ThreadedVecEnv(lambda env=env: env, 1, first_env=half, background=pipeline > 1)  # type: ignore[misc]
+            ThreadedVecEnv(lambda env=env: env, 1, first_env=half, background=True)  # type: ignore[misc]
             for half, env in enumerate(self.envs)
         ]
         torch.manual_seed(0)
         net = RogueNet(RogueNetConfig(d_model=8, n_layer=1, n_head=1), pools[0].obs_space(), pools[0].action_space())
         actor: Actor = HookedNet(net, hook)
-        self.sampler = OnePolicySampler(pools, actor, CPU, 0, pipeline=pipeline)
+        self.sampler = OnePolicySampler(pools, actor, CPU, 0, pipeline=2)
         self.begin()
 
     def begin(self) -> None:

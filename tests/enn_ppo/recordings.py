@@ -50,7 +50,6 @@ class RecordedCollector(Collector):
     recorder: Any = None
 
     def collect(self, steps: int) -> Rollout:
-        self._logits = self.recorder is not None
         rollout = super().collect(steps)
         if self.recorder is not None:
             self.recorder.add(rollout.frames)

@@ -54,7 +54,7 @@ def assert_same_end(run_dir: Path, other: Path) -> None:
     ends = [load_checkpoint(directory) for directory in (run_dir, other)]
     assert ends[0].step == ends[1].step
     assert same(ends[0].policy, ends[1].policy)
-    assert same(ends[0].more_weights, ends[1].more_weights)
+    assert same(ends[0].value_net, ends[1].value_net)
     trainers = [{key: value for key, value in end.trainer.items() if key != "seconds"} for end in ends]
     assert trainers[0].keys() == trainers[1].keys()
     for key in trainers[0]:

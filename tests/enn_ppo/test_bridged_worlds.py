@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,11 +45,6 @@ def composed(*arguments: str) -> TrainConfig:
 def test_the_preset_says_whose_interface_it_is_and_the_id_is_typed() -> None:
     env = composed("env=gymnasium", "env.id=CartPole-v1", "env.kwargs.max_episode_steps=7").env
     assert env == EnvConfig(id="CartPole-v1", api="gymnasium", kwargs={"max_episode_steps": 7})
-
-
-def test_worlds_of_dm_env_have_the_settings_of_gymnasiums() -> None:
-    ours, its = composed("env=dm_env", "env.id=a:B", "env.kwargs.size=3"), composed("env=gymnasium", "env.id=a:B")
-    assert ours == replace(its, env=EnvConfig(id="a:B", api="dm_env", kwargs={"size": 3}))
 
 
 @pytest.mark.parametrize(("env_id", "processes"), [("Pendulum-v1", 0), (LINE, 2)])
@@ -111,13 +105,6 @@ def test_a_library_that_is_missing_is_a_line_that_says_what_to_install(
 # ---- views and wrappers
 
 VIEW = "entities: {Place: {count: 1, features: [place]}, Clock: {count: 1, features: [steps]}}\nactor: Place\n"
-
-
-def test_a_view_makes_several_entities_which_need_attention() -> None:
-    plain, viewed = composed("env=gymnasium", "env.id=a:B"), composed("env=gymnasium", "env.id=a:B", "env.view=highway")
-    assert (plain.net.n_layer, viewed.net.n_layer) == (0, 1)
-    assert composed("env=gymnasium", "env.id=a:B", "env.view=highway", "net.n_layer=2").net.n_layer == 2
-    assert viewed.env == EnvConfig(id="a:B", api="gymnasium", view="highway")
 
 
 def test_a_view_in_a_file_is_kept_with_the_checkpoint() -> None:

@@ -6,9 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from enn_ppo import EnvConfig, train
 from enn_ppo.checkpoints import load_checkpoint
@@ -16,10 +14,9 @@ from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.play import main
 from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.play.game import Advice, Game
+from entity_gym.play.game import Game
 from entity_gym.pools.pool import ListEnv
 from rogue_net import ObsBatch, RogueNet
-from tests.enn_ppo.adviser import adviser
 from tests.enn_ppo.worlds import tiny_config
 from tests.entity_gym.check import broken
 
@@ -43,31 +40,6 @@ def obs() -> VecObs:
     return ListEnv(lambda: broken.Walk(5), 1, 11).reset()
 
 
-def probabilities(advice: Advice, action: str) -> NDArray[np.float32]:
-    """(A, C) of a categorical action."""
-    return np.exp(advice.logits[action])
-
-
-def chosen(advice: Advice, action: str) -> list[int]:
-    return advice.actions[action].values[:, 0].tolist()
-
-
-def test_probabilities_are_those_of_the_network_and_0_where_a_choice_is_closed(net: RogueNet, obs: VecObs) -> None:
-    advice = adviser(net)(obs)
-    (step,) = probabilities(advice, "step")
-    assert step[0] == 0.0
-    assert sum(step) == pytest.approx(1.0)
-    assert probabilities(advice, "look at").tolist() == [[1.0], [0.0]]
-    assert chosen(advice, "look at") == [1]  # the left wall's index in the frame
-    batch = ObsBatch.from_vec_obs(obs)
-    evaluation = net.evaluate(batch, net.act(batch).actions)
-    assert np.allclose(step, evaluation.logits["step"][0].exp().detach().numpy(), atol=1e-6)
-    assert advice.value == pytest.approx(evaluation.values[0].item())
-
-
-# --- The command
-
-
 def game(run_dir: str, *arguments: str) -> dict[str, Any]:
     """What the page of `main` shows at first: the view of the only step."""
     replays = []
@@ -83,14 +55,17 @@ def game(run_dir: str, *arguments: str) -> dict[str, Any]:
     return view
 
 
-def test_a_checkpoint_gives_advice_in_the_environment_of_its_training(run_dir: str, net: RogueNet, obs: VecObs) -> None:
+def test_advice_in_the_environment_of_training_is_the_networks(run_dir: str, net: RogueNet, obs: VecObs) -> None:
     view = game(f"checkpoint={run_dir}", "--seed", "11")
     assert view["features"] == {"Walker": [[1]], "Wall": [[0], [5]]}
-    advice = adviser(net)(obs)
+    batch = ObsBatch.from_vec_obs(obs)
+    evaluation = net.evaluate(batch, net.act(batch).actions)
     probs = view["actions"]["step"]["probs"][0]
-    assert probs == pytest.approx(probabilities(advice, "step")[0], abs=1e-6)
+    assert probs == pytest.approx(evaluation.logits["step"][0].exp().tolist(), abs=1e-6)
+    assert probs[0] == 0.0  # a choice that is closed
+    assert view["actions"]["look at"]["probs"] == [[1.0, 0.0]]
     assert view["actions"]["look at"]["advised"] == [0]
-    assert view["value"] == pytest.approx(advice.value)
+    assert view["value"] == pytest.approx(evaluation.values[0].item())
     colder = game(run_dir, "--seed", "11", "--temperature", "0.5")["actions"]["step"]["probs"][0]
     assert colder[1] == pytest.approx(probs[1] ** 2 / sum(p**2 for p in probs), abs=1e-5)
     assert game(run_dir, "--set", "size=8")["features"]["Wall"] == [[0], [8]]

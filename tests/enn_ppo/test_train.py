@@ -154,12 +154,6 @@ def test_arguments_that_do_not_fit_the_environment_are_refused_before_anything_i
     assert not (tmp_path / "a").exists()
 
 
-def test_a_factory_of_something_else_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"returned int; it must return an entity_gym\.Environment"):
-        train(tiny_config(tmp_path / "a", env=EnvConfig()), env=lambda: 3)  # type: ignore[arg-type, return-value]
-    assert not (tmp_path / "a").exists()
-
-
 def test_an_existing_run_is_refused_untouched_and_overwritten_if_asked(tmp_path: Path) -> None:
     train(tiny_config(tmp_path / "a", total_timesteps=64))
     before = (tmp_path / "a/metrics.jsonl").read_bytes()

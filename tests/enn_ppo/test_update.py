@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from enn_ppo.ppo import Advantages, Minibatch, Samples, totals_of_minibatches, update, weigh
+from enn_ppo.ppo import Advantages, Samples, update, weigh
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.config import OptimConfig, PPOConfig
 from enn_ppo.settings.learning import PPOSettings
@@ -71,7 +71,7 @@ def learn(
 
 
 def test_a_loss_of_ones_own_need_not_tell_how_far_the_policy_moved() -> None:
-    def square(net: Any, batch: Minibatch, settings: PPOSettings) -> tuple[Tensor, dict[str, Tensor]]:
+    def square(net: Any, batch: Samples, settings: PPOSettings) -> tuple[Tensor, dict[str, Tensor]]:
         values = net.evaluate(batch.obs, batch.actions).values
         return values.square().mean(), {"square": values.square().mean()}
 
@@ -89,8 +89,8 @@ def test_a_loss_of_ones_own_need_not_tell_how_far_the_policy_moved() -> None:
     assert list(found) == ["square", "grad_norm", "explained_variance", "epochs"] and found["square"] > 0
 
 
-def weighted(samples: Samples) -> Minibatch:
-    return Minibatch.of_samples(samples, PPOSettings.at(PPOConfig()))
+def weighted(samples: Samples) -> Samples:
+    return samples.weighed(PPOSettings.at(PPOConfig()))
 
 
 def changes(net: RogueNet, before: RogueNet) -> Tensor:
@@ -301,7 +301,7 @@ def test_what_was_better_than_expected_becomes_more_likely(ratio: Any) -> None:
 
 
 @pytest.mark.parametrize("weighting", ["actor", "frame"])
-def test_totals_are_those_of_the_minibatches_of_both_ranks(weighting: Any) -> None:
+def test_weights_and_normalized_advantages_are_those_of_the_minibatches_of_both_ranks(weighting: Any) -> None:
     net = make_net(numbered(1))
     # minibatches of 3, 2 and 2 frames of each rank; nobody acts in the second one
     order, sizes = torch.tensor([3, 0, 5, 2, 4, 6, 1]), [3, 2, 2]
@@ -312,18 +312,14 @@ def test_totals_are_those_of_the_minibatches_of_both_ranks(weighting: Any) -> No
     whole = [play(net, partial(Scripted, script), num_envs=1, steps=7) for script in scripts]
     both = [Samples.of(rollout, random_advantages(rollout)) for rollout in whole]
     settings = PPOSettings.at(PPOConfig(weighting=weighting))
-    found, other = on_two(lambda ranks: totals_of_minibatches(both[ranks.rank], [order, order], sizes, ranks))
-    assert found == other and len(found) == 6 and found[:3] == found[3:]
-    for totals, frames in zip(found, order.split(sizes), strict=False):
-        parts = [samples.gather(frames) for samples in both]
-        columns = [weigh(part.advantages, part.num_actors, settings, totals) for part in parts]
-        expected = weigh(
-            *(torch.cat([getattr(part, name) for part in parts]) for name in ("advantages", "num_actors")), settings
-        )
-        for name, column in expected.items():
-            torch.testing.assert_close(torch.cat([each[name] for each in columns]), column)
-        assert totals is not None and totals.frames == 2 * len(frames)
-    assert [int(each.actors) for each in found[:3] if each] == [3, 0, 8]
+    found = on_two(lambda ranks: weigh(both[ranks.rank], [order, order.flip(0)], sizes, settings, ranks))
+    for epoch, numbers in enumerate((order, order.flip(0))):
+        parts = [{name: each.split(sizes) for name, each in of_rank[epoch].items()} for of_rank in found]
+        for minibatch, frames in enumerate(numbers.split(sizes)):
+            expected = Samples.cat([samples.gather(frames) for samples in both]).weighed(settings)
+            for name in ("advantages", "weights", "frame_weights"):
+                column = torch.cat([of_rank[name][minibatch] for of_rank in parts])
+                torch.testing.assert_close(column, getattr(expected, name))
 
 
 def test_ranks_send_one_message_for_each_minibatch_and_two_for_each_update() -> None:

@@ -236,7 +236,7 @@ def check_same(run_dir: Path, undisturbed: Path) -> None:
     one, other = load_checkpoint(run_dir), load_checkpoint(undisturbed)
     if one.step != other.step:
         raise Lost(f"{run_dir} ended at step {one.step:,}, the undisturbed run at {other.step:,}")
-    parts = {"policy": (one.policy, other.policy), "other weights": (one.more_weights, other.more_weights)}
+    parts = {"policy": (one.policy, other.policy), "value network": (one.value_net, other.value_net)}
     for name in one.trainer.keys() | other.trainer.keys():
         if name not in ("seconds", "evaluations"):  # how long it took, and which evaluations still ran
             parts[f"trainer state {name}"] = (one.trainer.get(name), other.trainer.get(name))
@@ -445,7 +445,7 @@ def read_only(drills: Drills, tally: Tally) -> None:
             ("eval", (f"checkpoint={mount / 'run'}", "episodes=2", f"record={target}")),
             ("eval", (f"checkpoint={mount / 'run'}", "episodes=2", f"render={target}.gif")),
             ("sweep", ("sweep=ppo", "env=Count", f"run_dir={target}", "sweep.trials=1")),
-            ("export", (str(mount / "run"), f"{target}.agent")),
+            ("export", (str(mount / "run"), f"{target}.safetensors")),
             ("plot", (str(mount / "run"), f"output={target}.png")),
         ]
         for name, arguments in commands:

@@ -176,7 +176,7 @@ def test_converted_weights_say_what_rogue_net_said_and_every_one_matters(
 
 def assert_a_program_agrees(recording: Recording) -> None:
     net, batch = make_net(recording, "fused"), make_batch(recording)
-    program = net.program(batch)
+    program = net.program()
     assert program is not None
     log_probs, values = program.evaluate(batch, make_actions(recording, batch))
     assert_agree(per_actor(log_probs), recording.under("log_probs"))

@@ -141,7 +141,7 @@ def says(net: RogueNet, observation: Observation) -> Said:
 
 
 def says_by_program(net: RogueNet, batch: ObsBatch) -> Said:
-    program, best = net.program(batch), net.act(batch, greedy=True)
+    program, best = net.program(), net.act(batch, greedy=True)
     assert program is not None
     found = {STEER: best.actions[STEER].values}
     mask = batch.action_masks[PICK]

@@ -156,7 +156,7 @@ def evaluate_frames(net: RogueNet, batch: ObsBatch, actions: Mapping[str, Ragged
     """`net.evaluate`, frame by frame; log-probs and values by the program if the network asks for one."""
     evaluation = net.evaluate(batch, actions)
     if net.config.backend == "fused":
-        program = net.program(batch)
+        program = net.program()
         assert program is not None
         log_probs, values = program.evaluate(batch, actions)
         evaluation = Evaluation(log_probs, {}, values, {}, {})

@@ -137,7 +137,7 @@ def run_eval(run: Callable[[EvalConfig], object], argv: Sequence[str] | None = N
 
     def evaluate(config: EvalConfig) -> None:
         print(run(config))
-        for file in filter(None, (config.render, config.replay_file, config.record)):
+        for file in filter(None, (config.render, config.record)):
             print(f"wrote {file}")
 
     return _main("eval", EvalConfig, evaluate, argv)

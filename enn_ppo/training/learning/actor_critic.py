@@ -20,7 +20,6 @@ class Actor(Protocol):
         state: object = None,
         *,
         generator: torch.Generator | FrameKeys | None,
-        logits: bool = False,
     ) -> ActResult:
         """Sample actions; see `RogueNet.act`."""
 
@@ -42,6 +41,11 @@ class ActorCritic(nn.Module):
         self.value_net = value_net
 
     @property
+    def actor(self) -> Actor:
+        """What rollouts act with: the policy itself, unless values come from a network of their own."""
+        return self.policy if self.value_net is None else self
+
+    @property
     def value_head(self) -> ValueHead:
         """The head that estimates values."""
         return (self.value_net or self.policy).value_head
@@ -53,10 +57,9 @@ class ActorCritic(nn.Module):
         state: object = None,
         *,
         generator: torch.Generator | FrameKeys | None,
-        logits: bool = False,
     ) -> ActResult:
         """Sample actions; see `RogueNet.act`."""
-        result = self.policy.act(batch, state, generator=generator, logits=logits)
+        result = self.policy.act(batch, state, generator=generator)
         return result if self.value_net is None else result._replace(values=self.value_net.value(batch))
 
     def evaluate(self, batch: ObsBatch, actions: dict[str, RaggedTensor]) -> Evaluation:
@@ -69,7 +72,7 @@ class ActorCritic(nn.Module):
     @torch.no_grad()
     def log_probs(self, batch: ObsBatch, actions: dict[str, RaggedTensor]) -> tuple[dict[str, RaggedTensor], Tensor]:
         """Log-probs of `actions`, and (B,) values, without gradients; dropout as in `evaluate`."""
-        program = self.policy.program(batch)
+        program = self.policy.program()
         if program is None:
             found = self.policy.evaluate(batch, actions)
             log_probs, values = found.log_probs, found.values

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from enn_ppo.ppo import Minibatch, Stats
+from enn_ppo.ppo import Samples, Stats
 from enn_ppo.settings.learning import PPOSettings
 from rogue_net import Evaluation
 
@@ -31,7 +31,7 @@ class TargetLoss:
     Targets are not normalized: an environment should scale them to about 1.
     """
 
-    def __call__(self, new: Evaluation, batch: Minibatch, settings: PPOSettings) -> tuple[Tensor, Stats]:
+    def __call__(self, new: Evaluation, batch: Samples, settings: PPOSettings) -> tuple[Tensor, Stats]:
         """Returns the term, and `target_loss`, the error without its weight c_A."""
         assert batch.targets is not None, "the space has targets"
         loss = new.values.new_zeros(())

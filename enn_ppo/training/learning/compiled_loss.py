@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enn_ppo.settings.learning import PPOSettings
-from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, Number, inline, inner_kernel, kernel
+from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, inline, inner_kernel
 
-#: Rows of the columns of a minibatch.
+#: Columns of a minibatch (`enn_ppo.ppo.Samples`), in the order of the kernel's rows.
+COLUMNS = ("advantages", "weights", "values", "returns", "frame_weights")
 ADVANTAGE, WEIGHT, VALUE, RETURN, FRAME_WEIGHT = range(5)
 #: Settings.
 CLIP, CLIP_VALUE, ENT_COEF, VF_COEF, JOINT, DEVIATION, HAS_VALUE = range(7)
@@ -34,85 +35,6 @@ def settings_of(settings: PPOSettings, deviation: float, *, has_value: bool) -> 
     given[ENT_COEF], given[VF_COEF] = float(settings.ent_coef), float(settings.vf_coef)
     given[JOINT], given[DEVIATION], given[HAS_VALUE] = settings.ratio == "joint", deviation, has_value
     return given
-
-
-@kernel
-def weigh(
-    size: Count,
-    frames: Ints,
-    advantages: Floats,
-    values: Floats,
-    returns: Floats,
-    num_actors: Ints,
-    is_joint: Count,
-    by_actor: Count,
-    normalizes: Count,
-    is_part: Count,
-    all_frames: Count,
-    all_actors: Count,
-    all_acting: Count,
-    all_mean: Number,
-    all_variance: Number,
-    columns: Floats,
-) -> None:
-    """The columns of a minibatch, as in `enn_ppo.ppo.weigh`.
-
-    Args:
-        size: M.
-        frames: (M) numbers of the minibatch's frames.
-        advantages: (B) of all frames, and so on.
-        values: (B).
-        returns: (B).
-        num_actors: (B).
-        is_joint: whether a unit is a frame, not an actor.
-        by_actor: whether actors have equal weights, not frames.
-        normalizes: whether advantages are normalized.
-        is_part: whether other ranks have frames of the minibatch too, and the numbers `all_...` are those of the whole minibatch.
-        all_frames: frames, and so on; ignored unless `is_part`.
-        all_actors: actors.
-        all_acting: frames with actors.
-        all_mean: mean advantage of the frames with actors.
-        all_variance: variance of these advantages.
-        columns: result, (5, M).
-    """
-    actors, acting, shift = 0, 0, -np.inf
-    for position in range(size):
-        count = num_actors[frames[position]]
-        actors += count
-        if count > 0:
-            acting += 1
-            shift = max(shift, np.float64(advantages[frames[position]]))  # the mean of equal numbers is that number
-    excess, squares, number = 0.0, 0.0, max(acting, 1)
-    for position in range(size):
-        if num_actors[frames[position]] > 0:
-            excess += advantages[frames[position]] - shift
-    mean = (shift if acting else 0.0) + excess / number
-    for position in range(size):
-        if num_actors[frames[position]] > 0:
-            squares += (advantages[frames[position]] - mean) ** 2
-    variance, frames_of_all = squares / number, size
-    if is_part:
-        frames_of_all, actors, number, mean, variance = (
-            all_frames,
-            all_actors,
-            max(all_acting, 1),
-            all_mean,
-            all_variance,
-        )
-    deviation = np.float32(math.sqrt(variance)) + np.float32(1e-8)
-    for position in range(size):
-        frame = frames[position]
-        count, advantage = num_actors[frame], advantages[frame]
-        if normalizes:
-            advantage = (advantage - np.float32(mean)) / deviation
-        weight = (
-            np.float32(count) / np.float32(max(actors, 1)) if by_actor else np.float32(count > 0) / np.float32(number)
-        )
-        columns[ADVANTAGE * size + position] = advantage
-        columns[WEIGHT * size + position] = weight if is_joint else weight / np.float32(max(count, 1))
-        columns[VALUE * size + position] = values[frame]
-        columns[RETURN * size + position] = returns[frame]
-        columns[FRAME_WEIGHT * size + position] = np.float32(1) / np.float32(frames_of_all)
 
 
 @inner_kernel

@@ -25,7 +25,6 @@ from enn_ppo.training.learning.vtrace import recompute_log_probs, vtrace
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.tracking.counts import Played, merge_played, summarize
-from enn_ppo.training.tracking.logger import Row
 from entity_gym.actions import ActionSpace
 from rogue_net import ObsBatch
 from rogue_net.kernels.select import say_once, why_no_program
@@ -140,9 +139,9 @@ class Learner:
         learning = (self._optim, settings.ppo)
         options: dict[str, Any] = {"generator": self._shuffling, "loss": self.loss, "ranks": self.ranks}
         if self._compiled and self.loss is self._ppo_loss:
-            with self._compiled.update(samples) as frames_of:
-                learn = self._compiled.learn
-                stats = update(self.model, self.optimizer, frames_of, *learning, learn=learn, **options)
+            learn = partial(self._compiled.learn, optim=learning[0], settings=learning[1], ranks=self.ranks)
+            with self._compiled.update(samples) as frames:
+                stats = update(self.model, self.optimizer, frames, *learning, learn=learn, **options)
         else:
             stats = update(self.model, self.optimizer, samples, *learning, **options)
         self._check_stats(stats, largest)
@@ -275,7 +274,7 @@ class Learner:
         """Load the checkpoint's weights into each network, and return the transferred tensors."""
         networks = [transfer_weights(self.model.policy, checkpoint, env_name)]
         if value_net := self.model.value_net:
-            is_known = "value_net" in checkpoint.more_weights
+            is_known = bool(checkpoint.value_net)
             networks.append(
                 transfer_weights(value_net, checkpoint, env_name, "value_net") if is_known else Transferred(value_net)
             )
@@ -291,13 +290,6 @@ class Learner:
         """Initialise the input statistics of features that the restored checkpoint did not have, without training."""
         for network in self._transferred:
             network.measure(lambda net: update_normalization(net, rollout.frames.obs, self.ranks))
-
-    def metrics(self) -> Row:
-        """Metrics in addition to `Learned`."""
-        return {}
-
-    def close(self) -> None:
-        """Release everything. May be called twice."""
 
 
 class LearnerNews(NamedTuple):

@@ -6,7 +6,6 @@ Shapes: K ranks; F quantities.
 from __future__ import annotations
 
 from functools import reduce
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,31 +13,7 @@ from torch import Tensor
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.ranks import ALONE, Ranks
 from rogue_net import ObsBatch, RogueNet
-from rogue_net.inputs.normalization import RunningNorm
-
-
-class Moments(NamedTuple):
-    """Count, mean and sum of squared deviations of n numbers, in float64: of one shape, such as () or (F,)."""
-
-    number: Tensor
-    mean: Tensor
-    squares: Tensor  # sum of squared distances from the mean
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance without Bessel's correction; 0 if the count is 0."""
-        return self.squares / self.number.clamp(min=1)
-
-    def merged(self, other: Moments) -> Moments:
-        """Moments of both sets of numbers. Equal means are kept exactly, so that constant numbers have a variance of exactly 0.
-
-        Source: Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm", equation 2.1.
-        """
-        number = self.number + other.number
-        share = other.number / number.clamp(min=1)
-        delta = other.mean - self.mean
-        squares = self.squares + other.squares + delta.square() * self.number * share
-        return Moments(number, self.mean + delta * share, squares)
+from rogue_net.inputs.normalization import Moments, RunningNorm
 
 
 def moments_of_some(values: Tensor, counted: Tensor) -> Moments:
@@ -80,10 +55,7 @@ def explained_variance(values: Tensor, returns: Tensor, ranks: Ranks = ALONE) ->
         returns: (B,) of the same frames.
         ranks: the ranks that share the batch.
     """
-    numbers = torch.stack([returns, returns - values])
-    numbers = numbers.double()  # squares of returns of 1e30 exceed float32
-    variances = numbers.var(dim=1, correction=0) if ranks.size == 1 else moments_of_all(numbers, ranks).variance
-    of_returns, of_errors = variances.unbind()
+    of_returns, of_errors = moments_of_all(torch.stack([returns, returns - values]), ranks).variance.unbind()
     explained = 1 - of_errors / of_returns
     return torch.where(of_returns > 0, explained, torch.nan).float()
 
@@ -105,21 +77,15 @@ def update_normalization(network: RogueNet | ActorCritic, obs: ObsBatch, ranks: 
         return
 
     def statistics() -> Tensor:
-        """(3, F) float64: count, mean and squares of the features of all norms; in one tensor, for they are few numbers."""
-        counts = torch.cat([norm.count.double().expand_as(norm.mean) for norm in norms])
-        return torch.stack(
-            [counts, torch.cat([norm.mean for norm in norms]), torch.cat([norm.squares for norm in norms])]
-        )
+        """(3, F) float64: the moments of the features of all norms; in one tensor, for they are few numbers."""
+        parts = zip(*(norm.moments for norm in norms), strict=True)
+        return torch.stack([torch.cat(part) for part in parts])
 
     before = statistics()
     for norm in norms:
-        for buffer in (norm.count, norm.mean, norm.squares):
-            buffer.zero_()
+        norm.keep(Moments(*torch.zeros_like(torch.stack(norm.moments))))
     network.update_normalization(obs)  # starts from empty statistics: these are the moments of `obs` alone
     merged = reduce(Moments.merged, (Moments(*part) for part in (before, *ranks.gather(statistics()))))
     columns = (torch.split(each, [len(norm.mean) for norm in norms]) for each in merged)
-    for norm, number, mean, squares in zip(norms, *columns, strict=True):
-        norm.count.copy_(number[0])
-        norm.mean.copy_(mean)
-        norm.squares.copy_(squares)
-        norm.refresh()
+    for norm, *moments in zip(norms, *columns, strict=True):
+        norm.keep(Moments(*moments))

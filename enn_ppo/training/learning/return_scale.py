@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from enn_ppo.training.learning.moments import moments_of_all
 from enn_ppo.training.ranks import ALONE, Ranks
 from rogue_net.heads.heads import ValueHead
+from rogue_net.inputs.normalization import Moments
 
 MIN_DEVIATION = 1e-2  # of returns: constant returns do not amplify value errors
 
@@ -30,9 +32,7 @@ class RewardScale:
         self._ranks = ranks  # each has `num_envs` environments
         self._first_env = ranks.rank * num_envs
         self._running = torch.zeros(num_envs, dtype=torch.float64)
-        self._count = 0
-        self._mean = 0.0
-        self._squares = 0.0  # sum of squared distances from the mean
+        self._moments = Moments(*torch.zeros(3, dtype=torch.float64))  # of all sums
 
     def __call__(
         self, rewards: Tensor, ended: Tensor, gamma: float, begins: Tensor | None = None, env_id: Tensor | None = None
@@ -59,10 +59,7 @@ class RewardScale:
                 sums[t, columns] = running
                 running = running.masked_fill(end, 0.0)
             self._running[env_id[columns]] = running
-        count, mean = sums.numel(), float(sums.mean())
-        of_each = self._ranks.gather(sums.new_tensor([count, mean, float((sums - mean).square().sum())]))
-        for part in of_each.tolist():
-            self._take_in(*part)
+        self._moments = self._moments.merged(moments_of_all(sums.flatten(), self._ranks))
         scaled: Tensor = rewards / self.deviation
         return scaled
 
@@ -70,7 +67,7 @@ class RewardScale:
         """Replace the statistics by those of the (T, N) rewards of other environments; see `__call__`."""
         other = RewardScale(rewards.shape[1])
         other(rewards, ended, gamma)
-        self._count, self._mean, self._squares = other._count, other._mean, other._squares
+        self._moments = other._moments
 
     def begin(self) -> None:
         """Start all running sums from 0, for new episodes."""
@@ -79,27 +76,22 @@ class RewardScale:
     @property
     def deviation(self) -> float:
         """The divisor of rewards; 1 while the variance of their sums is 0."""
-        deviation = (self._squares / self._count) ** 0.5 if self._count else 0.0
-        return float(deviation) if deviation > 1e-8 else 1.0
-
-    def _take_in(self, count: float, mean: float, squares: float) -> None:
-        total = self._count + int(count)
-        shift = mean - self._mean
-        self._squares += squares + shift**2 * self._count * count / total
-        self._mean += shift * count / total
-        self._count = total
+        deviation = float(self._moments.variance.sqrt())
+        return deviation if deviation > 1e-8 else 1.0
 
     def state(self) -> dict[str, Any]:
         """State of the environments of all ranks, for `load_state`."""
         running = self._ranks.gather(self._running).flatten()
-        return {"running": running, "count": self._count, "mean": self._mean, "squares": self._squares}
+        count, mean, squares = (each.item() for each in self._moments)
+        return {"running": running, "count": int(count), "mean": mean, "squares": squares}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore `state()`; running sums start from 0 if the number of environments has changed."""
         own, size = len(self._running), self._ranks.size
         if len(state["running"]) == own * size:
             self._running = state["running"][own * self._ranks.rank :][:own].clone()
-        self._count, self._mean, self._squares = state["count"], state["mean"], state["squares"]
+        numbers = [float(state[name]) for name in ("count", "mean", "squares")]
+        self._moments = Moments(*torch.tensor(numbers, dtype=torch.float64))
 
 
 def _in_turn(env_id: Tensor) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""KL divergence from another policy: as a term of the loss (`ppo.teacher`, `ppo.teacher_kl`), and to learn from recordings.
+"""KL divergence from another policy, as a term of the loss (`ppo.teacher`, `ppo.teacher_kl`).
 
 p is the other policy and q the one that learns.
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_net
-from enn_ppo.ppo import Minibatch, Stats
+from enn_ppo.ppo import Samples, Stats
 from enn_ppo.settings.learning import PPOSettings
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
@@ -34,7 +34,7 @@ class TeacherLoss:
     def __init__(self, teacher: RogueNet) -> None:
         self._teacher = teacher.eval().requires_grad_(False)
 
-    def __call__(self, new: Evaluation, batch: Minibatch, settings: PPOSettings) -> tuple[Tensor, Stats]:
+    def __call__(self, new: Evaluation, batch: Samples, settings: PPOSettings) -> tuple[Tensor, Stats]:
         """Returns the term, and `teacher_kl`, the divergence in nats; both are 0 if c_T is 0."""
         kl = new.values.new_zeros(())
         if settings.teacher_kl != 0:

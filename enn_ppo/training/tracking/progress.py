@@ -45,7 +45,7 @@ _MAX_COLUMNS = 110
 
 
 def announce(text: str) -> None:
-    """Print a message about the start of the run, on rank 0 only."""
+    """Print a line about the run, on rank 0 only."""
     if os.environ.get("RANK", "0") == "0":
         say(text)
 

@@ -71,10 +71,6 @@ class RunOutput(Progress):
         if row.get("eval/episodic_reward") is not None:
             self.say(_evaluated(row))
 
-    def say_of_all(self, text: str) -> None:
-        """Print a line about all policies, without a policy's name."""
-        say(text)
-
     def __enter__(self) -> RunOutput:
         return self
 

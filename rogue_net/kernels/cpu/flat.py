@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rogue_net.kernels.cpu.calling import floats_at, shifted
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, Ints, Number, kernel
 from rogue_net.kernels.cpu.dense import DEPTH, LANES, place_of
 from rogue_net.kernels.cpu.simd import fma, load, spread, square_root, store, total
@@ -49,23 +48,6 @@ def fold(count: Count, table: Ints, parameters: Floats, weights: Floats, transpo
                 if to_transposed >= 0:
                     transposed[to_transposed + place_of(o, i, padded, inputs)] = w
             weights[table[at + _TO_BIAS] + o] = constant
-
-
-@kernel
-def take_in(count: Count, sources: Ints, parameters: Floats, changed: Ints) -> None:
-    """Copy `count` tensors, `sources` has their addresses and sizes, to the flat parameters, and say whether any has changed."""
-    changed[0], at = 0, 0
-    for number in range(count):
-        size = sources[2 * number + 1]
-        floats, own = floats_at(sources[2 * number]), shifted(parameters, at)
-        differs = 0
-        for i in range(size):
-            differs |= floats[i] != own[i]
-        if differs:
-            changed[0] = 1
-            for i in range(size):
-                own[i] = floats[i]
-        at += size
 
 
 @kernel

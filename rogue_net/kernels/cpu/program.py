@@ -3,17 +3,17 @@
 program = Program(net)
 acted = program.act(obs, keys)
 
-program.load(moments)                                     # parameters of the modules, moments of the optimizer
+program.load(states)                                      # parameters of the modules, state of the optimizer
 columns = program.columns(obs, actions, log_probs)        # all frames of a rollout
 stats = program.gradient(columns, frames, loss, ...)      # of a minibatch
 program.step(...)                                         # AdamW
-program.store(moments)
+program.store(states)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from entity_gym.actions import (
     ActionSpace,
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
 EIGHT, SIXTEEN = Const(8), Const(16)
 TOKENS_OF_A_THREAD = 256  # that are worth another thread
 WAKING = 2**16  # tokens times width squared that take as long as waking a thread
+#: Memory for kernels, whatever torch makes by default.
+_zeros: Callable[..., Tensor] = partial(torch.zeros, dtype=torch.float32, device="cpu")
 
 
 def kernels_of(width: int, head_width: int, mixing: int) -> dict[str, Job]:
@@ -131,7 +134,6 @@ _CALLED: list[Job] = [
         inputs.prepare,
         flat.fold,
         flat.unfold,
-        flat.take_in,
         flat.adam,
         flat.add_up,
         flat.squares,
@@ -148,11 +150,13 @@ _KINDS: dict[type[ActionSpace], Any] = {
 }
 
 
-class Moments(NamedTuple):
-    """An optimizer's running means, a tensor for each parameter."""
+def _count_changes(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Raise the versions of parameters, by which `Program` sees that they have changed: fused optimizers do not."""
+    parameters = [each for group in optimizer.param_groups if group.get("fused") for each in group["params"]]
+    torch.autograd.graph.increment_version([each for each in parameters if not each.is_inference()])
 
-    first: list[Tensor]  # of gradients
-    second: list[Tensor]  # of their squares
+
+register_optimizer_step_post_hook(_count_changes)
 
 
 class Acted(NamedTuple):
@@ -164,7 +168,10 @@ class Acted(NamedTuple):
 
 
 class Program:
-    """A network, its flat parameters, and the moments of their optimizer.
+    """A network, its flat parameters, and the state of their optimizer.
+
+    Between updates it sees that parameters have changed by their versions, as autograd does. What no version counts is a change
+    through `parameter.data` or NumPy.
 
     Args:
         net: on the CPU, in float32; see `rogue_net.kernels.select`.
@@ -177,21 +184,18 @@ class Program:
         parts: list[nn.Module] = [net.embedding, net.transformer]
         parts += [net.heads] if with_actions else []
         parts += [net.value_head] if with_value else []
-        self.parameters = [parameter for part in parts for parameter in part.parameters()]
-        sizes = [each.numel() for each in self.parameters]
-        starts = np.cumsum([0, *sizes]).tolist()
-        self._places = {id(each): start for each, start in zip(self.parameters, starts, strict=False)}
-        self._sizes, self.count = sizes, starts[-1]
-        room = padded(self.count, 8)
-        self.flat, self.first, self.second, self.gradient_flat = (torch.zeros(room) for _ in range(4))
-        self._flat_parts, self._first_parts, self._second_parts = map(
-            self.parts_of, (self.flat, self.first, self.second)
-        )
         modules = [module for part in parts for module in part.modules()]
         #: Where the modules keep the parameters: a module may get another one in the place of one.
-        self._owners = [
-            (each._parameters, name, each._parameters[name]) for each in modules for name in each._parameters
+        self._owners: list[tuple[dict[str, Any], str]] = [
+            (each._parameters, name) for each in modules for name in each._parameters
         ]
+        self._sizes = [each.numel() for each in self.parameters]
+        self._starts = np.cumsum([0, *self._sizes]).tolist()
+        self._places = {id(each): start for each, start in zip(self.parameters, self._starts, strict=False)}
+        self.flat, self.first, self.second, self.gradient_flat = (_zeros(padded(self._starts[-1], 8)) for _ in range(4))
+        self._parts = [self.parts_of(each) for each in (self.flat, self.first, self.second)]
+        self.steps = np.zeros(len(self._sizes), np.int64)  # of the optimizer, for each parameter
+        self._seen: list[Any] = []  # version and address of each parameter when it was last copied
         self._linears: list[list[int]] = []
         self._folds: list[list[int]] = []
         self._relative_tables: list[tuple[int, int, int]] = []  # place in `weights`, place among the parameters, size
@@ -199,14 +203,14 @@ class Program:
         self._held: list[Any] = []  # owners of memory that tables point to
         self._net_fields: dict[str, Any] = {}
         self._describe()
-        self.weights, self.transposed = torch.zeros(self._weights_size), torch.zeros(max(self._transposed_size, 8))
+        self.weights, self.transposed = _zeros(self._weights_size), _zeros(max(self._transposed_size, 8))
         self._gradients = np.zeros((1, self._gradient_size), np.float32)
         self._local = local()  # of each thread that acts its own tiles
-        self._memory: list[int] = []  # addresses of the parameters
-        self._current: list[Tensor] = []  # the parameters in one piece each
-        self._is_contiguous = False  # whether these change with the parameters
-        self._sources = np.zeros((0, 2), np.int64)
-        self._changed = np.zeros(1, np.int64)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters of the modules, in the order of the flat ones."""
+        return [of_module[name] for of_module, name in self._owners]
 
     # - What is where
 
@@ -398,30 +402,30 @@ class Program:
 
     # - Parameters
 
-    def is_current(self) -> bool:
-        """Whether the modules still have the parameters that the program was made for."""
-        return all(held[name] is parameter for held, name, parameter in self._owners)
-
     @torch.no_grad()
-    def load(self, moments: Moments | None = None) -> None:
-        """Copy the modules' parameters, and the optimizer's moments if they are given."""
-        torch._foreach_copy_(self._flat_parts, list[Tensor](self.parameters))
-        if moments is not None:
-            torch._foreach_copy_(self._first_parts, moments.first)
-            torch._foreach_copy_(self._second_parts, moments.second)
+    def load(self, states: Sequence[Mapping[str, Tensor]] = ()) -> None:
+        """Copy the modules' parameters, and if it is given each one's state of AdamW: `step`, `exp_avg` and `exp_avg_sq`."""
+        parameters, first, second = self._parts
+        torch._foreach_copy_(parameters, list[Tensor](self.parameters))
+        if states:
+            torch._foreach_copy_(first, [each["exp_avg"] for each in states])
+            torch._foreach_copy_(second, [each["exp_avg_sq"] for each in states])
+            self.steps = np.array([int(each["step"]) for each in states], np.int64)
         self.fold()
 
     @torch.no_grad()
-    def store(self, moments: Moments | None = None) -> None:
-        """Copy parameters back to the modules, and moments to the optimizer's."""
-        torch._foreach_copy_(list[Tensor](self.parameters), self._flat_parts)
-        if moments is not None:
-            torch._foreach_copy_(moments.first, self._first_parts)
-            torch._foreach_copy_(moments.second, self._second_parts)
+    def store(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Copy parameters back to the modules, and the state of AdamW to `states`."""
+        parameters, first, second = self._parts
+        torch._foreach_copy_(list[Tensor](self.parameters), parameters)
+        torch._foreach_copy_([each["exp_avg"] for each in states], first)
+        torch._foreach_copy_([each["exp_avg_sq"] for each in states], second)
+        for state, number in zip(states, self.steps.tolist(), strict=True):
+            state["step"].fill_(number)
 
     def parts_of(self, numbers: Tensor) -> list[Tensor]:
         """The part of each parameter in a flat tensor."""
-        parts = numbers[: self.count].split(self._sizes)
+        parts = numbers[: self._starts[-1]].split(self._sizes)
         return [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]
 
     def fold(self) -> None:
@@ -489,8 +493,8 @@ class Program:
         for name, plan in self._actions.items():
             actors = obs.action_masks[name].actors
             size, dtype = (1, torch.int64) if plan.discrete else (plan.choices, torch.float32)
-            actions[name] = actors._replace(values=torch.empty(len(actors.values), size, dtype=dtype))
-            log_probs[name] = actors._replace(values=torch.empty(len(actors.values)))
+            actions[name] = actors._replace(values=_zeros(len(actors.values), size, dtype=dtype))
+            log_probs[name] = actors._replace(values=_zeros(len(actors.values)))
         if keys is None:
             choice: Any = (tables.GREEDY, 0)
         else:
@@ -508,7 +512,7 @@ class Program:
             ValueError: the batch does not fit the network.
         """
         actors = {name: obs.action_masks[name].actors for name in self._actions}
-        log_probs = {name: each._replace(values=torch.zeros(len(each.values))) for name, each in actors.items()}
+        log_probs = {name: each._replace(values=_zeros(len(each.values))) for name, each in actors.items()}
         choice: Any = (tables.GIVEN, 0)
         return log_probs, self._run(obs, actions, log_probs, tables.Choice(*choice))
 
@@ -528,7 +532,7 @@ class Program:
         self._refresh()
         found = {name: ragged.values for name, ragged in log_probs.items()}
         columns = self.columns(obs, actions, found, plans=plans)
-        values, frames = torch.empty(len(obs)), np.arange(len(obs))
+        values, frames = _zeros(len(obs)), np.arange(len(obs))
         parts = self._shares(columns.sizes)
         tiles = self._tiles_for(columns, len(parts))
         net, batch = self._net(columns), _minibatch(columns, frames, frames)
@@ -541,19 +545,15 @@ class Program:
         return values
 
     def _refresh(self) -> None:
-        """Fold the modules' parameters, if they have changed since the last time.
-
-        They are compared: not every optimizer tells a tensor's version that it has changed it.
-        """
-        memory = [each.data_ptr() for each in self.parameters]
-        if memory != self._memory or not self._is_contiguous:
-            self._memory = memory
-            self._current = [each.detach().contiguous() for each in self.parameters]
-            self._is_contiguous = all(each.is_contiguous() for each in self.parameters)
-            self._sources = np.array([[each.data_ptr(), each.numel()] for each in self._current], np.int64)
-        bind(flat.take_in)(len(self._sources), address(self._sources), address(self.flat), address(self._changed))
-        if self._changed[0]:
-            self.fold()
+        """Copy and fold the parameters, if any has changed since the last time."""
+        parameters = self.parameters
+        try:
+            seen: list[Any] = [number for each in parameters for number in (each._version, each.data_ptr())]
+        except RuntimeError:
+            seen = [object()]  # parameters that were made in inference mode have no versions, and may have changed
+        if seen != self._seen:
+            self.load()
+            self._seen = seen
 
     # - Learning
 
@@ -583,7 +583,7 @@ class Program:
         if len(self._gradients) < len(parts):
             self._gradients = np.zeros((len(parts), self._gradient_size), np.float32)
         self._gradients.fill(0)  # torch would wake threads of its own, which then spin
-        stats = torch.zeros(len(parts), num_stats)
+        stats = _zeros(len(parts), num_stats)
         net, batch = self._net(columns), _minibatch(columns, frames, loss_columns)
         tiles = self._tiles_for(columns, len(parts))
         run = bind(tile.learn)
@@ -617,46 +617,35 @@ class Program:
         bind(flat.squares)(len(self.gradient_flat), address(self.gradient_flat), address(result))
         return math.sqrt(float(result[0]))
 
-    def step(
-        self,
-        numbers: NDArray[np.int64],
-        rate: float,
-        scale: float,
-        betas: tuple[float, float],
-        epsilon: float,
-        weight_decay: float,
-    ) -> None:
-        """Make an AdamW step with the gradient times `scale`; `numbers` has each parameter's number of this step, from 1."""
-        different = np.unique(numbers)
-        held = [each.numpy() for each in (self.flat, self.first, self.second)]
-        for number in different.tolist():
-            before = [each.copy() for each in held] if len(different) > 1 else held
-            self._adam(number, rate, scale, betas, epsilon, weight_decay)
-            # a parameter that has made another number of steps, such as one that the environment has gained, waits for its turn
-            for other in np.flatnonzero(numbers != number):
-                start = self._places[id(self.parameters[other])]
-                for each, old in zip(held, before, strict=True):
-                    each[start : start + self._sizes[other]] = old[start : start + self._sizes[other]]
-        self.fold()
-
-    def _adam(
-        self, number: int, rate: float, scale: float, betas: tuple[float, float], epsilon: float, weight_decay: float
-    ) -> None:
-        """Make AdamW step `number` of all parameters."""
+    def step(self, rate: float, scale: float, betas: tuple[float, float], epsilon: float, weight_decay: float) -> None:
+        """Make an AdamW step with the gradient times `scale`."""
+        self.steps += 1
         beta1, beta2 = betas
-        how: Any = flat.Adam(
-            scale=scale,
-            rate=rate / (1 - beta1**number),
-            keep=1 - rate * weight_decay,
-            beta1=beta1,
-            beta2=beta2,
-            rest1=1 - beta1,
-            rest2=1 - beta2,
-            correction=1 / math.sqrt(1 - beta2**number),
-            epsilon=epsilon,
+        different, held = (
+            np.unique(self.steps).tolist(),
+            [each.numpy() for each in (self.flat, self.first, self.second)],
         )
-        held = (self.flat, self.gradient_flat, self.first, self.second)
-        bind(flat.adam)(len(self.flat), *map(address, held), how)
+        for number in different:
+            before = [each.copy() for each in held] if len(different) > 1 else held
+            how: Any = flat.Adam(
+                scale=scale,
+                rate=rate / (1 - beta1**number),
+                keep=1 - rate * weight_decay,
+                beta1=beta1,
+                beta2=beta2,
+                rest1=1 - beta1,
+                rest2=1 - beta2,
+                correction=1 / math.sqrt(1 - beta2**number),
+                epsilon=epsilon,
+            )
+            parameters, first, second = map(address, held)
+            bind(flat.adam)(len(self.flat), parameters, address(self.gradient_flat), first, second, how)
+            # a parameter that has made another number of steps, such as one that the environment has gained, waits for its turn
+            for other in np.flatnonzero(self.steps != number):
+                part = slice(self._starts[other], self._starts[other + 1])
+                for each, old in zip(held, before, strict=True):
+                    each[part] = old[part]
+        self.fold()
 
     # - What kernels are given
 

@@ -1,48 +1,50 @@
-"""Which checkpoints stay. Hand-made cases, and what holds for any run."""
+"""Which checkpoints stay: by the rules alone, and in a run directory, whose scores outlive the run."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enn_ppo.checkpoints.retention import Retention, Saved, best_of, which_to_remove
+from enn_ppo.checkpoints import (
+    CheckpointError,
+    Retention,
+    load_checkpoint,
+    record_score,
+    resolve_checkpoint,
+    step_file,
+    step_files,
+)
+from enn_ppo.checkpoints.retention import Saved, best_of
+from tests.enn_ppo.forged import save
+
+LAST, BEST = Retention(keep_last=1), Retention(keep_last=1, keep_best=1)
 
 
 def staying(saved: Collection[Saved], now: int, **retention: object) -> list[int]:
-    removed = which_to_remove(saved, now, Retention(**{"keep_last": 1, **retention}))  # type: ignore[arg-type]
+    removed = Retention(**{"keep_last": 1, **retention}).to_remove(list(saved), now)  # type: ignore[arg-type]
     return sorted({each.step for each in saved} - removed)
 
 
 FIVE = [
-    Saved(100, seconds=50, score=0.1),
-    Saved(200, seconds=130, score=0.9),
-    Saved(300, seconds=190, score=0.9),
-    Saved(400, seconds=200, score=None),
-    Saved(500, seconds=330, score=0.5),
+    Saved(100, score=0.1),
+    Saved(200, score=0.9),
+    Saved(300, score=0.9),
+    Saved(400, score=None),
+    Saved(500, score=0.5),
 ]
 
 
-def test_the_newest_stay() -> None:
-    assert staying(FIVE, 500, keep_last=1) == [500]
+def test_the_newest_the_best_and_the_protected_ones_stay() -> None:
+    assert staying(FIVE, 500) == [500]
     assert staying(FIVE, 500, keep_last=3) == [300, 400, 500]
-    assert staying(FIVE, 500, keep_last=9) == [100, 200, 300, 400, 500]
-
-
-def test_the_best_stay_besides_and_of_equal_ones_the_later() -> None:
-    assert staying(FIVE, 500, keep_best=1) == [300, 500]
-    assert staying(FIVE, 500, keep_best=2) == [200, 300, 500]
+    assert staying(FIVE, 500, keep_best=1) == [300, 500]  # of equal ones the later
     assert staying(FIVE, 500, keep_best=3) == [200, 300, 500]  # the third best is the newest
     assert staying(FIVE, 500, keep_best=9) == [100, 200, 300, 500]  # and one has no score
-
-
-def test_a_score_that_is_not_a_number_is_none() -> None:
-    assert best_of([Saved(1, score=float("nan")), Saved(2, score=-1e9)]) == [Saved(2, score=-1e9)]
-
-
-def test_the_protected_ones_stay() -> None:
     assert staying(FIVE, 500, protected=[100, 7]) == [100, 500]
 
 
@@ -52,29 +54,16 @@ def test_what_was_abandoned_by_going_back_goes() -> None:
     assert staying(FIVE, 100, keep_best=1) == [100]
 
 
-@pytest.mark.parametrize(
-    ("given_", "message"),
-    [
-        ({"keep_last": 0}, "keep_last must be an integer of at least 1, got 0"),
-        ({"keep_last": 1, "keep_best": -1}, "keep_best must be an integer of at least 0, got -1"),
-    ],
-)
-def test_numbers_out_of_range_are_named(given_: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Retention(**given_)  # type: ignore[arg-type]
-
-
-SCORES = st.one_of(st.none(), st.floats(allow_nan=True), st.sampled_from([0.0, 1.0]))
+SCORES = st.one_of(st.none(), st.floats(allow_nan=False), st.sampled_from([0.0, 1.0]))
 
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[Saved]:
-    """Checkpoints in the order of a run: steps and seconds grow."""
+    """Checkpoints in the order of a run."""
     count = draw(st.integers(1, 12))
     steps = sorted(draw(st.sets(st.integers(0, 100), min_size=count, max_size=count)))
-    seconds = sorted(draw(st.lists(st.floats(0, 1000), min_size=count, max_size=count)))
     scores = draw(st.lists(SCORES, min_size=count, max_size=count))
-    return [Saved(*each) for each in zip(steps, seconds, scores, strict=True)]
+    return [Saved(*each) for each in zip(steps, scores, strict=True)]
 
 
 RETENTIONS = st.builds(
@@ -86,14 +75,18 @@ RETENTIONS = st.builds(
 
 
 @given(runs(), RETENTIONS, st.data())
-def test_the_last_one_always_stays_and_nothing_is_removed_that_is_not_there(
+def test_the_last_and_the_best_stay_and_removing_again_in_any_order_removes_nothing(
     run: list[Saved], retention: Retention, data: st.DataObject
 ) -> None:
     now = data.draw(st.sampled_from(run)).step
-    removed = which_to_remove(run, now, retention)
+    removed = retention.to_remove(run, now)
     steps = {each.step for each in run}
     assert now not in removed and removed <= steps and not removed & set(retention.protected)
     assert len(steps - removed) >= min(sum(step <= now for step in steps), retention.keep_last)
+    assert retention.to_remove(run[::-1], now) == removed
+    assert retention.to_remove([each for each in run if each.step not in removed], now) == set()
+    best = best_of(each for each in run if each.step <= now)
+    assert not (best and retention.keep_best) or best[0].step not in removed
 
 
 @given(runs(), RETENTIONS)
@@ -101,23 +94,83 @@ def test_removing_after_every_save_leaves_what_removing_once_would(run: list[Sav
     there: list[Saved] = []
     for each in run:
         there.append(each)
-        removed = which_to_remove(there, each.step, retention)
+        removed = retention.to_remove(there, each.step)
         there = [other for other in there if other.step not in removed]
-    at_once = which_to_remove(run, run[-1].step, retention)
+    at_once = retention.to_remove(run, run[-1].step)
     assert [each.step for each in there] == [each.step for each in run if each.step not in at_once]
 
 
-@given(runs(), RETENTIONS)
-def test_removing_again_removes_nothing_and_the_order_is_of_no_matter(run: list[Saved], retention: Retention) -> None:
-    now = run[-1].step
-    removed = which_to_remove(run, now, retention)
-    assert which_to_remove(run[::-1], now, retention) == removed
-    assert which_to_remove([each for each in run if each.step not in removed], now, retention) == set()
+# --- In a folder ---
 
 
-@given(runs(), RETENTIONS)
-def test_the_best_score_of_a_run_is_never_lost_where_one_is_kept(run: list[Saved], retention: Retention) -> None:
-    removed = which_to_remove(run, run[-1].step, retention)
-    best = best_of(run)
-    if best and retention.keep_best:
-        assert best[0].step not in removed
+def steps(directory: Path) -> list[int]:
+    return sorted(step for step, _ in step_files(directory))
+
+
+def best(directory: Path) -> int | None:
+    try:
+        return load_checkpoint(directory / "best").step
+    except CheckpointError:
+        return None
+
+
+@pytest.mark.parametrize("score", [None, float("nan"), float("inf")])
+def test_a_score_that_is_no_number_is_not_known_and_best_says_so(tmp_path: Path, score: float | None) -> None:
+    assert load_checkpoint(save(tmp_path, score=score)).score is None
+    with pytest.raises(CheckpointError, match="no checkpoint .*best: none of those in .* has a score yet"):
+        load_checkpoint(tmp_path / "best")
+
+
+def test_the_best_stays_and_is_found_under_its_name(tmp_path: Path) -> None:
+    for step, score in ((100, 0.5), (200, 0.9), (300, 0.7), (400, 0.9), (500, 0.1), (600, None)):
+        save(tmp_path, step, BEST, score=score)
+    assert (steps(tmp_path), best(tmp_path)) == ([400, 600], 400)
+    assert resolve_checkpoint(tmp_path / "best") == step_file(tmp_path, 400)
+    assert load_checkpoint(tmp_path).step == 600
+    save(tmp_path, 700, LAST)
+    assert steps(tmp_path) == [700]
+
+
+def test_after_going_back_what_was_abandoned_is_not_the_best_and_a_protected_one_stays(tmp_path: Path) -> None:
+    for step, score in ((100, 0.1), (200, 0.9), (300, 0.5)):
+        save(tmp_path, step, score=score)
+    save(tmp_path, 150, Retention(keep_last=1, protected=[100]), score=0.05)
+    assert (steps(tmp_path), best(tmp_path)) == ([100, 150], 100)
+
+
+def test_a_score_may_come_later_and_counts_from_then_on(tmp_path: Path) -> None:
+    for step in (100, 200, 300):
+        save(tmp_path, step, score=None)
+    for step, score, expected in ((200, 0.5, 200), (100, 0.7, 100), (300, 0.6, 100)):
+        record_score(tmp_path, step, score)
+        assert best(tmp_path) == expected
+    save(tmp_path, 400, BEST, score=None)
+    assert steps(tmp_path) == [100, 400]
+    loaded = load_checkpoint(tmp_path / "best")
+    assert (loaded.score, loaded.is_own) == (0.7, True)
+    record_score(tmp_path, 50, 0.9)  # of a checkpoint that is gone
+    record_score(tmp_path / "nowhere", 50, 0.9)
+    assert (steps(tmp_path), best(tmp_path)) == ([100, 400], 100)
+
+
+def test_a_damaged_checkpoint_has_no_score_and_gets_none(tmp_path: Path) -> None:
+    save(tmp_path, 100, score=0.5).write_bytes(b"half")
+    with pytest.raises(CheckpointError, match="cannot be written: step_0*100.safetensors: "):
+        record_score(tmp_path, 100, 0.75)
+    save(tmp_path, 200, Retention(keep_last=1, keep_best=5))
+    assert steps(tmp_path) == [200]
+
+
+def test_a_score_that_cannot_be_written_leaves_the_checkpoint_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = save(tmp_path / "checkpoints")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match="the score of .*step_0*100.* cannot be written: No space left on device"):
+        record_score(tmp_path / "checkpoints", 100, 0.9)
+    assert load_checkpoint(file).score == 0.5
+    assert os.listdir(tmp_path / "checkpoints") == [file.name]

@@ -51,10 +51,6 @@ class Place:
         for name in ("imported", "made", "pwned"):
             (self.folder / name).unlink(missing_ok=True)
 
-    def with_settings(self, **env: Any) -> None:
-        """Name another environment in the checkpoint, which loses its signature."""
-        with_settings(load_checkpoint(self.run_dir).path, "env", **env)
-
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -96,7 +92,24 @@ def nothing_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("enn_ppo.play.run", lambda *given: 0)
 
 
-# --- One's own runs ---
+@commands
+def test_a_strangers_world_is_imported_with_trust_only_and_the_message_says_what_would_be(
+    place: Place, monkeypatch: pytest.MonkeyPatch, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as another_user:
+        another_user.setenv("XDG_CONFIG_HOME", str(place.folder / "another user"))
+        assert COMMANDS[command]() == 2
+        error = capsys.readouterr().err
+        assert (
+            "is not signed by this installation of enn-ppo, and its settings would run or use env.api=entity" in error
+        )
+        assert "env.id=stranger:World. Nothing was run. Add trust=true if you trust" in error
+        assert place.ran == []
+        assert COMMANDS[command]("trust=true") == 0
+        assert place.ran == ["imported", "made"]
+        if command == "train":  # a run that the user has trusted becomes the user's own
+            saved = load_checkpoint(place.run_dir)
+            assert (saved.step, saved.is_own, saved.config["trust"]) == (192, True, False)
 
 
 @commands
@@ -105,53 +118,31 @@ def test_ones_own_run_is_used_without_a_question(place: Place, command: str) -> 
     assert place.ran == ["imported", "made"]
 
 
-# --- A stranger's ---
-
-
-@commands
-def test_a_strangers_world_is_not_imported_and_the_message_says_what_would_be(
-    place: Place, another_user: None, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert COMMANDS[command]() == 2
-    error = capsys.readouterr().err
-    assert "is not signed by this installation of enn-ppo, and its settings would import the module stranger" in error
-    assert "call its World() (env.id=stranger:World). Nothing was run. Add trust=true if you trust" in error
-    assert place.ran == []
-
-
-@commands
-def test_with_trust_it_is_used(place: Place, another_user: None, command: str) -> None:
-    assert COMMANDS[command]("trust=true") == 0
-    assert place.ran == ["imported", "made"]
-
-
 @pytest.mark.parametrize(
     ("env", "message"),
     [
         (
             {"id": "subprocess:check_output", "kwargs": {"args": ["touch", "pwned"]}},
-            "would import the module subprocess and call its check_output(args=['touch', 'pwned'])",
+            "env.id=subprocess:check_output, env.kwargs={'args': ['touch', 'pwned']}",
         ),
         (
             {"api": "program", "id": "game", "kwargs": {"command": ["touch", "pwned"]}},
-            "its settings would run the program `touch pwned` (env.api=program env.kwargs.command=",
-        ),
-        (
-            {"api": "gymnasium", "id": "stranger:World-v0"},
-            "would import gymnasium and make its environment 'stranger:World-v0'",
+            "env.api=program, env.id=game, env.kwargs={'command': ['touch', 'pwned']}",
         ),
         (
             {"api": "gymnasium", "id": "CartPole-v1", "wrappers": ["stranger:Wrapper"]},
-            "would put stranger:Wrapper around it (env.wrappers=['stranger:Wrapper']) and import",
+            "env.api=gymnasium, env.id=CartPole-v1, env.wrappers=['stranger:Wrapper']",
         ),
     ],
 )
 def test_what_settings_would_run_is_not_run_and_told(
     env: dict[str, Any], message: str, place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place.with_settings(**env)
+    with_settings(load_checkpoint(place.run_dir).path, "env", **env)  # the checkpoint loses its signature
     assert COMMANDS["eval"]() == 2
-    assert message in capsys.readouterr().err
+    assert f"its settings would run or use {'' if 'api' in env else 'env.api=entity, '}{message}. Nothing" in (
+        capsys.readouterr().err
+    )
     assert place.ran == []
 
 
@@ -159,34 +150,20 @@ def test_in_python_evaluate_asks_and_an_environment_that_is_given_is_the_users_o
     place: Place, another_user: None
 ) -> None:
     config = EvalConfig(checkpoint="run", episodes=2, num_envs=2)
-    with pytest.raises(ValueError, match=r"would import the module stranger .* Nothing was run"):
+    with pytest.raises(ValueError, match=r"env.id=stranger:World. Nothing was run"):
         evaluate(config)
     assert evaluate(config, env=Copycat).episodes
+    assert load_policy("run").obs_space.entities  # runs nothing
     assert place.ran == []
     assert evaluate(replace(config, trust=True)).episodes
     assert place.ran == ["imported", "made"]
 
 
-def test_a_run_that_the_user_has_trusted_becomes_the_users_own(place: Place, another_user: None) -> None:
-    assert run_train(train, ["resume=run", *RESUME, "trust=true"]) == 0
-    saved = load_checkpoint(place.run_dir)
-    assert (saved.step, saved.is_own, saved.config["trust"]) == (192, True, False)
-    place.forget()
-    assert COMMANDS["eval"]() == 0
-
-
-def test_registered_worlds_are_never_asked_about(tmp_path: Path, another_user: None) -> None:
-    train(tiny_config(tmp_path / "run", env=EnvConfig(id="Count")))
-    sealed(load_checkpoint(tmp_path / "run").path)
-    assert not load_checkpoint(tmp_path / "run").is_own
-    assert run_eval(evaluate_command, [f"checkpoint={tmp_path / 'run'}", *EVALUATE]) == 0
-
-
-def test_states_of_environments_and_trainer_are_data_that_only_a_trusted_checkpoint_brings(tmp_path: Path) -> None:
-    """Nothing checks the numbers of a state that somebody has made up."""
+def test_a_registered_world_is_never_asked_about_but_states_that_nothing_checks_are(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "run", env=EnvConfig(id="Count"))
     train(config)
     sealed(load_checkpoint(tmp_path / "run").path)
+    assert run_eval(evaluate_command, [f"checkpoint={tmp_path / 'run'}", *EVALUATE]) == 0
     more = replace(config, resume=str(tmp_path / "run"), run_dir=str(tmp_path / "a"), total_timesteps=192)
     with pytest.raises(
         ValueError, match=r"resume=.*run is not signed by this installation .*Add trust=true if you trust"
@@ -196,33 +173,24 @@ def test_states_of_environments_and_trainer_are_data_that_only_a_trusted_checkpo
     assert train(replace(more, trust=True)).step == 192
 
 
-def test_playing_in_a_program_and_agents_run_nothing_so_nothing_is_asked(place: Place, another_user: None) -> None:
-    assert load_policy("run").obs_space.entities
-    alone = save_policy(place.run_dir, place.folder / "a.policy")
-    assert load_policy(alone).obs_space.entities
-    assert place.ran == []
-    assert run_eval(evaluate_command, [f"checkpoint={alone}", *EVALUATE]) == 2  # the signature is another user's
-    assert place.ran == []
-
-
 def test_ones_own_policy_file_is_evaluated_without_a_question_and_cannot_be_resumed(
-    place: Place, capsys: pytest.CaptureFixture[str]
+    place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = save_policy(place.run_dir, place.folder / "a.policy")
+    alone = save_policy(place.run_dir, place.folder / "a.safetensors")
+    with monkeypatch.context() as another_user:
+        another_user.setenv("XDG_CONFIG_HOME", str(place.folder / "another user"))
+        assert run_eval(evaluate_command, [f"checkpoint={alone}", *EVALUATE]) == 2
+        assert place.ran == []
     assert run_eval(evaluate_command, [f"checkpoint={alone}", *EVALUATE]) == 0
     assert place.ran == ["imported", "made"]
     assert run_train(train, [f"resume={alone}", *RESUME]) == 2
-    assert "a.policy cannot be resumed: it is a policy file, without the state of a trainer" in capsys.readouterr().err
+    assert "a.safetensors cannot be resumed: it is a policy file, without the state of a trainer" in (
+        capsys.readouterr().err
+    )
 
 
 def test_joining_a_cluster_and_writing_elsewhere_are_asked_about() -> None:
-    settings = {
-        "env": {"id": "Xor"},
-        "distributed": {"mode": "ray", "address": "ray://far:1"},
-        "record": "/home/me/.bashrc",
-    }
-    assert code_of_training(settings) == {
-        "distributed.address=ray://far:1": "join the Ray cluster ray://far:1, which can run code here",
-        "record=/home/me/.bashrc": "write into the folder /home/me/.bashrc",
-    }
-    assert code_of_training({"env": {"id": "Xor"}, "distributed": {"mode": "ray", "address": "local"}}) == {}
+    ray = {"mode": "ray", "address": "ray://far:1"}
+    settings = {"env": {"id": "Xor"}, "distributed": ray, "record": "/home/me/.bashrc"}
+    assert code_of_training(settings) == ["distributed.address=ray://far:1", "record=/home/me/.bashrc"]
+    assert code_of_training({"env": {"id": "Xor"}, "distributed": {"mode": "ray", "address": "local"}}) == []

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from enn_ppo import (
     train,
 )
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.clone.learning import clone_loss, hold_out, learn, make_samples, measure, samples_of, settings_of
+from enn_ppo.clone.learning import hold_out, learn, make_samples, measure, samples_of, settings_of
 from enn_ppo.ppo import Samples
 from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_train
 from enn_ppo.training.environment import bind_environment
@@ -46,7 +45,7 @@ CERTAINTY = 0.9
 class Teacher:
     """Sets a switch to its lamp's colour, nine times out of ten; expects a reward of 0.5."""
 
-    def act(self, batch: ObsBatch, state: object = None, *, generator: FrameKeys, logits: bool = False) -> ActResult:
+    def act(self, batch: ObsBatch, state: object = None, *, generator: FrameKeys) -> ActResult:
         lamps, actors = batch.features["Lamp"].values, batch.action_masks["Switch"].actors
         log_p = torch.where(lamps > 0, CERTAINTY, (1 - CERTAINTY) / 2).log()
         chosen = Categorical(log_p, None).sample(generator.of_actors("Switch", actors))
@@ -54,7 +53,6 @@ class Teacher:
             {"Switch": RaggedTensor(chosen, actors.offsets)},
             {"Switch": RaggedTensor(log_p.gather(1, chosen)[:, 0], actors.offsets)},
             self.value(batch),
-            {"Switch": RaggedTensor(log_p, actors.offsets)} if logits else None,
         )
 
     def value(self, batch: ObsBatch) -> Tensor:
@@ -63,7 +61,7 @@ class Teacher:
 
 @pytest.fixture(scope="module")
 def lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """640 episodes of one step, with logits."""
+    """640 episodes of one step."""
     path = tmp_path_factory.mktemp("lessons") / "lessons.rec"
     collector = collector_of(Copycat, 16, net=Teacher())
     collector.recorder = recorder_for(path, Copycat())
@@ -95,7 +93,7 @@ def learner_of(config: CloneConfig, env: Any) -> Learner:
 
 
 def measured(learner: Learner, samples: Samples, config: CloneConfig) -> dict[str, float]:
-    return measure(learner.model, samples, settings_of(config), partial(clone_loss, kind=config.clone.loss))
+    return measure(learner.model, samples, settings_of(config))
 
 
 def with_returns(learner: Learner, frames: RecordedFrames) -> Samples:
@@ -125,33 +123,16 @@ def test_the_losses_of_a_tiny_recording_by_hand(lessons: Path, tmp_path: Path) -
         for parameter in learner.model.policy.heads.parameters():
             parameter.zero_()
     third = torch.log(torch.tensor(1 / 3)).item()
-    told = read_all(lessons).logits["Switch"].values[0]  # type: ignore[index]
-    expected = {"cross_entropy": -third, "kl": (told.exp() * (told - third)).sum().item()}
-    for loss, by_hand in expected.items():
-        found = measured(learner, with_returns(learner, frames), clone_config(tmp_path, lessons, loss=loss))
-        assert found["loss"] == pytest.approx(by_hand, rel=1e-5)
-        assert found["value_loss"] == pytest.approx(0.5 * frames.rewards.square().mean().item())
+    found = measured(learner, with_returns(learner, frames), clone_config(tmp_path, lessons))
+    assert found["loss"] == pytest.approx(-third, rel=1e-5)
+    assert found["value_loss"] == pytest.approx(0.5 * frames.rewards.square().mean().item())
 
 
-@pytest.mark.parametrize("loss", ["kl", "cross_entropy"])
-def test_actions_of_every_kind_are_learned(loss: str, tmp_path: Path) -> None:
+def test_actions_of_every_kind_are_learned(tmp_path: Path) -> None:
     record(tmp_path / "zoo.rec", Menagerie, rollouts=4)
-    clone(
-        clone_config(tmp_path / "run", tmp_path / "zoo.rec", loss=loss, epochs=15, holdout=0, batch_size=16),
-        env=Menagerie,
-    )
+    clone(clone_config(tmp_path / "run", tmp_path / "zoo.rec", epochs=15, holdout=0, batch_size=16), env=Menagerie)
     losses = [row["loss"] for row in rows_of(tmp_path / "run")]
     assert losses[-1] < 0.8 * losses[0]
-
-
-def test_a_policy_has_no_distance_from_itself(tmp_path: Path) -> None:
-    config = clone_config(tmp_path / "run", tmp_path / "zoo.rec", loss="kl")
-    learner = learner_of(config, Menagerie)
-    collector = collector_of(Menagerie, 3, net=learner.model)
-    collector.recorder = recorder_for(tmp_path / "zoo.rec", Menagerie())
-    collector.collect(10)
-    samples = with_returns(learner, read_all(tmp_path / "zoo.rec"))
-    assert measured(learner, samples, config)["loss"] == pytest.approx(0, abs=1e-6)
 
 
 def test_values_learn_the_returns_of_their_own_episodes(tmp_path: Path) -> None:
@@ -287,9 +268,8 @@ def test_a_recording_that_does_not_fit_is_refused(lessons: Path, tmp_path: Path)
 
 
 def test_a_setting_that_is_not_allowed_is_named(tmp_path: Path) -> None:
-    for changes, message in (({"loss": "mse"}, r"clone\.loss"), ({"lr": "fast"}, r"clone\.lr")):
-        with pytest.raises(ValueError, match=message):
-            CloningConfig(**changes)
+    with pytest.raises(ValueError, match=r"clone\.lr"):
+        CloningConfig(lr="fast")
     config = clone_config(tmp_path, tmp_path / "a.rec")
     for data in ("", [], [""], 3):
         with pytest.raises(ValueError, match="data must name a recording"):
@@ -303,12 +283,11 @@ def test_record_clone_and_train_on_by_the_command_line(tmp_path: Path, capsys: p
     settings = ["env=Count", "device=cpu", "net.d_model=16", "net.n_layer=1", "rollout.num_envs=8", "rollout.steps=8"]
     settings.append("optim.batch_size=32")
     expert = f"{tmp_path}/expert"
-    recording = ["total_timesteps=128", f"record={data}"]
-    assert run_train(train, [*settings, f"run_dir={expert}", *recording]) == 0
+    assert run_train(train, [*settings, f"run_dir={expert}", "total_timesteps=128", f"record={data}"]) == 0
     assert run_eval(evaluate, [f"checkpoint={expert}", "episodes=20", f"record={more}"]) == 0
     assert len(read_all(data)) == 128 and len(read_all(more)) == 20  # episodes of one step
 
-    typed = [f"data=[{data},{more}]", "clone.loss=kl", "clone.epochs=2", "clone.lr=0.01@0 -> 0@1", f"run_dir={copy}"]
+    typed = [f"data=[{data},{more}]", "clone.epochs=2", "clone.lr=0.01@0 -> 0@1", f"run_dir={copy}"]
     assert run_clone(clone, [*settings, *typed]) == 0
     cloning = yaml.safe_load((copy / "clone.yaml").read_text())
     assert cloning["data"] == [str(data), str(more)] and cloning["clone"]["lr"] == "0.01@0 -> 0@1"

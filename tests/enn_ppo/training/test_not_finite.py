@@ -56,7 +56,7 @@ def test_training_says_which_parameters_are_not_finite(tmp_path: Path, capsys: p
     command = ["env=MineSweeper", "total_timesteps=20000", "optim.lr=1e30", f"run_dir={tmp_path / 'a'}", "device=cpu"]
     assert run_train(train, [*command, "eval.interval=null"]) == 2
     error = capsys.readouterr().err
-    assert "error: the network's outputs are NaN or infinite: so are its parameters policy." in error
+    assert "error: the network's outputs are NaN or infinite: so are its parameters " in error
     first = tmp_path / "a/checkpoints/step_000000000000.safetensors"
     assert f" more; saved {first}; go on with resume={tmp_path / 'a'} and a lower optim.lr" in error
     assert "Traceback" not in error

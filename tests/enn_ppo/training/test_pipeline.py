@@ -95,39 +95,6 @@ def test_the_policy_acts_in_one_half_while_the_other_is_stepped() -> None:
         assert halves.sampler.collect(5).by_step("rewards").shape == (5, 2)
 
 
-class Threads(SteppingHook):
-    """Who does what."""
-
-    def __init__(self) -> None:
-        self.stepped: list[set[threading.Thread]] = [set(), set()]
-        self.acted: set[threading.Thread] = set()
-
-    def acting(self) -> None:
-        self.acted.add(threading.current_thread())
-
-    def stepping(self, half: int, step: int) -> None:
-        self.stepped[half].add(threading.current_thread())
-
-
-def test_the_calling_thread_alone_calls_the_policy_and_each_half_keeps_its_thread_until_it_is_closed() -> None:
-    seen = Threads()
-    with Halves(seen) as halves:
-        for _ in range(3):
-            halves.sampler.collect(4)
-        ((first,), (second,)) = seen.stepped
-        assert seen.acted == {threading.current_thread()}
-        assert len({first, second, threading.current_thread()}) == 3
-        assert first.is_alive() and second.is_alive()
-    assert not first.is_alive() and not second.is_alive()
-
-
-def test_without_a_pipeline_there_are_no_threads() -> None:
-    seen = Threads()
-    with Halves(seen, pipeline=1) as halves:
-        halves.sampler.collect(4)
-    assert seen.stepped == [seen.acted, seen.acted] == [{threading.current_thread()}] * 2
-
-
 # --- Going on ---
 
 

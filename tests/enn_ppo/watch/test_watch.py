@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from enn_ppo import (
 )
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_net
+from enn_ppo.eval.evaluate import evaluate_checkpoint
 from enn_ppo.settings.command_line.cli import run_watch
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.watch.watch import watch
@@ -83,10 +83,9 @@ def watched(run: Path, output: Path, env: Any = None, **settings: Any) -> dict[s
 
 
 def test_probabilities_values_and_attention_are_the_networks(mines: Path, tmp_path: Path) -> None:
-    page, record = tmp_path / "page.html", tmp_path / "record"
-    asked = EvalConfig(checkpoint=str(mines), episodes=4, replay=4, replay_file=str(page), record=str(record))
-    evaluate(asked)
-    shown, net = read(page), load_net(load_checkpoint(mines))
+    record = tmp_path / "record"
+    evaluate(EvalConfig(checkpoint=str(mines), episodes=4, record=str(record)))
+    shown, net = watched(mines, tmp_path / "page.html", episodes=4), load_net(load_checkpoint(mines))
     episodes = {int(frames.env_id[0]): frames for frames in episodes_of(record)}
     assert len(shown["episodes"]) == len(episodes) == 4
     num_shots = 0
@@ -94,13 +93,14 @@ def test_probabilities_values_and_attention_are_the_networks(mines: Path, tmp_pa
         frames = episodes[episode["number"]]
         assert episode["length"] == len(frames) and episode["info"].keys() == {"mines_left", "robots_left"}
         explained = explain(net, frames.obs)
-        assert explained.attention is not None and frames.logits is not None
+        played = net.act(frames.obs, greedy=True, logits=True).logits
+        assert explained.attention is not None and played is not None
         for row, step in enumerate(episode["steps"][:-1]):
             (view,) = step["views"]
             assert view["value"] == pytest.approx(float(frames.values[row]), abs=1e-6)
             num_entities = sum(map(len, view["features"].values()))
             np.testing.assert_allclose(weights_of(shown, view, num_entities), explained.attention[row], atol=1e-5)
-            for name, logits in frames.logits.items():
+            for name, logits in played.items():
                 rows = logits.values[logits.offsets[row] : logits.offsets[row + 1]].exp().flatten().tolist()
                 probs = np.ravel(view["actions"][name]["probs"]).tolist() if rows else []
                 assert probs == pytest.approx(rows, abs=1e-6)
@@ -126,12 +126,12 @@ def test_statistics_are_those_that_the_network_normalizes_with(mines: Path, tmp_
     np.testing.assert_allclose(by_hand, robots._normalized(torch.tensor(rows, dtype=torch.float32)), atol=1e-5)
 
 
-def test_the_same_seed_shows_the_same_episodes_and_a_replay_changes_none(mines: Path, tmp_path: Path) -> None:
+def test_the_same_seed_shows_the_same_episodes_and_a_replay_changes_none(mines: Path) -> None:
     asked = EvalConfig(checkpoint=str(mines), episodes=6, num_envs=2, seed=9)
     plain = evaluate(asked).episodes
-    page = tmp_path / "page.html"
-    assert evaluate(replace(asked, replay=5, replay_file=str(page))).episodes == plain
-    shown = read(page)["episodes"]
+    result = evaluate_checkpoint(load_checkpoint(mines), asked, None, torch.device("cpu"), replay=5)
+    assert result.episodes == plain and result.replay is not None
+    shown = result.replay["episodes"]
     assert [(each["number"], each.get("round", 0)) for each in shown] == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]
     assert sorted(each["length"] for each in shown[:2]) == sorted(each.length for each in plain[:2])
     assert {each["seed"] for each in shown} == {9}

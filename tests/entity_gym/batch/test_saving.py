@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from enn_ppo.checkpoints.stored_values import decode, encode
+from enn_ppo.checkpoints.trainer_state import decode, encode
 from entity_gym import (
     CategoricalActionMask,
     CategoricalActionSpace,

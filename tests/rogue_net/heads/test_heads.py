@@ -116,7 +116,7 @@ def test_what_is_stored_has_the_log_prob_that_it_had_when_it_was_played(greedy: 
 @pytest.mark.parametrize("greedy", [False, True])
 def test_what_a_program_stores_has_the_log_prob_that_it_had_when_it_was_played(greedy: bool) -> None:
     net, batch = make_net(WORLD, backend="fused"), to_batch([ships(n % 5, seed=n) for n in range(60)], WORLD)
-    result, program = net.act(batch, greedy, generator=frame_keys(batch)), net.program(batch)
+    result, program = net.act(batch, greedy, generator=frame_keys(batch)), net.program()
     assert program is not None
     log_probs, values = program.evaluate(batch, result.actions)
     assert torch.equal(values, result.values)

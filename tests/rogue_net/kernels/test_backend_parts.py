@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,7 +14,7 @@ from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
 from rogue_net.config import Backend, RelposConfig
 from rogue_net.kernels.cpu import program
 from rogue_net.kernels.cpu.memory import TileMemory
-from rogue_net.kernels.cpu.program import Moments, Program
+from rogue_net.kernels.cpu.program import Program
 from rogue_net.kernels.cpu.threads import run_parts
 from tests.rogue_net.backends import (
     EACH,
@@ -122,13 +121,15 @@ def test_the_same_number_of_threads_learns_the_same_bits(relpos: RelposConfig, t
 
 def learn_by_program(net: RogueNet, given: Given, steps: int) -> None:
     compiled = Program(net)
-    moments = Moments(*([torch.zeros_like(each) for each in compiled.parameters] for _ in range(2)))
-    compiled.load(moments)
-    for number in range(1, steps + 1):
+    names = ("exp_avg", "exp_avg_sq")
+    states = [
+        {"step": torch.zeros(())} | {name: torch.zeros_like(each) for name in names} for each in compiled.parameters
+    ]
+    compiled.load(states)
+    for _ in range(steps):
         run_program(compiled, given)
-        numbers = np.full(len(compiled.parameters), number)
-        compiled.step(numbers, 0.01, 1.0, (0.9, 0.999), 1e-5, 0.0)
-    compiled.store(moments)
+        compiled.step(0.01, 1.0, (0.9, 0.999), 1e-5, 0.0)
+    compiled.store(states)
 
 
 @EACH

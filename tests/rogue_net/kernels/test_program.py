@@ -156,7 +156,7 @@ def test_a_hidden_entity_changes_no_bit_of_what_visible_ones_decide(relpos: Relp
     visible = batch.frames.visible
     assert visible is not None and 0 < int(visible.sum()) < 17
     net = make_net(make_config(relpos=relpos), batch)
-    actions, program = net.act(batch, greedy=True).actions, net.program(batch)
+    actions, program = net.act(batch, greedy=True).actions, net.program()
     assert program is not None
     before, value = program.evaluate(batch, actions)
     ships = batch.features[SHIP]

@@ -46,7 +46,7 @@ def test_training_imports_no_tracker_before_it_is_chosen_and_has_every_public_na
 
 def test_playing_imports_nothing_of_the_trainer(tmp_path: Path) -> None:
     train(tiny_config(tmp_path / "run", total_timesteps=32))
-    assert run(PLAYING, str(save_policy(tmp_path / "run", tmp_path / "a.policy"))) == ["[]"]
+    assert run(PLAYING, str(save_policy(tmp_path / "run", tmp_path / "a.safetensors"))) == ["[]"]
 
 
 IN_LINE = """

@@ -1,17 +1,21 @@
-"""Policies in worlds of other interfaces are filmed, and played by hand."""
+"""Policies, also in worlds of other interfaces, are filmed, and played beside by hand."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from enn_ppo import evaluate, train  # noqa: E402
-from enn_ppo.play import main as play  # noqa: E402
-from enn_ppo.settings.command_line.cli import run_eval, run_train  # noqa: E402
+from enn_ppo import EnvConfig, evaluate, load_policy, train
+from enn_ppo.play import main as play
+from enn_ppo.settings.command_line.cli import run_eval, run_train
+from tests.chromium import CHROMIUM, NO_CHROMIUM, Browser
 from tests.enn_ppo.test_bridged_worlds import TINY
-from tests.entity_gym.play.served import Client, play_as
+from tests.enn_ppo.worlds import tiny_config
+from tests.entity_gym.check import broken
+from tests.entity_gym.play.served import Client, Command, play_as
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +70,25 @@ def test_a_person_plays_with_advice_in_worlds_of_every_interface_and_back(
         assert play_as(person, lambda: play(["a", "--seed", "3", "--greedy"]), monkeypatch) == 130
         assert capsys.readouterr().err == ""
     assert all(each == seen[0] for each in seen), "the seed says what happens"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
+def test_a_person_plays_with_the_policys_advice(tmp_path: Path) -> None:
+    env = EnvConfig(id="tests.entity_gym.check.broken:Walk", kwargs={"size": 5})
+    train(tiny_config(tmp_path, env=env, total_timesteps=32))
+    world = broken.Walk(5)
+    world.reseed(5, 0)
+    decision = load_policy(tmp_path, greedy=True).act(world.reset())
+    with Command("enn_ppo.play", str(tmp_path), "--greedy") as command, Browser() as browser:
+        page = browser.open(command.url)
+        page.wait_for("window.replay?.drawing.count > 0")
+        shown = page.evaluate("replay.probabilities(0).step")
+        np.testing.assert_allclose(shown, decision.probabilities["step"][0], atol=1e-5)
+        page.click_on("#advised-rest")
+        page.wait_for("document.getElementById('turn-text').textContent === 'Everybody has decided.'")
+        page.click_on("#take-step")
+        page.wait_for("replay.state.step === 1")
+        taken = page.evaluate("replay.state.replay.episodes[0].steps[0].views[0].actions.step.chosen")
+        assert taken == list(decision.actions["step"].actions)
+        assert page.errors == []
+        assert command.end() == (130, "")

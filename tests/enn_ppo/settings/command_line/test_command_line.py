@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from enn_ppo import train
-from enn_ppo.checkpoints import Retention, load_checkpoint, save_checkpoint
+from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.settings.command_line import mistakes
 from enn_ppo.settings.command_line.cli import run_eval, run_train
 from enn_ppo.settings.command_line.composition import prepare
@@ -27,7 +27,7 @@ from enn_ppo.training.errors import Interrupted
 from entity_gym.pools.processes.worker import WorkerDied
 from entity_gym.registry import make_spec
 from rogue_net.config import RogueNetConfig
-from tests.enn_ppo.forged import sealed
+from tests.enn_ppo.forged import save, sealed
 
 WORLDS = "tests.enn_ppo.worlds"
 TINY = (
@@ -352,7 +352,7 @@ def saved_run(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     }
     config = to_dict(TrainConfig(**(settings | changes)))
     directory = tmp_path / "out/a/checkpoints"
-    save_checkpoint(directory, 64, policy={}, config=config, spaces={}, trainer={}, retention=Retention(keep_last=1))
+    save(directory, 64, config=config)
     return config
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, evaluate, train
-from enn_ppo.ppo import Advantages, Minibatch, Samples
+from enn_ppo.ppo import Advantages, Samples
 from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.training.learning.auxiliary import TargetLoss
 from enn_ppo.training.tracking.logger import read_metrics
@@ -22,7 +22,7 @@ SETTINGS = PPOSettings.at(PPOConfig(target_coef=0.5))
 def test_the_error_by_hand() -> None:
     net = net_for(Hidden())
     rollout = collector_of(Hidden, 2, net=net).collect(5)
-    batch = Minibatch.of_samples(Samples.of(rollout, Advantages(*[rollout.by_step("values")] * 2)), SETTINGS)
+    batch = Samples.of(rollout, Advantages(*[rollout.by_step("values")] * 2)).weighed(SETTINGS)
     assert batch.targets is not None
     assert torch.equal(batch.targets["place"][:, 0], rollout.frames.obs.features["Door"].values[:, 0])
     new = net.evaluate(batch.obs, batch.actions)

@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,12 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enn_ppo.ppo import Minibatch, Samples, ppo_loss, update
+from enn_ppo.ppo import Samples, ppo_loss, update, weigh
 from enn_ppo.settings.learning import OptimConfig, PPOConfig, PPOSettings
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.compiled import CompiledPPO
 from enn_ppo.training.learning.optimizer import AdamW
-from enn_ppo.training.ranks import ALONE
 from entity_gym import (
     Angle,
     CategoricalActionMask,
@@ -112,13 +112,33 @@ def test_acting_sees_the_step_of_an_optimizer_that_leaves_versions_alone() -> No
     ]
     batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(20, 6), TYPED.obs_space, TYPED.action_space))
     optimizer = torch.optim.AdamW(nets[0].parameters(), lr=0.1, fused=True)
-    nets[0].act(batch, greedy=True)
+    before = nets[0].act(batch, greedy=True).values
     for parameter in nets[0].parameters():
         parameter.grad = torch.randn_like(parameter)
     optimizer.step()
     nets[1].load_state_dict(nets[0].state_dict())
     found, expected = (net.act(batch, greedy=True).values for net in nets)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(found, before, atol=1e-2)
+
+
+@pytest.mark.parametrize("way", ["loaded", "assigned", "in place", "other memory", "made in inference mode"])
+def test_acting_sees_weights_that_were_replaced(way: str) -> None:
+    torch.manual_seed(7)
+    batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(20, 6), TYPED.obs_space, TYPED.action_space))
+    with torch.inference_mode() if way == "made in inference mode" else torch.no_grad():
+        net, other = (RogueNet(RogueNetConfig(d_model=16), TYPED.obs_space, TYPED.action_space) for _ in range(2))
+        other.value_head.project.bias.fill_(2.0)
+        net.act(batch, greedy=True)
+        if way in ("loaded", "assigned"):
+            net.load_state_dict(other.state_dict(), assign=way == "assigned")
+        elif way == "other memory":
+            weights = torch.nn.utils.parameters_to_vector(other.parameters())
+            torch.nn.utils.vector_to_parameters(weights, net.parameters())
+        else:
+            for own, new in zip(net.parameters(), other.parameters(), strict=True):
+                own.copy_(new)
+        assert torch.equal(net.act(batch, greedy=True).values, other.act(batch, greedy=True).values)
 
 
 def test_a_copied_and_a_pickled_network_act_by_themselves() -> None:
@@ -142,7 +162,7 @@ def model_of(net: RogueNet, value_net: RogueNet | None = None) -> ActorCritic:
 def gradients_of_modules(model: ActorCritic, given: Samples, ppo: PPOSettings) -> tuple[dict[str, torch.Tensor], Any]:
     """The gradient of every parameter that has one, by the reference modules, and the statistics."""
     model.zero_grad(set_to_none=True)
-    loss, stats = ppo_loss(model, Minibatch.of_samples(given, ppo), ppo)
+    loss, stats = ppo_loss(model, given.weighed(ppo), ppo)
     loss.backward()
     return {name: each.grad for name, each in model.named_parameters() if each.grad is not None}, stats
 
@@ -155,7 +175,8 @@ def compiled_step(
     optimizer = AdamW(groups, lr=lr, weight_decay=0.0)
     learning = CompiledPPO(model, optimizer)
     with learning.update(given) as frames:
-        stats = learning.learn(model, optimizer, frames, OptimConfig(max_grad_norm=1e9), ppo, ppo_loss, ALONE)
+        columns = weigh(frames, [frames.frames], [len(frames)], ppo)[0]
+        stats = learning.learn(replace(frames, **columns), OptimConfig(max_grad_norm=1e9), ppo)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {names[id(each)]: state["exp_avg"] * 10 for each, state in optimizer.state.items()}, stats
 
@@ -244,7 +265,8 @@ def learned(
         if compiled:
             learning = CompiledPPO(model, optimizer)
             with learning.update(given) as frames:
-                stats = update(model, optimizer, frames, optim, ppo, generator=generator, learn=learning.learn)
+                learn = partial(learning.learn, optim=optim, settings=ppo)
+                stats = update(model, optimizer, frames, optim, ppo, generator=generator, learn=learn)
         else:
             stats = update(model, optimizer, given, optim, ppo, generator=generator)
     finally:

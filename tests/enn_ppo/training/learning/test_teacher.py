@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, TrainConfig, train
-from enn_ppo.ppo import Advantages, Minibatch, Samples, learn_minibatch, ppo_loss
+from enn_ppo.ppo import Advantages, Samples, learn_minibatch, ppo_loss
 from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.training.learning.teacher import TeacherLoss, choices_kl, numbers_kl
 from enn_ppo.training.tracking.logger import read_metrics
@@ -37,7 +37,7 @@ def term(
     policy: RogueNet, teacher: RogueNet, samples: Samples, settings: PPOSettings = SETTINGS
 ) -> tuple[Tensor, Tensor]:
     """The term of the loss, and the divergence."""
-    batch = Minibatch.of_samples(samples, settings)
+    batch = samples.weighed(settings)
     value, stats = TeacherLoss(copy.deepcopy(teacher))(policy.evaluate(batch.obs, batch.actions), batch, settings)
     return value.detach(), stats["teacher_kl"].detach()
 
@@ -69,7 +69,7 @@ def test_without_better_actions_the_policy_becomes_its_teacher() -> None:
     loss = partial(ppo_loss, terms=[TeacherLoss(copy.deepcopy(teacher))])
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2)
     for _ in range(60):
-        stats = learn_minibatch(policy, optimizer, samples, OptimConfig(), SETTINGS, loss)
+        stats = learn_minibatch(policy, optimizer, samples.weighed(SETTINGS), OptimConfig(), SETTINGS, loss)
     after = float(term(policy, teacher, samples)[1])
     assert after < 0.2 * before
     assert float(stats["teacher_kl"]) == pytest.approx(after, rel=0.2)

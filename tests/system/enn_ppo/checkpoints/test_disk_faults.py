@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,8 +13,9 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, train
-from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, record_score, save_checkpoint
+from enn_ppo.checkpoints import CheckpointError, load_checkpoint, record_score
 from entity_gym import Action, Observation
+from tests.enn_ppo.forged import save
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
 REPOSITORY = Path(__file__).parents[4]
@@ -33,16 +33,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)  # weights that a test still holds are mapped from it
 
 
-def save(directory: Path, step: int, size: int, **other: object) -> Path:
-    return save_checkpoint(
-        directory,
-        step,
-        policy={"w": torch.full((size,), float(step))},
-        config={},
-        spaces={},
-        trainer={"step": step},
-        **({"retention": Retention(keep_last=2)} | other),  # type: ignore[arg-type]
-    )
+def weights(size: int, value: float) -> dict[str, torch.Tensor]:
+    return {"w": torch.full((size,), value)}
 
 
 # --- A full disk ---
@@ -50,24 +42,24 @@ def save(directory: Path, step: int, size: int, **other: object) -> Path:
 
 def test_on_a_full_disk_the_checkpoints_that_were_there_still_load(small_disk: Path) -> None:
     home = small_disk / "run/checkpoints"
-    save(home, 100, size=10_000)
+    save(home, 100, policy=weights(10_000, 100))
     message = r"step_0*200.safetensors failed: No space left on device; the newest checkpoint is step_0*100, and resume=.*/run"
     with pytest.raises(CheckpointError, match=message):
-        save(home, 200, size=100_000)
+        save(home, 200, policy=weights(100_000, 200))
     assert os.listdir(home) == ["step_000000000100.safetensors"]
     assert load_checkpoint(small_disk / "run").step == 100
-    save(home, 300, size=10_000)  # what was written in vain is not in the way
+    save(home, 300, policy=weights(10_000, 300))  # what was written in vain is not in the way
     assert load_checkpoint(small_disk / "run").step == 300
 
 
 @pytest.mark.parametrize("spare", range(0, 45_000, 9_000))
 def test_wherever_the_room_ends_latest_is_whole(small_disk: Path, spare: int) -> None:
     home = small_disk / "run/checkpoints"
-    save(home, 100, size=10_000, score=0.5)
+    save(home, 100, policy=weights(10_000, 100), score=0.5)
     free = os.statvfs(small_disk)
     (small_disk / "ballast").write_bytes(b"0" * max(0, free.f_bavail * free.f_frsize - spare))
     try:
-        save(home, 200, size=9_000, score=0.7)
+        save(home, 200, policy=weights(9_000, 200), score=0.7)
         record_score(home, 200, 0.9)
     except CheckpointError as error:
         assert "No space left on device" in str(error)
@@ -117,48 +109,58 @@ def test_a_checkpoint_directory_that_vanishes_is_made_again(tmp_path: Path) -> N
 
 # --- kill -9 ---
 
-SAVE_FOREVER = """
-import sys, torch
+KILL_WHILE_SAVING = """
+import os, signal, sys, time, torch
 from pathlib import Path
-from enn_ppo.checkpoints import Retention, load_checkpoint, record_score, save_checkpoint
+from enn_ppo.checkpoints import Retention, load_checkpoint, record_score
+from tests.enn_ppo.forged import save
+
+directory, kills = Path(sys.argv[1]), 20
 torch.set_num_threads(1)
-directory = Path(sys.argv[1])
-step = load_checkpoint(directory).step if any(directory.glob("step_*")) else 0
-retention = Retention(keep_last=2, keep_best=1)
-while True:
-    step += 1
-    weights = {"w": torch.full((20_000,), float(step))}
-    save_checkpoint(
-        directory, step, policy=weights, config={}, spaces={}, trainer={"step": step}, retention=retention,
-        more_weights={"value_net": weights}, seconds=float(step), score=float(step % 7),
+
+def save_one(step):
+    weights = {"w": torch.full((1000,), float(step))}
+    save(
+        directory, step, Retention(keep_last=2, keep_best=1), policy=weights, value_net=weights, trainer={"step": step},
+        score=float(step % 7),
     )
     record_score(directory, step, float(step % 5))
-    print(step, flush=True)
+
+def save_forever(step, announce):
+    while True:
+        step += 1
+        os.write(announce, b".")
+        save_one(step)
+
+save_one(1)
+steps = [1]
+for kill in range(kills):
+    heard, announce = os.pipe()
+    child = os.fork()
+    if child == 0:
+        save_forever(steps[-1], announce)
+    os.close(announce)  # so that reading ends where the child fails
+    os.read(heard, 1)
+    began = time.monotonic()
+    os.read(heard, 1)  # one save is done and the next begins: die in it, each time a little later
+    time.sleep((time.monotonic() - began) * kill / kills)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(heard)
+    for name in ("best", "latest"):
+        loaded = load_checkpoint(directory / name)
+        found = {*loaded.policy["w"].tolist(), *loaded.value_net["w"].tolist(), loaded.trainer["step"], loaded.step}
+        assert len(found) == 1, "never a mixture"
+    steps.append(loaded.step)
+assert steps == sorted(set(steps)), steps  # what was saved is saved
+save_one(steps[-1] + 1)
+for file in directory.iterdir():
+    load_checkpoint(file)  # nothing half-written is left
 """
 
 
-def test_killed_in_the_middle_of_saving_again_and_again_latest_and_best_are_always_whole(tmp_path: Path) -> None:
+def test_kill_9_at_any_moment_leaves_a_latest_and_a_best_that_load(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    newest = 0
-    for kill in range(4):
-        command = [sys.executable, "-c", SAVE_FOREVER, str(tmp_path)]
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        for _ in range(5 + 8 * kill):
-            told = process.stdout.readline()
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
-        process.stdout.close()
-        for name in ("latest", "best"):
-            loaded = load_checkpoint(tmp_path / name)
-            expected = [float(loaded.step)]
-            assert (
-                loaded.policy["w"].unique().tolist()
-                == loaded.more_weights["value_net"]["w"].unique().tolist()
-                == expected
-            )
-            assert loaded.trainer == {"step": loaded.step}
-        assert load_checkpoint(tmp_path / "latest").step >= int(told) > newest  # what was told to be saved is saved
-        newest = int(told)
-    for folder in tmp_path.glob("step_*"):
-        load_checkpoint(folder)
+    command = [sys.executable, "-c", KILL_WHILE_SAVING, str(tmp_path)]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stderr

@@ -37,9 +37,8 @@ from enn_ppo import (
     TrainEvalConfig,
     train,
 )
-from enn_ppo.checkpoints import load_checkpoint, record_score, save_checkpoint
+from enn_ppo.checkpoints import Checkpoint, Retention, load_checkpoint, record_score, save_checkpoint, step_file
 from enn_ppo.training.callbacks import Update
-from enn_ppo.training.self_play.snapshots import snapshot_path
 from tests.enn_ppo.recordings import files_of
 from tests.enn_ppo.rows import rows_of, rows_without_times, same
 
@@ -124,7 +123,7 @@ def assert_same_checkpoint(one: Path, other: Path) -> None:
     first, second = load_checkpoint(one), load_checkpoint(other)
     assert (first.step, first.score) == (second.step, second.score)
     assert same(first.policy, second.policy)
-    assert same(first.more_weights, second.more_weights)
+    assert same(first.value_net, second.value_net)
     trainers = [known_to_all(checkpoint.trainer) for checkpoint in (first, second)]
     assert trainers[0].keys() == trainers[1].keys()
     for name in trainers[0]:
@@ -150,7 +149,7 @@ def assert_same_run(run_dir: Path, whole: Path) -> None:
     if load_checkpoint(run_dir).trainer["self_play"]:
         assert (run_dir / "ratings.json").read_bytes() == (whole / "ratings.json").read_bytes()
         for step in load_checkpoint(run_dir).trainer["self_play"]["pool"]:
-            assert same(*(load_checkpoint(snapshot_path(home, step)).policy for home in (run_dir, whole)))
+            assert same(*(load_checkpoint(step_file(home / "pool", step)).policy for home in (run_dir, whole)))
 
 
 # --- Stopping ---
@@ -273,9 +272,9 @@ class Killer(Callback):
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """For the moments that no callback is told of."""
 
-        def save(directory: Path, step: int, **contents: Any) -> Path:
-            self.comes("saving", step)
-            return save_checkpoint(directory, step, **contents)
+        def save(checkpoint: Checkpoint, retention: Retention) -> Path:
+            self.comes("saving", checkpoint.step)
+            return save_checkpoint(checkpoint, retention)
 
         def score(directory: Path, step: int, value: float) -> None:
             record_score(directory, step, value)

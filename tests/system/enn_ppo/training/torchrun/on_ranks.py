@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from enn_ppo import Callback, EnvConfig, OptimConfig, PPOConfig, RogueNetConfig,
 from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.callbacks import Update
 from enn_ppo.training.learning.learner import Learned, Learner
+from entity_gym import Action, Observation
 from entity_gym.pools.source import EnvFactory
 from rogue_net.kernels.cpu.program import Program
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, tiny_config
@@ -63,6 +64,18 @@ def long_run(run_dir: Path, **changes: Any) -> TrainConfig:
     return tiny_config(run_dir, **(settings | changes))
 
 
+class FailsOnRank1(Copycat):
+    """Raises in its tenth step, where torchrun calls it rank 1."""
+
+    acts = 0
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.acts += 1
+        if os.environ.get("RANK") == "1" and self.acts == 10:
+            raise ValueError("the third lamp is broken")
+        return super().act(actions)
+
+
 @contextmanager
 def first_gradient() -> Iterator[list[torch.Tensor]]:
     """Of the first optimizer step, end to end; nothing where a parameter has none."""
@@ -77,10 +90,10 @@ def first_gradient() -> Iterator[list[torch.Tensor]]:
 
     compiled_step = Program.step
 
-    def record_compiled(self: Program, numbers: Any, *arguments: Any) -> None:
-        if (numbers == 1).all():  # of each network
-            seen[:] = [torch.cat([*seen, self.gradient_flat[: self.count]])]
-        compiled_step(self, numbers, *arguments)
+    def record_compiled(self: Program, *arguments: Any) -> None:
+        if not self.steps.any():  # of each network
+            seen[:] = [torch.cat([*seen, *(part.flatten() for part in self.parts_of(self.gradient_flat))])]
+        compiled_step(self, *arguments)
 
     # what the limit of the norm would hide is part of the claim, so the gradient is not clipped
     with (

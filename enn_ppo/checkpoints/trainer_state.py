@@ -1,14 +1,12 @@
-"""Lossless storage of nested plain values, tensors and NumPy arrays, as JSON and tensors of a safetensors file.
+"""The trainer's state as JSON and tensors of a safetensors file, without loss.
 
-Numbers, texts, flags, None and lists are JSON as they are. A JSON mapping with one key stands for any other value: `dict` (a list
-of pairs), `tuple`, `float` (NaN or infinite), and the number of a tensor: `tensor` itself, or `bytes`, `array` and `scalar`,
-whose tensors hold bytes, for NumPy in its own format.
+A JSON mapping with one key stands for a value that JSON does not have: `dict` (a list of pairs), `tuple`, `bytes` (hexadecimal),
+and the number of a tensor: `tensor` itself, or `array` and `scalar`, whose tensors hold NumPy's own format.
 """
 
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,38 +30,30 @@ def encode(value: Any, where: str, tensors: list[Tensor]) -> Any:
     Raises:
         ValueError: a value has another type; the message names its place.
     """
-
-    def stored(tag: str, tensor: Tensor) -> dict[str, int]:
-        tensors.append(tensor)
-        return {tag: len(tensors) - 1}
-
     kind = type(value)  # exact types: a subclass (an enum, a named tuple) would not come back as itself
-    if kind in (str, bool, type(None)) or (kind is int and value.bit_length() <= _MOST_BITS):
+    if kind in (str, bool, float, type(None)) or (kind is int and value.bit_length() <= _MOST_BITS):
         return value
-    if kind is float:
-        return value if math.isfinite(value) else {"float": str(value)}
     if kind is bytes:
-        return stored("bytes", _byte_tensor(value))
+        return {"bytes": value.hex()}
     if kind in (list, tuple):
         items = [encode(item, f"{where}[{index}]", tensors) for index, item in enumerate(value)]
         return items if kind is list else {"tuple": items}
-    if isinstance(value, Mapping):
-        if other := [key for key in value if type(key) not in (str, int, float, bool, type(None))]:
-            raise ValueError(f"{where} has the key {other[0]!r}: a key must be str, int, float, bool or None")
+    if isinstance(value, Mapping) and all(type(key) in (str, int, float, bool, type(None)) for key in value):
         return {"dict": [[key, encode(item, f"{where}[{key!r}]", tensors)] for key, item in value.items()]}
     if isinstance(value, Tensor) and value.layout is torch.strided:
-        return stored("tensor", value.detach().cpu().contiguous().clone())  # safetensors refuses shared memory
+        tensors.append(value.detach().cpu().contiguous().clone())  # safetensors refuses shared memory
+        return {"tensor": len(tensors) - 1}
     if kind in (np.ndarray, np.memmap) or isinstance(value, np.generic):
         array = np.asarray(value)
-        if array.dtype.hasobject or not _is_plain(array.dtype):
-            raise ValueError(f"{where} is a NumPy array of dtype {array.dtype}: it must hold numbers, flags or text")
-        # the format keeps the memory order, which affects the order of sums, and so the last bits of a resumed run
-        buffer = io.BytesIO()
-        np.lib.format.write_array(buffer, array, (3, 0), allow_pickle=False)
-        return stored("scalar" if isinstance(value, np.generic) else "array", _byte_tensor(buffer.getvalue()))
+        if not array.dtype.hasobject and _is_plain(array.dtype):
+            # the format keeps the memory order, which affects the order of sums, and so the last bits of a resumed run
+            buffer = io.BytesIO()
+            np.lib.format.write_array(buffer, array, (3, 0), allow_pickle=False)
+            tensors.append(torch.from_numpy(np.frombuffer(buffer.getvalue(), np.uint8).copy()))
+            return {"scalar" if isinstance(value, np.generic) else "array": len(tensors) - 1}
     raise ValueError(
-        f"{where} is {kind.__module__}.{kind.__qualname__}: what can be stored are dicts, lists and tuples of "
-        f"str, bytes, int of at most {_MOST_BITS} bits, float, bool, None, dense tensors, NumPy arrays and NumPy scalars"
+        f"{where} is {kind.__module__}.{kind.__qualname__}: what can be stored are lists, tuples, dicts with plain keys, str, "
+        f"bytes, int of at most {_MOST_BITS} bits, float, bool, None, dense tensors, and NumPy arrays and scalars without objects"
     )
 
 
@@ -86,12 +76,10 @@ def decode(value: Any, tensors: dict[int, Tensor]) -> Any:
             return {key: decode(item, tensors) for key, item in pairs}
         case [("tuple", items)]:
             return tuple(decode(item, tensors) for item in items)
-        case [("float", "nan" | "inf" | "-inf" as text)]:
-            return float(text)
+        case [("bytes", text)]:
+            return bytes.fromhex(text)
         case [("tensor", number)] if number in tensors:
             return tensors.pop(number)
-        case [("bytes", number)] if number in tensors:
-            return tensors.pop(number).numpy().tobytes()
         case [("array" | "scalar" as kind, number)] if number in tensors:
             buffer = io.BytesIO(tensors.pop(number).numpy().tobytes())
             array = np.lib.format.read_array(buffer, allow_pickle=False, max_header_size=_HEADER_BYTES).copy("K")
@@ -101,7 +89,3 @@ def decode(value: Any, tensors: dict[int, Tensor]) -> Any:
 
 def _is_plain(dtype: np.dtype[Any]) -> bool:
     return bool(np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype)
-
-
-def _byte_tensor(data: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
