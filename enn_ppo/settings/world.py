@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from enn_ppo.settings.schedule import Distribution, parse_distribution
 from enn_ppo.settings.schema import plain
-from rogue_net.checks import NonNegativeInt, NumWorkers, PositiveFloat, PositiveInt, Range, UnitInterval, check_fields
+from rogue_net.checks import NonNegativeInt, NumWorkers, PositiveInt, Range, UnitInterval, check_fields
 
 Sampling = Literal["uniform", "prioritized"]
 Api = Literal["entity", "gymnasium", "dm_env", "pettingzoo", "program"]
@@ -66,10 +66,6 @@ class RolloutConfig:
     """Environments stepped together."""
     steps: PositiveInt = 16
     """Steps of each environment between two updates."""
-    max_seconds: PositiveFloat | None = None
-    """Seconds that the environments may take for a rollout. A new run measures them first: if `steps` would take longer, it has
-    fewer steps from its first rollout on, but at least a minibatch, and says so; the run's settings have the lower number. Not
-    for `distributed=ray`. null: `steps` stay as they are."""
     num_threads: NumWorkers = 1
     """Threads that step environments, including the main thread; more than one helps if a step of all environments takes longer
     than about 150 microseconds, and for Python environments only if they release the GIL."""

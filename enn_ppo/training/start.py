@@ -34,10 +34,8 @@ from enn_ppo.training.self_play.pool import SelfPlay
 from enn_ppo.training.self_play.ratings import rating_model
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.torchrun.torch_ranks import join_ranks
-from enn_ppo.training.tracking.progress import announce, make_live
-from enn_ppo.training.tracking.run_dir import CHECKPOINTS, prepare_run_dir
-from enn_ppo.training.tracking.run_lock import RunLock
-from enn_ppo.training.tracking.run_output import RunOutput
+from enn_ppo.training.tracking.run_dir import CHECKPOINTS, RunLock, prepare_run_dir
+from enn_ppo.training.tracking.run_output import RunOutput, announce, make_live
 from entity_gym.pools.source import EnvFactory
 from entity_gym.pools.vec_env import VecEnv
 
@@ -227,8 +225,6 @@ def _open(
     if not continues or left_behind:
         evaluations = state.evaluations if continues else ()  # those of another run are its own
         state.save(run_dir, evaluations=evaluations, scores={name: each.score for name, each in checkpoints.items()})
-        for output in outputs.values():
-            output.saved(state.step)
     return outputs
 
 

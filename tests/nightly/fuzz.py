@@ -216,7 +216,7 @@ def a_run(folder: Path) -> tuple[TrainState, Path]:
         env=EnvConfig(id="tests.nightly.fuzz:Farm"),
         net=a_network().config,
         value_net=a_network().config,
-        rollout=RolloutConfig(num_envs=2, steps=4, max_seconds=None),
+        rollout=RolloutConfig(num_envs=2, steps=4),
         optim=OptimConfig(batch_size=4),
         ppo=PPOConfig(normalize="rewards"),
         run_dir=str(folder),

@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from enn_ppo.settings.schema import setting_names, unknown_setting
 from enn_ppo.training.errors import Interrupted, PartLost, RankDied
 from entity_gym.errors import nearest, shortened
+from entity_gym.output import tell
 from entity_gym.pools.processes.worker import WorkerDied
 
 USER_ERROR, INTERRUPTED, CLOSED = 2, 130, 141
@@ -85,7 +86,7 @@ def _warn(
     text = f"warning: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno)
     if (key := re.sub(r"\d+", "0", text)) not in _shown:
         _shown.add(key)
-        print(text, end="", file=sys.stderr)
+        tell(text.removesuffix("\n"))
 
 
 def told(error: Exception, schema: type[Any]) -> str | None:

@@ -15,7 +15,7 @@ from ray import exceptions
 
 from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.errors import ActorDied, PartLost
-from enn_ppo.training.tracking.progress import announce
+from enn_ppo.training.tracking.run_output import announce
 from entity_gym.pools.processes.worker import WorkerDied
 
 ray: Any = untyped_ray  # many of its functions have no types

@@ -21,7 +21,7 @@ from enn_ppo.training.on_ray.runner import EnvRunner, Spaces
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.sampling import Parameters, blocks_problem
 from enn_ppo.training.tracking.logger import Row
-from enn_ppo.training.tracking.progress import announce
+from enn_ppo.training.tracking.run_output import announce
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.spaces import ObsSpace

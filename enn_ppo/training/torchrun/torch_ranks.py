@@ -25,7 +25,7 @@ from enn_ppo.checkpoints.policy import select_device
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.training.errors import Interrupted, RankDied, RankFailed
 from enn_ppo.training.ranks import ALONE, Ranks
-from enn_ppo.training.tracking.progress import announce
+from enn_ppo.training.tracking.run_output import announce
 
 T = TypeVar("T")
 
