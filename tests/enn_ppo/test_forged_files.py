@@ -14,7 +14,7 @@ import yaml
 
 from enn_ppo import EnvConfig, TrainConfig, train
 from enn_ppo.checkpoints import CheckpointError, load_checkpoint
-from enn_ppo.plot.runs import read_run
+from enn_ppo.plot.curves import read_run
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.training.learning.return_scale import value_unit
 from enn_ppo.training.recording import read_header
@@ -97,7 +97,7 @@ def test_a_pipe_as_the_config_of_a_run_that_is_plotted_is_refused(tmp_path: Path
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
     os.mkfifo(tmp_path / "config.yaml")
     with pytest.raises(ValueError, match=r"config.yaml cannot be read: .*it is no regular file"):
-        read_run(tmp_path)
+        read_run(tmp_path / "metrics.jsonl")
 
 
 @pytest.mark.parametrize(

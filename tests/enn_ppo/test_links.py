@@ -18,7 +18,7 @@ from enn_ppo.eval.evaluate import evaluate as evaluate_command
 from enn_ppo.settings.command_line.cli import run_eval
 from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.files import append_to_file, make_folder, open_to_write, replace_file, write_file
-from enn_ppo.training.tracking.run_lock import LOCK
+from enn_ppo.training.tracking.run_dir import LOCK
 from tests.enn_ppo.worlds import tiny_config
 
 FILES = ("config.yaml", "metrics.jsonl", "learning_curve.png", "ratings.json", LOCK)
