@@ -109,7 +109,7 @@ class Run:
                 each.stats | schedule,
                 run_seconds=state.seconds,
                 update_seconds=elapsed,
-                extra=shared | dict(state.learners[name].metrics()) | evaluated.get(name, {}),
+                extra=shared | evaluated.get(name, {}),
             )
         self.stopped = state.ranks.lead(lambda: any([self._tell(name, each) for name, each in learned.items()]))
 

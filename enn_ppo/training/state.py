@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -320,11 +319,8 @@ class TrainState:
             self.recorder = Recorder(self.config.record, *spaces, state=saved)
 
     def close(self) -> None:
-        """Close the environments and the learners."""
-        with ExitStack() as stack:
-            for learner in self.learners.values():
-                stack.callback(learner.close)
-            stack.callback(self.sampler.close)
+        """Close the environments, and on Ray the learners."""
+        self.sampler.close()
 
 
 def _parameters_changed(saved: EnvConfig, now: EnvConfig) -> str | None:

@@ -13,13 +13,13 @@ import torch
 import yaml
 
 from enn_ppo import EnvConfig, TrainConfig, train
-from enn_ppo.checkpoints import CheckpointError, load_checkpoint
+from enn_ppo.checkpoints import CheckpointError, load_checkpoint, step_file
 from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.plot.curves import read_run
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.training.learning.return_scale import value_unit
 from enn_ppo.training.recording import read_header
-from enn_ppo.training.self_play.snapshots import snapshot_path, write_snapshot
+from enn_ppo.training.self_play.pool import write_snapshot
 from enn_ppo.training.tracking.logger import read_metrics
 from entity_gym.bridges.views.view import view_mapping
 from entity_gym.untrusted import MAX_DEPTH, parse_json, parse_yaml, read_regular
@@ -142,9 +142,9 @@ def test_weights_of_another_dtype_are_refused(file: Path) -> None:
 
 def test_a_checkpoint_or_a_snapshot_under_the_name_of_another_step_is_refused(file: Path, tmp_path: Path) -> None:
     write_snapshot(tmp_path, 10, always(UP), {})
-    snapshot_path(tmp_path, 10).rename(snapshot_path(tmp_path, 20))
+    step_file(tmp_path / "pool", 10).rename(step_file(tmp_path / "pool", 20))
     moved = file.rename(file.with_name("step_000000000320.safetensors"))
-    for path, step in ((snapshot_path(tmp_path, 20), 10), (moved, 160)):
+    for path, step in ((step_file(tmp_path / "pool", 20), 10), (moved, 160)):
         with pytest.raises(CheckpointError, match=rf"{path}.*it belongs to the checkpoint of step {step}"):
             load_checkpoint(path)
 
