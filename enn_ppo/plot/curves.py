@@ -25,7 +25,7 @@ Curve = NDArray[np.float64]  # (2, n): ascending places, and the values there
 
 _LABELS: dict[XAxis, str] = {"step": "environment steps", "seconds": "seconds of training"}
 #: Settings that do not affect learning.
-_IGNORED = r"(seed|run_dir|resume|overwrite|trust|debug|record|logger\..*)"
+_IGNORED = r"(seed|run_dir|resume|overwrite|trust|record|logger\..*)"
 
 
 class Run(NamedTuple):

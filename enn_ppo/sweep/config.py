@@ -14,7 +14,7 @@ from rogue_net.checks import NumWorkers, PositiveInt, check_fields
 Direction = Literal["maximize", "minimize"]
 Pruner = Literal["median", "halving", "none"]
 
-_FIXED = "run_dir resume overwrite trust seed total_timesteps max_train_seconds debug".split()
+_FIXED = "run_dir resume overwrite trust seed total_timesteps max_train_seconds".split()
 _OPEN = ("env.kwargs.", "env.info.", "eval.env_kwargs.")  # accept any name
 _EXAMPLES = "{scale: log, low: 1e-4, high: 1e-2} or a list of two or more choices that differ"
 

@@ -216,7 +216,7 @@ def a_run(folder: Path) -> tuple[TrainState, Path]:
         env=EnvConfig(id="tests.nightly.fuzz:Farm"),
         net=a_network().config,
         value_net=a_network().config,
-        rollout=RolloutConfig(num_envs=2, steps=4, max_seconds=None),
+        rollout=RolloutConfig(num_envs=2, steps=4),
         optim=OptimConfig(batch_size=4),
         ppo=PPOConfig(normalize="rewards"),
         run_dir=str(folder),
@@ -346,7 +346,7 @@ class Recordings(Kind):
         self.path = folder / "farm"
         self.file = str(self.path)
         farm = Farm()
-        recorder = Recorder(self.path, farm.obs_space(), farm.action_space(), logits=True)
+        recorder = Recorder(self.path, farm.obs_space(), farm.action_space())
         block = EnvBlock(ListEnv(Farm, 1), {"": a_network()}, torch.device("cpu"), logits=True)
         block.reset(0)
         for _ in range(3):

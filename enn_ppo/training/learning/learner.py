@@ -219,8 +219,17 @@ class Learner:
         update_normalization(self.model, obs, self.ranks)
 
     def measure_rollout(self, rollout: Rollout) -> None:
-        """Initialise the input statistics from a rollout, without training on it."""
-        self.measure(rollout.frames.obs)
+        """Initialise the input statistics from a rollout, without training on it; warn of features too large for float32."""
+        obs = rollout.frames.obs
+        self.measure(obs)
+        large = [
+            name for name, each in obs.features.items() if len(each.values) and bool((each.values.abs() > 2**24).any())
+        ]
+        if large:
+            log.warning(
+                "features of %s exceed 2^24, from which on float32 cannot tell x from x + 1: subtract an offset",
+                ", ".join(large),
+            )
 
     @property
     def value_unit(self) -> float:
