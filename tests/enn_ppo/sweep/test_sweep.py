@@ -348,9 +348,3 @@ def test_a_mistake_in_a_space_names_the_parameter_and_what_is_allowed(given: obj
 def test_what_cannot_be_varied_is_named(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_space({name: [1, 2]})
-
-
-@pytest.mark.parametrize("name", ["ppo", "net"])
-def test_the_spaces_of_the_package_are_searched(name: str) -> None:
-    code, ((config, _),) = command("env=Xor", f"sweep={name}")
-    assert code == 0 and len(config.sweep.space) >= 5
