@@ -72,10 +72,8 @@ def spaces_from_dict(spaces: Mapping[str, Any]) -> tuple[ObsSpace, dict[str, Act
     """
     try:
         return _spaces_from_dict(spaces)
-    except KeyError as error:
-        raise ValueError(f"the spaces cannot be read: {error} is missing or unknown") from None
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"the spaces cannot be read: {error}") from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"the spaces cannot be read: {error!r}") from None
 
 
 def _spaces_from_dict(spaces: Mapping[str, Any]) -> tuple[ObsSpace, dict[str, ActionSpace]]:

@@ -56,11 +56,6 @@ class Entity(spaces.Entity):
         for name, value in (("max", max), ("hideable", hideable), ("ids", ids)):
             object.__setattr__(self, name, value)
 
-    def __repr__(self) -> str:
-        features = spaces.with_kinds(self.features, self.kinds)
-        ids = ", ids=True" if self.ids else ""
-        return f"Entity(features={features}, max={self.max}, hideable={self.hideable}{ids})"
-
 
 @dataclass(frozen=True)
 class Action:

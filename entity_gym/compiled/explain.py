@@ -120,10 +120,7 @@ def check_source(layout: Layout, functions: Iterable[FunctionType]) -> None:
 
 def _unknown_constructs(node: Any, function: FunctionType) -> Iterator[str]:
     """Say what cannot be compiled, or draws random numbers that no seed reaches."""
-    unknown = _UNKNOWN.get(type(node))
-    if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
-        unknown = "an f-string with a format"
-    if unknown:
+    if unknown := _UNKNOWN.get(type(node)):
         yield f"not available in compiled code: {unknown}"
     if not isinstance(node, ast.Name | ast.Attribute):
         return
@@ -133,8 +130,6 @@ def _unknown_constructs(node: Any, function: FunctionType) -> Iterator[str]:
     value: Any = function.__globals__.get(root)
     for name in path:
         value = getattr(value, name, None) if isinstance(value, ModuleType) else value
-    if root == "self":
-        yield f"there is no self: the world's fields are in s; {_DRAWS}"
     is_module = value is random or value is np.random
     if is_module or isinstance(getattr(value, "__self__", None), random.Random | np.random.RandomState):
         yield f"{'.'.join([root, *path])} draws random numbers that no seed reaches; {_DRAWS}"

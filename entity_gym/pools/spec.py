@@ -129,8 +129,6 @@ class ActionSpec:
     def __str__(self) -> str:
         low, high = self.bounds
         shown = f"{self.space.kind}, {low} to {'?' if high is None else high}"
-        if isinstance(self.space, SelectEntityActionSpace) and self.space.nobody:
-            shown += ", the last for nobody"
         if self.space.labels:
             shown += f" ({', '.join(self.space.labels)})"
         most = "any number of actors" if self.max_actors is None else f"at most {self.max_actors} actor(s)"

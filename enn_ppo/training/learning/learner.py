@@ -24,8 +24,7 @@ from enn_ppo.training.learning.return_scale import ReturnScale, RewardScale
 from enn_ppo.training.learning.vtrace import recompute_log_probs, vtrace
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
-from enn_ppo.training.tracking.counts import Played, merge_played, summarize
-from enn_ppo.training.tracking.logger import Row
+from enn_ppo.training.tracking.metrics import Played, merge_played, summarize
 from entity_gym.actions import ActionSpace
 from rogue_net import ObsBatch
 from rogue_net.kernels.select import say_once, why_no_program
@@ -300,13 +299,6 @@ class Learner:
         """Initialise the input statistics of features that the restored checkpoint did not have, without training."""
         for network in self._transferred:
             network.measure(lambda net: update_normalization(net, rollout.frames.obs, self.ranks))
-
-    def metrics(self) -> Row:
-        """Metrics in addition to `Learned`."""
-        return {}
-
-    def close(self) -> None:
-        """Release everything. May be called twice."""
 
 
 class LearnerNews(NamedTuple):

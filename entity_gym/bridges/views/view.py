@@ -110,8 +110,6 @@ def load_view(given: str | Path | Mapping[str, Any] | View) -> View:
         return given
     if isinstance(given, Mapping):
         return _parse(given, "the view")
-    if not isinstance(given, str | Path):
-        raise ValueError(f"view is {given!r:.200}; expected a name, a YAML file, or a mapping with its content")
     return _parse(view_mapping(given), f"view {given}")
 
 

@@ -88,6 +88,7 @@ class TestConstruction:
         ("values", "lengths", "message"),
         [
             ([[1.0], [1.0]], [1], "the lengths add up to 1, but there are 2 items"),
+            ([[1.0]], [0.5], "they must be integers of shape"),
             ([[1.0]], [2], "the length of sequence 0 is 2, and there are 1 items"),
             ([[1.0]], [1, -1], "the length of sequence 1 is -1"),
             ([[1e39]], [1], "holds numbers that are too large for float32"),
@@ -122,6 +123,7 @@ class TestSizesAndContent:
         buffer = three()
         assert (len(buffer), buffer.items()) == (3, 6)
         assert buffer.size1().tolist() == [3, 1, 2]
+        assert repr(buffer).startswith("RaggedBuffer(6 items, lengths 1 to 3, ")
 
     def test_iteration_gives_each_sequence_as_an_array_and_ends(self) -> None:
         assert [sequence.tolist() for sequence in of(FIRST, [], SECOND)] == [FIRST, [], SECOND]

@@ -109,6 +109,7 @@ def test_fixed_features_are_one_row_however_nested_the_space() -> None:
         (spaces.OneOf([REAL, Discrete(2)]), r"the observation space is a OneOf, which has no form"),
         (spaces.Sequence(ELEMENT, stack=True), r"is a Sequence with stack=True; give it stack=False"),
         (box(5000), r"is 5,000 numbers; at most 4,096 can be features: leave it out, or make it fewer numbers, in a wrapper"),
+        (Dict({"a.0": REAL, "a": box(1)}), r"the observation space as features of 'Agent': .*'a\.0'"),
         (Dict({"Agent": Dict({"x": REAL})}), r"two things that would be the entity type 'Agent': rename"),
     ],
 )  # fmt: skip
@@ -124,6 +125,7 @@ POINTS = Dict({"s": spaces.Sequence(box(2))})
     ("space", "value", "message"),
     [
         (box(2), np.zeros(3), "the observation has shape (3,); expected (2,)"),
+        (box(2), [[1], [1, 2]], "the observation is [[1], [1, 2]]; it must be numbers"),
         (box(2), ["a", "b"], "the observation is ['a', 'b']; it must be numbers"),
         (Dict({"x": REAL}), {"x": 1, "y": 1}, "the observation is {'x': 1, 'y': 1}; expected the keys ['x']"),
         (Dict({"r": Dict({"x": box(2)})}), {"r": {"x": 5}}, "r.x has shape (); expected (2,)"),

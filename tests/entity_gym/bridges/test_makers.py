@@ -35,6 +35,8 @@ class Rich:
             raise ZeroDivisionError("size is no divisor")
         if size == 1:
             import dm_env
+        if size == 3:
+            import no_such_library
 """
 
 
@@ -106,6 +108,8 @@ def test_so_does_an_environment_that_imports_it_when_it_is_made(monkeypatch: pyt
     make = Constructor("rich_worlds:Rich", {"size": 1}, "the environment")
     with pytest.raises(ValueError, match=r'^rich_worlds:Rich cannot be made: .*pip install "enn-ppo\[dm\]"$'):
         make()
+    with pytest.raises(ValueError, match=r"^rich_worlds:Rich cannot be made: No module named 'no_such_library'$"):
+        Constructor("rich_worlds:Rich", {"size": 3}, "the environment")()
 
 
 @pytest.mark.parametrize("bridge", [from_gymnasium, from_pettingzoo])

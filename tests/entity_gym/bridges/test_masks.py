@@ -136,6 +136,8 @@ def test_of_several_masks_the_order_of_the_page_decides() -> None:
         assert closed_by(from_gymnasium(made(" ".join(every[first:])), 2)) == {"action": [first]}, name
     view = {"entities": {"Me": {"features": {"place": ["x"]}}}, "actor": "Me", "action_mask": "action_mask"}
     assert closed_by(from_gymnasium(made(" ".join(every)), view=view)) == {"action": [0]}
+    with pytest.raises(ValueError, match=r"action_mask names 'place', which is Box.*; expected a key .* with 5 flags"):
+        from_gymnasium(made(" ".join(every)), view=view | {"action_mask": "place"})
     read = {"entities": {"Me": {"features": {"place": ["x"]}}}, "actor": "Me"}
     for ignored in ({}, {"ignore": ["action_mask"]}, {"ignore": "rest"}):
         pool = from_gymnasium(made("observation"), view=read | ignored)

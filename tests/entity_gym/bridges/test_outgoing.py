@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 pytest.importorskip("gymnasium")
 pytest.importorskip("dm_env")
 
-from entity_gym import make_dm, make_gym  # noqa: E402
+from entity_gym import Entity, ObsSpace, make_dm, make_gym  # noqa: E402
 from entity_gym.bridges import to_dm_env, to_gymnasium  # noqa: E402
 from tests.entity_gym.bridges.out_worlds import Hall, Runners, Yard  # noqa: E402
 from tests.entity_gym.pools.kinds_of_pools import Counter  # noqa: E402
@@ -148,6 +148,9 @@ def test_the_room_for_entities_and_actors_can_be_chosen_and_is_kept_to(face: Mad
     few.reset()
     with pytest.raises(ValueError, match="Yard shows 2 entities or actors of 'bark' at once; there is room for 1"):
         few.step(np.zeros(5, int))
+    clash = ObsSpace({"a.b": Entity([]), "a/b": Entity([])})
+    with pytest.raises(ValueError, match=r"has 'a\.b' and 'a/b', which are one name here"):
+        face(type("Clash", (Runners,), {"obs_space": lambda self: clash}), max_entities={"a.b": 1, "a/b": 1})
     assert len(face(Hall, max_entities={"Door": 2, "Guest": 1}).reset().observation["mask/Door"]) == 2
 
 

@@ -166,6 +166,7 @@ def test_groups_can_be_told_apart_or_be_one() -> None:
             {"all": "*"},
             "the observation space of agent 'wolf_0' is .*, and its group 'all' has .* of agent 'sheep_0': .*groups=",
         ),
+        ({"sheep": 3}, r"groups is \{'sheep': 3\}; expected a mapping from the name of each group to its agents"),
         ({"sheep": ["sheep_*"]}, r"the agent 'wolf_0' is in none of the groups \{'sheep': \[\['sheep_\*'\]\]\}"),
         (
             {"sheep": "sheep_*", "wolf": "wolf_*", "ghost": "ghost_*"},

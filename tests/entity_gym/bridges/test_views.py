@@ -136,7 +136,9 @@ def test_the_rest_is_the_agents_or_with_an_actor_everybodys() -> None:
     value = {"ships": [[1, 2, 3], [4, 5, 6]], "wind": [7, 8]}
     view = "entities: {Ship: {features: {ships: null}}}"
     assert seen(view, space, value) == {"Agent": [[[7, 8]]], "Ship": [[[1, 2, 3], [4, 5, 6]]]}
-    assert reader(view, space).obs_space.entities["Ship"] == Entity(["0", "1", "2"])
+    assert list(reader(view, space).obs_space.entities.items()) == [
+        ("Agent", Entity(["wind.0", "wind.1"])), ("Ship", Entity(["0", "1", "2"]))
+    ]  # fmt: skip
     view = "entities: {Me: {count: 1, features: {ships: null}}, Ship: {features: {ships: null}}}\nactor: Me"
     assert seen(view, space, value) == {"Me": [[[1, 2, 3]]], "Ship": [[[4, 5, 6]]], GLOBAL_ENTITY: [[[7, 8]]]}
     assert reader(view, space).obs_space.global_features == ("wind.0", "wind.1")
@@ -189,6 +191,7 @@ TEXT = spaces.Dict({"x": box(1), "mission": spaces.Text(9)})
         ("{entities: {A: {features: [x]}, B: {features: [y]}}}", box(5), "entities.A and the view: entities.B have no count"),
         ("{entities: {A: {features: {ship: [x]}}}}", box(5), "entities.A.features names 'ship', which the observation has not"),
         ("{entities: {A: {count: agents, features: [x]}}}", box(5), "entities.A.count is agents; this world has one"),
+        ("{entities: {A: {features: [x, x]}}}", box(4), "entities.A: Entity.features names ['x'] more than once"),
         ("{entities: {A: {features: [x], presence: y}}}", box(5), "entities.A names 'y', which is no column; allowed: 'x'"),
         ("{entities: {A: {features: [x]}}, ignore: [5]}", box(5), "ignore names '5'; allowed: '0'"),
         ("{entities: {A: {features: [x], add_actor: [x]}}}", box(5), "add_actor names 'x', which is no feature of the actor"),
@@ -209,6 +212,7 @@ def test_a_view_that_does_not_fit_the_space_is_refused_by_column(view: str, spac
         ("{entities: {A: {}}, actr: A}", "the view has no 'actr'; allowed: 'entities', 'actor'"),
         ("{entities: {A: {}}, actor: B}", "actor is 'B'; allowed: 'A'"),
         ("{entities: {A: {features: [x], presence: x}}, actor: A}", "entities.A is the actor, which is always there: it cannot"),
+        ("{entities: {A: 3}}", "entities.A is 3; expected a mapping, such as"),
         ("{entities: {A: {colums: 3}}}", "entities.A has no 'colums'; allowed: 'features'"),
         ("{entities: {A: {features: [{x: angel}]}}}", "entities.A.features has {'x': 'angel'}; expected a name"),
         ("{entities: {A: {features: {x: 3}}}}", "entities.A.features of x are 3; expected a list of names"),

@@ -228,6 +228,21 @@ class RendersNothing(Walk):
         raise NotImplementedError
 
 
+class OneObservation(Walk):
+    """Returns one object for ever."""
+
+    shown = Observation()
+
+    def observe(self) -> Observation:
+        vars(self.shown).update(vars(super().observe()))
+        return self.shown
+
+
+class DrawsForAnotherPurpose(Walk):
+    def draw(self, canvas: Any) -> None:  # type: ignore[override]
+        canvas.fill(0)
+
+
 class SavesAnObject(Walk):
     def state(self) -> dict[str, Any]:
         return {**super().state(), "seen": {1, 2}}

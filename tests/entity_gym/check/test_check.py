@@ -12,6 +12,7 @@ from entity_gym.batch.vec_obs import Metric
 from entity_gym.check import Report, Result, Status, check_environment
 from entity_gym.check.checks import CHECKS
 from entity_gym.check.command import main
+from entity_gym.check.loading import parse_settings
 from entity_gym.check.trajectory import equal
 from examples.walks import Walks
 from tests.entity_gym.check import broken, broken_compiled
@@ -111,12 +112,14 @@ LAGS = "observations lag one step behind"
             rf"^step 8 of random play with seed 0 \(in which nobody is selected in action 'look at', which is allowed\): "
             rf"KeyError: None \({HERE}, in act: `self.looks",
         ),
+        (broken.OneObservation, "observations", r"act\(\) returned the same Observation object as the call before it"),
         (broken.NeverEnds, "end of episode", "^no episode ended in 250 steps: give it a step limit that truncates$"),
         (
             broken.Unseeded,
             "seeds",
             "not the same twice with seed 0: .* of environment .: .* Draw every random number from self",
         ),
+        (broken.PythonRandom, "seeds", "come from random, which no seed reaches: draw from self.rng"),
         (
             broken.CarriesOver,
             "fresh start",
@@ -137,6 +140,7 @@ LAGS = "observations lag one step behind"
             "saving",
             r"^state\(\)\['environments'\]\[0\]\['seen'\] is \{1, 2\} of type set; values are",
         ),
+        (broken.DrawsForAnotherPurpose, "drawing", r"has a method draw\(canvas.*another name"),
         (broken.DrawsFloats, "drawing", r"render\(\) returned float64 array of shape \(4, 24, 3\); it must be"),
         (broken.DrawsAndMoves, "drawing", r"render\(\) or draw\(\) changes the episode: step \d+ of environment 0: "),
         (broken.HintsOfNothing, "drawing", r"draw\(\)\['types'\] has the key 'Wlaker'; .*did you mean 'Walker'\?"),
@@ -272,3 +276,10 @@ def test_sums_of_metrics_are_equal_up_to_rounding_and_nothing_else_of_them() -> 
     assert not equal(was, replace(was, count=4))
     assert not equal(was, replace(was, max=0.7 + 1e-9))
     assert equal(Metric(), Metric())
+
+
+def test_settings_are_values_of_python_or_texts() -> None:
+    nested = "-" * 100_000 + "1"
+    assert parse_settings(["size=8", "on=true", "name=abc", f"deep={nested}"]) == {
+        "size": 8, "on": True, "name": "abc", "deep": nested
+    }  # fmt: skip

@@ -104,6 +104,7 @@ STAR = Watching.entities["Star"]
         ({"actions": {"go": SelectEntity(actors="Star", actees=["Star", "Sun"])}}, r"action 'go': actees names the unknown entity type 'Sun'"),  # noqa: E501
         ({"actions": {"Star": GlobalCategorical(["a"])}}, r"World: obs.n.Star would be two counts"),
         ({"entities": {"a b": STAR, "a_b": STAR}}, r"'a_b' in entities is written a_b in code, as 'a b' is; rename it"),
+        ({"entities": {"2nd": STAR}}, r"'2nd' in entities is written 2nd in code, but a name begins with a letter and is no"),
         ({"entities": {"visible": STAR}}, r"'visible' in entities is written visible in code, a name that the engine uses; rename it"),  # noqa: E501
         ({"state": [("t", np.int64), ("t", np.float64)]}, r"World: the field 't' is declared twice, in parameters or state"),
         ({"state": [("steps", np.int64)]}, r"World: the field 'steps' is declared by the engine; rename it"),

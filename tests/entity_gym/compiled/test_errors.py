@@ -44,6 +44,7 @@ SEEN = {
     mistakes.MisspeltField: r"step: there is no field 'spede'; allowed: .*; did you mean 'speed'\?",
     mistakes.WritesParameter: r"step: 'width' is read-only: it is a parameter",
     mistakes.WritesInObserve: r"observe: observe must not change the state, and writes 'seen'",
+    mistakes.Generates: r"step: not available in compiled code: a generator",
     mistakes.DrawsFromNumPy: r"reset: np.random draws .*; draw with rand_int\(s, n\), rand_float\(s\) or rand_normal\(s\)",
 }
 
@@ -236,6 +237,7 @@ def unjitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 PLAYED = {
     mistakes.MisspeltAction: (AttributeError, "'Act' object has no attribute 'Mov'\n.*did you mean 'Move'"),
     mistakes.NoMask: (AttributeError, "'Obs' object has no attribute 'Move'\n.*masked, .*in the declaration add more"),
+    mistakes.MisspeltInHelper: (AttributeError, r"there is no field 'pso'; .*did you mean 'pos'\?"),
     mistakes.TwoValues: (ValueError, r"not enough values to unpack \(expected 3, got 2\)"),
     mistakes.WritesOutside: (IndexError, r"index [45] is out of bounds for axis 0 with size 4"),
     mistakes.ShowsTooMany: (ValueError, r"shows [3456] entities of type 'Foot Soldier'; allowed: 0 to max=2"),

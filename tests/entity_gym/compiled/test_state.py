@@ -80,7 +80,14 @@ class Wider(Watching):
     entities = {"Star": Watching.entities["Star"].__class__(["brightness"], max=5)}
 
 
-@pytest.mark.parametrize(("saved", "loaded"), [(Watching, Wider), (Wider, Watching)])
+class Richer(Watching):
+    """A later version of `Watching`, with another field."""
+
+    __qualname__ = __name__ = "Watching"
+    state = [*Watching.state, ("more", np.int64)]
+
+
+@pytest.mark.parametrize(("saved", "loaded"), [(Watching, Wider), (Wider, Watching), (Watching, Richer)])
 def test_a_state_of_other_capacities_is_refused(saved: Any, loaded: Any) -> None:
     state = Playing(ordinary(saved, 2)).slots.state()
     slots = ordinary(loaded, 2)
@@ -88,6 +95,8 @@ def test_a_state_of_other_capacities_is_refused(saved: Any, loaded: Any) -> None
     with pytest.raises(ValueError, match="another version"):
         slots.load_state(state)
     assert content(slots.state()) == before
+    with pytest.raises(ValueError, match="the saved state has 2 environments; this pool has 3"):
+        ordinary(saved, 3).load_state(state)
 
 
 # --- Parameters

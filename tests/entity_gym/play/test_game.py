@@ -145,6 +145,7 @@ def test_moves_out_of_turn_are_refused() -> None:
     assert answer["tail"][0]["views"][0]["actions"]["aim"]["chosen"] == [0, 3]
     with pytest.raises(NotAllowedError, match="the episode has ended"):
         played.act({"actions": GOOD})
+    assert len(played.begin_episode()["tail"]) == 1
 
 
 def test_a_policy_gives_advice() -> None:

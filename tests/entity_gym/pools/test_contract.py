@@ -450,6 +450,7 @@ def test_episodes_can_differ_in_their_parameters(pool: MakePool, env_info: objec
     [
         ([{"limit": 1}], "env_info has 1 entries for 2 environments"),
         ({"limit": [1, 2, 3]}, "env_info['limit'] is 3 values; give one value for each of 2 environments"),
+        ([{}, 3], "env_info[1] is 3; expected a mapping from parameter to value"),
         ([{}, {"limits": 1}], "unknown parameter 'limits'; allowed: 'limit'"),
     ],
 )

@@ -71,6 +71,10 @@ FEATURES = {
         garden(features={"Cat": [[0, 0], [1]]}),
         "features of 'Cat' are not rows of 2 numbers each",
     ),
+    "features that are texts": (
+        garden(features={"Cat": [["0", "0"]]}),
+        "features of 'Cat' are not rows of 2 numbers each: they are [['0', '0']]",
+    ),
     "features of an unknown type": (
         garden(features={"Caat": [[0, 0]]}),
         "features of unknown entity type 'Caat'; allowed: 'Wall', 'Cat', 'Dog'; did you mean 'Cat'?",
@@ -131,6 +135,10 @@ MASKS = {
     "a mask with too few choices": (
         garden(actions=walk("a", mask=[[T, F]])),
         "action 'walk': mask has shape (1, 2) and type bool; expected bools of shape (1, 3)",
+    ),
+    "a mask whose rows differ in length": (
+        garden(actions=walk("a", "b", mask=[[T, T, T], [T]])),
+        "action 'walk': mask is [[True, True, True], [True]]; expected bools of shape (2, 3)",
     ),
     "an actor whose choices are all masked": (
         garden(actions=walk("a", "b", mask=[[T, T, T], [F, F, F]])),

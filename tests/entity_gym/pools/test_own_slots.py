@@ -38,6 +38,8 @@ def test_a_world_over_arrays_plays_alike_in_every_pool(make: Any, threads: None)
         seen[-1].final = None  # belongs to the step that was taken before saving
         assert content(shown) == content(seen[-1])
         assert contents(play_together(other, 30)) == contents(play_together(env.clone(), 30))
+        with pytest.raises(ValueError, match=r"does not implement configure\(\), so it takes no env_info"):
+            other.configure([{"length": 1}] * 5)
     # Computed by hand: a walk pays at the goal alone, and its last frame offers nobody an action.
     x = {name: np.stack([obs.features[name].values[:, 0] for obs in seen]) for name in ("Walker", "Goal")}
     assert (np.abs(x["Goal"]) <= MAX_STEPS).all() and (x["Walker"] != x["Goal"]).all()

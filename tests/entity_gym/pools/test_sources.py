@@ -70,6 +70,7 @@ def test_nobody_acts_in_a_last_observation_so_its_masks_are_not_checked() -> Non
         ("features", None, "features is None; it must be a mapping"),
         ("end_of_episode_info", [1], r"end_of_episode_info is \[1\]; it must be a mapping from name to value, or None"),
         ("done", "yes", "done is 'yes'; it must be a bool"),
+        ("metrics", 3, "metrics is 3; it must be a mapping from name to number"),
     ],
 )
 def test_a_field_that_is_wrong_is_named(field: str, value: Any, message: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -10,13 +9,8 @@ import numpy as np
 import pytest
 
 from entity_gym import (
-    Action,
-    ActionSpace,
-    CategoricalActionMask,
-    CategoricalActionSpace,
     CompiledEnvironment,
     Entity,
-    Environment,
     ListEnv,
     Observation,
     ObsSpace,
@@ -29,50 +23,12 @@ from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_
 from entity_gym.compiled import Categorical, rand_int
 from entity_gym.compiled import Entity as CompiledEntity
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
+from tests.worlds import Script, making
 
 LENGTH = 3
 
 
-class Hidden(Environment):
-    """Tells twice a hidden number, and where it is, in episodes of `LENGTH` steps."""
-
-    def obs_space(self) -> ObsSpace:
-        return ObsSpace({"Door": Entity(["step"])}, targets={"twice": 1, "place": 2})
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return {"wait": CategoricalActionSpace(["yes", "no"])}
-
-    def reset(self) -> Observation:
-        self.step = 0
-        return self.observe()
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        self.step += 1
-        return self.observe()
-
-    def observe(self) -> Observation:
-        number = int(self.rng.integers(10))
-        return Observation(
-            features={"Door": [[self.step]]},
-            ids={"Door": ["door"]},
-            actions={"wait": CategoricalActionMask(actor_types=["Door"])},
-            done=self.step == LENGTH,
-            truncated=self.step == LENGTH,
-            targets=self.targets(number),
-        )
-
-    def state(self) -> dict[str, Any]:
-        return {"step": self.step, "rng": self.rng.bit_generator.state}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self.step = state["step"]
-        self.rng.bit_generator.state = state["rng"]
-
-    def targets(self, number: int) -> dict[str, Any]:
-        return {"twice": [2 * number], "place": np.array([self.step, number])}
-
-
-class CompiledHidden(CompiledEnvironment):
+class Hidden(CompiledEnvironment):
     """Tells the number of its step, and a hidden number that changes with every step."""
 
     entities = {"Door": CompiledEntity(["step"], 1)}
@@ -106,7 +62,7 @@ def arrays_of(pool: VecEnv, steps: int = 5) -> list[dict[str, list[Any]]]:
     return told
 
 
-@pytest.mark.parametrize("world", [Hidden, CompiledHidden])
+@pytest.mark.parametrize("world", [Hidden().as_environment, Hidden], ids=["Python", "compiled"])
 def test_every_pool_tells_the_same_targets(world: Any, threads: None) -> None:
     expected = arrays_of(ListEnv(world, 4, compile=False))
     assert arrays_of(ThreadedVecEnv(world, 4, num_threads=2, compile=False)) == expected
@@ -115,12 +71,27 @@ def test_every_pool_tells_the_same_targets(world: Any, threads: None) -> None:
 
 
 def test_a_compiled_world_tells_the_fields_that_it_names() -> None:
-    assert CompiledHidden.obs_space().targets == {"steps": 1, "number": 1}
-    told = arrays_of(ListEnv(CompiledHidden, 2, compile=False), 4)
+    assert Hidden.obs_space().targets == {"steps": 1, "number": 1}
+    told = arrays_of(ListEnv(Hidden, 2, compile=False), 4)
     steps = [step["target:steps"] for step in told if "target:steps" in step]
     assert steps == [[[0.0]] * 2, [[1.0]] * 2, [[2.0]] * 2, [[0.0]] * 2]
-    plain = CompiledHidden().as_environment().reset()
+    plain = Hidden().as_environment().reset()
     assert plain.targets["steps"] == [0.0]
+
+
+SPACE = ObsSpace({"Door": Entity(["step"])}, targets={"twice": 1, "place": 2})
+
+
+def telling(told: dict[str, Any]) -> ListEnv:
+    return ListEnv(making(Script([Observation(targets=told)], SPACE)), 1)
+
+
+def test_targets_may_be_several_numbers_in_any_form() -> None:
+    with closing(telling({"place": np.array([1, 2]), "twice": [4]})) as pool:
+        obs = pool.reset()
+    assert {name: array.tolist() for name, array in obs.arrays.items()} == {
+        "target:twice": [[4.0]], "target:place": [[1.0, 2.0]]
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -132,15 +103,14 @@ def test_a_compiled_world_tells_the_fields_that_it_names() -> None:
     ],
 )
 def test_targets_that_do_not_fit_are_refused(told: dict[str, Any], message: str) -> None:
-    world = type("Wrong", (Hidden,), {"targets": lambda self, number: told})
-    with closing(ListEnv(world, 1)) as pool, pytest.raises(ValueError, match=message):
+    with closing(telling(told)) as pool, pytest.raises(ValueError, match=message):
         pool.reset()
 
 
 def test_spaces_with_targets_are_saved_and_compared() -> None:
-    saved = spaces_to_dict(Hidden().obs_space(), Hidden().action_space())
+    saved = spaces_to_dict(SPACE, {})
     assert spaces_from_dict(saved)[0].targets == {"twice": 1, "place": 2}
-    other = spaces_to_dict(ObsSpace({"Door": Entity(["step"])}), Hidden().action_space())
+    other = spaces_to_dict(ObsSpace(SPACE.entities), {})
     assert spaces_difference(saved, other) == "targets were {'twice': 1, 'place': 2} and are {}"
     with pytest.raises(ValueError, match=r"ObsSpace\.targets\['x'\] is 0; it must be a whole number of at least 1"):
         ObsSpace(targets={"x": 0})

@@ -28,7 +28,7 @@ def main():
         if message["type"] == "close":
             break
         for answer in answers(message, worlds):
-            body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            body = json.dumps(answer).encode()
             sink.write(struct.pack(">I", len(body)) + body)
         sink.flush()
     if FAULT == "stays":
@@ -60,8 +60,6 @@ def answers(message, worlds):
             yield {"type": "saved", "env": env}
         elif FAULT == "closes":
             yield {"type": "close"}
-        elif FAULT == "no json":
-            yield b"{]"
         elif FAULT == "cannot be":
             yield observation(env, worlds[env], 0) | {"features": {"Counter": [["many"]]}}
         elif FAULT == "does not fit":
@@ -88,8 +86,6 @@ def answers(message, worlds):
 def greeting_fault():
     if FAULT == "other version":
         return {"protocol": 2}
-    if FAULT == "closes at once":
-        return {"type": "close"}
     if FAULT == "other parts":
         return {"parameter": ["start"]}
     if FAULT == "refuses":

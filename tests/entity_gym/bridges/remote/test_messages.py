@@ -170,6 +170,10 @@ def test_every_space_goes_there_and_back() -> None:
             "action 'a' has no part 'foo'; allowed: 'type', 'name', 'exclude_self', 'nobody'",
         ),
         (
+            {"entities": [PLAIN], "actions": [{"name": "a", "type": "Choice"}]},
+            "action 'a': the type is 'Choice'; allowed: ",
+        ),
+        (
             {"entities": [PLAIN], "actions": [{"name": "a", "type": "CategoricalActionSpace", "choices": "ab"}]},
             "action 'a': CategoricalActionSpace.choices is 'ab'; it must be a list of names",
         ),
@@ -193,6 +197,7 @@ def test_an_observation_has_what_was_sent_and_defaults_for_the_rest() -> None:
                 "wait": {"mask": [True, True]},
                 "steer": {},
             },
+            "global_features": [0.5],
             "reward": 2,
             "metrics": {"speed": 0.5},
             "targets": {"wind": [0.5, 1]},
@@ -201,6 +206,7 @@ def test_an_observation_has_what_was_sent_and_defaults_for_the_rest() -> None:
     )
     assert np.array_equal(obs.features["Ship"], [[1.5, 2]])
     assert np.array_equal(obs.targets["wind"], [0.5, 1])
+    assert np.array_equal(obs.global_features, [0.5])
     assert obs.ids == {"Ship": ["s"], "Mine": [1, 2]}
     assert list(obs.actions) == ["move", "shoot", "wait", "steer"]
     assert (obs.reward, obs.done, obs.truncated, obs.metrics) == (2, False, False, {"speed": 0.5})
@@ -210,6 +216,7 @@ def test_an_observation_has_what_was_sent_and_defaults_for_the_rest() -> None:
     ("given", "why"),
     [
         ([], "it must be an object"),
+        ({"feature": {}}, "has no part 'feature'; .*did you mean 'features'"),
         ({"features": []}, "features of the observation is .*; it must be an object"),
         ({"reward": 1e300}, "reward is 1e.300; it must be a number that float32 can hold"),
         ({"done": 1}, "done of the observation is 1; it must be true or false"),

@@ -125,6 +125,8 @@ def is_running(pid: int) -> bool:
     [
         ("dies at once", r"is gone while the greeting was not answered: it ended with exit code 1"),
         ("other version", "speaks version 2 of the protocol; this is version 1"),
+        ("other parts", "offers no worlds that can be: .* has no part 'parameter'; .*did you mean 'parameters'"),
+        ("another answer", "answered 'saved' where 'observation' was due, of world 0"),
         ("refuses", "reported an error: this is the server edition"),
         ("fails", "Counting .* reported an error of world 1: IndexError: no room for a counter"),
         ("ends", "is gone while 'reset' of world 0, 'reset' of world 1 was not answered: it ended with exit code 3"),
