@@ -163,7 +163,7 @@ class Samples(Frames):
 
 def weigh(
     samples: Samples, orders: Sequence[Tensor], sizes: Sequence[int], settings: PPOSettings, ranks: Ranks = ALONE
-) -> list[dict[str, Tensor]]:
+) -> list[dict[str, Any]]:
     """Normalize the advantages of the minibatches of all epochs, and compute their weights, with one collective call.
 
     Args:

@@ -115,7 +115,7 @@ class CompiledPPO:
 
     def _state(self, parameter: Tensor) -> Mapping[str, Tensor]:
         """AdamW's state of a parameter; zeros before its first step."""
-        state = self._optimizer.state[parameter]
+        state: dict[str, Tensor] = self._optimizer.state[parameter]
         if not state:
             state |= {"step": torch.tensor(0.0)}
             state |= {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}

@@ -86,6 +86,6 @@ def update_normalization(network: RogueNet | ActorCritic, obs: ObsBatch, ranks: 
         norm.keep(Moments(*torch.zeros_like(torch.stack(norm.moments))))
     network.update_normalization(obs)  # starts from empty statistics: these are the moments of `obs` alone
     merged = reduce(Moments.merged, (Moments(*part) for part in (before, *ranks.gather(statistics()))))
-    columns = (torch.split(each, [len(norm.mean) for norm in norms]) for each in merged)
-    for norm, *moments in zip(norms, *columns, strict=True):
-        norm.keep(Moments(*moments))
+    columns = [torch.split(each, [len(norm.mean) for norm in norms]) for each in merged]
+    for number, norm in enumerate(norms):
+        norm.keep(Moments(*(each[number] for each in columns)))
