@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     accept_all_characters()
     parser = argparse.ArgumentParser(prog="python -m enn_ppo.export", description="Write a policy into one file.")
     parser.add_argument("checkpoint", help="a run directory, or one of its checkpoints")
-    parser.add_argument("file", help="the file to write; an existing policy file is replaced")
+    parser.add_argument("file", help="the file to write, x.safetensors; an existing policy file is replaced")
     options = parser.parse_args(argv)
     try:
         file = save_policy(options.checkpoint.removeprefix("checkpoint="), options.file)

@@ -18,7 +18,7 @@ from enn_ppo.settings.resuming import resumed
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.tracking.logger import Row
-from enn_ppo.training.tracking.progress import announce
+from enn_ppo.training.tracking.run_output import announce
 
 if TYPE_CHECKING:  # `start` imports torch and the compiler, which `--help` does not need
     from entity_gym.pools.source import EnvFactory

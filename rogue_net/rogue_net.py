@@ -30,7 +30,6 @@ from rogue_net.heads.readout import Readout
 from rogue_net.inputs.embedding import Embedding
 from rogue_net.inputs.translation import Translation
 from rogue_net.kernels.select import uses_program
-from rogue_net.size import check_fits
 from rogue_net.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ class RogueNet(nn.Module):
             `obs_space`.
 
     Raises:
-        ValueError: there are no actions, two settings or spaces do not go together, or the network cannot fit into memory.
+        ValueError: there are no actions, or two settings or spaces do not go together.
     """
 
     _program: Program | None = None  # compiled, to act with
@@ -130,7 +129,6 @@ class RogueNet(nn.Module):
         regression_heads: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
-        check_fits(config)
         if not action_space:
             raise ValueError("the action space is empty; a policy needs at least one action")
         regression_heads = obs_space.targets if regression_heads is None else regression_heads

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.plot.config import PlotConfig
+from enn_ppo.plot.plot import PlotConfig
 from enn_ppo.settings.command_line.options import Option, Section, sections_of
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
@@ -69,7 +69,7 @@ Every option of every command. `--help` prints a shorter list with the values th
 prints the values as YAML. In Python the options are arguments of the classes: `TrainConfig(optim=OptimConfig(lr=1e-3))`.
 
 - On the command line an option is `name=value`: `optim.lr=1e-3`. A wrong name or value ends the command with an error message
-  before training begins.
+  before training begins; `HYDRA_FULL_ERROR=1` before the command adds the traceback.
 - A group sets several options at once: `env=MineSweeper`, `experiment=quick`, `value_net=default`. A file of your own,
   `mine/net/large.yaml`, is added by `--config-dir mine +net=large`.
 - Put arguments with characters that the shell interprets in single quotes: `'optim.lr=0.001@0 -> 0@1'`, `'env.info.x=[1,2]'`.

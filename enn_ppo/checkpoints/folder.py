@@ -94,8 +94,8 @@ def save_policy(path: str | Path, file: str | Path) -> Path:
     file, found = Path(file), load_checkpoint(Path(path))
     if file.suffix != _SUFFIX:
         raise CheckpointError(
-            f"{file} would be no {file.suffix or 'such'} file: a policy is written as safetensors, so its name must end in "
-            f"{_SUFFIX}. Programs in other languages ask python -m enn_ppo.serve"
+            f"{file} cannot be written: a policy is a safetensors file, so its name must end in {_SUFFIX}; programs in other "
+            "languages ask python -m enn_ppo.serve"
         )
     try:
         if file.is_file():

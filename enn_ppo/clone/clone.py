@@ -28,8 +28,7 @@ from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.training.learning.learner import Learner
 from enn_ppo.training.start import make_state
 from enn_ppo.training.tracking.logger import Row
-from enn_ppo.training.tracking.run_dir import CONFIG, prepare_run_dir
-from enn_ppo.training.tracking.run_lock import RunLock
+from enn_ppo.training.tracking.run_dir import CONFIG, RunLock, prepare_run_dir
 from entity_gym.pools.source import EnvFactory
 from rogue_net import RogueNet
 

@@ -30,9 +30,9 @@ from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.files import replace_file
 from enn_ppo.training.frames import Frames
-from enn_ppo.training.players import Cast, cast_of
+from enn_ppo.training.players import Cast, cast_of, mapping_of
 from enn_ppo.training.recording import Recorder
-from enn_ppo.training.self_play.opponents import PolicyOpponents, load_opponent
+from enn_ppo.training.self_play.opponents import Opponents, load_opponent
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.players import players_of
@@ -155,6 +155,7 @@ def evaluate_checkpoint(
             played_by = cast.played_by if cast else ()
             shown = Replay(replay, bound.config.id, config.seed, whole, own.net, mapping, played_by)
             if isinstance(pool, SeatedVecEnv):
+                assert isinstance(pool.opponents, Opponents)
                 pool.on_opponents = partial(_see_opponents, shown, pool.opponents)
         episodes = play_episodes(
             policies, pool, config, cast, video=video, replay=shown, record=record_step, progress=progress
@@ -220,13 +221,10 @@ def _seated(
 
 
 def _see_opponents(
-    replay: Replay, opponents: object, obs: VecObs, seats: NDArray[np.int64], actions: Mapping[str, VecAction]
+    replay: Replay, opponents: Opponents, obs: VecObs, seats: NDArray[np.int64], actions: Mapping[str, VecAction]
 ) -> None:
-    """Record what opponents see and decide; only policies can be explained."""
-    found = [
-        opponents.policy_of(env) if isinstance(opponents, PolicyOpponents) else None for env in obs.env_id.tolist()
-    ]
-    replay.see(obs, actions, found, seats, opponents=True)
+    """Record what opponents see and decide."""
+    replay.see(obs, actions, list(map(opponents.policy_of, obs.env_id.tolist())), seats, opponents=True)
 
 
 def _record_step(recorder: Recorder, obs: VecObs, acted: Acted, outcome: VecObs) -> None:
@@ -258,12 +256,8 @@ def bind_evaluation(trained_in: EnvConfig, config: EpisodesConfig, env: EnvFacto
         ValueError: there is no such environment, it does not take these arguments, or has no second player for `config.opponent`.
     """
     bound = bind_environment(replace(trained_in, kwargs={**trained_in.kwargs, **config.env_kwargs}), env)
-    mapping = players_of(bound.source)
-    if config.opponent is not None and (mapping is None or mapping.num_players < 2):
-        has = "says nothing of players (see entity_gym.pools.players)" if mapping is None else "has one player"
-        raise ValueError(
-            f"opponent={config.opponent} needs an environment with several players, and {bound.config.id} {has}"
-        )
+    if config.opponent is not None:
+        mapping_of(bound.source, bound.config.id, f"opponent={config.opponent}")
     return bound
 
 

@@ -3,62 +3,159 @@
 from __future__ import annotations
 
 import difflib
+import io
 import math
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from enn_ppo.plot.config import Band, PlotConfig, XAxis
-from enn_ppo.plot.runs import Run
-from enn_ppo.training.tracking.curve import new_figure
+from enn_ppo.settings.schema import flatten
+from enn_ppo.training.files import replace_file
+from enn_ppo.training.tracking.logger import read_metrics
+from enn_ppo.training.tracking.run_dir import CONFIG
+from entity_gym.untrusted import YAML_BYTES, parse_yaml, read_regular
 
-_LABELS: dict[XAxis, str] = {"step": "environment steps", "seconds": "seconds of training", "updates": "updates"}
+XAxis = Literal["step", "seconds"]
+
+Curve = NDArray[np.float64]  # (2, n): ascending places, and the values there
+
+_LABELS: dict[XAxis, str] = {"step": "environment steps", "seconds": "seconds of training"}
+#: Settings that do not affect learning.
+_IGNORED = r"(seed|run_dir|resume|overwrite|trust|record|logger\..*)"
 
 
-class Curve(NamedTuple):
-    """Values over ascending places."""
+class Run(NamedTuple):
+    """Metrics and settings of a run."""
 
-    x: NDArray[np.float64]
-    y: NDArray[np.float64]
+    path: Path
+    rows: Sequence[dict[str, Any]]  # of metrics.jsonl
+    #: Dotted name -> value as text, of settings that affect learning; empty without a config.yaml.
+    settings: Mapping[str, str]
 
 
-def draw(groups: Mapping[str, Sequence[Run]], config: PlotConfig) -> Any:
-    """Draw the curves of groups of runs over `config.x`, a panel for each metric, and return the figure.
+def read_run(metrics_jsonl: Path) -> Run:
+    """Read the metrics of a run, and the settings beside them.
 
     Raises:
-        ValueError: a run has no such metric, or the curves of a group have no common range; the message names the runs.
+        ValueError: a file cannot be read, or is not that of a run.
     """
-    figure = new_figure(8, 0.6 + 3.2 * len(config.y))
-    panels = figure.subplots(len(config.y), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, y in zip(panels, config.y, strict=True):
-        for label, runs in groups.items():
-            _draw_group(axes, label, runs, y, config)
-        axes.set_ylabel(y)
-        axes.grid(alpha=0.3)
+    rows, config = read_metrics(metrics_jsonl), metrics_jsonl.with_name(CONFIG)
+    if not all(type(row["step"]) in (int, float) and math.isfinite(row["step"]) for row in rows):
+        raise ValueError(f"{metrics_jsonl} is not that of a run: not every row has a number as its step")
+    settings: Any = {}
+    if config.exists():
+        try:
+            settings = parse_yaml(read_regular(config, YAML_BYTES))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{config} cannot be read: {error}") from error
+    flat = flatten(settings) if isinstance(settings, Mapping) else {}
+    affecting = {name: str(flat[name]) for name in flat if not re.fullmatch(_IGNORED, name)}
+    return Run(metrics_jsonl.parent, rows, affecting)
+
+
+def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Group runs that differ only in their seed and in settings that do not affect learning, in the given order.
+
+    Returns:
+        Label -> runs. The label names the settings that differ between groups, or the run's path if these are unknown or more
+        than three.
+    """
+    groups: dict[object, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(frozenset(run.settings.items()) or len(groups), []).append(run)
+    known = [run.settings for run in runs if "env.id" in run.settings]  # runs of other programs have none
+    names = dict.fromkeys(name for settings in known for name in settings)
+    differing = [name for name in names if len({settings.get(name) for settings in known}) > 1]
+    if "env.id" in differing:  # the environments' arguments then differ as well
+        differing = [name for name in differing if not name.startswith("env.kwargs")]
+    labelled: dict[str, list[Run]] = {}
+    for members in groups.values():
+        path, _, settings = members[0]
+        label = ", ".join(f"{name}={settings.get(name)}" for name in differing) or settings.get("env.id", "")
+        if "env.id" not in settings or len(differing) > 3 or label in labelled:
+            label = str(path)
+        labelled[label] = members
+    return labelled
+
+
+def draw(runs: Sequence[Run], x: XAxis, metrics: Sequence[str], smooth: float = 0.0) -> Any:
+    """Draw the curves of runs over `x`, a panel for each metric, and return the figure.
+
+    Raises:
+        ValueError: a run has no such metric, or seeds have no common range; the message names the runs.
+    """
+    figure, panels = _panels(8, 0.6 + 3.2 * len(metrics), metrics, _LABELS[x])
+    for axes, y in zip(panels, metrics, strict=True):
+        for label, group in group_runs(runs).items():
+            _draw_group(axes, label, group, x, y, smooth)
         axes.legend(loc="best", fontsize="small")
-    panels[-1].set_xlabel(_LABELS[config.x])
     return figure
 
 
-def _draw_group(axes: Any, label: str, runs: Sequence[Run], y: str, config: PlotConfig) -> None:
+def plot_learning_curve(metrics_jsonl: Path, output_png: Path) -> None:
+    """Plot episodic reward and episode length over environment steps, of training and of evaluations.
+
+    Raises:
+        ValueError: the rows cannot be read.
+        OSError: the picture cannot be written.
+    """
+    run, metrics = read_run(metrics_jsonl), ("episodic_reward", "episode_length")
+    figure, panels = _panels(7, 5.5, metrics, _LABELS["step"])
+    for axes, y in zip(panels, metrics, strict=True):
+        for name, label in ((y, "training"), (f"eval/{y}", "evaluation, 95 %")):
+            if any(row.get(name) is not None for row in run.rows):
+                _draw_group(axes, label, [run], "step", name)
+        if axes.lines:
+            axes.legend(loc="best")
+        else:
+            axes.text(0.5, 0.5, "no episode has ended yet", ha="center", va="center", transform=axes.transAxes)
+    save_figure(figure, output_png)
+
+
+def save_figure(figure: Any, output: Path) -> None:
+    """Write a figure, atomically, in the format that the file's name ends with; pixels are 120 per inch.
+
+    Raises:
+        OSError: the picture cannot be written; an older one is unchanged.
+    """
+    picture = io.BytesIO()
+    figure.savefig(picture, format=output.suffix[1:].lower(), dpi=120)
+    replace_file(output, picture.getvalue())
+
+
+def _panels(width: float, height: float, labels: Sequence[str], x: str) -> tuple[Any, Any]:
+    """A figure of `width` by `height` inches, and a panel for each label; pyplot's backend and current figure stay."""
+    # imported here: the import is slow, and only the end of a run needs it
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(len(labels), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, label in zip(panels, labels, strict=True):
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.3)
+    panels[-1].set_xlabel(x)
+    return figure, panels
+
+
+def _draw_group(axes: Any, label: str, runs: Sequence[Run], x: XAxis, y: str, smooth: float = 0.0) -> None:
     """Draw the mean of runs that differ only in their seed, and its band: of one run, the 95 % interval of evaluations."""
-    measured = [curve(run, config.x, y) for run in runs]
-    try:
-        x, mean, low, high = mean_and_band([smoothed(each, config.smooth) for each in measured], config.band)
-    except ValueError as error:
-        raise ValueError(f"{label}: {error} ({', '.join(str(run.path) for run in runs)})") from error
-    if len(runs) == 1 and not config.smooth and any(row.get(f"{y}_ci95") is not None for row in runs[0].rows):
-        place, half_width = curve(runs[0], config.x, f"{y}_ci95")
-        around = np.interp(place, x, mean)
-        axes.fill_between(place, around - half_width, around + half_width, alpha=0.2, linewidth=0)
+    curves = [smoothed(curve(run, x, y), smooth) for run in runs]
+    if max(each[0, 0] for each in curves) > min(each[0, -1] for each in curves):
+        raise ValueError(f"the seeds have no common range of {x}: {', '.join(str(run.path) for run in runs)}")
+    places, mean, low, high = mean_and_band(curves)
     several = f" (n = {len(runs)})" if len(runs) > 1 else ""
-    (line,) = axes.plot(x, mean, label=f"{label}{several}", marker="." if len(x) < 30 else "")
-    if len(runs) == 1 and config.smooth > 0:
-        axes.plot(*measured[0], color=line.get_color(), alpha=0.25, linewidth=1)
-    if len(runs) > 1:
-        axes.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    (line,) = axes.plot(places, mean, label=f"{label}{several}", marker="." if len(places) < 50 else "")
+    if len(runs) == 1 and not smooth and any(row.get(f"{y}_ci95") is not None for row in runs[0].rows):
+        places, half_width = curve(runs[0], x, f"{y}_ci95")
+        mean = np.interp(places, *curves[0])
+        low, high = mean - half_width, mean + half_width
+    axes.fill_between(places, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
 
 
 def curve(run: Run, x: XAxis, y: str) -> Curve:
@@ -67,68 +164,43 @@ def curve(run: Run, x: XAxis, y: str) -> Curve:
     Raises:
         ValueError: the run has no such metric, or no value of it.
     """
-    rows = _rows_with(run, y, "y")
+    rows = _rows_with(run, y)
     at = [(y.startswith("eval/") and row.get("eval/step")) or row["step"] for row in rows]
-    if x != "step":  # linear between updates
-        updates = _rows_with(run, "seconds", "x")
-        along = [row["seconds"] for row in updates] if x == "seconds" else range(1, len(updates) + 1)
-        at = np.interp(at, [0, *(row["step"] for row in updates)], [0, *along]).tolist()
+    if x == "seconds":  # linear between updates
+        updates = _rows_with(run, "seconds")
+        at = np.interp(at, [0, *(row["step"] for row in updates)], [0, *(row["seconds"] for row in updates)]).tolist()
     values = dict(zip(at, (row[y] for row in rows), strict=True))
     places = sorted(values)
-    return Curve(np.array(places, float), np.array([values[place] for place in places], float))
+    return np.array([places, [values[place] for place in places]], float)
 
 
 def smoothed(curve: Curve, past: float) -> Curve:
     """The moving average of a curve in which the weight of each earlier value falls by the factor `past`."""
     total = weight = 0.0
     means = []
-    for value in curve.y.tolist():
+    for value in curve[1].tolist():
         total, weight = total * past + value, weight * past + 1
         means.append(total / weight)
-    return Curve(curve.x, np.array(means))
+    return np.array([curve[0], means])
 
 
-def mean_and_band(curves: Sequence[Curve], band: Band) -> tuple[NDArray[np.float64], ...]:
-    """Places, mean, low and high over the range that all curves cover; a curve is linear between its points.
-
-    Raises:
-        ValueError: the curves have no common range.
-    """
-    first, last = max(each.x[0] for each in curves), min(each.x[-1] for each in curves)
-    if first > last:
-        raise ValueError(
-            f"the seeds have no common range of x: one begins at {first:g}, and one ends at {last:g} before it"
-        )
-    places = np.unique(np.concatenate([each.x for each in curves]))
-    places = places[(places >= first) & (places <= last)]
+def mean_and_band(curves: Sequence[Curve]) -> NDArray[np.float64]:
+    """(4, n): places, mean, minimum and maximum over the range that all curves cover; a curve is linear between its points."""
+    places = np.unique(np.concatenate([each[0] for each in curves]))
+    places = places[(places >= max(each[0, 0] for each in curves)) & (places <= min(each[0, -1] for each in curves))]
     values = np.array([np.interp(places, *each) for each in curves])
-    mean, low, high = values.mean(0), values.min(0), values.max(0)
-    if band != "minmax" and len(curves) > 1:
-        spread = values.std(0, ddof=1)
-        if band == "ci95":
-            spread *= t_quantile(len(curves) - 1) / math.sqrt(len(curves))
-        low, high = mean - spread, mean + spread
-    return places, mean, low, high
+    return np.array([places, values.mean(0), values.min(0), values.max(0)])
 
 
-def t_quantile(freedom: int) -> float:
-    """97.5 % quantile of Student's t, by numerical integration of its density, which avoids a dependency on scipy."""
-    t = np.linspace(0, 13, 100_001)
-    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
-    density = scale * (1 + t**2 / freedom) ** (-(freedom + 1) / 2)
-    above_0 = np.cumsum((density[1:] + density[:-1]) / 2 * t[1])
-    return float(np.interp(0.475, above_0, t[1:]))
-
-
-def _rows_with(run: Run, metric: str, setting: str) -> list[dict[str, Any]]:
+def _rows_with(run: Run, metric: str) -> list[dict[str, Any]]:
     """The rows that have a value of a metric."""
     names = dict.fromkeys(name for row in run.rows for name in row)
-    if metric not in names:
+    if names and metric not in names:
         near = ", ".join(difflib.get_close_matches(metric, names, n=5, cutoff=0.0))
-        raise ValueError(f"{setting}={metric} is no metric of {run.path}; the nearest of its {len(names)} are {near}")
+        raise ValueError(f"{metric} is no metric of {run.path}; the nearest of its {len(names)} are {near}")
     rows = [row for row in run.rows if row.get(metric) is not None]
     if not rows:
         raise ValueError(f"{run.path} has no value of {metric} yet")
     if not all(type(row[metric]) in (int, float) for row in rows):
-        raise ValueError(f"{setting}={metric} of {run.path} is no metric that can be drawn: not all of it is numbers")
+        raise ValueError(f"{metric} of {run.path} is no metric that can be drawn: not all of it is numbers")
     return rows

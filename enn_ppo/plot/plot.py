@@ -1,15 +1,14 @@
 """Compare runs: learning curves in one picture.
 
-Runs that differ only in their seed become one line with a band.
+Runs that differ only in their seed become one line, their mean, with a band from the lowest to the highest.
 
 python -m enn_ppo.plot RUN [RUN ...] [name=value ...]
 python -m enn_ppo.plot outputs/a outputs/b x=seconds y=episodic_reward,entropy smooth=0.6 output=comparison.svg
 
 RUN     a run directory, or its metrics.jsonl
-x       step, seconds (of training) or updates; default step.
+x       step or seconds (of training); default step.
 y       metrics, separated by commas, a panel each; default episodic_reward
 smooth  weight of the past in a moving average, from 0 (none) to below 1; default 0
-band    minmax (all seeds lie inside), ci95 (95 % interval of the mean) or std; default minmax
 output  file to write, .png, .svg or .pdf; default plot.png
 
 Exit codes: 0 done, 2 a mistake of the user.
@@ -19,16 +18,41 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from enn_ppo.plot.config import PlotConfig
-from enn_ppo.plot.curves import draw
-from enn_ppo.plot.runs import group_runs, read_run
+from enn_ppo.plot.curves import XAxis, draw, read_run, save_figure
 from enn_ppo.settings.schema import from_dict
-from enn_ppo.training.tracking.curve import save_figure
+from enn_ppo.training.tracking.run_dir import METRICS
 from entity_gym.errors import shortened
 from entity_gym.output import accept_all_characters
+from rogue_net.checks import HalfOpenUnitInterval, check_fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotConfig:
+    """Settings of a comparison of runs."""
+
+    runs: tuple[str, ...]
+    """Run directories, or files of metrics; at least one."""
+    x: XAxis = "step"
+    """Horizontal axis: environment steps, or seconds of training."""
+    y: tuple[str, ...] = ("episodic_reward",)
+    """Metrics, a panel each."""
+    smooth: HalfOpenUnitInterval = 0.0
+    """Weight of the past in a moving average. 0: as measured."""
+    output: str = "plot.png"
+    """File to write: a picture of the curves, `.png`, `.svg` or `.pdf`."""
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise ValueError("give at least one run directory: python -m enn_ppo.plot outputs/my_run")
+        check_fields(self)
+        if not self.y or not all(self.y):
+            raise ValueError(f"y must name metrics, with commas between them, got {','.join(self.y)!r}")
+        if not self.output.lower().endswith((".png", ".svg", ".pdf")):
+            raise ValueError(f"output must name a file that ends with .png, .svg or .pdf, got {self.output!r}")
 
 
 def plot(config: PlotConfig) -> Path:
@@ -37,7 +61,8 @@ def plot(config: PlotConfig) -> Path:
     Raises:
         ValueError: a run or a metric does not exist, or the file cannot be written.
     """
-    figure, output = draw(group_runs([read_run(Path(path)) for path in config.runs]), config), Path(config.output)
+    runs = [read_run(path / METRICS if path.is_dir() else path) for path in map(Path, config.runs)]
+    figure, output = draw(runs, config.x, config.y, config.smooth), Path(config.output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         save_figure(figure, output)
@@ -52,12 +77,10 @@ def parse(arguments: Sequence[str]) -> PlotConfig:
     Raises:
         ValueError: an argument is invalid; the message names it.
     """
-    runs = tuple(argument for argument in arguments if "=" not in argument or Path(argument).exists())
-    values: dict[str, Any] = dict(argument.split("=", 1) for argument in arguments if argument not in runs)
     if options := [argument for argument in arguments if argument.startswith("-")]:
         raise ValueError(f"{options[0]} is no option: settings look like x=seconds, and --help lists them")
-    if "runs" in values:
-        raise ValueError(f"runs={values['runs']}: run directories are given by themselves, without a name")
+    runs = tuple(argument for argument in arguments if "=" not in argument or Path(argument).exists())
+    values: dict[str, Any] = dict(argument.split("=", 1) for argument in arguments if argument not in runs)
     if "y" in values:
         values["y"] = tuple(each.strip() for each in values["y"].split(","))
     return from_dict(PlotConfig, {**values, "runs": runs})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,11 +12,10 @@ import torch
 
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import spaces_of
-from enn_ppo.eval.policy import Policy, fit
+from enn_ppo.serve.agent import TrainedPolicy
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym.actions import ActionSpace
-from entity_gym.batch.batching import batch_frames
-from entity_gym.batch.frame import Frame, FrameReader
+from entity_gym.batch.frame import Frame
 from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.bridges.remote.messages import (
@@ -54,12 +52,10 @@ class ServedPolicy:
         news: differences from the spaces of training, in one line; empty if there are none.
     """
 
-    def __init__(
-        self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], policy: Policy, config: ServeConfig
-    ) -> None:
-        self.spaces, self.news = spaces_to_dict(obs_space, action_space), policy.fitted.news
-        self._policy, self._config = policy, config
-        self._reader = _ObservationReader(replace(obs_space, targets={}), action_space)  # targets are of training alone
+    def __init__(self, policy: TrainedPolicy, config: ServeConfig) -> None:
+        self._policy, self._config, self.news = policy, config, policy.news
+        self._action_space = policy.action_space
+        self.spaces = spaces_to_dict(policy.obs_space, policy.action_space)
 
     def read(self, message: Message) -> Request:
         """Check and convert a request.
@@ -74,17 +70,16 @@ class ServedPolicy:
         for name in ("greedy", "value", "probabilities"):
             if type(message.get(name, False)) is not bool:
                 raise ProtocolError(f"{name} is {message[name]!r:.200}; it must be true or false")
-        obs = replace(observation_from_json(message.get("observation"), self._reader.action_space), targets={})
+        observation = observation_from_json(message.get("observation"), self._action_space)
+        num_entities, limit = sum(map(len, observation.features.values())), self._config.max_entities
+        if num_entities > limit:
+            raise ProtocolError(f"the observation has {num_entities:,} entities; at most {limit:,} are taken")
         try:
-            frame, limit = self._reader.read(obs, 0), self._config.max_entities
-            if len(frame.ids) > limit:
-                raise ProtocolError(f"the observation has {len(frame.ids):,} entities; at most {limit:,} are taken")
-            # checks the numbers of this request alone, so that an invalid one fails only its client
-            batch = batch_frames([frame], [obs], np.zeros(1, np.int64), np.zeros(1, np.int64), self._reader)
+            obs, frame = self._policy.read(observation)
         except OverflowError as error:
             raise ProtocolError(f"the observation holds a number that is too large: {error}") from None
         value, probabilities = message.get("value", False), message.get("probabilities", False)
-        return Request(id_, batch, frame, message.get("greedy", self._config.greedy), value, probabilities)
+        return Request(id_, obs, frame, message.get("greedy", self._config.greedy), value, probabilities)
 
     def decide(self, requests: Sequence[Request]) -> Iterator[Message]:
         """Answer requests with one forward pass. Yields a message for each.
@@ -93,12 +88,9 @@ class ServedPolicy:
             requests: at least one, all with the same `greedy`.
         """
         logits = any(request.probabilities for request in requests)
-        acted = self._policy.act(
-            VecObs.cat([request.obs for request in requests]), greedy=requests[0].greedy, logits=logits
-        )
+        acted = self._policy.decide([request.obs for request in requests], greedy=requests[0].greedy, logits=logits)
         for k, request in enumerate(requests):
-            actions = acted.actions(k, request.frame)
-            answer: Message = {"type": "actions", "actions": actions_to_json(actions)}
+            answer: Message = {"type": "actions", "actions": actions_to_json(acted.actions(k, request.frame))}
             if request.id is not None:
                 answer["id"] = request.id
             if request.value:
@@ -158,16 +150,11 @@ class ServedPolicies:
             list(self.trained.decide([self.trained.read(message)]))
         self._generator.manual_seed(self._config.seed)
 
-    def _fit(self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ServedPolicy:
-        policy = fit(
-            self._checkpoint,
-            obs_space,
-            action_space,
-            "the client's environment",
-            self._generator,
-            temperature=self._config.temperature,
+    def _fit(self, *spaces: Any) -> ServedPolicy:
+        how = {"temperature": self._config.temperature}
+        return ServedPolicy(
+            TrainedPolicy(self._checkpoint, self._generator, spaces, "the observation", **how), self._config
         )
-        return ServedPolicy(obs_space, action_space, policy, self._config)
 
 
 def _size(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> int:
@@ -176,8 +163,3 @@ def _size(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> int:
     categories = [kind.num for each in entities for kind in each.kinds.values() if isinstance(kind, Category)]
     choices = [1 + (space.num_choices or space.width) for space in action_space.values()]
     return sum(1 + len(each.features) for each in entities) + sum(categories) + sum(choices)
-
-
-class _ObservationReader(FrameReader):
-    def where(self, env_id: int) -> str:
-        return "the observation"

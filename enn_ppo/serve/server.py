@@ -2,9 +2,9 @@
 
 python -m enn_ppo.serve checkpoint=outputs/my_run port=5577
 
-The event loop reads the clients' messages and puts their questions into one queue. One thread runs the policy: the questions that
-come during a forward pass are the next batch. A client with many open questions is not read. A client's mistake ends its own
-connection alone.
+Each client has a task, which takes the questions that the client has sent so far, waits for all answers, and reads on. Questions
+of all clients go into one queue. One thread runs the policy: the questions that come during a forward pass are the next batch. A
+client's mistake ends its own connection alone.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import hmac
 import signal
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -32,7 +31,7 @@ from entity_gym.bridges.remote.messages import PROTOCOL, Message, MessageReader,
 from entity_gym.errors import check_parts
 
 _CHUNK = 2**16  # bytes that are received at once
-_MOST_OPEN = 16  # questions of a client without an answer; then no more of it is read
+_MOST_OPEN = 16  # questions of a client that wait for answers; then no more of it is read
 _MOST_TOGETHER = 64  # questions in a batch
 _LINGER = 2.0  # seconds for which a dropped client is still read
 _MOST_WORDS = 2000  # characters of a reason
@@ -40,15 +39,16 @@ _MOST_WORDS = 2000  # characters of a reason
 Fault = Literal["refused", "slow", "broken", "ending"]
 
 
-class Served(NamedTuple):
+@dataclass
+class Served:
     """Counters of a server."""
 
-    decisions: int
-    batches: int
-    clients: int
-    refused: int  # clients that were turned away, or whose greeting was
-    slow: int  # clients that took too long to send or to read
-    broken: int  # clients that sent something invalid, or whose connection broke
+    decisions: int = 0
+    batches: int = 0
+    clients: int = 0
+    refused: int = 0  # clients that were turned away, or whose greeting was
+    slow: int = 0  # clients that took too long to send or to read
+    broken: int = 0  # clients that sent something invalid, or whose connection broke
 
     def __str__(self) -> str:
         return (
@@ -61,8 +61,12 @@ class _Dropped(Exception):  # noqa: N818 - reads as a sentence
     """A client is dropped, with this reason."""
 
     def __init__(self, fault: Fault, reason: str) -> None:
-        super().__init__(reason)
+        super().__init__(reason[:_MOST_WORDS])
         self.fault = fault
+
+
+class _Left(Exception):  # noqa: N818 - reads as a sentence
+    """A client has closed the connection."""
 
 
 @dataclass(eq=False)
@@ -72,22 +76,13 @@ class _Client:
     writer: asyncio.StreamWriter
     messages: MessageReader
     policy: ServedPolicy | None = None  # None until it has been greeted
-    open: int = 0  # questions without an answer
-    answered: asyncio.Event = field(default_factory=asyncio.Event)
     decisions: int = 0
-    dropped: _Dropped | None = None  # why another task has cancelled the client's
-
-    async def wait_for_answers(self, most: int = 0) -> None:
-        """Wait until at most so many questions have no answer."""
-        while self.open > most:
-            self.answered.clear()
-            await self.answered.wait()
 
 
 class _Question(NamedTuple):
-    client: _Client
     policy: ServedPolicy
     message: Message
+    answer: asyncio.Future[bytes | _Dropped]
 
 
 class PolicyServer:
@@ -101,12 +96,12 @@ class PolicyServer:
 
     def __init__(self, config: ServeConfig, policies: ServedPolicies, say: Callable[[str], None]) -> None:
         self._config, self._policies, self._say = config, policies, say
-        self._clients: dict[_Client, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()  # of connected clients
         self._questions: asyncio.Queue[_Question] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="policy")
-        self._faults: Counter[Fault] = Counter()
-        self._decisions = self._batches = self._num_clients = 0
+        self._served = Served()
         self._started = time.monotonic()
+        self._stopping: asyncio.Task[Literal[True]]
 
     async def run(self, stop: asyncio.Event, started: Callable[[int], None]) -> Served:
         """Serve until `stop` is set; then answer the questions that have come, and end.
@@ -119,6 +114,7 @@ class PolicyServer:
             ValueError: the address cannot be used.
         """
         config = self._config
+        self._stopping = asyncio.create_task(stop.wait())
         try:
             listener = await asyncio.start_server(self._welcome, config.host, config.port, limit=_CHUNK, backlog=1024)
         except OSError as error:
@@ -126,25 +122,19 @@ class PolicyServer:
             raise ValueError(f"host={config.host} port={config.port} cannot be listened on: {reason}") from None
         started(listener.sockets[0].getsockname()[1])
         with self._thread:
-            deciding, stopping = asyncio.create_task(self._decide_forever()), asyncio.create_task(stop.wait())
-            await asyncio.wait([deciding, stopping], return_when=asyncio.FIRST_COMPLETED)
+            deciding = asyncio.create_task(self._decide_forever())
+            await asyncio.wait([deciding, self._stopping], return_when=asyncio.FIRST_COMPLETED)
             listener.close()
-            clients = list(self._clients.values())
-            for client in list(self._clients):
-                self._drop(client, _Dropped("ending", "the server is ending"))
+            clients = list(self._tasks)
             if clients:
                 await asyncio.wait(clients, timeout=config.read_seconds)
-            tasks = [stopping, deciding, *clients]
+            tasks = [self._stopping, deciding, *clients]
             for task in tasks:
                 task.cancel()
             for result in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(result, Exception):
                     raise result
-        return self._served()
-
-    def _served(self) -> Served:
-        faults = (self._faults[fault] for fault in ("refused", "slow", "broken"))
-        return Served(self._decisions, self._batches, self._num_clients, *faults)
+        return self._served
 
     # ---- one client
 
@@ -152,10 +142,20 @@ class PolicyServer:
         host, port = (writer.get_extra_info("peername") or ("somewhere", 0))[:2]  # None if it has hung up already
         client = _Client(f"{host}:{port}", reader, writer, MessageReader(self._config.max_message_bytes))
         try:
-            if dropped := await self._serve(client):
-                await self._hang_up(client, dropped)
-            else:
+            dropped = await self._serve(client)
+            client.policy = None  # a policy that no client uses any more is removed
+            if dropped is None or dropped.fault == "ending":
                 self._say(f"client {client.name} left after {client.decisions:,} decisions")
+            else:
+                setattr(self._served, dropped.fault, getattr(self._served, dropped.fault) + 1)
+                self._say(f"{'refused' if dropped.fault == 'refused' else 'dropped'} client {client.name}: {dropped}")
+            if dropped:  # tell it why, and read what still comes: closing with unread data would reset the connection
+                writer.write(encode({"type": "error", "message": str(dropped)}))
+                writer.write_eof()
+                async with asyncio.timeout(_LINGER):
+                    while await reader.read(_CHUNK):
+                        pass
+            else:
                 writer.transport.set_write_buffer_limits(0)  # `drain` waits until everything is sent
                 await asyncio.wait_for(writer.drain(), self._config.read_seconds)
         except (OSError, TimeoutError, asyncio.CancelledError):  # it does not read its answers, or the server is ending
@@ -167,77 +167,99 @@ class PolicyServer:
 
     async def _serve(self, client: _Client) -> _Dropped | None:
         """Serve a client until it leaves. Returns why it is to be dropped; None if it has left."""
-        if len(self._clients) >= self._config.max_clients:
+        if len(self._tasks) >= self._config.max_clients:
             return _Dropped("refused", f"the server is full: max_clients={self._config.max_clients}")
         task = asyncio.current_task()
         assert task is not None
-        self._clients[client] = task
-        self._num_clients += 1
-        seconds = self._config.read_seconds
+        self._tasks.add(task)
+        self._served.clients += 1
         try:
-            while (message := await self._receive(client)) and await self._take(client, message):
-                try:
-                    async with asyncio.timeout(seconds):
-                        await client.writer.drain()
-                except TimeoutError:
-                    raise _Dropped("slow", f"it does not read its answers within read_seconds={seconds:g}") from None
-                await asyncio.sleep(0)  # other clients have their turn before the next message that has come already
-            await client.wait_for_answers()  # it may have said everything and still read
+            while True:
+                await self._answer(client)
+        except _Left:
+            return None
         except _Dropped as dropped:
             return dropped
         except ValueError as error:
             return _Dropped("broken", str(error))
         except ConnectionError as error:
             return _Dropped("broken", f"the connection broke: {error.strerror or error}")
-        except asyncio.CancelledError:
-            if client.dropped is None:
-                raise
-            task.uncancel()
-            if client.dropped.fault == "ending":
-                await client.wait_for_answers()
-            return client.dropped
         except Exception as error:  # a bug: the other clients are still served
             traceback.print_exception(error)
             return _Dropped("broken", f"the server failed: {type(error).__name__}: {error}")
         finally:
-            del self._clients[client]  # stops answers to the client
-            client.policy = None  # a policy that no client uses any more is removed
-        return None
+            self._tasks.remove(task)
 
-    async def _receive(self, client: _Client) -> Message | None:
-        """The next message of a client; None if it has hung up.
+    async def _answer(self, client: _Client) -> None:
+        """Wait for a message, answer it and the questions that have come with it, and wait until the client has read.
 
         Raises:
-            ProtocolError: the client sends an invalid message.
-            _Dropped: it is too slow.
+            _Left: the client has closed the connection.
+            _Dropped: it is too slow, or refused.
+            ProtocolError: it breaks the protocol.
         """
-        clock, config, deadline = asyncio.get_running_loop().time, self._config, 0.0
-        while (body := client.messages.next_body()) is None:
-            begun = client.messages.is_in_message
-            if not deadline:
-                name = "read_seconds" if begun or client.policy is None else "idle_seconds"
-                deadline = clock() + getattr(config, name)
-            try:
-                async with asyncio.timeout_at(deadline):
-                    data = await client.reader.read(_CHUNK)
-            except TimeoutError:
-                if begun or not client.open:
-                    late = "sent nothing for" if name == "idle_seconds" else "not greeted within"
-                    late = "not ended the message that it began within" if begun else late
-                    raise _Dropped("slow", f"it has {late} {name}={getattr(config, name):g}") from None
-                deadline = 0.0  # it waits for an answer
-                continue
-            if not data:
-                if begun:
-                    raise ProtocolError("it hung up in the middle of a message")
-                return None
-            if not begun:
-                deadline = 0.0  # the message that begins has its own
-            client.messages.feed(data)
-        return decode(body)
+        body: bytes | None = await self._receive(client)
+        answers: list[asyncio.Future[bytes | _Dropped]] = []
+        leaves = False
+        while body is not None and not leaves:
+            message = decode(body)
+            if message["type"] == "act" and client.policy is not None:
+                answers.append(asyncio.get_running_loop().create_future())
+                self._questions.put_nowait(_Question(client.policy, message, answers[-1]))
+            else:
+                leaves = await self._take(client, message)
+            body = client.messages.next_body() if len(answers) < _MOST_OPEN else None
+        for future in answers:
+            answer = await future
+            if isinstance(answer, _Dropped):
+                raise answer
+            client.writer.write(answer)
+            client.decisions += 1
+            self._served.decisions += 1
+        seconds = self._config.read_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await client.writer.drain()
+        except TimeoutError:
+            raise _Dropped("slow", f"it does not read its answers within read_seconds={seconds:g}") from None
+        if leaves:
+            raise _Left
+
+    async def _receive(self, client: _Client) -> bytes:
+        """The next message of a client; see `_answer` for what is raised."""
+        messages, clock = client.messages, asyncio.get_running_loop().time
+        if (body := messages.next_body()) is None and not messages.is_in_message:
+            name = "read_seconds" if client.policy is None else "idle_seconds"
+            late = "not greeted within" if client.policy is None else "sent nothing for"
+            seconds = getattr(self._config, name)
+            if not await self._read(client, clock() + seconds, f"{late} {name}={seconds:g}"):
+                raise _Left
+        seconds = self._config.read_seconds
+        deadline, late = clock() + seconds, f"not ended the message that it began within read_seconds={seconds:g}"
+        while body is None and (body := messages.next_body()) is None:
+            if not await self._read(client, deadline, late):
+                raise ProtocolError("it hung up in the middle of a message")
+        return body
+
+    async def _read(self, client: _Client, deadline: float, late: str) -> bool:
+        """Receive bytes of a client; False if it has hung up.
+
+        Raises:
+            _Dropped: nothing comes until the deadline, or the server is ending.
+        """
+        reading = asyncio.ensure_future(client.reader.read(_CHUNK))
+        timeout = deadline - asyncio.get_running_loop().time()
+        await asyncio.wait([reading, self._stopping], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if not reading.done() or self._stopping.done():
+            reading.cancel()
+            await asyncio.wait([reading])
+            is_ending = self._stopping.done()
+            raise _Dropped("ending", "the server is ending") if is_ending else _Dropped("slow", f"it has {late}")
+        client.messages.feed(reading.result())
+        return bool(reading.result())
 
     async def _take(self, client: _Client, message: Message) -> bool:
-        """Queue or answer a client's message. Returns whether the client goes on.
+        """Answer a message that is no question. Returns whether the client leaves.
 
         Raises:
             ProtocolError: the client breaks the protocol.
@@ -246,22 +268,16 @@ class PolicyServer:
         kind = message["type"]
         if kind == "error":
             self._say(f"client {client.name} reported an error: {message.get('message')!r:.1000}")
-        if kind in ("error", "close"):
-            return False
-        if kind == "health":
+        elif kind == "health":
             check_parts(message, ("type", "token"), "'health'")
             if client.policy is None:
                 self._check_token(message)
             client.writer.write(encode(self._health()))
-        elif client.policy is None:
+        elif kind != "close" and client.policy is None:
             await self._greet(client, message)
-        elif kind == "act":
-            self._questions.put_nowait(_Question(client, client.policy, message))
-            client.open += 1
-            await client.wait_for_answers(_MOST_OPEN - 1)
-        else:
+        elif kind != "close":
             raise ProtocolError(f"a message of the type {kind!r:.200}; allowed: 'act', 'health', 'close', 'error'")
-        return True
+        return kind in ("error", "close")
 
     async def _greet(self, client: _Client, greeting: Message) -> None:
         if greeting["type"] != "hello":
@@ -293,28 +309,8 @@ class PolicyServer:
 
     def _health(self) -> Message:
         about = {"protocol": PROTOCOL, "checkpoint": str(self._policies.path)}
-        now = {"seconds": round(time.monotonic() - self._started, 3), "connected": len(self._clients)}
-        return {"type": "health", **about, **now, **self._served()._asdict()}
-
-    def _drop(self, client: _Client, dropped: _Dropped) -> None:
-        """Let the client's own task disconnect it."""
-        if client in self._clients and client.dropped is None:
-            client.dropped = dropped
-            self._clients[client].cancel()
-
-    async def _hang_up(self, client: _Client, dropped: _Dropped) -> None:
-        """Send a client the reason, and read what still comes: closing with unread data would reset the connection."""
-        reason = f"{dropped}"[:_MOST_WORDS]
-        if dropped.fault == "ending":
-            self._say(f"client {client.name} left after {client.decisions:,} decisions")
-        else:
-            self._faults[dropped.fault] += 1
-            self._say(f"{'refused' if dropped.fault == 'refused' else 'dropped'} client {client.name}: {reason}")
-        client.writer.write(encode({"type": "error", "message": reason}))
-        client.writer.write_eof()
-        async with asyncio.timeout(_LINGER):
-            while await client.reader.read(_CHUNK):
-                pass
+        now = {"seconds": round(time.monotonic() - self._started, 3), "connected": len(self._tasks)}
+        return {"type": "health", **about, **now, **vars(self._served)}
 
     # ---- the policy
 
@@ -324,24 +320,17 @@ class PolicyServer:
             batch = [await self._questions.get()]
             while len(batch) < _MOST_TOGETHER and not self._questions.empty():
                 batch.append(self._questions.get_nowait())
-            batch = [question for question in batch if question.client in self._clients]
             answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._decide, batch)
-            self._batches += any(isinstance(answer, bytes) for answer in answers)
-            for (client, _, _), answer in zip(batch, answers, strict=True):
-                client.open -= 1
-                client.answered.set()
-                if isinstance(answer, _Dropped):
-                    self._drop(client, answer)
-                elif client in self._clients and (client.dropped is None or client.dropped.fault == "ending"):
-                    client.writer.write(answer)
-                    client.decisions += 1
-                    self._decisions += 1
+            self._served.batches += any(isinstance(answer, bytes) for answer in answers)
+            for question, answer in zip(batch, answers, strict=True):
+                if not question.answer.done():  # cancelled with the task of its client
+                    question.answer.set_result(answer)
 
     def _decide(self, batch: Sequence[_Question]) -> list[bytes | _Dropped]:
         """Return the answer to each question, or why its client is dropped. Runs in the thread of the policy."""
         answers: dict[int, bytes | _Dropped] = {}
         alike: dict[tuple[ServedPolicy, bool], dict[int, Request]] = {}  # a forward pass each
-        for k, (_, policy, message) in enumerate(batch):
+        for k, (policy, message, _) in enumerate(batch):
             try:
                 request = policy.read(message)
             except ValueError as error:
@@ -349,23 +338,21 @@ class PolicyServer:
             else:
                 alike.setdefault((policy, request.greedy), {})[k] = request
         for (policy, _), requests in alike.items():
-            try:
-                answers |= zip(requests, self._encoded(policy, list(requests.values())), strict=True)
-            except Exception:  # one by one, so that only the client whose request fails is dropped
-                for k, request in requests.items():
-                    try:
-                        answers[k] = self._encoded(policy, [request])[0]
-                    except Exception as error:  # such as full memory
-                        traceback.print_exception(error)
-                        why = f"the server could not decide: {type(error).__name__}: {error}"
-                        answers[k] = _Dropped("broken", why)
+            answers |= zip(requests, self._decide_together(policy, list(requests.values())), strict=True)
         return [answers[k] for k in range(len(batch))]
 
-    def _encoded(self, policy: ServedPolicy, requests: Sequence[Request]) -> list[bytes | _Dropped]:
+    def _decide_together(self, policy: ServedPolicy, requests: Sequence[Request]) -> list[bytes | _Dropped]:
+        """Answer requests in one forward pass; if it fails, one by one, so that only the client at fault is dropped."""
         limit = self._config.max_message_bytes
         too_long = _Dropped("broken", f"the answer does not fit into max_message_bytes={limit:,}; ask for less")
-        encoded = map(encode, policy.decide(requests))
-        return [answer if len(answer) <= limit else too_long for answer in encoded]
+        try:
+            answers = [encode(answer) for answer in policy.decide(requests)]
+        except Exception as error:  # such as full memory
+            if len(requests) > 1:
+                return [self._decide_together(policy, [request])[0] for request in requests]
+            traceback.print_exception(error)
+            return [_Dropped("broken", f"the server could not decide: {type(error).__name__}: {error}")]
+        return [answer if len(answer) <= limit else too_long for answer in answers]
 
 
 def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Served:
@@ -393,17 +380,15 @@ def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Serv
             say(f"host={config.host} lets other machines connect: they need the token, which is sent unencrypted")
 
     async def serve_until_stopped() -> Served:
-        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        stop, loop, signals = asyncio.Event(), asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
 
         def end() -> None:
             stop.set()
-            for number in (signal.SIGINT, signal.SIGTERM):  # a second signal ends the process at once
+            for number in signals:  # a second signal ends the process at once
                 loop.remove_signal_handler(number)
 
-        with suppress(
-            NotImplementedError, RuntimeError, ValueError
-        ):  # only in the main thread, and not on every system
-            for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # not in other threads, and not on every system
+            for number in signals:
                 loop.add_signal_handler(number, end)
         return await PolicyServer(config, policies, say).run(stop, started)
 

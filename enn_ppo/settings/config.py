@@ -122,8 +122,6 @@ class TrainConfig:
     100 training episodes."""
     record: str | None = None
     """Folder of samples to record while training, for behavioural cloning; null: none."""
-    debug: bool = False
-    """Whether the message about a mistake includes the traceback."""
 
     def __post_init__(self) -> None:
         check_fields(self)

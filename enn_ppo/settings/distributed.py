@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from rogue_net.checks import (
     NonNegativeFloat,
-    NonNegativeInt,
     NumWorkers,
+    PositiveInt,
     check_fields,
     check_int,
 )
@@ -33,7 +33,7 @@ class DistributedConfig:
     sync: bool = True
     """With `ray`: whether every runner waits for the parameters of the last update, which makes runs on-policy and reproducible.
     Otherwise runners continue with older parameters."""
-    max_staleness: NonNegativeInt = 2
+    max_staleness: PositiveInt = 2
     """With `ray` and `sync=false`: largest policy lag, in updates, of a rollout's parameters. V-trace weighs rollouts
     of older parameters; those that are older still are dropped."""
 

@@ -28,9 +28,9 @@ class EpisodesConfig:
     """Arguments of the environment that differ from those of training."""
     opponent: str | None = None
     """Policy of the other players, in environments with several: `random`, `past` (earlier policies of the same run), or a run
-    directory or checkpoint; the policy then plays every player in turn. `policies`, in runs with `policies`: each policy plays
-    its own players, with the checkpoints of the same step. null: the policy plays all players together; after self-play, each
-    player with that player's observations; during training of several policies, as `policies`."""
+    directory or checkpoint; the policy then plays every player in turn. `policies`: each policy of a run with several plays its
+    own players. null: the policy plays all players, after self-play each with that player's observations; during training of
+    several policies, as `policies`."""
     max_episode_steps: PositiveInt = 100_000
     """Longest episode in steps; a longer one ends the evaluation with an error."""
     _section = ""
@@ -77,8 +77,6 @@ class EvalConfig(EpisodesConfig):
     trust: bool = False
     """Whether to run the code that the checkpoint's settings name, its environment, although this installation of enn-ppo has
     not written the checkpoint."""
-    debug: bool = False
-    """Whether the message about a mistake includes the traceback."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,8 +107,6 @@ class WatchConfig(EpisodesConfig):
     trust: bool = False
     """Whether to run the code that the checkpoint's settings name, its environment, although this installation of enn-ppo has
     not written the checkpoint."""
-    debug: bool = False
-    """Whether the message about a mistake includes the traceback."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

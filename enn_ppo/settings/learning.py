@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -128,11 +128,4 @@ class PPOSettings:
         scheduled = {name: schedule(progress) for name, schedule in ppo.schedules.items()}
         if not ppo.teacher:
             scheduled["teacher_kl"] = 0.0
-        return PPOSettings(
-            **scheduled,
-            clip_value=ppo.clip_value,
-            target_kl=ppo.target_kl,
-            normalize_advantages=ppo.normalize_advantages,
-            ratio=ppo.ratio,
-            weighting=ppo.weighting,
-        )
+        return PPOSettings(**{each.name: getattr(ppo, each.name) for each in fields(PPOSettings)} | scheduled)

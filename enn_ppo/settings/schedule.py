@@ -1,18 +1,27 @@
-"""Schedules of settings during training, written as values over progress: `0.001@0 -> 0@1`.
+"""Schedules of settings during training, and distributions. Schedules are written as values over progress: `0.001@0 -> 0@1`.
 
 Progress is 0 at the start and 1 at the end of training: the larger fraction of `total_timesteps` and `max_train_seconds`. Between
 two points the value moves linearly (`->`), along half a cosine (`cos`), or stays and then jumps (`step`); before the first point
 and after the last it is constant.
 
 On a command line, quote the argument, because shells interpret `>`: `'optim.lr=0.001@0 -> 0@1'`.
+
+Distributions of an environment's parameters, `env.info`, are made of them:
+
+- `num_mines: 3@0 -> 8@0.5`: the value of a schedule (rounded if all values of the schedule are whole numbers).
+- `width: [5, 6, 8]`: a uniform choice.
+- `speed: {low: 0.5, high: 1@0 -> 2@1}`: uniform, both ends included (a whole number if both ends are).
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
+
+import numpy as np
 
 from rogue_net.checks import Range
 
@@ -20,7 +29,6 @@ Shape = Literal["->", "cos", "step"]
 #: A constant number, or a schedule's text.
 Scheduled = float | str
 
-_POINT = re.compile(r"([^\s@]+)\s*@\s*([^\s@]+)")
 _GRAMMAR = "a schedule like `0.001@0 -> 0@1` (value@progress, joined by ->, cos or step)"
 
 
@@ -69,26 +77,17 @@ def parse_schedule(field: str, value: object, *, decays: bool = False) -> Schedu
     parts = re.split(r"\s*(->|\bcos\b|\bstep\b)\s*", value.strip())
     points = []
     for text in parts[::2]:
-        point = _read_point(text)
-        if point is None:
+        try:
+            point, time = map(float, text.split("@"))
+        except ValueError:
+            point = time = math.nan
+        if not math.isfinite(point + time):
             raise ValueError(f"{field} must be a number or {_GRAMMAR}, got {value!r}: {text!r} is no point")
-        points.append(point)
+        points.append((time, point))
     times = [time for time, _ in points]
-    if not all(0 <= time <= 1 for time in times) or any(b <= a for a, b in zip(times, times[1:], strict=False)):
+    if not 0 <= times[0] <= times[-1] <= 1 or any(b <= a for a, b in zip(times, times[1:], strict=False)):
         raise ValueError(f"{field} must be {_GRAMMAR}, with progress rising within [0, 1], got {value!r}")
     return Schedule(tuple(points), tuple(parts[1::2]))  # type: ignore[arg-type]
-
-
-def _read_point(text: str) -> tuple[float, float] | None:
-    """(progress, value) of `value@progress`, both finite; None if the text is no point."""
-    parts = _POINT.fullmatch(text)
-    if parts is None:
-        return None
-    try:
-        value, progress = float(parts[1]), float(parts[2])
-    except ValueError:
-        return None
-    return (progress, value) if math.isfinite(value) and math.isfinite(progress) else None
 
 
 @dataclass(frozen=True)
@@ -116,3 +115,62 @@ class ScheduleRange(Range):
 
 #: Greater than 0; a schedule may reach 0.
 LearningRate = Annotated[Scheduled, ScheduleRange(0, open_low=True, closed=True)]
+
+
+# ---- Distributions of an environment's parameters
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """The distribution of one parameter.
+
+    Attributes:
+        choices: values to choose from; empty: `low` and `high` are used.
+        low: the smallest value.
+        high: the largest value; None: `low` is the only value.
+    """
+
+    choices: Sequence[Any] = ()
+    low: Schedule = Schedule(())
+    high: Schedule | None = None
+
+    def draw(self, progress: float, num_envs: int, rng: np.random.Generator) -> list[Any]:
+        """Draw a value for each of `num_envs` environments, at training progress 0 to 1."""
+        if self.choices:
+            return [self.choices[i] for i in rng.integers(len(self.choices), size=num_envs)]
+        smallest, whole = self.low(progress), _is_whole(self.low)
+        if self.high is None:
+            return [round(smallest) if whole else smallest] * num_envs
+        largest = max(smallest, self.high(progress))
+        if whole and _is_whole(self.high):
+            values: list[Any] = rng.integers(round(smallest), round(largest) + 1, size=num_envs).tolist()
+        else:
+            values = rng.uniform(smallest, largest, size=num_envs).tolist()
+        return values
+
+
+def parse_distribution(field: str, given: Any) -> Distribution:
+    """Parse a distribution.
+
+    Raises:
+        ValueError: it is invalid; the message has the field, the value and what is allowed.
+    """
+    if isinstance(given, list):
+        if not given:
+            raise ValueError(f"{field} must list at least one value to draw from, got []")
+        return Distribution(choices=given)
+    if not isinstance(given, dict):
+        return Distribution(low=parse_schedule(field, given))
+    if set(given) != {"low", "high"}:
+        raise ValueError(f"{field} must be a mapping of low and high, got {given!r}")
+    low, high = (parse_schedule(f"{field}.{end}", given[end]) for end in ("low", "high"))
+    points = [time for schedule in (low, high) for time, _ in schedule.points]
+    # between points, too, and just before them, where steps jump
+    times = [*np.linspace(0, 1, 1001).tolist(), *points, *(math.nextafter(time, 0) for time in points)]
+    if any(low(time) > high(time) for time in times):
+        raise ValueError(f"{field} must have low at most high at all times, got {given!r}")
+    return Distribution(low=low, high=high)
+
+
+def _is_whole(schedule: Schedule) -> bool:
+    return all(value == int(value) for _, value in schedule.points)

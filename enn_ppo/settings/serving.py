@@ -46,8 +46,6 @@ class ServeConfig:
     longest time that the server takes to end."""
     idle_seconds: PositiveFloat = 600.0
     """Timeout in seconds for a greeted client that sends nothing; `health` counts as something."""
-    debug: bool = False
-    """Whether the message about a mistake includes the traceback."""
 
     def __post_init__(self) -> None:
         check_fields(self)

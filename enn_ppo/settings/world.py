@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from enn_ppo.settings.distributions import Distribution, parse_distributions
+from enn_ppo.settings.schedule import Distribution, parse_distribution
 from enn_ppo.settings.schema import plain
-from rogue_net.checks import NonNegativeInt, NumWorkers, PositiveFloat, PositiveInt, Range, UnitInterval, check_fields
+from rogue_net.checks import NonNegativeInt, NumWorkers, PositiveInt, Range, UnitInterval, check_fields
 
 Sampling = Literal["uniform", "prioritized"]
 Api = Literal["entity", "gymnasium", "dm_env", "pettingzoo", "program"]
@@ -55,7 +55,7 @@ class EnvConfig:
     @cached_property
     def distributions(self) -> dict[str, Distribution]:
         """The distributions of `info`."""
-        return parse_distributions("env.info", self.info)
+        return {name: parse_distribution(f"env.info.{name}", given) for name, given in self.info.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,24 +66,18 @@ class RolloutConfig:
     """Environments stepped together."""
     steps: PositiveInt = 16
     """Steps of each environment between two updates."""
-    max_seconds: PositiveFloat | None = None
-    """Seconds that the environments may take for a rollout. A new run measures them first: if `steps` would take longer, it has
-    fewer steps from its first rollout on, but at least a minibatch, and says so; the run's settings have the lower number. Not
-    for `distributed=ray`. null: `steps` stay as they are."""
     num_threads: NumWorkers = 1
     """Threads that step environments, including the main thread; more than one helps if a step of all environments takes longer
     than about 150 microseconds, and for Python environments only if they release the GIL."""
     num_processes: Annotated[int, Range(0, 1024)] = 0
     """Worker processes that step environments, for slow Python environments; at most `num_envs`. 0: none."""
     block: PositiveInt | None = None
-    """Environments in each batch of acting; `num_envs` must be a multiple. A block's rollouts do not depend on other blocks, to
-    the last bit, so runs with equal blocks are equal on any number of processes or machines. null: all environments at once,
-    which is fastest."""
+    """Environments in each batch of acting; `num_envs` must be a multiple. Runs with equal blocks are equal, to the last bit, on
+    any number of processes or machines. null: all environments at once, which is fastest."""
     pipeline: Annotated[int, Range(1, 2)] = 1
     """Blocks that are played at a time: with 2, a thread steps one block while the policy acts in the other; without `block`, the
-    blocks are the two halves of `num_envs`. Rollouts are equal to those of one block after the other, to the last bit. This helps
-    if the policy is on a GPU, or if stepping leaves cores idle for about as long as acting takes; not if both need every core, or
-    for pure Python environments without `num_processes`. `num_threads` and `num_processes` are per block."""
+    blocks are the two halves of `num_envs`. Results are equal, to the last bit. This helps if the policy is on a GPU, or if
+    stepping leaves cores idle. `num_threads` and `num_processes` are per block."""
     freeze_normalization_after: NonNegativeInt | None = None
     """Environment steps after which the input normalization statistics are frozen; 0: after the first rollout, which is not
     trained on. null: never."""

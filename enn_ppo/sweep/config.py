@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from enn_ppo.settings.config import TrainConfig
-from enn_ppo.sweep.space import check_space
+from enn_ppo.settings.schema import quoted, setting_names, unknown_setting
 from rogue_net.checks import NumWorkers, PositiveInt, check_fields
 
 Direction = Literal["maximize", "minimize"]
 Pruner = Literal["median", "halving", "none"]
+
+_FIXED = "run_dir resume overwrite trust seed total_timesteps max_train_seconds".split()
+_OPEN = ("env.kwargs.", "env.info.", "eval.env_kwargs.")  # accept any name
+_EXAMPLES = "{scale: log, low: 1e-4, high: 1e-2} or a list of two or more choices that differ"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +28,7 @@ class SweepConfig:
 
     space: dict[str, Any] = field(default_factory=dict)
     """Search space: a setting or group -> `{scale: ..., low: ..., high: ...}` or a list of choices; scales: `linear`, `log`,
-    `integer`, `power_of_two`, `one_minus` (1 - x on a log scale). A sweep needs at least one."""
+    `integer`. A sweep needs at least one."""
     metric: str = "episodic_reward"
     """The metric that is optimized, a column of metrics.jsonl, for example `eval/episodic_reward`. The score of a run is its mean
     over the last fifth of the run."""
@@ -59,3 +65,38 @@ class SweepCommand(TrainConfig):
             raise ValueError(
                 f"sweep.metric={self.sweep.metric} needs evaluations while training: eval.interval=<steps>"
             )
+
+
+def check_space(space: Mapping[str, Any]) -> None:
+    """Check a search space, written as `setting: {scale: ..., low: ..., high: ...}` or `setting: [a, b]`.
+
+    Raises:
+        ValueError: a parameter is invalid; the message names it, the value and the allowed values.
+    """
+    if not isinstance(space, Mapping) or not space:
+        raise ValueError(f"sweep.space must say which settings are varied, each as {_EXAMPLES}, got {space!r}")
+    known = [*setting_names(TrainConfig), "experiment"]
+    for name, given in space.items():
+        if name in _FIXED:
+            raise ValueError(f"{name} cannot stand in sweep.space: all trials have the same (seeds: sweep.seeds)")
+        if name not in known and not name.startswith(_OPEN):
+            raise ValueError(f"sweep.space: {unknown_setting(name, known)}")
+        if isinstance(given, list):
+            fits = len({quoted(choice, f"sweep.space: {name}") for choice in given}) == len(given) >= 2
+        else:
+            fits = isinstance(given, Mapping) and _is_range(given)
+        if not fits:
+            raise ValueError(
+                f"sweep.space: {name} must be {_EXAMPLES}, got {given!r}. Scales: linear, log (numbers above 0), integer"
+            )
+
+
+def _is_range(given: Mapping[str, Any]) -> bool:
+    """Whether `low` is less than `high`, and both are numbers of the scale; `scale` may be missing."""
+    scale = given.get("scale", "linear")
+    try:
+        low, high = float(given["low"]), float(given["high"])  # YAML 1.1 reads 1e-4 as a text
+    except (KeyError, TypeError, ValueError):
+        return False
+    allowed = {"linear": True, "log": low > 0, "integer": low.is_integer() and high.is_integer()}.get(str(scale), False)
+    return allowed and low < high and math.isfinite(high - low) and given.keys() <= {"scale", "low", "high"}

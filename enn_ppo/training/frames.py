@@ -1,6 +1,7 @@
 """Frames as a table: each column holds one value per frame.
 
-A subclass of `Columns` is a frozen dataclass whose fields are the columns. A new column is one more field, with the default None
+A subclass of `Columns` is a frozen dataclass whose fields are the columns: (B, ...) numbers, B sequences, observations, a
+mapping of names to these, or None if a column is absent. A new column is one more field, with the default None
 for frames that do not have it, and the line that fills it: gathering, splitting, concatenating and moving to a device go
 through all fields.
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -19,9 +20,6 @@ from torch import Tensor
 from rogue_net import ObsBatch, RaggedTensor
 from rogue_net.batch.crossing import is_on, to_device
 from rogue_net.batch.ragged import Cat, Cuts, Gather
-
-#: A column: (B, ...) numbers, B sequences, observations, a mapping of names to these, or None if it is absent.
-Column: TypeAlias = Tensor | RaggedTensor | ObsBatch | dict[str, Any] | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,14 +48,22 @@ def cast_of(policies: Mapping[str, Sequence[int]], source: EnvSource, world: str
                 f"policies: {name!r} cannot be the name of a run directory; take letters, digits, _, - and ., and begin with "
                 "one of the first three"
             )
-    mapping = players_of(source)
-    if mapping is None:
-        raise ValueError(
-            f"policies={dict(policies)} needs a world with players, and {world} does not say which player owns what (see "
-            "entity_gym.pools.players)"
-        )
+    mapping = mapping_of(source, world, f"policies={dict(policies)}", 1)
     num_players, given = mapping.num_players, sum(len(players) for players in policies.values())
     if given != num_players:
         there = "one player, 0" if num_players == 1 else f"players 0 to {num_players - 1}"
         raise ValueError(f"each player of {world} ({there}) needs exactly one policy; got policies={dict(policies)}")
     return Cast(policies, mapping)
+
+
+def mapping_of(source: EnvSource, world: str, needed_by: str, least: int = 2) -> PlayerMapping:
+    """The players of the environment `world`.
+
+    Raises:
+        ValueError: the environment does not tell its players, or has less than `least`, which `needed_by` needs.
+    """
+    mapping = players_of(source)
+    if mapping is None or mapping.num_players < least:
+        has = "has one player" if mapping else "does not say which player owns what (see entity_gym.pools.players)"
+        raise ValueError(f"{needed_by} needs a world with {'several ' * (least > 1)}players, and {world} {has}")
+    return mapping

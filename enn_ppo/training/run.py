@@ -20,9 +20,8 @@ from enn_ppo.training.learning.learner import Learned, Settings
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import metrics_row
-from enn_ppo.training.tracking.progress import announce
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS
-from enn_ppo.training.tracking.run_output import RunOutput
+from enn_ppo.training.tracking.run_output import RunOutput, announce
 from rogue_net.finite import NotFinite
 
 #: Seconds of a rollout after which its progress is shown.
@@ -77,7 +76,7 @@ class Run:
             seconds = time.monotonic() - started
             if seconds >= SHOWN_AFTER:
                 for output in self._outputs.values():
-                    output.playing(state.step + round(played * num_frames), state.seconds + seconds, played)
+                    output.show(state.step + round(played * num_frames), state.seconds + seconds, played)
             if seconds / played - seconds <= PATIENCE:
                 return False
             if how := self._interrupted():
@@ -101,17 +100,16 @@ class Run:
         elapsed = state.ranks.lead(lambda: seconds)
         evaluated = {name: self._evaluated(name, evaluator.poll()) for name, evaluator in self._evaluators.items()}
         state.advance(learned, elapsed)
+        schedule = {"learning_rate": settings.learning_rates[0], "entropy_coefficient": float(settings.ppo.ent_coef)}
         shared = state.metrics()
         for name, each in learned.items():
             self.metrics[name] = metrics_row(
                 state.step,
                 each.played,
-                each.stats,
-                learning_rate=settings.learning_rates[0],
-                ent_coef=float(settings.ppo.ent_coef),
+                each.stats | schedule,
                 run_seconds=state.seconds,
                 update_seconds=elapsed,
-                extra=shared | dict(state.learners[name].metrics()) | evaluated.get(name, {}),
+                extra=shared | evaluated.get(name, {}),
             )
         self.stopped = state.ranks.lead(lambda: any([self._tell(name, each) for name, each in learned.items()]))
 
@@ -155,8 +153,7 @@ class Run:
             self._evaluated_until = state.step
 
     def _tell_checkpoints(self, saved: Mapping[str, Path]) -> None:
-        for name, checkpoint in saved.items():
-            self._outputs[name].saved(self.state.step)
+        for checkpoint in saved.values():
             for callback in self.state.callbacks:
                 callback.on_checkpoint(checkpoint, self.state.step)
 

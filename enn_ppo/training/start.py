@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -32,11 +33,9 @@ from enn_ppo.training.run import Run
 from enn_ppo.training.self_play.pool import SelfPlay
 from enn_ppo.training.self_play.ratings import rating_model
 from enn_ppo.training.state import TrainState
-from enn_ppo.training.torchrun.joining import join_ranks
-from enn_ppo.training.tracking.progress import announce, make_live
-from enn_ppo.training.tracking.run_dir import CHECKPOINTS, prepare_run_dir
-from enn_ppo.training.tracking.run_lock import RunLock
-from enn_ppo.training.tracking.run_output import RunOutput
+from enn_ppo.training.torchrun.torch_ranks import join_ranks
+from enn_ppo.training.tracking.run_dir import CHECKPOINTS, RunLock, prepare_run_dir
+from enn_ppo.training.tracking.run_output import RunOutput, announce, make_live
 from entity_gym.pools.source import EnvFactory
 from entity_gym.pools.vec_env import VecEnv
 
@@ -102,7 +101,9 @@ def make_state(
         ValueError: a setting does not fit the environment or this machine.
     """
     if config.distributed.mode == "ray":
-        from enn_ppo.training.on_ray.start import start_on_ray  # Ray is optional
+        if find_spec("ray") is None:
+            raise ValueError('distributed=ray needs Ray: pip install "enn-ppo[ray]"')
+        from enn_ppo.training.on_ray.group import start_on_ray
 
         remote, group = start_on_ray(config, env)
         return TrainState(config, env.config.id, remote, group, callbacks, ranks)
@@ -224,8 +225,6 @@ def _open(
     if not continues or left_behind:
         evaluations = state.evaluations if continues else ()  # those of another run are its own
         state.save(run_dir, evaluations=evaluations, scores={name: each.score for name, each in checkpoints.items()})
-        for output in outputs.values():
-            output.saved(state.step)
     return outputs
 
 

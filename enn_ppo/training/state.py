@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +12,6 @@ import numpy as np
 
 from enn_ppo.checkpoints import Checkpoint, Retention, check_finite, save_checkpoint, step_file, what_is_there
 from enn_ppo.checkpoints.policy import saved_config
-from enn_ppo.rollout import Rollout, play_all
 from enn_ppo.settings.config import EnvConfig, TrainConfig
 from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.settings.schema import to_dict
@@ -33,8 +30,8 @@ from enn_ppo.training.sampling import LocalSampler
 from enn_ppo.training.self_play.pool import SelfPlay
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import env_info_row
-from enn_ppo.training.tracking.progress import announce
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS
+from enn_ppo.training.tracking.run_output import announce
 from entity_gym.batch.saving import spaces_to_dict
 from rogue_net.finite import NotFinite
 
@@ -89,40 +86,15 @@ class TrainState:
         return learner
 
     def start(self) -> None:
-        """Begin a new run: a first rollout, which is not trained on, initialises the input statistics.
-
-        A rollout that would take longer than `rollout.max_seconds` becomes shorter, from now on.
-        """
+        """Begin a new run: a first rollout, which is not trained on, initialises the input statistics."""
         announce("playing a first rollout, which measures the observations")
         self.reset()
-        if self.config.rollout.max_seconds is not None and self.config.distributed.mode != "ray":
-            self._fit_steps(self.config.rollout.max_seconds)
-            self.reset()
-        rollouts: Mapping[str, Any] = self.sampler.collect(self.step, self.config.rollout.steps, {}, play_all)
+        rollouts: Mapping[str, Any] = self.sampler.collect(self.step, self.config.rollout.steps, {})
         for name, learner in self.learners.items():
             learner.measure_rollout(rollouts[name])
         if self.self_play:
             self.self_play.add(0)
         self.reset()
-
-    def _fit_steps(self, max_seconds: float) -> None:
-        """Lower `rollout.steps` if the environments need more than `max_seconds` for a rollout, but not below a minibatch."""
-        rollout, num_envs = self.config.rollout, self.config.rollout.num_envs
-        seconds = math.inf
-        for _ in range(2):  # the first step may take longer than all others
-            (played, *_) = self.sampler.collect(self.step, 1, {}).values()
-            assert isinstance(played, Rollout), "on Ray there are references"
-            seconds = min(seconds, self.ranks.lead(lambda played=played: played.stats.env_seconds))  # type: ignore[misc]
-        minibatch = math.ceil(self.config.optim.batch_size / num_envs)
-        steps = max(1, int(max_seconds / seconds) // minibatch) * minibatch
-        if steps >= rollout.steps:
-            return
-        self.config = replace(self.config, rollout=replace(rollout, steps=steps, max_seconds=None))
-        announce(
-            f"the environments take {num_envs / seconds:,.3g} steps a second, so rollout.steps={rollout.steps} would take "
-            f"{seconds * rollout.steps:,.0f} seconds: this run has rollout.steps={steps}, {seconds * steps:,.0f} seconds. Give "
-            "rollout.steps=<number> to choose it yourself"
-        )
 
     def reset(self) -> None:
         """Reset all environments with the run's seed."""
@@ -320,11 +292,8 @@ class TrainState:
             self.recorder = Recorder(self.config.record, *spaces, state=saved)
 
     def close(self) -> None:
-        """Close the environments and the learners."""
-        with ExitStack() as stack:
-            for learner in self.learners.values():
-                stack.callback(learner.close)
-            stack.callback(self.sampler.close)
+        """Close the environments, and on Ray the learners."""
+        self.sampler.close()
 
 
 def _parameters_changed(saved: EnvConfig, now: EnvConfig) -> str | None:

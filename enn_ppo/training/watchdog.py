@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from entity_gym.output import tell
 from entity_gym.pools.vec_env import VecEnv
 
 #: Seconds after which a line says which environment is waited for.
@@ -42,4 +42,4 @@ class Watchdog:
             if waiting is not None and waiting is not told and time.monotonic() - waiting[1] > PATIENCE:
                 told = waiting
                 text = f"waiting for {waiting[0].under_way()} for {PATIENCE:g} seconds; two Ctrl-C end the run"
-                print(text, file=sys.stderr, flush=True)
+                tell(text)

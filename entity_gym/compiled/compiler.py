@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,8 @@ from typing import Any
 
 import numba
 from numba.core.caching import FunctionCache
+
+from entity_gym.output import tell
 
 
 @contextmanager
@@ -64,8 +65,8 @@ def entry(signature: Any, *, cache: bool, **options: Any) -> Callable[[Any], Any
 def announce(what: str) -> Callable[[], None]:
     """Say on standard error that `what` is being compiled. Returns a function that says how long it took."""
     begun = time.monotonic()
-    print(f"compiling {what}, once", file=sys.stderr, flush=True)
-    return lambda: print(f"compiled {what} in {time.monotonic() - begun:.1f} s", file=sys.stderr, flush=True)
+    tell(f"compiling {what}, once")
+    return lambda: tell(f"compiled {what} in {time.monotonic() - begun:.1f} s")
 
 
 @contextmanager

@@ -167,11 +167,12 @@ class Running:
 
 
 @contextmanager
-def one_dropped(server: Running, why: str) -> Iterator[Client]:
+def one_dropped(server: Running, why: str, answered: bool = False) -> Iterator[Client]:
     """A client that has been greeted, is told that it is dropped because of this, and hung up on; another goes on."""
     other, client = server.client(), server.client()
     yield client
-    told = client.receive()
+    while (told := client.receive())["type"] == "actions":
+        assert answered
     assert told["type"] == "error"
     assert why in told["message"]
     assert client.receive() == {"type": "hung up"}

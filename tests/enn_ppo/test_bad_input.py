@@ -15,10 +15,8 @@ from enn_ppo.clone.clone import clone
 from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.plot.plot import main as plot
 from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_train
-from rogue_net.config import RogueNetConfig
-from rogue_net.size import check_fits, least_weights, machine_memory
 from tests.enn_ppo.forged import sealed, with_settings
-from tests.enn_ppo.recordings import net_for, record
+from tests.enn_ppo.recordings import record
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
 COPYCAT = ("env=custom", "env.id=tests.enn_ppo.worlds:Copycat", "device=cpu")
@@ -44,47 +42,6 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return line
 
     return run
-
-
-# --- More than the machine has ---
-
-
-@pytest.mark.parametrize(
-    ("setting", "named"),
-    [
-        ("net.d_model=100000000", "net.d_model=100000000 and net.n_layer=2 make a network of at least 240,000,000,1"),
-        ("net.n_layer=1000000000", "net.d_model=32 and net.n_layer=1000000000 make a network of at least 12,288,000,0"),
-    ],
-)
-def test_what_cannot_fit_into_memory_is_refused_before_anything_is_allocated(
-    setting: str, named: str, tmp_path: Path, refused: Callable[..., str]
-) -> None:
-    line = refused(run_train, train, [*COPYCAT, setting, "total_timesteps=1000000000000", f"run_dir={tmp_path}/run"])
-    assert named in line and "this machine has" in line
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_estimate_is_never_above_what_a_network_has() -> None:
-    for config in (
-        RogueNetConfig(d_model=8, n_layer=0),
-        RogueNetConfig(d_model=8, n_layer=2),
-        *(RogueNetConfig(d_model=8, n_layer=1, pooling=pooling) for pooling in ("mean", "max", "meanmax")),
-    ):
-        net = type(net_for(Copycat()))(config, Copycat().obs_space(), Copycat().action_space())
-        assert 0 < least_weights(config) <= sum(parameter.numel() for parameter in net.parameters())
-
-
-def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = tmp_path / "memory.max"
-    monkeypatch.setattr("rogue_net.size._LIMITS", (limit, tmp_path / "none"))
-    whole_machine = machine_memory()
-    limit.write_text("max\n")
-    assert machine_memory() == whole_machine > 10_000
-    limit.write_text("10000\n")
-    assert machine_memory() == 10_000
-    check_fits(RogueNetConfig(d_model=8, n_layer=0))
-    with pytest.raises(ValueError, match=r"needs 4.93e-05 GB; this machine has 1e-05 GB: set smaller ones"):
-        check_fits(RogueNetConfig(d_model=32, n_layer=1))
 
 
 # --- Files of checkpoints ---

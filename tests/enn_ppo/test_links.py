@@ -18,7 +18,7 @@ from enn_ppo.eval.evaluate import evaluate as evaluate_command
 from enn_ppo.settings.command_line.cli import run_eval
 from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.files import append_to_file, make_folder, open_to_write, replace_file, write_file
-from enn_ppo.training.tracking.run_lock import LOCK
+from enn_ppo.training.tracking.run_dir import LOCK
 from tests.enn_ppo.worlds import tiny_config
 
 FILES = ("config.yaml", "metrics.jsonl", "learning_curve.png", "ratings.json", LOCK)
@@ -186,10 +186,3 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_says_what_to_do(tmp_p
     with pytest.raises(ValueError, match="ended before it saved one; begin again with overwrite=true"):
         load_checkpoint(tmp_path)
     train(tiny_config(tmp_path, env=EnvConfig(id="Xor"), total_timesteps=64, overwrite=True))
-
-
-def test_a_pipe_in_the_place_of_a_checkpoint_is_refused_and_not_waited_for(places: tuple[Path, Path]) -> None:
-    run, _ = places
-    os.mkfifo(run / "checkpoints" / "step_000000000128.safetensors")
-    with pytest.raises(ValueError, match="step_000000000128.safetensors: it is no regular file"):
-        go_on(run)

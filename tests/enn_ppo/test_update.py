@@ -124,21 +124,6 @@ def test_the_size_of_micro_batches_changes_nothing(ratio: Any, weighting: Any, n
         torch.testing.assert_close(other_stats, stats, atol=1e-6, rtol=1e-5)
 
 
-def test_advantages_are_normalized_within_the_minibatch_so_their_scale_and_mean_do_not_matter() -> None:
-    before = make_net(Copycat())
-    rollout = play(before, Copycat)
-    given = random_advantages(rollout)
-    scaled = Advantages(100 * given.advantages + 30, given.returns)
-    plain, large = copy.deepcopy(before), copy.deepcopy(before)
-    learn(plain, rollout, given, epochs=2, batch_size=7, max_grad_norm=0.1)
-    learn(large, rollout, scaled, epochs=2, batch_size=7, max_grad_norm=0.1)
-    torch.testing.assert_close(changes(large, before), changes(plain, before), atol=1e-4, rtol=1e-3)
-
-    unnormalized = copy.deepcopy(before)
-    learn(unnormalized, rollout, scaled, PPOConfig(normalize_advantages=False), max_grad_norm=1e9)
-    assert changes(unnormalized, before).norm() > 3 * changes(plain, before).norm()
-
-
 def test_frames_in_which_nobody_acts_do_not_change_how_advantages_are_normalized() -> None:
     before = make_net(numbered(1))
     rollout = play(before, lambda: numbered(20), num_envs=1, steps=10)  # odd frames have an actor
@@ -188,14 +173,6 @@ def test_every_epoch_takes_every_frame_once_in_a_new_order_in_minibatches_of_nea
     assert first != second
 
 
-def test_a_micro_batch_is_a_part_of_a_minibatch(monkeypatch: pytest.MonkeyPatch) -> None:
-    net = make_net(numbered(1))
-    rollout = play(net, lambda: numbered(20), num_envs=1, steps=10)
-    spy = Spy(net, monkeypatch)
-    learn(net, rollout, random_advantages(rollout), batch_size=5, micro_batch_size=2, max_grad_norm=0.01)
-    assert [len(batch) for batch in spy.batches] == [2, 2, 1, 2, 2, 1]
-
-
 def tensors(samples: Any) -> list[Tensor]:
     """Everything that a batch, a ragged tensor or a collection of them holds, in a fixed order."""
     if isinstance(samples, Tensor):
@@ -225,23 +202,6 @@ def test_parts_of_samples_hold_what_gathering_their_frames_would() -> None:
     assert parts[3].num_actors.tolist() == samples.num_actors[6:].tolist()
     by_action = [action.sequences for action in samples.actions.values()]
     assert weighted(samples).frames_of_actors.tolist() == torch.cat(by_action).tolist()
-
-
-def test_gathered_samples_are_those_of_the_frames_asked_for() -> None:
-    net = make_net(numbered(1))
-    rollout = play(net, lambda: numbered(20), num_envs=1, steps=10)  # odd frames have an actor
-    flat = torch.arange(10.0)
-    samples = replace(Samples.of(rollout, Advantages(flat + 100, flat + 200)), values=flat)
-    some = samples.gather(torch.tensor([7, 2, 3]))
-    assert some.obs.features["Item"].values.flatten().tolist() == [7, 2, 3]
-    assert some.num_actors.tolist() == [1, 0, 1]
-    assert weighted(some).frames_of_actors.tolist() == [0, 2]
-    assert some.actions["Switch"].offsets.tolist() == some.log_probs["Switch"].offsets.tolist() == [0, 1, 1, 2]
-    chosen = [rollout.frames.actions["Switch"].values[i, 0].item() for i in (3, 1)]  # the actors of frames 7 and 3
-    assert some.actions["Switch"].values[:, 0].tolist() == chosen
-    assert some.log_probs["Switch"].values.tolist() == rollout.frames.log_probs["Switch"].values[[3, 1]].tolist()
-    assert (some.values.tolist(), some.advantages.tolist()) == ([7, 2, 3], [107, 102, 103])
-    assert some.returns.tolist() == [207, 202, 203]
 
 
 def test_a_minibatch_in_which_nobody_acts_trains_the_value_alone() -> None:
@@ -278,23 +238,6 @@ def test_the_gradient_is_clipped_and_its_norm_reported_as_it_was() -> None:
     learn(free, rollout, random_advantages(rollout))
     assert changes(clipped, before).norm().item() == pytest.approx(0.01, rel=1e-3)
     assert changes(free, before).norm().item() == pytest.approx(stats["grad_norm"], rel=1e-3)
-
-
-@pytest.mark.parametrize("ratio", ["per_actor", "joint"])
-def test_what_was_better_than_expected_becomes_more_likely(ratio: Any) -> None:
-    net = make_net(numbered(1))
-    rollout = play(net, lambda: Scripted([Moment(items=[1.0], actors=1)]), num_envs=8, steps=4)
-    red = rollout.frames.actions["Switch"].values[:, 0] == 0
-    assert 0 < red.sum() < len(red)
-    good = torch.where(red, 1.0, -1.0).reshape(rollout.by_step("values").shape)
-    learn(
-        net, rollout, Advantages(good, rollout.by_step("values")), PPOConfig(ratio=ratio), epochs=3, max_grad_norm=0.1
-    )
-    after = (
-        net.evaluate(rollout.frames.obs, rollout.frames.actions).log_probs["Switch"].values
-        - rollout.frames.log_probs["Switch"].values
-    )
-    assert after[red].min() > 0
 
 
 # --- Ranks ---

@@ -47,18 +47,17 @@ import enn_ppo
 import entity_gym
 import rogue_net
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RolloutConfig, TrainConfig
-from enn_ppo.checkpoints import load_checkpoint, save_policy
+from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import CPU
 from enn_ppo.checkpoints.policy_file import read_policy_file
 from enn_ppo.rollout import EnvBlock, play
 from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.settings.command_line.cli import run_train
-from enn_ppo.settings.schema import to_dict
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.recording import Recorder, read_all
-from enn_ppo.training.self_play.snapshots import snapshot_path, write_snapshot
 from enn_ppo.training.start import make_state
+from enn_ppo.training.state import TrainState
 from entity_gym import (
     Action,
     ActionSpace,
@@ -81,29 +80,14 @@ from entity_gym.bridges.remote import program_worlds
 from entity_gym.bridges.remote.messages import MessageReader, encode
 from entity_gym.pools.pool import ListEnv
 from rogue_net import RogueNet, RogueNetConfig
-from tests.enn_ppo.forged import save, sealed, with_header
+from tests.enn_ppo.forged import sealed, with_header
 
 PACKAGES = tuple(str(Path(package.__path__[0])) for package in (enn_ppo, entity_gym, rogue_net))
 FAILURES = ("wrong", "uncaught")
 #: Values that readers of messages and settings often do not expect.
 TEXTS: tuple[Any, ...] = ("", "a", "\ud800", "\0", "__global__", "NaN", "1", "é" * 300, "cat-0", "Cat", "walk")
-NUMBERS: tuple[Any, ...] = (
-    0,
-    1,
-    -1,
-    2**31,
-    2**63,
-    2**64,
-    10**30,
-    0.5,
-    -0.0,
-    1e-40,
-    1e39,
-    1e308,
-    math.nan,
-    math.inf,
-    10**400,
-)
+LARGE = (2**31, 2**63, 2**64, 10**30, 1e39, 1e308, math.nan, math.inf, 10**400)
+NUMBERS: tuple[Any, ...] = (0, 1, -1, 0.5, -0.0, 1e-40, *LARGE)
 SURPRISES: tuple[Any, ...] = (None, True, False, [], [[]], [None], {}, {"a": 1}, {"type": "Cat"}, *TEXTS, *NUMBERS)
 
 
@@ -226,42 +210,23 @@ def a_network() -> RogueNet:
     return RogueNet(config, Farm().obs_space(), Farm().action_space())
 
 
-def a_checkpoint(directory: Path) -> Path:
-    """The folder of a small checkpoint whose trainer has every kind of value that one can have."""
-    net, rng = a_network(), np.random.default_rng(0)
-    parameters = list(net.parameters())
-    moments = {
-        i: {"step": torch.tensor(3.0), "exp_avg": torch.randn_like(p), "exp_avg_sq": torch.rand_like(p)}
-        for i, p in enumerate(parameters)
-    }
-    trainer = {
-        "step": 64,
-        "seconds": 1.5,
-        "optimizer": {"state": moments, "param_groups": [{"lr": 0.1, "params": list(moments)}]},
-        "collector": {
-            "environments": [rng.bit_generator.state, 2**3000, (np.float32(0.5), b"bytes", None, True)],
-            "episodes": {"rewards": rng.normal(size=2), "lengths": np.array([3, 2])},
-        },
-        "recent_rewards": [0.25, 0.5],
-        "scale": {"running": torch.zeros(2, dtype=torch.float64), "count": 8, "mean": 0.5, "squares": 1.5},
-    }
+def a_run(folder: Path) -> tuple[TrainState, Path]:
+    """A run after one update, and its checkpoint."""
     config = TrainConfig(
         env=EnvConfig(id="tests.nightly.fuzz:Farm"),
-        net=net.config,
-        value_net=net.config,
+        net=a_network().config,
+        value_net=a_network().config,
         rollout=RolloutConfig(num_envs=2, steps=4),
         optim=OptimConfig(batch_size=4),
-        run_dir="out/farm",
+        ppo=PPOConfig(normalize="rewards"),
+        run_dir=str(folder),
+        device="cpu",
     )
-    return save(
-        directory,
-        64,
-        policy=net.state_dict(),
-        config=to_dict(config),
-        spaces=spaces_to_dict(net.obs_space, net.action_space),
-        trainer=trainer,
-        value_net=a_network().state_dict(),
-    )
+    state = make_state(config, bind_environment(config.env, Farm), CPU)
+    state.start()
+    settings = state.begin_update()
+    state.advance(state.learn(state.sampler.collect(0, 4, {}), settings), 1.0)
+    return state, state.save(folder)[""]
 
 
 def some_messages() -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -329,7 +294,7 @@ class Checkpoints(Kind):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.path = a_checkpoint(folder / "checkpoints")
+        _, self.path = a_run(folder)
         self.file = str(self.path)
         self.content = self.path.read_bytes()
         self.undamaged = vars(load_checkpoint(self.path))
@@ -349,20 +314,7 @@ class Forged(Kind):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        config = TrainConfig(
-            env=EnvConfig(id="tests.nightly.fuzz:Farm"),
-            net=a_network().config,
-            rollout=RolloutConfig(num_envs=2, steps=4, max_seconds=None),
-            optim=OptimConfig(batch_size=4),
-            ppo=PPOConfig(normalize="rewards"),
-            run_dir=str(folder),
-            device="cpu",
-        )
-        self.state = make_state(config, bind_environment(config.env, Farm), CPU)
-        self.state.start()
-        settings = self.state.begin_update()
-        self.state.advance(self.state.learn(self.state.sampler.collect(0, 4, {}), settings), 1.0)
-        self.path = self.state.save(folder)[""]
+        self.state, self.path = a_run(folder)
         self.file = str(self.path)
         self.content = self.path.read_bytes()
 
@@ -386,27 +338,6 @@ class Forged(Kind):
         return "valid"
 
 
-class Policies(Kind):
-    """Policy files of their own, such as snapshots of self-play."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.path = save_policy(a_checkpoint(folder / "exported"), folder / "farm.safetensors")
-        self.file = str(self.path)
-        self.content = self.path.read_bytes()
-        self.undamaged = vars(load_checkpoint(self.path))
-        write_snapshot(folder, 200, a_network(), {})
-        self.other = snapshot_path(folder, 200).read_bytes()
-
-    def damaged(self, rng: random.Random) -> bytes:
-        return self.other if rng.random() < 0.05 else damaged_bytes(self.content, rng)
-
-    def read(self, data: bytes) -> str:
-        self.path.write_bytes(data)
-        checkpoint = load_checkpoint(self.path)
-        return "valid" if data == self.other else _equal(vars(checkpoint), self.undamaged)
-
-
 class Recordings(Kind):
     """Recordings of three chunks, the second of which is damaged; half of them with a checksum that fits."""
 
@@ -415,7 +346,7 @@ class Recordings(Kind):
         self.path = folder / "farm"
         self.file = str(self.path)
         farm = Farm()
-        recorder = Recorder(self.path, farm.obs_space(), farm.action_space(), logits=True)
+        recorder = Recorder(self.path, farm.obs_space(), farm.action_space())
         block = EnvBlock(ListEnv(Farm, 1), {"": a_network()}, torch.device("cpu"), logits=True)
         block.reset(0)
         for _ in range(3):
@@ -485,7 +416,7 @@ class Server(Kind):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        checkpoint = load_checkpoint(a_checkpoint(folder / "served"))
+        checkpoint = load_checkpoint(a_run(folder)[1])
         config = ServeConfig(checkpoint="farm", max_entities=64)
         self.policies = ServedPolicies(checkpoint, torch.device("cpu"), config)
         spaces, shown = some_messages()
@@ -619,7 +550,6 @@ KINDS: dict[str, type[Kind]] = {
     "checkpoints": Checkpoints,
     "recordings": Recordings,
     "forged": Forged,
-    "policies": Policies,
     "wire": Wire,
     "server": Server,
     "command_line": CommandLine,

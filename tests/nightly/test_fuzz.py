@@ -20,7 +20,6 @@ CASES = {
     "command_line": 80,
     "checkpoints": 200,
     "forged": 100,
-    "policies": 500,
 }
 
 

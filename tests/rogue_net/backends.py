@@ -414,12 +414,6 @@ def gradients(module: nn.Module) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
 
 
-def gradients_on(net: RogueNet, batch: ObsBatch) -> dict[str, Tensor]:
-    net.zero_grad()
-    loss_on(net, batch).backward()
-    return gradients(net)
-
-
 def assert_close(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     torch.testing.assert_close(given, expected, atol=1e-5, rtol=1e-5)
 

@@ -80,11 +80,6 @@ def test_short_frames_share_rows_and_stay_apart(lengths: list[int]) -> None:
         assert torch.equal(allowed, same | torch.eye(len(row), dtype=torch.bool))
 
 
-def test_frames_that_fit_side_by_side_take_one_row() -> None:
-    rows = PackedRows(batch_of([[True] * 4, [True], [True] * 2, [True]]).frames)
-    assert rows.index.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-
 @given(flags=frames_of_flags)
 def test_pairs_are_of_each_token_with_all_of_its_frame(flags: list[list[bool]]) -> None:
     frames, expected, start = batch_of(flags).frames, [], 0
@@ -95,12 +90,6 @@ def test_pairs_are_of_each_token_with_all_of_its_frame(flags: list[list[bool]]) 
     for first, last in [(0, len(expected)), (len(expected) // 3, len(expected) - 1)]:
         i, j = frames.pairs(first, last)
         assert list(zip(i.tolist(), j.tolist(), strict=True)) == expected[first:last]
-
-
-def test_without_frames_nothing_attends() -> None:
-    nothing = torch.zeros(0, 2, 8)
-    frames = Frames(torch.zeros(1, dtype=torch.int64))
-    assert ragged_attention(torch.stack([nothing] * 3, 1), frames).shape == (0, 2, 8)
 
 
 def test_frames_may_be_described_by_parts_of_other_tensors() -> None:

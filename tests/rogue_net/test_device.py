@@ -24,7 +24,7 @@ from entity_gym import (
 from entity_gym.registry import make
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed
 from rogue_net.batch import crossing
-from rogue_net.batch.crossing import is_on, to_device, to_host
+from rogue_net.batch.crossing import to_device, to_host
 from rogue_net.batch.frames import Frames
 from rogue_net.batch.ragged import Cuts, Gather
 from rogue_net.config import RelposConfig, TranslationConfig
@@ -176,35 +176,6 @@ def test_splitting_asks_once() -> None:
         int(part.action_masks["pick"].pair_offsets[-1])
         for part in parts  # type: ignore[union-attr]
     ]
-
-
-@pytest.mark.parametrize(
-    ("here", "wanted", "is_there"),
-    [
-        ("cpu", "cpu", True),
-        ("cpu", "cpu:0", True),
-        ("cpu", "cuda", False),
-        ("cuda:0", "cpu", False),
-        ("cuda:0", "cuda:0", True),
-        ("cuda:0", "cuda:1", False),
-        ("cuda:1", "cuda:0", False),
-        ("cuda:1", "cuda", True),  # any GPU
-    ],
-)
-def test_gpus_are_told_apart_by_their_number(here: str, wanted: str, is_there: bool) -> None:
-    assert is_on(torch.device(here), torch.device(wanted)) == is_there
-
-
-def test_a_batch_of_one_gpu_moves_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = scene()
-    monkeypatch.setattr(ObsBatch, "device", torch.device("cuda:1"))
-    moves: list[torch.device] = []
-    monkeypatch.setattr(Tensor, "to", lambda tensor, device: moves.append(device) or tensor)
-    for stays in ("cuda:1", "cuda"):
-        assert batch.to(torch.device(stays)) is batch
-    assert not moves
-    batch.to(torch.device("cuda:0"))
-    assert set(moves) == {torch.device("cuda:0")}
 
 
 def test_what_is_joined_to_cross_is_what_was_there() -> None:

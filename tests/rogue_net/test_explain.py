@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from entity_gym import GlobalCategoricalActionMask, Observation, ObsSpace
+from entity_gym import Observation, ObsSpace
 from rogue_net import ObsBatch, RogueNet, RogueNetConfig
 from rogue_net.explain import Explanation, explain
 from tests.rogue_net.test_visibility import CONFIGS, WORLD, scene
-from tests.rogue_net.worlds import GLOBAL, MODE, World, make_net, to_batch
+from tests.rogue_net.worlds import World, to_batch
 
 ATTENDS = [name for name in CONFIGS if name not in ("no layers", "meanmax")]
 
@@ -72,11 +72,6 @@ def test_weights_are_those_of_a_dense_computation_of_each_frame(name: str) -> No
         torch.testing.assert_close(weights.double(), expected, atol=1e-6, rtol=0)
 
 
-def test_a_frame_without_entities_has_weights_without_rows() -> None:
-    attention = explain(make("attention"), to_batch(observations(3), WORLD)).attention
-    assert attention is not None and attention[0].shape == (2, 2, 0, 0)
-
-
 def test_rows_sum_to_one_and_a_visible_entity_gives_hidden_ones_nothing() -> None:
     net, frames = make("attention"), observations(4)
     attention = explain(net, to_batch(frames, WORLD)).attention
@@ -90,11 +85,6 @@ def test_rows_sum_to_one_and_a_visible_entity_gives_hidden_ones_nothing() -> Non
         assert (weights[:, :, ~hidden][..., hidden] == 0).all()
         assert (weights[:, :, hidden] > 0).all()  # who is hidden sees everything
     assert num_hidden > 0
-
-
-@pytest.mark.parametrize("name", ["no layers", "meanmax"])
-def test_a_network_without_attention_has_no_weights(name: str) -> None:
-    assert explain(make(name), to_batch(observations(3), WORLD)).attention is None
 
 
 def same_as_acting(net: RogueNet, batch: ObsBatch, found: Explanation) -> None:
@@ -124,19 +114,3 @@ def test_the_global_entity_is_in_the_weights() -> None:
     counts = [sum(map(len, observation.features.values())) + 1 for observation in frames]
     assert [len(weights[0, 0]) for weights in found.attention] == counts
     same_as_acting(net, batch, found)
-
-
-def test_global_actions_are_explained_too() -> None:
-    net = make_net(GLOBAL)
-    batch = to_batch([Observation(global_features=[0.5, -1.0], actions={MODE: GlobalCategoricalActionMask()})], GLOBAL)
-    found = explain(net, batch)
-    assert found.attention is not None and found.attention[0].shape == (2, net.config.n_head, 1, 1)
-    assert found.logits[MODE].values.exp().sum().item() == pytest.approx(1)
-    same_as_acting(net, batch, found)
-
-
-def test_explaining_changes_nothing() -> None:
-    net, batch = make("attention"), to_batch(observations(5), WORLD)
-    before = {name: each.clone() for name, each in net.state_dict().items()}
-    explain(net, batch)
-    assert all(torch.equal(each, before[name]) for name, each in net.state_dict().items())

@@ -9,19 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from entity_gym import SelectEntityActionSpace
 from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
 from rogue_net.config import RelposConfig
 from rogue_net.kernels.cpu.calling import entry
 from rogue_net.kernels.cpu.program import Program
 from tests.rogue_net.backends import (
-    ACTIONS,
-    ALL_OF_RELPOS,
     EACH,
-    PICK,
     RELPOS_OF_PROGRAM,
     SHIP,
-    SPACE,
     Scene,
     make_config,
     make_net,
@@ -93,38 +88,6 @@ def test_nan_in_one_frame_changes_no_bit_of_the_others(name: str, relpos: Relpos
     net = make_net(make_config(relpos=relpos, backend=name), batch)
     for frame in FRAMES:
         check(net, batch, frame)
-
-
-def test_options_of_modules_alone_keep_nan_in_its_frame() -> None:
-    batch = Scene(COUNTS, seed=1, hide=True).batch
-    options = [{"pooling": pooling} for pooling in ("mean", "max", "meanmax")]
-    for each in (*options, {"relpos": RelposConfig(**ALL_OF_RELPOS)}):
-        check(make_net(make_config(backend="reference", **each), batch), batch, 2)  # type: ignore[arg-type]
-
-
-@EACH
-def test_selecting_nobody_keeps_nan_in_its_frame(name: str) -> None:
-    batch = Scene(COUNTS, seed=1).batch
-    actions = ACTIONS | {PICK: SelectEntityActionSpace(nobody=True)}
-    torch.manual_seed(0)
-    check(RogueNet(make_config(backend=name), SPACE, actions, {"fuel": 2}), batch, 0)
-
-
-@EACH_RELPOS
-def test_gradients_of_other_frames_tokens_stay_what_they_were(relpos: RelposConfig) -> None:
-    batch = Scene(COUNTS, seed=1, hide=True).batch
-    net = make_net(make_config(relpos=relpos, backend="reference"), batch)
-
-    def gradients(shown: ObsBatch) -> Tensor:
-        tokens = net.embedding(shown).detach().requires_grad_()
-        net.transformer(tokens, shown).square().sum().backward()
-        assert tokens.grad is not None
-        return tokens.grad
-
-    expected = gradients(batch)
-    for frame in FRAMES:
-        others = batch.frames.of_token != frame
-        assert torch.equal(gradients(with_nan(batch, frame))[others], expected[others])
 
 
 @EACH_RELPOS

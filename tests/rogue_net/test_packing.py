@@ -1,7 +1,6 @@
 """What padpack promises: a greedy layout in which every item has one cell and every sequence lies in one piece."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,23 +45,6 @@ def test_the_golden_example_is_reproduced() -> None:
     expected = [[0.0] * 6, [1.0, 1.0, 1.0, NAN, NAN, NAN], [2.0] * 5 + [NAN]]
     np.testing.assert_array_equal(packing.batch, np.array(expected, dtype=np.float32))
     assert packing.inverse_index.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 14, 15, 16]
-
-
-def test_the_result_has_names_and_the_types_that_torch_indexes_with() -> None:
-    packing = pack([2, 1])
-    assert isinstance(packing, Packing)
-    assert [part.dtype.name for part in packing] == ["int64", "float32", "int64"]
-
-
-@pytest.mark.parametrize("lengths", [[], [0], [0, 0, 0]])
-def test_nothing_packs_into_an_empty_rectangle(lengths: list[int]) -> None:
-    packing = pack(lengths)
-    assert (packing.index.shape, packing.batch.shape, packing.inverse_index.shape) == ((0, 0), (0, 0), (0,))
-
-
-@given(LENGTHS)
-def test_the_heap_follows_the_rule_as_it_is_told(lengths: list[int]) -> None:
-    assert rows(lengths) == greedy(lengths)
 
 
 @given(LENGTHS)

@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 
 from entity_gym import (
     CategoricalActionMask,
-    CategoricalActionSpace,
     GlobalCategoricalActionMask,
     GlobalCategoricalActionSpace,
     Observation,
     ObsSpace,
     SelectEntityActionMask,
-    SelectEntityActionSpace,
 )
 from rogue_net import RogueNet, RogueNetConfig
 from tests.rogue_net.worlds import (
@@ -111,17 +109,6 @@ def test_greedy_takes_the_most_probable_and_sampling_does_not_always() -> None:
         assert not torch.equal(sampled.actions[name].values, greedy.actions[name].values)
 
 
-def test_the_same_generator_acts_the_same_and_greedy_needs_none() -> None:
-    net, batch = make_net(), to_batch([scouts()] * 50)
-
-    def act(seed: int, greedy: bool = False) -> list[list[int]]:
-        result = net.act(batch, greedy=greedy, generator=torch.Generator().manual_seed(seed))
-        return [result.actions[name].values[:, 0].tolist() for name in (MOVE, PICK)]
-
-    assert act(1) == act(1) != act(2)
-    assert act(1, greedy=True) == act(2, greedy=True)
-
-
 def test_gradients_are_finite_where_masks_leave_one_choice_or_one_actee() -> None:
     only = scouts(
         actions={
@@ -149,13 +136,6 @@ def test_a_frame_without_tokens_is_worth_the_bias_of_the_value_head() -> None:
     assert [float(values[0]), float(values[2])] == [bias, bias]
     assert float(values[1]) != bias
     assert net.value(to_batch([Observation()])).tolist() == [bias]
-
-
-def test_a_value_is_that_of_the_mean_token() -> None:
-    net, batch = make_net(), to_batch([scouts(), Observation(features={"flag": [[]]})])
-    tokens = net.transformer(net.embedding(batch), batch)
-    expected = torch.stack([net.value_head.project(tokens[:4].mean(0)), net.value_head.project(tokens[4])])
-    torch.testing.assert_close(net.value(batch), expected[:, 0])
 
 
 def test_without_layers_an_entity_sees_only_itself() -> None:
@@ -206,24 +186,10 @@ def test_parameters_start_as_documented() -> None:
     assert evaluation.values.tolist() == [0.0]
 
 
-def test_a_network_without_actions_is_refused() -> None:
-    with pytest.raises(ValueError, match="the action space is empty; a policy needs at least one action"):
-        RogueNet(RogueNetConfig(), LOCAL.obs_space, {})
-
-
 def test_a_space_without_entities_decides_globally() -> None:
     world = World(ObsSpace({}), {MODE: GlobalCategoricalActionSpace(["go", "stop"])})
     batch = to_batch([Observation(actions={MODE: GlobalCategoricalActionMask()})] * 2, world)
     assert make_net(world).act(batch).actions[MODE].offsets.tolist() == [0, 1, 2]
-
-
-def test_a_space_in_which_nobody_can_ever_act_has_values_all_the_same() -> None:
-    world = World(ObsSpace({}), {MOVE: CategoricalActionSpace(["go", "stop"]), PICK: SelectEntityActionSpace()})
-    net, batch = make_net(world), to_batch([Observation()] * 2, world)
-    result = net.act(batch)
-    assert result.actions[MOVE].offsets.tolist() == result.actions[PICK].offsets.tolist() == [0, 0, 0]
-    assert result.values.tolist() == [float(net.value_head.project.bias.detach())] * 2
-    assert len(batch[torch.tensor([1])]) == 1
 
 
 def test_names_that_modules_cannot_have_are_fine_and_weights_load_into_an_equal_network() -> None:

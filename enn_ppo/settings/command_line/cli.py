@@ -51,8 +51,7 @@ def _main(name: str, schema: type[Any], run: Run, argv: Sequence[str] | None = N
     """
     accept_all_characters()
     typed = list(sys.argv[1:] if argv is None else argv)
-    debug = any(re.fullmatch(r"\+*debug=true", argument, re.IGNORECASE) for argument in typed)
-    return guarded(lambda: _command(name, schema, run, typed), schema, debug=debug)
+    return guarded(lambda: _command(name, schema, run, typed), schema)
 
 
 def _command(name: str, schema: type[Any], run: Run, typed: Sequence[str]) -> None:

@@ -18,19 +18,21 @@ from omegaconf.errors import OmegaConfBaseException
 from enn_ppo.settings.schema import setting_names, unknown_setting
 from enn_ppo.training.errors import Interrupted, PartLost, RankDied
 from entity_gym.errors import nearest, shortened
+from entity_gym.output import tell
 from entity_gym.pools.processes.worker import WorkerDied
 
 USER_ERROR, INTERRUPTED, CLOSED = 2, 130, 141
 _shown: set[str] = set()  # warnings of the running command, with 0 for every number
 
 
-def guarded(action: Callable[[], object], schema: type[Any], *, debug: bool) -> int:
+def guarded(action: Callable[[], object], schema: type[Any]) -> int:
     """Run `action`, print a message for any exception, and return the exit code.
+
+    With Hydra's environment variable HYDRA_FULL_ERROR=1, mistakes of the user have a traceback, too.
 
     Args:
         action: called without arguments.
         schema: the settings class that unknown settings are compared with.
-        debug: whether to print tracebacks of mistakes.
 
     Returns:
         0 done, 1 an unexpected error (with its traceback), 2 a mistake of the user, 130 interrupted, 141 nobody reads the output,
@@ -58,7 +60,7 @@ def guarded(action: Callable[[], object], schema: type[Any], *, debug: bool) -> 
         return INTERRUPTED
     except Exception as error:
         paragraph = told(error, schema)
-        if paragraph is None or debug:
+        if paragraph is None or os.environ.get("HYDRA_FULL_ERROR") == "1":
             traceback.print_exception(error, file=sys.stderr)
         if paragraph is None:
             return 1
@@ -84,7 +86,7 @@ def _warn(
     text = f"warning: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno)
     if (key := re.sub(r"\d+", "0", text)) not in _shown:
         _shown.add(key)
-        print(text, end="", file=sys.stderr)
+        tell(text.removesuffix("\n"))
 
 
 def told(error: Exception, schema: type[Any]) -> str | None:
@@ -112,7 +114,7 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
         cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
         return f"the settings cannot be composed: {error}{cause}"
     if isinstance(error, ValueError | PartLost):
-        # A worker process adds its traceback, which debug=true shows.
+        # A worker process adds its traceback, which HYDRA_FULL_ERROR=1 shows.
         notes = [note.partition(":\nTraceback")[0] for note in getattr(error, "__notes__", [])]
         return str(error) + "".join(f" {note}" if note.startswith("(") else f"; {note}" for note in notes)
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:

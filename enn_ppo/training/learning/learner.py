@@ -24,8 +24,7 @@ from enn_ppo.training.learning.return_scale import ReturnScale, RewardScale
 from enn_ppo.training.learning.vtrace import recompute_log_probs, vtrace
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
-from enn_ppo.training.tracking.counts import Played, merge_played, summarize
-from enn_ppo.training.tracking.logger import Row
+from enn_ppo.training.tracking.metrics import Played, merge_played, summarize
 from entity_gym.actions import ActionSpace
 from rogue_net import ObsBatch
 from rogue_net.kernels.select import say_once, why_no_program
@@ -220,8 +219,17 @@ class Learner:
         update_normalization(self.model, obs, self.ranks)
 
     def measure_rollout(self, rollout: Rollout) -> None:
-        """Initialise the input statistics from a rollout, without training on it."""
-        self.measure(rollout.frames.obs)
+        """Initialise the input statistics from a rollout, without training on it; warn of features too large for float32."""
+        obs = rollout.frames.obs
+        self.measure(obs)
+        large = [
+            name for name, each in obs.features.items() if len(each.values) and bool((each.values.abs() > 2**24).any())
+        ]
+        if large:
+            log.warning(
+                "features of %s exceed 2^24, from which on float32 cannot tell x from x + 1: subtract an offset",
+                ", ".join(large),
+            )
 
     @property
     def value_unit(self) -> float:
@@ -291,13 +299,6 @@ class Learner:
         """Initialise the input statistics of features that the restored checkpoint did not have, without training."""
         for network in self._transferred:
             network.measure(lambda net: update_normalization(net, rollout.frames.obs, self.ranks))
-
-    def metrics(self) -> Row:
-        """Metrics in addition to `Learned`."""
-        return {}
-
-    def close(self) -> None:
-        """Release everything. May be called twice."""
 
 
 class LearnerNews(NamedTuple):

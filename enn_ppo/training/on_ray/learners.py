@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 import torch
@@ -20,15 +21,23 @@ from enn_ppo.training.build import make_learner, make_model
 from enn_ppo.training.errors import ActorDied, PartLost
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.learner import Learned, Learner, LearnerNews, LearnerState, Settings
-from enn_ppo.training.on_ray.board import Board, Gathered
-from enn_ppo.training.on_ray.cluster import CLOSE_SECONDS, START_SECONDS, Cluster, fetch
-from enn_ppo.training.on_ray.runner import Spaces
+from enn_ppo.training.on_ray.cluster import CLOSE_SECONDS, START_SECONDS, fetch, not_started
+from enn_ppo.training.on_ray.runner import CPU, Spaces
 from enn_ppo.training.on_ray.shipping import Weights, load_weights, ship_weights, unship
-from enn_ppo.training.tracking.logger import Row
+
+
+class Part(NamedTuple):
+    """The rollouts that a runner has collected at a time."""
+
+    runner: int
+    version: int  # of the weights that acted
+    num_frames: int
+    rollouts: Sequence[Any]  # a reference to the arrays of each policy's rollout
+    told: Any  # (bytes, seconds); a reference while the runner plays
 
 
 class LearnerActor:
-    """Trains on request. Methods that change the networks return their new weights.
+    """Trains on request. Methods that change the networks also return their new weights.
 
     Rollouts are references into Ray's object store, in the order of their environments; Ray sends rollouts of less than 100 kB
     through the training process instead.
@@ -38,8 +47,8 @@ class LearnerActor:
         self._config, self._num_players = config, num_players
         self._learner: Learner
 
-    def prepare(self, spaces: Spaces) -> torch.device:
-        """Make the networks. Returns their device.
+    def prepare(self, spaces: Spaces) -> tuple[torch.device, Weights]:
+        """Make the networks. Returns their device, too.
 
         Raises:
             ValueError: there is no such device.
@@ -47,120 +56,88 @@ class LearnerActor:
         config = self._config
         torch.set_num_threads(config.num_threads or 1)
         set_determinism(config.torch_deterministic)
-        device = select_device(config.device)
-        self._learner = make_learner(config, spaces.obs, spaces.actions, device, num_players=self._num_players)
-        return self._learner.device
-
-    def weights(self) -> Weights:
-        """Weights of the networks, for runners."""
-        return ship_weights(self._learner.model)
+        self._learner = make_learner(config, *spaces, select_device(config.device), num_players=self._num_players)
+        return self._learner.device, ship_weights(self._learner.model)
 
     def learn(
         self, rollouts: Sequence[Any], num_runners: int, stale: bool, settings: Settings
-    ) -> tuple[tuple[Learned, int, float], Weights]:
+    ) -> tuple[Learned, Weights]:
         """Do one update.
 
         Args:
             rollouts: references to the rollouts to learn from.
-            num_runners: number of runners that collected them.
+            num_runners: number of runners that collected them, at the same time: their times are averaged, not added.
             stale: whether any rollout was collected with earlier weights.
             settings: of the update.
-
-        Returns:
-            (Result of the update, number of rollouts lost with their machines, seconds to fetch the others), and the new weights.
         """
         started = time.perf_counter()
-        loaded = self._load(rollouts)
-        load_seconds = time.perf_counter() - started
-        learned = self._learner.learn(_merged(loaded, num_runners), settings, stale=stale)
-        return (learned, len(rollouts) - len(loaded), load_seconds), self.weights()
+        rollout = self._load(rollouts)
+        seconds = (time.perf_counter() - started) / len(rollouts)
+        stats = rollout.stats
+        env_seconds, act_seconds = stats.env_seconds / num_runners, stats.act_seconds / num_runners
+        rollout = replace(rollout, stats=replace(stats, env_seconds=env_seconds, act_seconds=act_seconds))
+        learned = self._learner.learn(rollout, settings, stale=stale)
+        learned.stats["distributed/handover_seconds"] = seconds
+        return learned, ship_weights(self._learner.model)
 
-    def measure(self, rollouts: Sequence[Any], only_what_is_new: bool) -> Weights:
+    def measure(self, rollouts: Sequence[Any], only_what_is_new: bool) -> tuple[None, Weights]:
         """Initialise the input statistics from rollouts: of all features, or only of those that are new since the checkpoint."""
-        rollout = Rollout.merged(self._load(rollouts))
-        if only_what_is_new:
-            self._learner.measure_what_is_new(rollout)
-        else:
-            self._learner.measure_rollout(rollout)
-        return self.weights()
+        measure = self._learner.measure_what_is_new if only_what_is_new else self._learner.measure_rollout
+        return measure(self._load(rollouts)), ship_weights(self._learner.model)
 
     def restore(self, checkpoint: Checkpoint, env_name: str) -> tuple[LearnerNews, Weights]:
         """See `Learner.restore`."""
-        return self._learner.restore(checkpoint, env_name), self.weights()
+        return self._learner.restore(checkpoint, env_name), ship_weights(self._learner.model)
 
     def begin_episodes(self) -> None:
         """See `Learner.begin_episodes`."""
         self._learner.begin_episodes()
 
-    def state(self) -> LearnerState:
-        """See `Learner.state`; tensors are on the CPU."""
-        state: LearnerState = _on_cpu(self._learner.state())
-        return state
+    def state(self) -> bytes:
+        """See `Learner.state`; as a file, which a process without this device reads."""
+        file = io.BytesIO()
+        torch.save(self._learner.state(), file)
+        return file.getvalue()
 
-    def _load(self, rollouts: Sequence[Any]) -> list[Rollout]:
-        """Fetch the rollouts, except those that were lost with their machines."""
+    def _load(self, references: Sequence[Any]) -> Rollout:
+        """Fetch and merge rollouts, except those that were lost with their machines."""
         loaded = []
-        for reference in rollouts:
-            try:
+        for reference in references:
+            with suppress(ObjectLostError):
                 loaded.append(unship(ray.get(reference), self._learner.device))
-            except ObjectLostError:
-                continue
         if not loaded:
             raise PartLost("all rollouts of an update were lost with the machines that had them")
-        return loaded
-
-
-def _merged(rollouts: Sequence[Rollout], num_runners: int) -> Rollout:
-    """Merge rollouts. Times are averaged, not added, since runners play at the same time."""
-    merged = Rollout.merged(rollouts)
-    env_seconds, act_seconds = merged.stats.env_seconds / num_runners, merged.stats.act_seconds / num_runners
-    return replace(merged, stats=replace(merged.stats, env_seconds=env_seconds, act_seconds=act_seconds))
-
-
-def _on_cpu(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.cpu()
-    if isinstance(value, dict):
-        return {name: _on_cpu(each) for name, each in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(_on_cpu, value))
-    if isinstance(value, list):
-        return [_on_cpu(each) for each in value]
-    return value
+        return Rollout.merged(loaded)
 
 
 class RemoteLearner:
-    """Forwards calls to a `LearnerActor`, and publishes its weights on the board.
-
-    It stands where a `Learner` does in a local run.
+    """A `LearnerActor` in the place that a `Learner` has in a local run.
 
     Args:
         config: of the run.
-        cluster: closed together with the first policy's learner.
-        board: passes the weights to runners.
         number: the policy's number, from 0.
         name: the policy's name; empty if it is the only one.
         num_players: players that the policy plays in each environment.
+
+    Attributes:
+        weights: reference to the current weights.
+        version: number of weights that there have been.
 
     Raises:
         PartLost: from every method, when the learner's process has died.
     """
 
-    def __init__(
-        self, config: TrainConfig, cluster: Cluster, board: Board, number: int, name: str, num_players: int
-    ) -> None:
-        self._config, self._cluster, self._board, self._number = config, cluster, board, number
+    def __init__(self, config: TrainConfig, number: int, name: str, num_players: int) -> None:
+        self._config, self._number = config, number
         self._called = "the learner" + (f" of policy {name}" if name else "")
-        distributed = config.distributed
-        actor: Any = ray.remote(LearnerActor)
-        actor = actor.options(num_cpus=1, num_gpus=distributed.learner_gpus)
-        self._actor = actor.remote(config, num_players)
-        self.device = torch.device("cpu")  # until `prepare` returns the learner's
-        self._spaces: Spaces
-        self._model: ActorCritic | None = None
+        actor: Any = ray.remote(LearnerActor).options(num_cpus=1, num_gpus=config.distributed.learner_gpus)
+        self._actor: Any = actor.remote(config, num_players)
+        self.device = CPU  # until `prepare` returns the learner's
+        self.weights: Any = None
+        self.version = 0
+        self._model: ActorCritic
         self._model_weights: Any = None  # reference to the weights of `_model`
-        self._row: Row = {}
-        self._is_gone = self._is_closed = False
+        self._is_closed = False
 
     def prepare(self, spaces: Spaces) -> None:
         """Make the networks.
@@ -168,109 +145,77 @@ class RemoteLearner:
         Raises:
             ValueError: there is no such device, or the cluster has no CPU or GPU left for the learner.
         """
-        self._spaces = spaces
+        self._model = make_model(self._config, *spaces)
         try:
-            self.device = self._ask(self._actor.prepare.remote(spaces), START_SECONDS)
+            self.device = self._call(self._actor.prepare, spaces, timeout=START_SECONDS)()
         except GetTimeoutError:
-            raise ValueError(
-                f"{self._called} has not started within "
-                f"{START_SECONDS:g} s; of the Ray cluster's CPUs {self._cluster.free_cpus():g} are free"
-            ) from None
-        self._publish(self._actor.weights.remote())
+            raise ValueError(not_started(self._called)) from None
 
     @property
     def model(self) -> ActorCritic:
-        """A copy of the current networks, fetched on first use."""
-        return self._fetch_model()
-
-    def _fetch_model(self, timeout: float | None = None) -> ActorCritic:
-        if self._model is None:
-            self._model = make_model(self._config, self._spaces.obs, self._spaces.actions)
-        if self._model_weights is not self._weights:
-            if self._is_closed:
-                raise PartLost(
-                    "the policy is lost: the run has ended, and the learner died before its weights were fetched"
-                )
-            load_weights(self._model, self._ask(self._weights, timeout))
-            self._model_weights = self._weights
+        """A copy of the current networks, fetched on first use; the last ones after the run."""
+        if self._model_weights is not self.weights and not self._is_closed:
+            self._fetch_model()
         return self._model
 
-    @property
-    def _weights(self) -> Any:
-        """A reference to the current weights."""
-        return self._board.weights[self._number]
+    def _fetch_model(self, timeout: float | None = None) -> None:
+        load_weights(self._model, self._ask(self.weights, timeout))
+        self._model_weights = self.weights
 
-    def _publish(self, weights: Any) -> None:
-        self._board.publish(weights, self._number)
-
-    def learning(self, gathered: Gathered, settings: Settings) -> Callable[[], Learned]:
+    def learning(self, parts: Sequence[Part], settings: Settings) -> Callable[[], Learned]:
         """See `Learner.learning`."""
-        stale = any(gathered.staleness)
-        learn = self._actor.learn.options(num_returns=2)
-        result, weights = learn.remote(self._own(gathered), gathered.num_runners, stale, settings)
+        stale = any(part.version != self.version for part in parts)
+        num_runners = len({part.runner for part in parts})
+        return self._call(self._actor.learn, self._own(parts), num_runners, stale, settings)
 
-        def finish() -> Learned:
-            learned, lost, load_seconds = self._ask(result)
-            self._publish(weights)
-            if self._number == 0:  # count a lost rollout once, not once per learner
-                self._board.rollouts_lost += lost
-            self._row = gathered.metrics(load_seconds)
-            own: Learned = learned
-            return own
-
-        return finish
-
-    def measure_rollout(self, gathered: Gathered) -> None:
+    def measure_rollout(self, parts: Sequence[Part]) -> None:
         """See `Learner.measure_rollout`."""
-        self._measure(gathered, only_what_is_new=False)
+        self._call(self._actor.measure, self._own(parts), False)()
 
-    def measure_what_is_new(self, gathered: Gathered) -> None:
+    def measure_what_is_new(self, parts: Sequence[Part]) -> None:
         """See `Learner.measure_what_is_new`."""
-        self._measure(gathered, only_what_is_new=True)
-
-    def _measure(self, gathered: Gathered, only_what_is_new: bool) -> None:
-        self._publish(self._actor.measure.remote(self._own(gathered), only_what_is_new))
-        self._ask(self._weights)
+        self._call(self._actor.measure, self._own(parts), True)()
 
     def begin_episodes(self) -> None:
         """See `Learner.begin_episodes`."""
         self._ask(self._actor.begin_episodes.remote())
 
     def state(self) -> LearnerState:
-        """See `Learner.state`."""
-        state: LearnerState = self._ask(self._actor.state.remote())
+        """See `Learner.state`; tensors are on the CPU."""
+        file = io.BytesIO(self._ask(self._actor.state.remote()))
+        state: LearnerState = torch.load(file, map_location=CPU, weights_only=False)
         return state
 
     def restore(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
-        """See `Learner.restore`; publishes the weights without fetching them."""
-        result, weights = self._actor.restore.options(num_returns=2).remote(checkpoint, env_name)
-        news: LearnerNews = self._ask(result)
-        self._publish(weights)
+        """See `Learner.restore`."""
+        news: LearnerNews = self._call(self._actor.restore, checkpoint, env_name)()
         return news
 
-    def metrics(self) -> Row:
-        """Metrics of the last update's rollouts."""
-        return self._row
-
     def close(self) -> None:
-        """Release everything. May be called twice."""
-        if not self._is_closed:
-            if not self._is_gone:
-                with suppress(Exception):  # `model` returns these weights after the run
-                    self._fetch_model(CLOSE_SECONDS)
-            self._is_closed = True
-            with suppress(Exception):  # Ray itself may be gone
-                ray.kill(self._actor)
-        if self._number == 0:
-            self._cluster.close()
+        """End the process; `model` keeps its last weights."""
+        with suppress(Exception):  # Ray itself may be gone
+            self._fetch_model(CLOSE_SECONDS)
+        self._is_closed = True
+        with suppress(Exception):
+            ray.kill(self._actor)
 
-    def _own(self, gathered: Gathered) -> list[Any]:
+    def _own(self, parts: Sequence[Part]) -> list[Any]:
         """References to the rollouts of this policy."""
-        return [part.rollouts[self._number] for part in gathered.parts]
+        return [part.rollouts[self._number] for part in parts]
+
+    def _call(self, method: Any, *arguments: Any, timeout: float | None = None) -> Callable[[], Any]:
+        """Call a method that changes the networks; the returned function waits for its result. Nobody waits for the weights."""
+        result, weights = method.options(num_returns=2).remote(*arguments)
+
+        def finish() -> Any:
+            found = self._ask(result, timeout)
+            self.weights, self.version = weights, self.version + 1
+            return found
+
+        return finish
 
     def _ask(self, reference: Any, timeout: float | None = None) -> Any:
         try:
             return fetch(reference, timeout)
         except ActorDied as error:
-            self._is_gone = True
             raise PartLost(f"{self._called} is gone: {error}") from None

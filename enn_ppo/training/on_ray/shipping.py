@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from numpy.typing import NDArray
@@ -19,33 +19,25 @@ from enn_ppo.rollout import Rollout
 Weights = dict[str, NDArray[Any]]
 
 
-class Shipped(NamedTuple):
-    """A rollout as it is sent between processes."""
-
-    rollout: Any  # a `Rollout` with arrays in place of its tensors
-    num_bytes: int  # of its arrays
-
-
-def ship(rollout: Rollout) -> Shipped:
-    """Convert a rollout's tensors to arrays, which share the memory of CPU tensors."""
+def ship(rollout: Rollout) -> tuple[Rollout, int]:
+    """A rollout with arrays in place of its tensors, which share the memory of CPU tensors; and the bytes of the arrays."""
     sizes: list[int] = []
 
     def as_array(tensor: Tensor) -> NDArray[Any]:
         sizes.append(tensor.nbytes)
         return tensor.detach().cpu().numpy()
 
-    shipped = Rollout(rollout.frames.map(as_array), cast(Any, as_array(rollout.last_values)), rollout.stats)
-    return Shipped(shipped, sum(sizes))
+    arrays = Rollout(rollout.frames.map(as_array), cast(Any, as_array(rollout.last_values)), rollout.stats)
+    return arrays, sum(sizes)
 
 
-def unship(shipped: Shipped, device: torch.device) -> Rollout:
+def unship(arrays: Any, device: torch.device) -> Rollout:
     """Convert arrays to tensors on `device`; CPU tensors share the arrays' memory and must not be written to."""
 
     def there(values: Any) -> Tensor:
         return as_tensor(values).to(device)
 
-    frames, last_values, stats = shipped.rollout.frames, shipped.rollout.last_values, shipped.rollout.stats
-    return Rollout(frames.map(there), there(last_values), stats)
+    return Rollout(arrays.frames.map(there), there(arrays.last_values), arrays.stats)
 
 
 def ship_weights(module: torch.nn.Module) -> Weights:

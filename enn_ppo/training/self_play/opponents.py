@@ -18,19 +18,14 @@ from numpy.typing import NDArray
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint, step_files
 from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.eval.policy import Policy
-from enn_ppo.training.self_play.snapshots import snapshot_path, snapshots_of
-from entity_gym.actions import ActionSpace
+from enn_ppo.training.tracking.run_dir import POOL
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch import columns
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.pools.players import Opponents
-from rogue_net import FrameKeys, ObsBatch, RogueNet, fit, keyed
+from rogue_net import FrameKeys, RogueNet, fit, keyed
 
-#: Number of the current policy; the number of a past policy is its step.
-LATEST = -1
-
-#: draw(n, rng) -> (n,) numbers of the policies that n environments face next.
-Draw = Callable[[int, np.random.Generator], NDArray[np.int64]]
+#: Number of the current policy, and of uniformly random actions; the number of a past policy is its step.
+LATEST, RANDOM = -1, -2
 
 
 def load_opponent(
@@ -50,10 +45,11 @@ def load_opponent(
     Raises:
         ValueError: there is no such checkpoint, its policy does not fit the environments, or the run has no earlier policies.
     """
+    nets: dict[int, RogueNet | None]
     if spec == "random":
-        return RandomOpponent(pool.action_space(), seed)
-    if spec == "past":
-        nets, where = _past(checkpoint, device), "a past policy"
+        nets, where = {RANDOM: None}, spec
+    elif spec == "past":
+        nets, where = {**_past(checkpoint, device)}, "a past policy"
     else:
         opponent = load_checkpoint(Path(spec))
         nets, where = {opponent.step: load_net(opponent, device=device)}, f"the opponent {opponent.path}"
@@ -62,7 +58,7 @@ def load_opponent(
     def draw(n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         return steps[rng.integers(len(steps), size=n)]
 
-    return PolicyOpponents(nets, draw, pool, device, greedy=greedy, seed=seed, where=where)
+    return Opponents(nets, draw, pool, device, greedy=greedy, seed=seed, where=where)
 
 
 def _past(checkpoint: Checkpoint | None, device: torch.device) -> dict[int, RogueNet]:
@@ -70,11 +66,9 @@ def _past(checkpoint: Checkpoint | None, device: torch.device) -> dict[int, Rogu
     if checkpoint is None:
         raise ValueError("opponent=past needs a run directory, whose earlier policies play; give a checkpoint of a run")
     run_dir, self_play = checkpoint.path.parent.parent, checkpoint.trainer.get("self_play")
-    self_play = self_play if checkpoint.is_own else None  # nothing checks what strangers write there
+    known = self_play["pool"] if self_play and checkpoint.is_own else ()  # nothing checks what strangers write there
     # other snapshots in the folder belong to other checkpoints
-    files = {
-        step: snapshot_path(run_dir, step) for step in snapshots_of(run_dir) if self_play and step in self_play["pool"]
-    }
+    files = {step: file for step, file in reversed(step_files(run_dir / POOL)) if step in known}
     files = files or dict(reversed(step_files(checkpoint.path.parent)))
     files = {step: file for step, file in files.items() if step < checkpoint.step} or files
     nets = {}
@@ -90,48 +84,19 @@ def _past(checkpoint: Checkpoint | None, device: torch.device) -> dict[int, Rogu
     return nets
 
 
-class RandomOpponent:
-    """Samples every action uniformly from those that the masks allow.
-
-    Args:
-        action_space: of the environments.
-        seed: seeds the actions.
-    """
-
-    def __init__(self, action_space: Mapping[str, ActionSpace], seed: int = 0) -> None:
-        self._action_space = action_space
-        self._rng = _generator(seed)
-
-    def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
-        """Choose actions; see `Opponents`."""
-        return random_actions(obs, self._rng, self._action_space)
-
-    def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
-        """Name of the opponent in each environment."""
-        return ["random"] * len(env_id)
-
-    def clone(self) -> RandomOpponent:
-        """Copy it; see `Opponents`."""
-        return copy.deepcopy(self)
-
-    def state(self) -> dict[str, Any]:
-        """State for `load_state`."""
-        return {"random": self._rng.bit_generator.state}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned."""
-        self._rng.bit_generator.state = state["random"]
-
-
-class PolicyOpponents:
+class Opponents:
     """Several policies; one of them is drawn as the opponent in an environment when an episode begins.
 
     Args:
-        nets: number -> policy; not changed. The caller may add policies, and remove those that no environment faces.
-        draw: draws the opponents of new episodes.
+        nets: number -> policy, not changed, or None for uniformly random actions. The caller may add policies, and remove those
+            that no environment faces.
+        draw: draw(n, rng) -> (n,) numbers of the policies that n environments face next.
         pool: the environments.
         greedy: whether policies take the most likely action instead of a sampled one.
         where: name of the policies in errors.
+
+    Attributes:
+        faces: (N,) number of the policy that each environment faces.
 
     Raises:
         ValueError: a policy does not fit the environments.
@@ -139,8 +104,8 @@ class PolicyOpponents:
 
     def __init__(
         self,
-        nets: Mapping[int, RogueNet],
-        draw: Draw,
+        nets: Mapping[int, RogueNet | None],
+        draw: Callable[[int, np.random.Generator], NDArray[np.int64]],
         pool: Any,
         device: torch.device,
         *,
@@ -149,45 +114,46 @@ class PolicyOpponents:
         where: str = "a past policy",
     ) -> None:
         self.nets = nets
-        self.faces: NDArray[np.int64] = np.zeros(0, np.int64)  # number of the policy that each environment faces
+        self.faces: NDArray[np.int64] = np.full(len(pool), next(iter(nets)), np.int64)
         self._draw, self._device, self._greedy, self._seed, self._where = draw, device, greedy, seed, where
-        self._obs_space, self._action_space = pool.obs_space(), pool.action_space()
-        self._rng = _generator(seed)
+        self._spaces = pool.obs_space(), pool.action_space()
+        # its numbers differ from those of every environment: environment 0 uses (seed, 0)
+        self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
         self._num_acts = 0
-        self._fitted: dict[int, Policy] = {}  # policies adapted to entity types, features and actions that are new
+        self._fitted: dict[
+            int, Policy | None
+        ] = {}  # policies adapted to entity types, features and actions that are new
         for number in nets:
-            self._fit(number)
+            self._policy(number)
 
     def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
-        """Choose actions; see `Opponents`."""
-        self._begin(np.unique(env_id[obs.elapsed_step == 0]))
+        """Choose actions; see `entity_gym.pools.players.Opponents`."""
+        begins = np.unique(env_id[obs.elapsed_step == 0])
+        if len(begins):
+            self.faces[begins] = self._draw(len(begins), self._rng)
         # from the number of calls, so that no generator state has to be saved; keys let the compiled program act
         key = np.random.SeedSequence((self._seed, 1, self._num_acts)).generate_state(1, np.uint64)
         keys = keyed(int(key.view(np.int64)[0]), torch.arange(len(obs)))
         self._num_acts += 1
         faced = self.faces[env_id]
-        batch = ObsBatch.from_vec_obs(obs, self._device)
         numbers = np.unique(faced).tolist()
         if len(numbers) == 1:
-            return self._chosen(numbers[0], batch, keys)
-        parts = []
-        for number in numbers:
-            frames = torch.from_numpy(np.flatnonzero(faced == number))
-            parts.append(self._chosen(number, batch[frames.to(self._device)], keys[frames]))
-        order = np.argsort(np.argsort(faced, kind="stable"))  # from frames by policy to frames as they are in `obs`
-        joined: Any = columns.gather(columns.cat(parts), order)
+            return self._act(numbers[0], obs, keys)
+        rows = [np.flatnonzero(faced == number) for number in numbers]
+        parts = [self._act(number, obs.gather(own), keys[own]) for number, own in zip(numbers, rows, strict=True)]
+        # from frames by policy to frames as they are in `obs`
+        joined: Any = columns.gather(columns.cat(parts), np.argsort(np.concatenate(rows)))
         return dict(joined)
 
     def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
-        """The opponent in each environment: `latest` or `step_<12 digits>`."""
+        """The opponent in each environment: `latest`, `random` or `step_<12 digits>`."""
         return [name_of(number) for number in self.faces[env_id].tolist()]
 
-    def policy_of(self, env_id: int) -> Policy:
-        """The policy that an environment faces, adapted to it."""
-        number = int(self.faces[env_id])
-        return self._fitted.get(number) or self._fit(number)
+    def policy_of(self, env_id: int) -> Policy | None:
+        """The policy that an environment faces, adapted to it; None: random actions."""
+        return self._policy(int(self.faces[env_id]))
 
-    def clone(self) -> PolicyOpponents:
+    def clone(self) -> Opponents:
         """Copy the opponents; the networks, which never change, are shared."""
         twin = copy.copy(self)
         twin._rng = copy.deepcopy(self._rng)
@@ -217,34 +183,24 @@ class PolicyOpponents:
         self._rng.bit_generator.state = state["random"]
         self._num_acts, self._seed = int(state["num_acts"]), int(state["seed"])
 
-    def _begin(self, env_id: NDArray[np.int64]) -> None:
-        """Draw the opponents of environments in which an episode begins."""
-        if not len(env_id):
-            return
-        missing = int(env_id.max()) + 1 - len(self.faces)
-        if missing > 0:
-            self.faces = np.concatenate([self.faces, np.full(missing, next(iter(self.nets)), np.int64)])
-        self.faces[env_id] = self._draw(len(env_id), self._rng)
+    def _act(self, number: int, obs: VecObs, keys: torch.Tensor) -> dict[str, VecAction]:
+        policy = self._policy(number)
+        if policy is None:
+            return random_actions(obs, self._rng, self._spaces[1])
+        return policy.act(obs, generator=FrameKeys(keys.to(self._device))).result.to_buffers()
 
-    def _chosen(self, number: int, batch: ObsBatch, keys: torch.Tensor) -> dict[str, VecAction]:
-        policy = self._fitted.get(number) or self._fit(number)
-        return policy.act(batch, generator=FrameKeys(keys.to(self._device))).result.to_buffers()
-
-    def _fit(self, number: int) -> Policy:
-        try:
-            fitted = fit(self.nets[number], self._obs_space, self._action_space)
-        except ValueError as error:
-            raise ValueError(f"{self._where} does not fit this environment: {error}") from None
-        policy = Policy(fitted, greedy=self._greedy)
-        self._fitted = {n: known for n, known in self._fitted.items() if n in self.nets} | {number: policy}
-        return policy
-
-
-def _generator(seed: int) -> np.random.Generator:
-    """A generator whose numbers differ from those of every environment: environment 0 uses (seed, 0)."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
+    def _policy(self, number: int) -> Policy | None:
+        if number not in self._fitted:
+            net, policy = self.nets[number], None
+            if net is not None:
+                try:
+                    policy = Policy(fit(net, *self._spaces), greedy=self._greedy)
+                except ValueError as error:
+                    raise ValueError(f"{self._where} does not fit this environment: {error}") from None
+            self._fitted = {n: known for n, known in self._fitted.items() if n in self.nets} | {number: policy}
+        return self._fitted[number]
 
 
 def name_of(number: int) -> str:
-    """Name of a policy: `latest`, or `step_<12 digits>`."""
-    return "latest" if number == LATEST else f"step_{number:012d}"
+    """Name of a policy: `latest`, `random`, or `step_<12 digits>`."""
+    return {LATEST: "latest", RANDOM: "random"}.get(number, f"step_{number:012d}")

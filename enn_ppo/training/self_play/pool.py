@@ -1,11 +1,4 @@
-"""Self-play: the policy trains as one player of each environment; snapshots of its past versions play the other players.
-
-self_play = SelfPlay(config.self_play, net, device, seed)
-vec_env = self_play.seat(vec_env, source, "MultiSnake")     # a pool of environments with one player
-self_play.add(0)                                            # the first snapshot
-self_play.update(rollout.episodes, step)                    # after every update
-self_play.write(run_dir, config); save_checkpoint(...); self_play.clean(run_dir, step)
-"""
+"""Self-play: the policy trains as one player of each environment; snapshots of its past versions play the other players."""
 
 from __future__ import annotations
 
@@ -20,17 +13,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from enn_ppo.checkpoints import load_checkpoint, step_files
+from enn_ppo.checkpoints import load_checkpoint, step_file, step_files
 from enn_ppo.checkpoints.policy import load_net
+from enn_ppo.checkpoints.policy_file import Checkpoint, policy_bytes
 from enn_ppo.settings.config import SelfPlayConfig
-from enn_ppo.training.files import replace_file
-from enn_ppo.training.self_play.opponents import LATEST, PolicyOpponents, name_of
+from enn_ppo.settings.schema import to_dict
+from enn_ppo.training.files import make_folder, replace_file
+from enn_ppo.training.players import mapping_of
+from enn_ppo.training.self_play.opponents import LATEST, Opponents, name_of
 from enn_ppo.training.self_play.ratings import Ratings, prioritized
-from enn_ppo.training.self_play.snapshots import snapshot_path, snapshots_of, write_snapshot
 from enn_ppo.training.tracking.logger import Row
-from enn_ppo.training.tracking.run_dir import CHECKPOINTS, RATINGS
+from enn_ppo.training.tracking.run_dir import CHECKPOINTS, POOL, RATINGS
+from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.pools.episodes import Episode
-from entity_gym.pools.players import players_of
 from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.source import EnvSource
 from entity_gym.pools.vec_env import VecEnv
@@ -61,7 +56,7 @@ class SelfPlay:
         self._choice: list[int] = []  # snapshots that new episodes draw from
         self._written: set[tuple[Path, int]] = set()
         self._device, self._seed = device, seed
-        self._opponents: PolicyOpponents | None = None
+        self._opponents: Opponents | None = None
         self._metrics: Row = {}
 
     def seat(self, vec_env: VecEnv, source: EnvSource, name: str) -> SeatedVecEnv:
@@ -70,12 +65,8 @@ class SelfPlay:
         Raises:
             ValueError: the environments do not map entities to players, or have less than two players.
         """
-        mapping = players_of(source)
-        if mapping is None or mapping.num_players < 2:
-            tells_nothing = "does not say which player owns what (see entity_gym.pools.players)"
-            has = tells_nothing if mapping is None else "has one player"
-            raise ValueError(f"self_play.enabled=true needs a world with several players, and {name} {has}")
-        self._opponents = PolicyOpponents(self._nets, self._draw, vec_env, self._device, seed=self._seed)
+        mapping = mapping_of(source, name, "self_play.enabled=true")
+        self._opponents = Opponents(self._nets, self._draw, vec_env, self._device, seed=self._seed)
         return SeatedVecEnv(vec_env, mapping, self._opponents, zero_sum=self.config.zero_sum)
 
     def add(self, step: int) -> None:
@@ -132,25 +123,16 @@ class SelfPlay:
             if step != LATEST and (run_dir, step) not in self._written:
                 write_snapshot(run_dir, step, net, config)
                 self._written.add((run_dir, step))
-        table = json.dumps(self.ratings.table(), indent=2) + "\n"
-        try:
-            replace_file(run_dir / RATINGS, table.encode())
-        except OSError as error:
-            raise ValueError(f"{run_dir / RATINGS} cannot be written: {error.strerror or error}") from error
+        _replace(run_dir / RATINGS, json.dumps(self.ratings.table(), indent=2).encode() + b"\n")
 
     def clean(self, run_dir: Path, step: int) -> None:
         """Remove the snapshots that no checkpoint refers to. Call it after saving the checkpoint of `step`."""
         saved = [saved_step for saved_step, _ in step_files(run_dir / CHECKPOINTS)]
-        for snapshot in snapshots_of(run_dir):
-            if snapshot in self._nets:
-                continue
-            # an unknown snapshot was written after the checkpoint that this run resumed from
-            until = self._gone.get(snapshot, max([*saved, step]) + 1)
-            abandoned = snapshot > step or snapshot in self._gone
-            if abandoned and not any(snapshot <= at < until for at in saved):
+        for snapshot, until in list(self._gone.items()):
+            if not any(snapshot <= at < until for at in saved):
                 with suppress(OSError):
-                    snapshot_path(run_dir, snapshot).unlink()
-                self._gone.pop(snapshot, None)
+                    step_file(run_dir / POOL, snapshot).unlink()
+                del self._gone[snapshot]
                 self._written.discard((run_dir, snapshot))
 
     def state(self) -> dict[str, Any]:
@@ -174,7 +156,7 @@ class SelfPlay:
             ValueError: a snapshot is missing or damaged.
         """
         for step in state["snapshots"]:
-            snapshot = load_net(load_checkpoint(snapshot_path(run_dir, step)), device=self._device)
+            snapshot = load_net(load_checkpoint(step_file(run_dir / POOL, step)), device=self._device)
             self._nets[step] = snapshot.requires_grad_(False).eval()
             self._written.add((run_dir, step))
         self.pool = list(state["pool"])
@@ -216,3 +198,29 @@ def least_missed(steps: Sequence[int]) -> int:
         return steps[0]
     gaps = [after - before for before, after in zip(steps, steps[2:], strict=False)]
     return steps[1 + int(np.argmin(gaps))]
+
+
+def write_snapshot(run_dir: Path, step: int, net: RogueNet, config: Mapping[str, Any]) -> None:
+    """Write the policy file `<run_dir>/pool/step_<12 digits>.safetensors`. `config` is that of the run.
+
+    Raises:
+        ValueError: the file cannot be written; an existing one is unchanged.
+    """
+    path = step_file(run_dir / POOL, step)
+    snapshot = Checkpoint(
+        path=path,
+        step=step,
+        policy=net.state_dict(),
+        config={**config, "net": to_dict(net.config)},  # opponents need no values, so a value network is not in it
+        spaces=spaces_to_dict(net.obs_space, net.action_space),
+        is_own=True,
+    )
+    _replace(path, policy_bytes(snapshot))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    try:
+        make_folder(path.parent)
+        replace_file(path, content)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -77,32 +77,27 @@ class Ratings:
 
     def table(self) -> dict[str, Any]:
         """The snapshots' ratings in the order of their steps, for the file that users read."""
-        return {
-            "current": {"rating": self.current.mu, "rating_sigma": self.current.sigma},
-            "snapshots": [
-                {
-                    "step": step,
-                    "rating": record.rating.mu,
-                    "rating_sigma": record.rating.sigma,
-                    "win_rate_against": record.win_rate,
-                    "games": record.total_games,
-                }
-                for step, record in sorted(self.snapshots.items())
-            ],
-        }
+        snapshots = [
+            {
+                "step": step,
+                "rating": record.rating.mu,
+                "rating_sigma": record.rating.sigma,
+                "win_rate_against": record.win_rate,
+                "games": record.total_games,
+            }
+            for step, record in sorted(self.snapshots.items())
+        ]
+        return {"current": {"rating": self.current.mu, "rating_sigma": self.current.sigma}, "snapshots": snapshots}
 
     def state(self) -> dict[str, Any]:
         """State for `load_state`."""
-        rows = {step: [*r.rating, r.wins, r.games, r.total_games] for step, r in self.snapshots.items()}
-        return {"current": list(self.current), "snapshots": [[step, *row] for step, row in rows.items()]}
+        rows = [[step, *r.rating, r.wins, r.games, r.total_games] for step, r in self.snapshots.items()]
+        return {"current": list(self.current), "snapshots": rows}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore the ratings from `state()`."""
         self.current = Rating(*state["current"])
-        self.snapshots = {
-            step: Record(Rating(mu, sigma), wins, games, total)
-            for step, mu, sigma, wins, games, total in state["snapshots"]
-        }
+        self.snapshots = {step: Record(Rating(mu, sigma), *rest) for step, mu, sigma, *rest in state["snapshots"]}
 
 
 def prioritized(win_rates: Sequence[float]) -> NDArray[np.float64]:

@@ -1,14 +1,15 @@
-"""Communication between the ranks of torchrun, with torch.distributed."""
+"""Joining the ranks of torchrun, and communication between them, with torch.distributed."""
 
 from __future__ import annotations
 
 import itertools
-import pickle
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,11 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from enn_ppo.checkpoints.policy import select_device
+from enn_ppo.settings.config import TrainConfig
 from enn_ppo.training.errors import Interrupted, RankDied, RankFailed
+from enn_ppo.training.ranks import ALONE, Ranks
+from enn_ppo.training.tracking.run_output import announce
 
 T = TypeVar("T")
 
@@ -30,8 +35,58 @@ _PATIENCE = timedelta(minutes=5)
 # connection.
 _DAY = timedelta(days=1)
 _groups = itertools.count()
-# Bytes of a message that travel with its length.
-_FIRST_BYTES = 2**12
+_LEFT_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_COMMAND = "torchrun --nproc_per_node=2 -m enn_ppo.train distributed=ddp"
+
+
+def join_ranks(config: TrainConfig) -> Ranks:
+    """Connect this process to the other ranks; returns `ALONE` for a single process.
+
+    Raises:
+        ValueError: `distributed=ddp` without torchrun, or torchrun without it; the number of ranks does not divide the settings;
+            or this machine has fewer GPUs than ranks.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if config.distributed.mode != "ddp":
+        if size > 1 and "TORCHELASTIC_RUN_ID" in os.environ:
+            raise ValueError(
+                f"torchrun has started {size} processes, which would each train the same: add distributed=ddp, or start this "
+                "without torchrun"
+            )
+        return ALONE
+    if any(name not in os.environ for name in _LEFT_BY_TORCHRUN):
+        raise ValueError(f"distributed=ddp is for processes that torchrun starts: {_COMMAND}, and the other settings")
+    if size == 1:
+        return ALONE
+    check_shares(config, size)
+    announce(f"waiting for all {size} ranks")
+    device = select_device(config.device)
+    if device.type == "cuda":
+        number, found = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if number >= found:
+            raise ValueError(
+                f"each rank needs a GPU of its own, and this machine has {found}: --nproc_per_node={found}, or device=cpu"
+            )
+        torch.cuda.set_device(number)
+    return TorchRanks(device)
+
+
+def check_shares(config: TrainConfig, size: int) -> None:
+    """Check that `size` ranks can have equal shares of the environments, in whole blocks and processes.
+
+    Raises:
+        ValueError: the settings do not divide evenly.
+    """
+    rollout, batch_size = config.rollout, config.optim.batch_size
+    rollout.check_shares(size, f"{size} ranks of torchrun")
+    try:
+        replace(rollout, num_envs=rollout.num_envs // size)
+    except ValueError as error:
+        raise ValueError(f"each of {size} ranks: {error}") from None
+    if batch_size < size:
+        raise ValueError(
+            f"optim.batch_size counts the frames of all ranks together: at least one for each of {size}, got {batch_size}"
+        )
 
 
 class TorchRanks:
@@ -65,7 +120,11 @@ class TorchRanks:
         return values
 
     def gather_objects(self, value: T) -> list[T]:
-        return [pickle.loads(data) for data in self._gather_bytes(pickle.dumps(value))]
+        self._check_company()
+        found: list[Any] = [None] * self.size
+        with self._noticing_death():
+            dist.all_gather_object(found, value)
+        return found
 
     def each(self, action: Callable[[], T]) -> T:
         error: BaseException | None = None
@@ -87,24 +146,22 @@ class TorchRanks:
 
     def lead(self, action: Callable[[], T]) -> T:
         self._check_company()
-        if self.rank != 0:
-            data = self._gather_bytes(b"")[0]
-            if not data:  # no pickle is empty
-                self._in_order = True
-                raise RankFailed(1)
-            answer: T = pickle.loads(data)
-            return answer
-        self._lead_is_alone = True
-        try:
-            result = action()
-            data = pickle.dumps(result)
-        except (Exception, SystemExit):  # callbacks may call sys.exit
-            self._in_order, self._lead_is_alone = True, False
-            self._gather_bytes(b"")
-            raise
-        finally:
-            self._lead_is_alone = False
-        self._gather_bytes(data)
+        error: BaseException | None = None
+        answer: list[Any] = [None]  # (result,) of rank 0; None: it has failed
+        if self.rank == 0:
+            self._lead_is_alone = True
+            try:
+                answer = [(action(),)]
+            except (Exception, SystemExit) as raised:  # callbacks may call sys.exit
+                error = raised
+            finally:
+                self._lead_is_alone = False
+        with self._noticing_death():
+            dist.broadcast_object_list(answer)
+        if answer[0] is None:
+            self._in_order = True
+            raise error or RankFailed(1)
+        result: T = answer[0][0]
         return result
 
     def leave(self, error: BaseException | None) -> None:
@@ -112,21 +169,6 @@ class TorchRanks:
             with suppress(RankDied):  # everything is saved already
                 self.gather(torch.zeros(1))
         dist.destroy_process_group()
-
-    def _gather_bytes(self, data: bytes) -> list[bytes]:
-        """The bytes of all ranks, with one collective call if they are few."""
-        message = len(data).to_bytes(8, "little") + data
-        first = self._gather_padded(message, _FIRST_BYTES)
-        sizes = [8 + int.from_bytes(each[:8], "little") for each in first]
-        if max(sizes) > _FIRST_BYTES:
-            rest = self._gather_padded(message[_FIRST_BYTES:], max(sizes) - _FIRST_BYTES)
-            first = [start + end for start, end in zip(first, rest, strict=True)]
-        return [each[8:size] for each, size in zip(first, sizes, strict=True)]
-
-    def _gather_padded(self, data: bytes, size: int) -> list[bytes]:
-        """The bytes of all ranks, cut or padded to `size`."""
-        padded = bytearray(data[:size].ljust(size, b"\0"))
-        return [each.numpy().tobytes() for each in self.gather(torch.frombuffer(padded, dtype=torch.uint8))]
 
     def _check_company(self) -> None:
         if self._lead_is_alone:

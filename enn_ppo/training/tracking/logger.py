@@ -1,28 +1,54 @@
-"""The file `metrics.jsonl`, and trackers that receive the same rows. A row holds the metrics of one update."""
+"""Trackers of a run: `metrics.jsonl`, TensorBoard and Weights & Biases. A row holds the metrics of one update."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from enn_ppo.training.files import append_to_file, replace_file
+from enn_ppo.settings.config import TrainConfig
+from enn_ppo.settings.schema import to_dict
+from enn_ppo.training.files import append_to_file, make_folder, replace_file
+from enn_ppo.training.tracking.run_dir import METRICS, TENSORBOARD, WANDB
 from entity_gym.untrusted import parse_json, read_regular
 
-_MOST_BYTES = 2**31
-
-__all__ = ["MetricsLogger", "Row", "read_metrics"]
+__all__ = ["MetricsLogger", "Row", "TensorBoardLogger", "WandbLogger", "make_logger", "read_metrics"]
 
 Row = dict[str, float | int | None]  # None: no value in this update, such as the episodic reward if no episode ended
 
+_MOST_BYTES = 2**31
+_RUN_ID = "run_id"  # file in wandb's folder with the id of the wandb run
+_FINISH_SECONDS = 120.0  # timeout for the upload at the end of a run; `wandb sync` uploads the rest
+
+
+def make_logger(
+    run_dir: Path, config: TrainConfig, resume_step: int | None, warn: Callable[[str], None]
+) -> MetricsLogger:
+    """Make the logger of a run: `metrics.jsonl` and the trackers of the settings, in `run_dir`, which exists.
+
+    `resume_step` is the step that a resumed run continues from; None begins a new one. `warn` prints a line.
+
+    Raises:
+        ValueError: a tracker cannot be used, or the rows of a resumed run cannot be read.
+        OSError: `run_dir` cannot be written.
+    """
+    chosen = [TensorBoardLogger] * config.logger.tensorboard + [WandbLogger] * (config.logger.wandb != "disabled")
+    with ExitStack() as undo:  # trackers first: if one cannot start, no metrics.jsonl is created
+        trackers = [undo.enter_context(closing(each(run_dir, config, resume_step))) for each in chosen]
+        logger = MetricsLogger(run_dir / METRICS, resume_step, trackers, warn)
+        undo.pop_all()
+    return logger
+
 
 class MetricsLogger:
-    """Appends rows to `metrics.jsonl`, one JSON object per line, and passes them to trackers.
+    """Appends rows to `metrics.jsonl`, one JSON object per line, and passes them to the other trackers.
 
     Rows are on disk when `log` returns. The file is opened for every row, so that a removed run directory is noticed. A tracker
     that fails is dropped with one warning and never ends a run.
@@ -32,29 +58,22 @@ class MetricsLogger:
         self,
         path: Path,
         resume_step: int | None = None,
-        trackers: Mapping[str, Any] | None = None,
+        trackers: Sequence[Any] = (),
         warn: Callable[[str], None] = print,
     ) -> None:
-        """Create the file, or truncate that of a resumed run.
+        """Create the file, or remove from that of a resumed run an incomplete last line and the rows after `resume_step`.
 
-        Args:
-            path: the file; its directory exists.
-            resume_step: step of the checkpoint that the run resumes from. Later rows, which the run will repeat, and an
-                incomplete last line are removed. None: a new run.
-            trackers: name for warnings -> an object with `log`, which receives the finite numbers of a row, and `close`.
-            warn: prints a line.
+        Each tracker has `name` for warnings, `log`, which receives the finite numbers of a row, and `close`.
 
         Raises:
             ValueError: the existing rows cannot be read.
             OSError: the file cannot be written.
         """
-        self._path = Path(path)
-        self._trackers = dict(trackers or {})
-        self._warn = warn
-        if resume_step is not None and self._path.exists():
-            kept = [line + b"\n" for row, line in _rows(self._path) if row["step"] <= resume_step]
-            replace_file(self._path, b"".join(kept))
-        self._append(b"")
+        self._path, self._trackers, self._warn = path, list(trackers), warn
+        if resume_step is not None and path.exists():
+            kept = [line + b"\n" for row, line in _rows(path) if row["step"] <= resume_step]
+            replace_file(path, b"".join(kept))
+        append_to_file(self._path, b"")
 
     def log(self, row: Row) -> None:
         """Log a row with the key `step`, which never decreases; NaN and infinity become null.
@@ -63,32 +82,26 @@ class MetricsLogger:
             OSError: the file cannot be written.
         """
         values = {name: _json_number(value) for name, value in row.items()}
-        self._append(json.dumps(values, allow_nan=False).encode() + b"\n")
+        append_to_file(self._path, json.dumps(values, allow_nan=False).encode() + b"\n")
         known = {name: value for name, value in values.items() if value is not None}
-        for name, tracker in list(self._trackers.items()):
-            self._attempt(name, tracker.log, known)
+        for tracker in list(self._trackers):
+            self._attempt(tracker, partial(tracker.log, known))
 
     def close(self) -> None:
         """Finish the trackers. Safe to call twice."""
-        for name, tracker in list(self._trackers.items()):
-            self._attempt(name, tracker.close)
+        for tracker in list(self._trackers):
+            self._attempt(tracker, tracker.close)
         self._trackers.clear()
 
-    def _attempt(self, name: str, call: Callable[..., object], *arguments: object) -> None:
+    def _attempt(self, tracker: Any, call: Callable[[], object]) -> None:
         try:
-            call(*arguments)
+            call()
         except Exception as error:  # libraries raise many types
-            tracker = self._trackers.pop(name)
+            self._trackers.remove(tracker)
             problem = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-            self._warn(f"{name} failed and is disabled; metrics.jsonl continues: {problem}")
+            self._warn(f"{tracker.name} failed and is disabled; metrics.jsonl continues: {problem}")
             with suppress(Exception):  # the failure was reported already
                 tracker.close()
-
-    def _append(self, line: bytes) -> None:
-        try:
-            append_to_file(self._path, line)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -123,3 +136,101 @@ def _rows(path: Path) -> list[tuple[dict[str, Any], bytes]]:
 def _json_number(value: Any) -> Any:
     number = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(number, float) and not math.isfinite(number) else number
+
+
+class TensorBoardLogger:
+    """Writes TensorBoard's event files in the folder `tensorboard` of the run, flushed after every row.
+
+    Metrics `eval/...` are logged at the step of the evaluated checkpoint, all others at the step of the row.
+    When a run is resumed, TensorBoard drops the rows of later steps.
+
+    Raises:
+        ValueError: tensorboard is not installed.
+        OSError: the file cannot be written.
+    """
+
+    name = "TensorBoard"
+
+    def __init__(self, run_dir: Path, config: TrainConfig, resume_step: int | None) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ValueError(
+                'logger.tensorboard=true needs tensorboard, which is not installed: pip install "enn-ppo[tensorboard]", '
+                "or logger.tensorboard=false"
+            ) from error
+        folder = run_dir / TENSORBOARD
+        make_folder(folder)
+        self._writer: Any = SummaryWriter(str(folder), purge_step=None if resume_step is None else resume_step + 1)
+
+    def log(self, row: Mapping[str, float]) -> None:
+        """Log the numbers of a row."""
+        for name, value in row.items():
+            if name != "step":
+                step = row.get("eval/step", row["step"]) if name.startswith("eval/") else row["step"]
+                self._writer.add_scalar(name, value, int(step))
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._writer.close()
+
+
+class WandbLogger:
+    """Logs rows to Weights & Biases, online or offline.
+
+    A resumed run continues the wandb run whose id is in `wandb/run_id` of the run directory. wandb ignores rows of steps that it
+    already has, so steps that a resumed run repeats keep their first rows.
+
+    Raises:
+        ValueError: wandb is not installed, or refuses to start.
+        OSError: wandb's folder cannot be written.
+    """
+
+    name = "wandb"
+
+    def __init__(self, run_dir: Path, config: TrainConfig, resume_step: int | None) -> None:
+        chosen = config.logger
+        try:
+            import wandb  # imported here: wandb is optional, and slow to import
+        except ImportError as error:
+            raise ValueError(
+                f'logger.wandb={chosen.wandb} needs wandb, which is not installed: pip install "enn-ppo[wandb]", '
+                "or logger.wandb=disabled"
+            ) from error
+        make_folder(run_dir / WANDB)
+        id_file = run_dir / WANDB / _RUN_ID
+        if resume_step is None or not id_file.exists():
+            replace_file(id_file, f"{secrets.token_hex(4)}\n".encode())
+        settings = wandb.Settings(
+            console="off",  # wandb's capture of the console conflicts with the live progress line
+            silent=True,
+            reinit="create_new",  # do not end a wandb run of the user, for example in a notebook
+            finish_timeout=_FINISH_SECONDS,
+        )
+        try:
+            self._run = wandb.init(
+                mode=chosen.wandb,
+                project=chosen.project,
+                entity=chosen.entity,
+                dir=str(run_dir),
+                config=to_dict(config),
+                id=read_regular(id_file, 1000).decode().strip(),
+                # wandb merges offline files with the same id into one run
+                resume="allow" if chosen.wandb == "online" else None,
+                settings=settings,
+            )
+        except wandb.Error as error:
+            raise ValueError(
+                f"logger.wandb={chosen.wandb} could not start: {error}. "
+                "`wandb login` sets up an account; logger.wandb=offline needs none"
+            ) from error
+        self._run.define_metric("eval/*", step_metric="eval/step")
+
+    def log(self, row: Mapping[str, float]) -> None:
+        """Log the numbers of a row."""
+        self._run.log(dict(row), step=int(row["step"]))
+
+    def close(self) -> None:
+        """Finish the run. Safe to call twice."""
+        self._run.finish()

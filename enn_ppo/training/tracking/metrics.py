@@ -1,16 +1,108 @@
-"""One row of metrics per update. docs/metrics.md explains every name."""
+"""One row of metrics per update: sums of its rollout, then their means. docs/metrics.md explains every name.
+
+The sums are computed on the rollout's device and copied to the CPU with one synchronisation.
+
+Shapes: B frames, E entity types, A actors of an action, C choices.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
-from enn_ppo.training.tracking.counts import Played
+import torch
+from torch import Tensor
+
+from enn_ppo.rollout import Rollout
 from enn_ppo.training.tracking.logger import Row
+from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import Metric
+from entity_gym.pools.episodes import Episode
+from entity_gym.spaces import GLOBAL_ENTITY
+from rogue_net import ObsBatch, RaggedTensor
 
-__all__ = ["env_info_row", "metrics_row"]
+__all__ = ["NOBODY", "Played", "env_info_row", "merge_played", "metrics_row", "summarize"]
+
+#: Name, among the selectable entity types, of the choice to select no entity.
+NOBODY = "__nobody__"
+
+
+class Played(NamedTuple):
+    """Statistics of a rollout, on the CPU."""
+
+    num_frames: int
+    num_entities: int
+    episodes: Sequence[Episode]  # episodes that ended
+    spreads: Mapping[str, Metric]  # values per frame, such as rewards, and the numbers of continuous actions
+    shares: Mapping[str, Metric]  # choice -> count: actors of the action, sum: actors that took the choice
+    actors: Mapping[str, int]  # action -> A
+    metrics: Mapping[str, Metric]  # reported by the environments
+    env_seconds: float
+    act_seconds: float
+
+
+@torch.no_grad()
+def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Played:
+    """Statistics of a rollout. Synchronises with its device once.
+
+    Args:
+        rollout: T steps of N environments.
+        action_space: names the choices of each action; actions that the rollout does not have are left out.
+    """
+    frames = rollout.frames
+    lengths = _entities_by_frame(frames.obs)
+    spreads = {"reward": frames.rewards, "entities": lengths.sum(0), "elapsed_steps": frames.step}
+    spreads |= {f"entities/{name}": counts for name, counts in zip(frames.obs.features, lengths, strict=True)}
+    actors = {name: len(frames.log_probs[name].values) for name in action_space if name in frames.log_probs}
+    tallies: dict[str, Tensor] = {}  # action -> (C,) float64, actors that chose it
+    labels = {name: action_space[name].labels for name in actors}
+    for name in actors:
+        chosen = frames.actions[name]
+        if not action_space[name].discrete:
+            spreads |= {f"actions/{name}/{label}": chosen.values[:, k] for k, label in enumerate(labels[name])}
+        elif action_space[name].selects:
+            types = [entity_type for entity_type in frames.obs.features if entity_type != GLOBAL_ENTITY]
+            labels[name] = (*types, NOBODY)
+            tallies[name] = _tally(_selected_types(chosen, lengths[: len(types)]), len(types) + 1)
+        else:
+            tallies[name] = _tally(chosen.values[:, 0], len(labels[name]))
+    computed = [*map(_sum_min_max, spreads.values()), *tallies.values()]
+    numbers = iter(torch.cat(computed).tolist())  # the one synchronisation
+    return Played(
+        num_frames=len(frames),
+        num_entities=frames.obs.num_tokens,
+        episodes=rollout.stats.episodes,
+        spreads={
+            name: Metric(len(values), next(numbers), next(numbers), next(numbers)) for name, values in spreads.items()
+        },
+        shares={
+            f"actions/{name}/{label}": Metric(actors[name], next(numbers)) for name in tallies for label in labels[name]
+        },
+        actors=actors,
+        metrics=rollout.stats.metrics,
+        env_seconds=rollout.stats.env_seconds,
+        act_seconds=rollout.stats.act_seconds,
+    )
+
+
+def merge_played(parts: Sequence[Played]) -> Played:
+    """Merge statistics of rollouts that several processes collected at the same time: seconds are averaged.
+
+    Args:
+        parts: at least one, in the order of their environments.
+    """
+    return Played(
+        num_frames=sum(part.num_frames for part in parts),
+        num_entities=sum(part.num_entities for part in parts),
+        episodes=[episode for part in parts for episode in part.episodes],
+        spreads=_merged(part.spreads for part in parts),
+        shares=_merged(part.shares for part in parts),
+        actors={name: sum(part.actors[name] for part in parts) for name in parts[0].actors},
+        metrics=_merged(part.metrics for part in parts),
+        env_seconds=sum(part.env_seconds for part in parts) / len(parts),
+        act_seconds=sum(part.act_seconds for part in parts) / len(parts),
+    )
 
 
 def metrics_row(
@@ -18,8 +110,6 @@ def metrics_row(
     played: Played,
     stats: Mapping[str, float],
     *,
-    learning_rate: float,
-    ent_coef: float,
     run_seconds: float,
     update_seconds: float,
     extra: Mapping[str, float | int | None],
@@ -29,9 +119,7 @@ def metrics_row(
     Args:
         step: environment steps trained so far.
         played: statistics of the update's rollout.
-        stats: losses and other statistics of the update.
-        learning_rate: of this update.
-        ent_coef: of this update.
+        stats: losses, learning rate and other statistics of the update.
         run_seconds: training time from the beginning of the run to the end of this update.
         update_seconds: time of this update, including its rollout.
         extra: other metrics, such as `eval/...`, whose names must be new.
@@ -39,7 +127,7 @@ def metrics_row(
     Returns:
         Name -> number; None if there is no value, such as the episodic reward if no episode ended.
     """
-    env, act = played.env_seconds, played.act_seconds
+    env, act = played.env_seconds / update_seconds, played.act_seconds / update_seconds
     row: Row = {
         "step": step,
         "seconds": run_seconds,
@@ -51,13 +139,9 @@ def metrics_row(
         "episodes": len(played.episodes),
         "episodes_truncated": sum(episode.truncated for episode in played.episodes),
         **stats,
-        "learning_rate": learning_rate,
-        "entropy_coefficient": ent_coef,
-        "share_env": env / update_seconds,
-        "share_act": act / update_seconds,
-        "share_update": max(
-            0.0, 1 - (env + act) / update_seconds
-        ),  # negative where Ray's runners play during the update
+        "share_env": env,
+        "share_act": act,
+        "share_update": max(0.0, 1 - env - act),  # negative where Ray's runners play during the update
         **{f"actors/{name}": number for name, number in played.actors.items()},
         **{name: share.mean for name, share in played.shares.items()},
     }
@@ -110,3 +194,48 @@ def _spread(name: str, metric: Metric) -> Row:
     """Mean, minimum and maximum; None if there are no values."""
     low, high = (metric.min, metric.max) if metric.count else (None, None)
     return {name: metric.mean, f"{name}_min": low, f"{name}_max": high}
+
+
+def _merged(parts: Iterable[Mapping[str, Metric]]) -> dict[str, Metric]:
+    merged: dict[str, Metric] = {}
+    for part in parts:
+        for name, metric in part.items():
+            merged.setdefault(name, Metric()).merge(metric)
+    return merged
+
+
+def _sum_min_max(values: Tensor) -> Tensor:
+    """(3,) float64: sum, minimum and maximum of (n,) `values`."""
+    values = values.double()
+    if len(values) == 0:
+        return values.new_tensor([0.0, torch.inf, -torch.inf])
+    return torch.stack([values.sum(), *values.aminmax()])
+
+
+def _tally(choices: Tensor, num_choices: int) -> Tensor:
+    """(C,) float64: number of occurrences of each choice in `choices`."""
+    counts = torch.zeros(num_choices, dtype=torch.float64, device=choices.device)
+    return counts.index_add_(0, choices, torch.ones_like(choices, dtype=torch.float64))
+
+
+def _entities_by_frame(obs: ObsBatch) -> Tensor:
+    """(E, B) int64: number of entities of each type in each frame."""
+    if not obs.features:
+        return torch.zeros(0, obs.num_frames, dtype=torch.int64, device=obs.device)
+    return torch.stack([ragged.offsets for ragged in obs.features.values()]).diff(dim=1)
+
+
+def _selected_types(selected: RaggedTensor, lengths: Tensor) -> Tensor:
+    """(A,) int64: type index of each selected entity; E if no entity was selected.
+
+    Args:
+        selected: B sequences of (A, 1) entity indices inside the frame, -1 for none.
+        lengths: (E, B), entities by type and frame. A type's indices follow those of the types before it.
+    """
+    num_types, num_frames = lengths.shape
+    indices = selected.values[:, 0]
+    frames = torch.repeat_interleave(
+        torch.arange(num_frames, device=indices.device), selected.lengths, output_size=len(indices)
+    )
+    ends = lengths.cumsum(0)[:, frames]  # (E, A)
+    return torch.where(indices < 0, num_types, (indices >= ends).sum(0))

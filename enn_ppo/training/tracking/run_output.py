@@ -1,29 +1,98 @@
-"""Output of a run other than checkpoints: progress, metrics, config and the learning curve."""
+"""Output of a run other than checkpoints: progress in the terminal, metrics, config and the learning curve."""
 
 from __future__ import annotations
 
+import math
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from enn_ppo.plot.curves import plot_learning_curve
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.files import replace_file
-from enn_ppo.training.tracking.curve import plot_learning_curve
-from enn_ppo.training.tracking.logger import Row
-from enn_ppo.training.tracking.progress import Progress, say
+from enn_ppo.training.tracking.logger import Row, make_logger
 from enn_ppo.training.tracking.run_dir import CONFIG, LEARNING_CURVE, METRICS
-from enn_ppo.training.tracking.trackers import make_logger
+from entity_gym.output import tell
 
 if TYPE_CHECKING:
     from rich.live import Live
 
+__all__ = ["PLAIN_SECONDS", "RunOutput", "announce", "clock_text", "make_live", "say"]
 
-class RunOutput(Progress):
-    """Writes progress, metrics and config of a run. A context manager; at its end the learning curve is drawn.
+#: Seconds between two plain lines.
+PLAIN_SECONDS = 10.0
+
+# key of the row -> its name and format
+_METRICS = {
+    "episodic_reward": ("reward", ".3f"),
+    "episode_length": ("length", ".1f"),
+    "entropy": ("entropy", ".3f"),
+    "approx_kl": ("kl", ".4f"),
+    "eval/episodic_reward": ("evaluation", ".3f"),
+    "self_play/win_rate": ("won", ".2f"),
+    "self_play/rating": ("rating", ".1f"),
+    "teacher_kl": ("teacher kl", ".4f"),
+    "value_loss": ("value loss", ".4f"),
+    "policy_loss": ("policy loss", ".4f"),
+    "explained_variance": ("explained variance", ".3f"),
+    "share_env": ("time in env", ".0%"),
+    "share_act": ("time in act", ".0%"),
+    "share_update": ("time in update", ".0%"),
+}
+_ON_A_LINE = 8  # the first metrics
+
+
+def announce(text: str) -> None:
+    """Print a line about the run, on rank 0 only."""
+    if os.environ.get("RANK", "0") == "0":
+        say(text)
+
+
+def say(text: str) -> None:
+    """Print a line. Where standard output can no longer be written, training goes on without it."""
+    try:
+        print(text, flush=True)
+    except OSError as error:  # the reader of a pipe has ended, or the disk of a log is full
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        tell(f"standard output cannot be written ({error.strerror}): training goes on")
+
+
+def clock_text(seconds: float) -> str:
+    """Format a duration as "mm:ss", "h:mm:ss", or "1d 02:03:04"."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d {hour:02}:{minute:02}:{second:02}"
+    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute:02}:{second:02}"
+
+
+def make_live() -> Live | None:
+    """Return what redraws dashboards in this terminal; None where the standard streams go elsewhere, or cannot be redrawn."""
+    if not all(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr)):
+        return None
+    # imported here: `--help` imports this module, and rich takes longer than the rest of it
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    if console.is_dumb_terminal or console.options.ascii_only:
+        return None
+    return Live(Group(), console=console, refresh_per_second=2)
+
+
+class RunOutput:
+    """Shows the training of a policy, and writes its metrics and config. A context manager, which draws the learning curve.
+
+    A terminal shows a dashboard. Elsewhere a line is printed, at most every `PLAIN_SECONDS`.
 
     Args:
         run_dir: an existing directory.
@@ -39,23 +108,30 @@ class RunOutput(Progress):
     def __init__(
         self, run_dir: Path, config: TrainConfig, step: int | None, name: str = "", live: Live | None = None
     ) -> None:
-        super().__init__(
-            config.total_timesteps,
-            step or 0,
-            live=live,
-            max_seconds=config.max_train_seconds,
-            prefix=f"{name}: " if name else "",
-            title=f"{config.env.id}  {run_dir}",
-        )
-        self.run_dir = run_dir
+        self.run_dir, self._live = run_dir, live
+        self._prefix = f"{name}: " if name else ""
+        self._title = f"{config.env.id}  {run_dir}"
+        self._total, self._max_seconds = config.total_timesteps, config.max_train_seconds
+        self._step = self._initial = step or 0
+        self._started, self._trained = monotonic(), 0.0
+        self._played: float | None = None  # part of a long rollout
+        self._known: dict[str, str] = {}  # name of a metric -> its last value
+        self._due = -math.inf  # when the next plain line may be printed
+        self._is_held_back = False  # whether the newest row has not been printed yet
         try:
             self._logger = make_logger(run_dir, config, step, self.say)
             replace_file(run_dir / CONFIG, yaml.safe_dump(to_dict(config), sort_keys=False).encode())
         except OSError as error:
             raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error
+        if live is not None:
+            from rich.console import Group
+
+            live.update(Group(live.get_renderable(), self))
 
     def log(self, row: Row) -> None:
         """Show and log the metrics of an update, or of an evaluation (`step` and `eval/...` only).
+
+        Metrics without a value keep their last one on the screen.
 
         Raises:
             ValueError: `metrics.jsonl` cannot be written.
@@ -67,9 +143,34 @@ class RunOutput(Progress):
                 f"{self.run_dir / METRICS} cannot be written: {error}; training ends after {row['step']:,} steps"
             ) from error
         if "seconds" in row:
-            self.update(row)
+            for key, (name, form) in _METRICS.items():
+                value = row.get(key)
+                if value is not None and math.isfinite(value):
+                    self._known[name] = f"{value:{form}}"
+            self.show(int(row["step"] or 0), float(row["seconds"] or 0.0))
         if row.get("eval/episodic_reward") is not None:
             self.say(_evaluated(row))
+
+    def show(self, step: int, seconds: float, played: float | None = None) -> None:
+        """Show the progress of the training.
+
+        Args:
+            step: environment steps so far.
+            seconds: of training so far.
+            played: part of a long rollout that is played, in [0, 1], whose steps are counted.
+        """
+        self._step, self._trained, self._played, self._is_held_back = step, seconds, played, True
+        if self._live is None:
+            if monotonic() >= self._due:
+                self._due = monotonic() + PLAIN_SECONDS
+                self._print_held_back()
+        elif not self._live.is_started:
+            self._live.start()
+            self._live.console.show_cursor()  # a process that is killed could not do it
+
+    def say(self, text: str) -> None:
+        """Print a line, which appears above the dashboard as all that is printed."""
+        say(self._prefix + text)
 
     def __enter__(self) -> RunOutput:
         return self
@@ -77,21 +178,74 @@ class RunOutput(Progress):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if self._live is None:
+            self._print_held_back()
+        elif self._live.is_started:
+            with suppress(OSError):
+                sys.stdout.flush()  # a line without its end, which rich holds back
+                sys.stderr.flush()
+                self._live.stop()
         self._logger.close()
         try:
             plot_learning_curve(self.run_dir / METRICS, self.run_dir / LEARNING_CURVE)
         except (OSError, ValueError) as problem:  # must not hide the error that has ended the run
-            print(f"learning_curve.png was not drawn: {problem}", file=sys.stderr)
+            tell(f"learning_curve.png was not drawn: {problem}")
         if kind is None:
             say(f"done: {self.run_dir}")
 
+    def _print_held_back(self) -> None:
+        if self._is_held_back:
+            self._is_held_back = False
+            steps = f"{self._step:,}/{self._last:,} steps ({self._fraction:.0%})"
+            shown = [name for name, _ in list(_METRICS.values())[:_ON_A_LINE] if name in self._known]
+            values = [f"{name} {self._known[name]}" for name in shown]
+            self.say("  ".join([steps, *self._speed(), *values]))
+
+    @property
+    def _last(self) -> int:
+        return max(self._total, self._step)
+
+    @property
+    def _fraction(self) -> float:
+        """Part of the training that is done, by steps or by the limit of time, whichever is nearer to its end."""
+        by_time = self._trained / self._max_seconds if self._max_seconds else 0.0
+        return min(1.0, max(self._step / self._last if self._last else 1.0, by_time))
+
+    def _speed(self) -> list[str]:
+        """The rate since the run was started or resumed, the time that is left, and the part of a long rollout."""
+        seconds, steps = monotonic() - self._started, self._step - self._initial
+        texts = []
+        if seconds > 0 and steps > 0:
+            left = (self._last - self._step) * seconds / steps
+            if self._max_seconds is not None:
+                left = min(left, max(0.0, self._max_seconds - self._trained))
+            texts = [f"{steps / seconds:,.0f} steps/s", f"{clock_text(left)} left"]
+        return texts if self._played is None else [*texts, f"{self._played:.0%} of the rollout"]
+
+    def __rich__(self) -> Any:
+        """Draw the dashboard."""
+        from rich.columns import Columns
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        title = "".join(each if each.isprintable() else "?" for each in self._prefix + self._title)
+        bar = Table.grid(expand=True, padding=(0, 1))
+        steps = f"{self._step:,}/{self._last:,}"
+        bar.add_row(f"{self._fraction:4.0%}", ProgressBar(total=1.0, completed=self._fraction), steps)
+        speed = "  ".join([*self._speed(), f"{clock_text(monotonic() - self._started)} so far"])
+        cells = [
+            Text.assemble((f"{name:<18}", "dim"), (f"{self._known[name]:>8}", "bold"), no_wrap=True, overflow="crop")
+            for name, _ in _METRICS.values()
+            if name in self._known
+        ]
+        return Group(Text(title, "bold", overflow="fold"), bar, Text(speed), Columns(cells, column_first=True))
+
 
 def _evaluated(row: Row) -> str:
-    reward, half_width = row["eval/episodic_reward"], row.get("eval/episodic_reward_ci95")
+    half_width = row.get("eval/episodic_reward_ci95")
     interval = "" if half_width is None else f" ± {half_width:.3f}"
-    line = f"evaluation of step {int(row.get('eval/step') or 0):,}: episodic_reward {reward:.3f}{interval}"
-    for name in ("win_rate", "opponent_reward", "episode_length"):
-        if (value := row.get(f"eval/{name}")) is not None:
-            line += f"  {name} {value:.3f}"
-    return line
+    line = f"evaluation of step {int(row.get('eval/step') or 0):,}: episodic_reward {row['eval/episodic_reward']:.3f}{interval}"
+    known = {name: row.get(f"eval/{name}") for name in ("win_rate", "opponent_reward", "episode_length")}
+    return "  ".join([line, *(f"{name} {value:.3f}" for name, value in known.items() if value is not None)])

@@ -20,7 +20,7 @@ from rogue_net.inputs.embedding import EntityEmbedding
 from rogue_net.kernels.cpu import tables
 from rogue_net.kernels.cpu.calling import ints_at
 from rogue_net.kernels.cpu.compiling import Count, Ints, address, bind, inline, kernel
-from rogue_net.kernels.cpu.inputs import prepare, refusal
+from rogue_net.kernels.cpu.inputs import prepare
 from rogue_net.kernels.cpu.tables import (
     ACTEE_OFFSETS,
     ACTEES,
@@ -58,8 +58,6 @@ def survey(
 
     Args:
         num_frames: B.
-        num_types, types: see `tables`.
-        num_actions, actions: likewise.
         counts: of rows: (num_types) entities, then for each action actors, actees and pairs of the mask.
         lengths: result, (B) tokens.
         sizes: result, (B) the largest number of tokens, actors and actees, at least 1.
@@ -190,7 +188,6 @@ def columns_of(
         batch: B frames, translated, of the network's types and features.
         num_globals: global features that join every entity's.
         type_plans: of the network.
-        action_plans: likewise.
         actions: action -> what actors did, or memory for what they will do.
         log_probs: action -> (A,) of what they did, or memory.
 
@@ -279,16 +276,16 @@ def _type_table(
     table[:, VALUES] = table[:, VALUES] * 4 + address(inputs)
     table[:, IDS] = table[:, IDS] * 8 + address(ids)
     held += [inputs, ids, table, joining]
-    wrong = np.full(3, -1, np.int64)
+    wrong = np.full(1, -1, np.int64)
     bind(prepare)(
         num_frames, len(rows), address(table), 0 if joining is None else joining.data_ptr(), num_globals, address(wrong)
     )
     if wrong[0] >= 0:
-        number, entity, category = wrong.tolist()
-        name = list(batch.features)[number]
-        features, offsets = (each.numpy() for each in batch.features[name])
-        everywhere = np.zeros((0, 0), np.float32) if joining is None else joining.numpy()
-        raise ValueError(refusal(plans[name].entity, features, offsets, everywhere, entity, category))
+        name = list(batch.features)[int(wrong[0])]
+        ragged, plan = batch.features[name], plans[name]
+        joined = [joining[ragged.sequences]] if plan.row[tables.JOINS] and joining is not None else []
+        plan.entity.looked_up(torch.cat([ragged.values, *joined], dim=1))  # names the id
+        raise AssertionError("the modules take what the kernel refuses")
     return table
 
 

@@ -93,7 +93,6 @@ def outer(
         x: (rows, depth).
         dy: (rows, width).
         dweight: (depth, width), in panels.
-        rows: how many.
         depth: inputs, a multiple of `DEPTH`.
         width: outputs, a multiple of 8.
         panel: memory for (rows, `LANES`).

@@ -53,7 +53,6 @@ def normalize(
         x: changed in place.
         add: whether there is a bias.
         bias: (width).
-        rows: how many.
         normalized: result, n.
         inverse_std: result, (rows).
     """

@@ -46,11 +46,9 @@ def prepare(num_frames: Count, num_types: Count, types: Ints, joining: Floats, n
 
     Args:
         num_frames: B.
-        num_types: how many.
         types: see `tables`; inputs and ids are the result. What is behind a row's inputs becomes 0.
         joining: (B, num_joining) global features, which follow those of types that they join.
-        num_joining: how many.
-        wrong: result, (3) if an id is not in its table: the type, the entity and the category.
+        wrong: result, (1) the first type with an id that is not in its table.
     """
     for number in range(num_types):
         of_type = shifted(types, number * TYPE_COLUMNS)
@@ -92,7 +90,7 @@ def _prepare(num_frames, number, of_type, joining, num_joining, wrong):  # type:
                 x = _feature(row, num_features, joined, columns[categories + c])
                 count = columns[categories + num_ids + c]
                 if not (x >= 0 and x < count):  # NaN is neither
-                    wrong[0], wrong[1], wrong[2] = number, entity, c
+                    wrong[0] = number
                     return
                 ids[entity * num_ids + c] = int(x)
 
@@ -100,29 +98,3 @@ def _prepare(num_frames, number, of_type, joining, num_joining, wrong):  # type:
 @inline
 def _feature(row, num_features, joined, column):  # type: ignore[no-untyped-def]
     return row[column] if column < num_features else joined[column - num_features]
-
-
-def refusal(
-    entity: EntityEmbedding,
-    features: NDArray[np.float32],
-    offsets: NDArray[np.int64],
-    joining: NDArray[np.float32],
-    row: int,
-    category: int,
-) -> str:
-    """A message that names the id and the category whose table does not have it.
-
-    Args:
-        entity: the embedding of its type.
-        features: (n, F) of the type.
-        offsets: (B + 1,) of the type.
-        joining: (B, G) global features.
-        row: of the entity.
-        category: its number.
-    """
-    column, kind = entity.columns.categories[category]
-    if column < features.shape[1]:
-        wrong = float(features[row, column])
-    else:
-        wrong = float(joining[int(np.searchsorted(offsets, row, "right")) - 1, column - features.shape[1]])
-    return f"{entity.name!r}: category {kind.name!r} is {wrong:g}; ids are whole numbers from 0 to {kind.num - 1}"

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import local
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -157,14 +157,6 @@ def _count_changes(optimizer: torch.optim.Optimizer, *_: object) -> None:
 
 
 register_optimizer_step_post_hook(_count_changes)
-
-
-class Acted(NamedTuple):
-    """Actions in B frames; see `ActResult`."""
-
-    actions: dict[str, RaggedTensor]
-    log_probs: dict[str, RaggedTensor]
-    values: Tensor
 
 
 class Program:
@@ -479,8 +471,10 @@ class Program:
     # - Acting
 
     @torch.no_grad()
-    def act(self, obs: ObsBatch, keys: Tensor | None) -> Acted:
-        """Choose actions.
+    def act(
+        self, obs: ObsBatch, keys: Tensor | None
+    ) -> tuple[dict[str, RaggedTensor], dict[str, RaggedTensor], Tensor]:
+        """Choose actions; returns them, their log-probs and (B,) values, as `rogue_net.ActResult` has them.
 
         Args:
             obs: B frames.
@@ -502,7 +496,7 @@ class Program:
             if keys.shape != (len(obs),):
                 raise ValueError(f"keys must have shape ({len(obs)},), one for each frame, got {tuple(keys.shape)}")
             choice = (tables.SAMPLED, address(keys))
-        return Acted(actions, log_probs, self._run(obs, actions, log_probs, tables.Choice(*choice)))
+        return actions, log_probs, self._run(obs, actions, log_probs, tables.Choice(*choice))
 
     @torch.no_grad()
     def evaluate(self, obs: ObsBatch, actions: Mapping[str, RaggedTensor]) -> tuple[dict[str, RaggedTensor], Tensor]:

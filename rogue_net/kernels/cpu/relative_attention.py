@@ -103,7 +103,6 @@ def forward(
         scheme, places: of the whole batch, see there.
         keys, values: tables.
         gate: (E, K) of the frames.
-        scratch: see there.
         others: see `rogue_net.kernels.cpu.attention.forward`.
     """
     size = num_heads * value(width)

@@ -99,7 +99,6 @@ def relate(lanes, scheme, places, first, length, i, scratch):  # type: ignore[no
     """Write the terms of token `first + i` and the tokens `first:first + length` of its frame.
 
     Args:
-        scheme, places: see there.
         scratch: its `rows`, in the block of a type, and `coefficients` are the result.
     """
     rows, coefficients, room = scratch.rows, scratch.coefficients, scratch.room

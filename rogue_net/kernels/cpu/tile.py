@@ -42,13 +42,8 @@ def act(
     """Choose in the frames `low:high`, and write actions and log-probs to where the table of actions says.
 
     Args:
-        kernels: see there.
-        net: see there.
-        batch: see there.
-        tile: memory.
         low: position of the first frame.
         high: position behind the last.
-        choice: see there.
         values: result, (B).
     """
     while low < high:
@@ -82,12 +77,8 @@ def learn(
     """Add the gradient of the loss on the frames `low:high` of a minibatch, and what there is to log.
 
     Args:
-        kernels: see there.
         loss: address of the kernel that computes the loss of a tile, see `enn_ppo.training.learning.compiled_loss.ppo`.
         settings: of the loss.
-        net: see there.
-        batch: see there.
-        tile: memory.
         low, high: positions in the minibatch.
         gradient: of the weights and, behind them, of other parameters.
         stats: of the loss, to which those of every tile are added.

@@ -151,16 +151,6 @@ def test_a_value_network_may_join_later_and_is_measured_first(
     assert train(going_on(config, tmp_path / "b", tmp_path / "b", 96), env=Copycat).step == 96
 
 
-def test_a_value_network_of_another_width_is_refused(config: TrainConfig, run_dir: Path, tmp_path: Path) -> None:
-    wider = replace(config, value_net=RogueNetConfig(d_model=16, n_layer=1, n_head=1))
-    with pytest.raises(
-        ValueError,
-        match="the value_net of checkpoint .* does not fit .*: its setting d_model was 8 in training and is 16",
-    ):
-        train(going_on(wider, run_dir, tmp_path / "b", 192), env=Copycat)
-    assert not (tmp_path / "b").exists()
-
-
 def test_a_feature_that_is_gone_is_named(config: TrainConfig, run_dir: Path, tmp_path: Path) -> None:
     train(going_on(config, run_dir, tmp_path / "b", 192), env=OneMoreFeature)
     with pytest.raises(ValueError, match="does not fit .*Copycat: the feature 'heat' of 'Lamp' is gone"):

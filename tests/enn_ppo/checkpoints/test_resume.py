@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +25,6 @@ from enn_ppo import (
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.start import make_state
-from enn_ppo.training.tracking.run_dir import METRICS
 from entity_gym import Observation
 from tests.enn_ppo.rows import assert_same_end, rows_without_times
 from tests.enn_ppo.training.test_continuous_actions import EchoAndJudge
@@ -123,15 +117,6 @@ def test_any_checkpoint_goes_on_in_another_directory_and_leaves_its_own_alone(
     assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
 
 
-def test_an_earlier_checkpoint_goes_on_in_its_own_directory_and_later_rows_are_replaced(
-    config: TrainConfig, whole: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(whole, tmp_path / "a", symlinks=True)
-    train(resumed(config, tmp_path / "a/checkpoints/step_000000000064"), env=CtrlC)
-    assert rows_without_times(tmp_path / "a") == rows_without_times(whole)
-    assert_same_end(tmp_path / "a", whole)
-
-
 def test_a_crash_after_going_back_to_an_earlier_checkpoint_does_not_skip_what_was_trained_anew(
     config: TrainConfig, whole: Path, tmp_path: Path
 ) -> None:
@@ -144,37 +129,6 @@ def test_a_crash_after_going_back_to_an_earlier_checkpoint_does_not_skip_what_wa
     train(resumed(config, tmp_path / "a"), env=CtrlC)
     assert rows_without_times(tmp_path / "a") == rows_without_times(whole)
     assert_same_end(tmp_path / "a", whole)
-
-
-def test_a_run_that_is_killed_between_checkpoints_equals_the_uninterrupted_one_after_resuming(tmp_path: Path) -> None:
-    config = tiny_config(tmp_path / "whole", total_timesteps=320, checkpoint_interval=3)
-    script = (
-        "import torch; torch.set_num_threads(1)\n"
-        "from enn_ppo import train\n"
-        "from tests.enn_ppo.worlds import Slow, tiny_config\n"
-        f"train(tiny_config({str(tmp_path / 'a')!r}, total_timesteps=320, checkpoint_interval=3), env=Slow)\n"
-    )
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_WAIT_POLICY": "PASSIVE"}
-    process = subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.DEVNULL)
-    try:
-        train(config, env=PythonMineSweeper)  # meanwhile: the same world, in a hurry
-        metrics = tmp_path / "a" / METRICS
-        wait_until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 4, process)
-    finally:
-        process.kill()
-    assert process.wait() == -signal.SIGKILL
-    step = load_checkpoint(tmp_path / "a/checkpoints/latest").step
-    assert 96 <= step < 320
-    train(resumed(config, tmp_path / "a"), env=PythonMineSweeper)
-    assert rows_without_times(tmp_path / "a") == rows_without_times(tmp_path / "whole")
-    assert_same_end(tmp_path / "a", tmp_path / "whole")
-
-
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert process.poll() is None and time.monotonic() < deadline, "the run ended, or never came so far"
-        time.sleep(0.01)
 
 
 # --- What is not the same run, and says so ---
@@ -204,31 +158,37 @@ def test_another_number_of_environments_starts_new_episodes_and_that_is_said(
     assert "new episodes" in output and "the checkpoint has 4 of them, and rollout.num_envs is 6" in output
 
 
-def test_other_arguments_of_the_environment_start_new_episodes_that_have_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tiny_config(tmp_path / "a", env=EnvConfig(kwargs={**SMALL_BOARD, "max_steps": 4}))
-    train(config)
-    env = EnvConfig(kwargs={**SMALL_BOARD, "max_steps": 3})
-    train(resumed(config, tmp_path / "a", env=env, total_timesteps=320))
-    said = (
-        "the environments start new episodes, so this is not the uninterrupted run: env.kwargs.max_steps was 4 and is 3"
-    )
-    assert said in capsys.readouterr().out
-    lengths = [row["episode_length_max"] for row in rows_without_times(tmp_path / "a")]
-    assert max(lengths[:5]) == 4 and max(lengths[5:]) == 3
+FOUR = {"max_steps": 4}
 
 
-def test_parameters_that_are_not_drawn_any_more_are_those_of_the_environment_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("before", "now", "said", "lengths"),
+    [
+        ({"kwargs": {"max_steps": 4}}, {"kwargs": {"max_steps": 3}}, "env.kwargs.max_steps was 4 and is 3", (4, 3)),
+        (
+            {"kwargs": {"max_steps": 4}, "info": {"max_steps": 2}},
+            {"kwargs": {"max_steps": 4}},
+            "env.info.max_steps was 2",
+            (2, 4),
+        ),
+    ],
+)
+def test_other_parameters_of_the_environment_start_new_episodes_that_have_them(
+    before: dict[str, Any],
+    now: dict[str, Any],
+    said: str,
+    lengths: tuple[int, int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    kwargs = {**SMALL_BOARD, "max_steps": 4}
-    config = tiny_config(tmp_path / "a", env=EnvConfig(kwargs=kwargs, info={"max_steps": 2}))
+    first, then = (EnvConfig(**{**each, "kwargs": {**SMALL_BOARD, **each["kwargs"]}}) for each in (before, now))
+    config = tiny_config(tmp_path / "a", env=first)
     train(config)
-    train(resumed(config, tmp_path / "a", env=EnvConfig(kwargs=kwargs), total_timesteps=320))
-    assert "env.info.max_steps was 2 and is not set" in capsys.readouterr().out
-    lengths = [row["episode_length_max"] for row in rows_without_times(tmp_path / "a")]
-    assert max(lengths[:5]) == 2 and max(lengths[5:]) == 4
+    train(resumed(config, tmp_path / "a", env=then, total_timesteps=320))
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"the environments start new episodes, so this is not the uninterrupted run: {said}" in told
+    found = [row["episode_length_max"] for row in rows_without_times(tmp_path / "a")]
+    assert (max(found[:5]), max(found[5:])) == lengths
 
 
 def test_new_episodes_are_none_that_the_run_began_with(tmp_path: Path) -> None:

@@ -93,29 +93,20 @@ def nothing_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @commands
-def test_a_strangers_world_is_imported_with_trust_only_and_the_message_says_what_would_be(
-    place: Place, monkeypatch: pytest.MonkeyPatch, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with monkeypatch.context() as another_user:
-        another_user.setenv("XDG_CONFIG_HOME", str(place.folder / "another user"))
-        assert COMMANDS[command]() == 2
-        error = capsys.readouterr().err
-        assert (
-            "is not signed by this installation of enn-ppo, and its settings would run or use env.api=entity" in error
-        )
-        assert "env.id=stranger:World. Nothing was run. Add trust=true if you trust" in error
-        assert place.ran == []
-        assert COMMANDS[command]("trust=true") == 0
-        assert place.ran == ["imported", "made"]
-        if command == "train":  # a run that the user has trusted becomes the user's own
-            saved = load_checkpoint(place.run_dir)
-            assert (saved.step, saved.is_own, saved.config["trust"]) == (192, True, False)
+def test_ones_own_world_is_used_without_a_question(place: Place, command: str) -> None:
+    assert COMMANDS[command]() == 0
+    assert place.ran == ["imported", "made"]
 
 
 @commands
-def test_ones_own_run_is_used_without_a_question(place: Place, command: str) -> None:
-    assert COMMANDS[command]() == 0
+def test_with_trust_a_strangers_world_is_used(place: Place, another_user: None, command: str) -> None:
+    """`test_strangers.py` has the commands without `trust=true`."""
+    assert COMMANDS[command]("trust=true") == 0
     assert place.ran == ["imported", "made"]
+    if command == "train":  # a run that the user has trusted becomes the user's own
+        saved = load_checkpoint(place.run_dir)
+        assert (saved.step, saved.is_own, saved.config["trust"]) == (192, True, False)
+        assert COMMANDS["eval"]() == 0
 
 
 @pytest.mark.parametrize(

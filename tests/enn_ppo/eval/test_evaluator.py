@@ -141,7 +141,7 @@ def test_mistakes_are_found_before_training_starts() -> None:
     assert caught.value.__notes__ == ["(with eval.env_kwargs={'size': 3})"]
     for opponent in ("random", "past", "some/run"):
         with pytest.raises(
-            ValueError, match=rf"opponent={opponent} needs .* several players, and .*Clock says nothing"
+            ValueError, match=rf"opponent={opponent} needs .* several players, and .*Clock does not say which player"
         ):
             check(replace(config, opponent=opponent), Clock)
     check(replace(config, interval=None, video=1), Copycat)  # nothing will be evaluated

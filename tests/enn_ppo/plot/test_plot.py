@@ -1,4 +1,4 @@
-"""Comparing runs: what is one curve, what is a band, and what stands where."""
+"""Comparing runs and the learning curve of one: what is one curve, what is a band, and what stands where."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import re
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
 import yaml
+from matplotlib import pyplot
 
-from enn_ppo.plot.config import PlotConfig
-from enn_ppo.plot.curves import Curve, curve, draw, mean_and_band, t_quantile
-from enn_ppo.plot.plot import main, parse
-from enn_ppo.plot.runs import Run, group_runs, read_run
+from enn_ppo.plot import curves
+from enn_ppo.plot.curves import Run, curve, draw, group_runs, mean_and_band, plot_learning_curve, read_run
+from enn_ppo.plot.plot import PlotConfig, main, parse
 from enn_ppo.training.tracking.logger import Row
-from tests.enn_ppo.rows import log_all
+from tests.enn_ppo.rows import log_all, size_of_png
 
 # three updates, of which the second ended no episode; an evaluation of the second, and one that ended after the last
 ROWS: list[Row] = [
     {"step": 100, "seconds": 2.0, "episodic_reward": 0.25},
     {"step": 200, "seconds": 3.0, "episodic_reward": None},
-    {"step": 300, "seconds": 7.0, "episodic_reward": 0.75, "eval/step": 150.0, "eval/wins": 0.5},
-    {"step": 300, "eval/step": 300.0, "eval/wins": 1.0, "eval/wins_ci95": 0.125},
+    {"step": 300, "seconds": 7.0, "episodic_reward": 0.75, "eval/step": 150.0, "eval/episodic_reward": 0.5},
+    {"step": 300, "eval/step": 300.0, "eval/episodic_reward": 1.0, "eval/episodic_reward_ci95": 0.125},
 ]
 
 
@@ -32,69 +33,30 @@ def make_run(path: Path, rows: list[Row] = ROWS, **settings: Any) -> Path:
     log_all(path / "metrics.jsonl", rows)
     if settings:
         (path / "config.yaml").write_text(yaml.safe_dump(settings))
-    return path
+    return path / "metrics.jsonl"
 
 
-def series(x: list[float], y: list[float]) -> Curve:
-    return Curve(np.array(x, float), np.array(y, float))
-
-
-# --- One curve ---
-
-
-@pytest.mark.parametrize(("x", "places"), [("step", [100, 300]), ("seconds", [2, 7]), ("updates", [1, 3])])
-def test_updates_without_a_value_are_left_out(x: Any, places: list[float], tmp_path: Path) -> None:
-    found = curve(read_run(make_run(tmp_path / "a")), x, "episodic_reward")
-    assert found.x.tolist() == places
-    assert found.y.tolist() == [0.25, 0.75]
-
-
-@pytest.mark.parametrize(("x", "places"), [("step", [150, 300]), ("seconds", [2.5, 7]), ("updates", [1.5, 3])])
-def test_evaluations_stand_at_the_policy_that_was_evaluated(x: Any, places: list[float], tmp_path: Path) -> None:
-    again: Row = {
-        "step": 300,
-        "eval/step": 150.0,
-        "eval/wins": 0.75,
-    }  # of a policy that was evaluated twice the last counts
-    found = curve(read_run(make_run(tmp_path / "a", [*ROWS, again])), x, "eval/wins")
-    assert found.x.tolist() == places
-    assert found.y.tolist() == [0.75, 1.0]
-
-
-# --- Bands ---
-
-THREE = [series([1, 2], [0, 1]), series([1, 2], [1, 1]), series([1, 2], [5, 1])]
-
-
-def test_a_band_spans_what_was_asked_for() -> None:
-    # at x = 1: mean 2, squared deviations 4 + 1 + 9 = 14, standard deviation sqrt(14 / 2)
-    deviation = 7**0.5
-    spread = {"minmax": (0, 5), "std": (2 - deviation, 2 + deviation)}
-    spread["ci95"] = (2 - 4.303 * deviation / 3**0.5, 2 + 4.303 * deviation / 3**0.5)
-    for band, (low, high) in spread.items():
-        found = [each.tolist() for each in mean_and_band(THREE, band)]  # type: ignore[arg-type]
-        assert found[:2] == [[1, 2], [2, 1]]
-        assert found[2] == pytest.approx([low, 1], abs=1e-3)
-        assert found[3] == pytest.approx([high, 1], abs=1e-3)
-
-
-def test_the_interval_of_the_mean_is_by_students_t() -> None:
-    # of a table, with 1, 4 and 30 degrees of freedom
-    assert [t_quantile(n) for n in (1, 4, 30)] == pytest.approx([12.7062, 2.7764, 2.0423], abs=1e-4)
+@pytest.mark.parametrize(
+    ("x", "y", "points"),
+    [
+        ("step", "episodic_reward", [[100, 300], [0.25, 0.75]]),  # updates without a value are left out
+        ("seconds", "episodic_reward", [[2, 7], [0.25, 0.75]]),
+        # evaluations stand at the policy that was evaluated; of one that was evaluated twice, the last counts
+        ("step", "eval/episodic_reward", [[150, 300], [0.75, 1.0]]),
+        ("seconds", "eval/episodic_reward", [[2.5, 7], [0.75, 1.0]]),
+    ],
+)
+def test_a_curve_has_the_values_of_a_metric_where_they_were_measured(
+    x: Any, y: str, points: list[list[float]], tmp_path: Path
+) -> None:
+    again: Row = {"step": 300, "eval/step": 150.0, "eval/episodic_reward": 0.75}
+    assert curve(read_run(make_run(tmp_path / "a", [*ROWS, again])), x, y).tolist() == points
 
 
 def test_seeds_measured_at_other_places_are_compared_where_both_are() -> None:
-    found = mean_and_band([series([0, 4], [0, 4]), series([2, 6], [6, 10])], "minmax")
+    found = mean_and_band([np.array([[0.0, 4], [0, 4]]), np.array([[2.0, 6], [6, 10]])])
     # the mean is between x and x + 4
-    assert [each.tolist() for each in found] == [[2, 4], [4, 6], [2, 4], [6, 8]]
-
-
-def test_seeds_without_a_common_range_are_an_error() -> None:
-    with pytest.raises(ValueError, match="no common range of x: one begins at 3, and one ends at 2 before it"):
-        mean_and_band([series([1, 2], [0, 0]), series([3, 4], [0, 0])], "minmax")
-
-
-# --- Groups ---
+    assert found.tolist() == [[2, 4], [4, 6], [2, 4], [6, 8]]
 
 
 XOR = {"env.id": "Xor", "optim.lr": 0.1}
@@ -107,10 +69,9 @@ XOR = {"env.id": "Xor", "optim.lr": 0.1}
         ([XOR, XOR], {"Xor": [0, 1]}),
         # worlds are told apart by name, not by their arguments
         ([{"env.id": "Xor"}, {"env.id": "Mines", "env.kwargs.width": 6}], {"env.id=Xor": [0], "env.id=Mines": [1]}),
-        ([{"env.id": "Xor"}, {"env.id": "Xor", "a": 1}], {"a=None": [0], "a=1": [1]}),
         # a run of another program is called by its path, and differs in no setting
         ([{**XOR, "a": 1}, {"library": "sb3"}, {**XOR, "a": 2}], {"a=1": [0], "run_1": [1], "a=2": [2]}),
-        ([{n: 1 for n in "abcd"}, {n: 2 for n in "abcd"}], {"run_0": [0], "run_1": [1]}),  # too much differs
+        ([{**XOR, **dict.fromkeys("abcd", i)} for i in range(2)], {"run_0": [0], "run_1": [1]}),  # too much differs
         ([{}, {}], {"run_0": [0], "run_1": [1]}),
     ],
 )
@@ -122,56 +83,69 @@ def test_runs_of_the_same_settings_are_one_group_and_labels_say_what_differs(
     assert found == groups
 
 
-def test_seed_and_folder_say_nothing_about_what_is_learned(tmp_path: Path) -> None:
-    paths = [
-        make_run(tmp_path / str(seed), seed=seed, run_dir=str(seed), logger={"wandb": "offline"}, env={"id": "Xor"})
-        for seed in (1, 2)
-    ]
-    assert {label: len(runs) for label, runs in group_runs([read_run(path) for path in paths]).items()} == {"Xor": 2}
-
-
-# --- The picture ---
-
-
-def drawn(config: PlotConfig) -> Any:
-    """The panels of a figure."""
-    return draw(group_runs([read_run(Path(path)) for path in config.runs]), config).axes
-
-
 def test_seeds_are_one_line_with_a_band_and_every_metric_has_a_panel(tmp_path: Path) -> None:
     higher: list[Row] = [{**row, "episodic_reward": 1.0} for row in ROWS[:3]]
-    runs = [make_run(tmp_path / "1", seed=1, a=1), make_run(tmp_path / "2", higher, seed=2, a=1)]
-    runs.append(make_run(tmp_path / "3", seed=1, a=5))
-    config = PlotConfig(runs=tuple(map(str, runs)), x="seconds", y=("episodic_reward", "seconds"))
-    reward, seconds = drawn(config)
+    world: dict[str, Any] = {"env": {"id": "Xor"}}
+    runs = [make_run(tmp_path / "1", seed=1, a=1, **world), make_run(tmp_path / "2", higher, seed=2, a=1, **world)]
+    runs.append(make_run(tmp_path / "3", seed=1, a=5, logger={"wandb": "offline"}, run_dir="3", **world))
+    reward, seconds = draw([read_run(run) for run in runs], "seconds", ("episodic_reward", "seconds")).axes
     assert [line.get_label() for line in reward.lines] == ["a=1 (n = 2)", "a=5"]
     assert reward.lines[1].get_xydata().tolist() == [[2.0, 0.25], [7.0, 0.75]]
-    (band,) = reward.collections  # one run has none
-    assert (band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()) == (0.25, 1.0)
+    band = reward.collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == (0.25, 1.0)
     assert reward.lines[0].get_ydata()[[0, -1]].tolist() == [0.625, 0.875]
-    assert (reward.get_ylabel(), seconds.get_ylabel(), seconds.get_xlabel()) == (
-        "episodic_reward",
-        "seconds",
-        "seconds of training",
-    )
+    labels = [reward.get_ylabel(), seconds.get_ylabel(), seconds.get_xlabel()]
+    assert labels == ["episodic_reward", "seconds", "seconds of training"]
+    late = make_run(tmp_path / "4", [{"step": 9e9, "episodic_reward": 1}], seed=4, a=5, **world)
+    with pytest.raises(ValueError, match="the seeds have no common range of step: .*/3, .*/4"):
+        draw([read_run(runs[2]), read_run(late)], "step", ("episodic_reward",))
 
 
-def test_smoothing_forgets_has_no_bias_at_the_start_and_shows_what_was_measured_too(tmp_path: Path) -> None:
+def test_smoothing_forgets_and_has_no_bias_at_the_start(tmp_path: Path) -> None:
     # weights 1, 1/2, 1/4: 4, then (8 + 4/2) / 1.5, then (0 + 8/2 + 4/4) / 1.75
-    rows: list[Row] = [{"step": i, "reward": r} for i, r in enumerate([4.0, 8.0, 0.0])]
-    (axes,) = drawn(PlotConfig(runs=(str(make_run(tmp_path / "a", rows)),), y=("reward",), smooth=0.5))
-    smooth, measured = axes.lines
-    assert smooth.get_ydata() == pytest.approx([4.0, 10 / 1.5, 5 / 1.75])
-    assert measured.get_ydata().tolist() == [4.0, 8.0, 0.0]
+    run = make_run(tmp_path / "a", [{"step": i, "reward": r} for i, r in enumerate([4.0, 8.0, 0.0])])
+    (axes,) = draw([read_run(run)], "step", ("reward",), smooth=0.5).axes
+    assert axes.lines[0].get_ydata() == pytest.approx([4.0, 10 / 1.5, 5 / 1.75])
 
 
-def test_the_interval_of_an_evaluation_is_shown(tmp_path: Path) -> None:
-    rows: list[Row] = [{**row, "eval/wins_ci95": 0.25} if "eval/wins" in row else row for row in ROWS]
-    config = PlotConfig(runs=(str(make_run(tmp_path / "a", rows)),), y=("eval/wins",))
-    (axes,) = drawn(config)
-    (interval,) = axes.collections
-    corners = {(x, y) for x, y in interval.get_paths()[0].vertices.tolist()}
-    assert {(150.0, 0.25), (150.0, 0.75), (300.0, 0.75), (300.0, 1.25)} <= corners
+# --- The learning curve of a run ---
+
+
+def test_the_learning_curve_shows_training_and_evaluations_with_their_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(curves, "save_figure", lambda figure, path: figures.append(figure))
+    plot_learning_curve(make_run(tmp_path / "a"), tmp_path / "curve.png")
+    plot_learning_curve(make_run(tmp_path / "new", []), tmp_path / "curve.png")
+    reward, length = figures[0].axes
+    training, evaluation = reward.lines
+    assert training.get_xydata().tolist() == [[100.0, 0.25], [300.0, 0.75]]
+    assert evaluation.get_xydata().tolist() == [[150.0, 0.5], [300.0, 1.0]]
+    corners = {(x, y) for x, y in reward.collections[-1].get_paths()[0].vertices.tolist()}
+    assert {(300.0, 0.875), (300.0, 1.125)} <= corners
+    assert [text.get_text() for text in reward.get_legend().get_texts()] == ["training", "evaluation, 95 %"]
+    said = [axes.texts[0].get_text() for axes in (length, *figures[1].axes)]
+    assert said == ["no episode has ended yet"] * 3
+
+
+def test_drawing_leaves_matplotlibs_state_and_a_failure_leaves_the_old_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = (matplotlib.get_backend(), dict(matplotlib.rcParams), pyplot.get_fignums())
+    run, picture = make_run(tmp_path / "a"), tmp_path / "a" / "curve.png"
+    plot_learning_curve(run, picture)
+    assert size_of_png(picture) == (840, 660)
+    assert state == (matplotlib.get_backend(), dict(matplotlib.rcParams), pyplot.get_fignums())
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        plot_learning_curve(run, picture)
+    assert size_of_png(picture) == (840, 660)
+    assert sorted(os.listdir(tmp_path / "a")) == ["curve.png", "metrics.jsonl"]
 
 
 # --- The command ---
@@ -179,23 +153,15 @@ def test_the_interval_of_an_evaluation_is_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "begin"), [("p.png", b"\x89PNG"), ("p.SVG", b"<?xml"), ("p.pdf", b"%PDF")])
 def test_the_command_writes_a_picture_in_the_format_of_its_name(
-    name: str, begin: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, begin: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = [str(make_run(tmp_path / name, seed=i, env={"id": "Xor"})) for i, name in enumerate("ab")]
-    output = tmp_path / "pictures" / name
-    assert main([*runs, "x=updates", "y=episodic_reward,eval/wins", "smooth=0.3", f"output={output}"]) == 0
-    assert capsys.readouterr().out == f"wrote {output}\n"
-    assert output.read_bytes().startswith(begin) and os.listdir(output.parent) == [name]
-
-
-def test_a_file_of_metrics_will_do_for_a_run(tmp_path: Path) -> None:
-    found = read_run(make_run(tmp_path / "a") / "metrics.jsonl")
-    assert found.rows == ROWS
-
-
-def test_the_folder_of_a_sweep_may_look_like_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    make_run(Path("lr=0.1"))
+    make_run(Path("lr=0.1"))  # the folder of a sweep may look like a setting
+    file = str(make_run(Path("b")))
+    arguments = ["lr=0.1", file, "x=seconds", "y=episodic_reward,eval/episodic_reward", "smooth=0.3"]
+    assert main([*arguments, f"output=pictures/{name}"]) == 0
+    assert capsys.readouterr().out == f"wrote pictures/{name}\n"
+    assert Path("pictures", name).read_bytes().startswith(begin) and os.listdir("pictures") == [name]
     assert parse(["lr=0.1", "smooth=0.5"]) == PlotConfig(runs=("lr=0.1",), smooth=0.5)
 
 
@@ -210,20 +176,13 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         ([], "give at least one run directory"),
-        (["nowhere"], "there is no nowhere"),
-        (["sweep"], r"sweep is no run directory: it holds no metrics.jsonl; the runs inside are sweep/0"),
-        (["empty"], "empty/metrics.jsonl has no rows yet"),
-        (["a", "x=second"], "x is 'second'; allowed: 'step', 'seconds', 'updates'; did you mean 'seconds'"),
-        (["a", "band=max"], "band is 'max'; allowed: 'minmax', 'ci95', 'std'"),
+        (["nowhere"], "nowhere cannot be read: No such file"),
+        (["empty"], "empty has no value of episodic_reward yet"),
+        (["a", "x=second"], "x is 'second'; allowed: 'step', 'seconds'; did you mean 'seconds'"),
         (["a", "smooth=1"], "smooth must be .* got 1"),
-        (["a", "smooth=much"], "smooth must be .* got 'much'"),
         (["a", "colour=red"], "colour is not a setting"),
-        (["a", "runs=b"], "runs=b: run directories are given by themselves"),
         (["a", "--smooth"], "--smooth is no option: settings look like x=seconds, and --help lists them"),
-        (
-            ["a", "y=episodic_rewards"],
-            "y=episodic_rewards is no metric of a; the nearest of its 7 are episodic_reward, ",
-        ),
+        (["a", "y=episodic_rewards"], "episodic_rewards is no metric of a; the nearest of its 7 are episodic_reward, "),
         (["a", "y="], "y must name metrics"),
         (["a", "y=nothing_yet"], "a has no value of nothing_yet yet"),
         (["a", "output=p.html"], r"output must name a file that ends with .png, .svg or .pdf, got 'p.html'"),
@@ -240,9 +199,8 @@ def test_a_mistake_is_one_line_that_says_what_is_allowed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(Path("a"), [{**row, "nothing_yet": None} for row in ROWS])
-    make_run(Path("sweep/0"))
     make_run(Path("empty"), [])
-    (make_run(Path("broken")) / "config.yaml").write_text("a: [")
+    make_run(Path("broken")).with_name("config.yaml").write_text("a: [")
     assert main(arguments) == 2
     said = capsys.readouterr().err
     assert re.match(f"error: .*{message}.*\n$", said), said

@@ -18,7 +18,7 @@ from enn_ppo.checkpoints.policy import CPU, load_net
 from enn_ppo.eval.policy import fit
 from enn_ppo.export import main as export
 from enn_ppo.play import advice
-from enn_ppo.serve.agent import PolicyDecision, TrainedAgent, load_agent, load_policy
+from enn_ppo.serve.agent import PolicyDecision, load_agent, load_policy
 from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym.agents import Agent, Obs, TrainEnv
@@ -223,25 +223,13 @@ class PoorerMe:
     x: float
 
 
-def test_features_of_a_newer_program_are_ignored_by_name(run_dir: Path) -> None:
-    newer = renamed("Me", RicherMe)
-    agent = load_agent(run_dir, greedy=True)
-    before = load_agent(run_dir).decide(obs())
-    decision = agent.decide(obs(actors=[newer(name=7, tired=False, x=0.0, luck=99.0)]))
+def test_features_and_types_of_a_newer_program_are_ignored_by_name(run_dir: Path) -> None:
+    agent, before = load_agent(run_dir, greedy=True), load_agent(run_dir).decide(obs())
+    me = renamed("Me", RicherMe)(name=7, tired=False, x=0.0, luck=99.0)
+    decision = agent.decide(obs(entities=[Apple(1.0), Ghost(-1.0)], actors=[me]))
     np.testing.assert_allclose(decision.probabilities, before.probabilities, rtol=1e-5)
-    assert (
-        agent.news
-        == "feature 'name' of 'Me' is new: its weights are 0; feature 'luck' of 'Me' is new: its weights are 0"
-    )
-
-
-def test_entities_of_a_new_type_are_hidden(run_dir: Path) -> None:
-    agent = load_agent(run_dir, greedy=True)
-    before = agent.decide(obs())
-    with_ghost = agent.decide(obs(entities=[Apple(1.0), Ghost(-1.0)]))
-    np.testing.assert_allclose(with_ghost.probabilities, before.probabilities, rtol=1e-5)
-    assert "hidden from the others: 'Ghost'" in agent.news
-    assert agent.act(obs(-1.0)) == Turn.LEFT  # and then one without
+    assert "feature 'luck' of 'Me' is new" in agent.news and "hidden from the others: 'Ghost'" in agent.news
+    assert agent.act(obs(-1.0, actors=[me])) == Turn.LEFT  # and then without a ghost
 
 
 def test_choices_are_found_by_name(run_dir: Path) -> None:
@@ -288,11 +276,15 @@ def test_what_is_no_observation_is_refused(run_dir: Path) -> None:
                 ask(not_obs)
 
 
+def test_without_actors_there_are_no_actions(run_dir: Path) -> None:
+    assert load_agent(str(run_dir)).act_each(obs(actors=[])) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"path": None}, "path is None; it must name a run directory"),
-        ({"greedy": "yes"}, "greedy is 'yes'; it must be True or False"),
+        ({"path": None}, "path is None and .* they must be the path of a run"),
+        ({"greedy": "yes"}, "greedy is 'yes'; they must be .* True or False"),
         ({"seed": "x"}, "seed is 'x'; it must be a whole number"),
         ({"seed": -1}, "seed is -1; it must be a whole number of at least 0"),
     ],
@@ -300,13 +292,6 @@ def test_what_is_no_observation_is_refused(run_dir: Path) -> None:
 def test_arguments_that_cannot_be_are_refused(run_dir: Path, arguments: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         load_agent(**{"path": run_dir, **arguments})
-
-
-def test_an_agent_is_what_loading_returns(run_dir: Path) -> None:
-    agent = load_agent(str(run_dir))
-    assert isinstance(agent, TrainedAgent | Agent)
-    agent.game_over(obs())
-    assert agent.act_each(obs(actors=[])) == []
 
 
 def test_a_policy_that_was_trained_to_predict_targets_decides_without_them(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_features_that_the_policy_does_not_know_are_ignored_and_told(server: Run
         ({"spaces": 3}, "'spaces' is 3; it must be an object"),
         (
             {"spaces": spaces_to_dict(ObsSpace({"Bee": Entity(["x"])}), ACTION_SPACE)},
-            "does not fit the client's environment",
+            "does not fit the observation",
         ),
     ],
 )
@@ -188,7 +188,7 @@ def test_a_greeting_that_cannot_be_is_answered_with_the_reason(server: Running, 
         ({"type": "act", "observation": garden(reward=-1e300)}, "reward is -1e+300; it must be a number that float32"),
         ({"type": "act", "observation": garden(features={"Bee": [[1, 2, 3]]})}, "features of 'Bee' have shape (1, 3)"),
         ({"type": "act", "observation": garden(ids={"Bee": ["a", "a"]})}, "ids must be unique"),
-        ({"type": "act", "observation": garden(3, 60)}, "has 64 entities; at most 50 are taken"),
+        ({"type": "act", "observation": garden(3, 60)}, "has 63 entities; at most 50 are taken"),
         ({"type": "act", "observation": garden(), "x": "y" * 200_000}, "at most 100,000 are read"),
     ],
 )
@@ -307,8 +307,8 @@ def test_a_port_that_is_taken_is_a_mistake_of_the_user(
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"checkpoint": " "}, "checkpoint must name a run directory"),
-        ({"host": ""}, "host must name an address"),
+        ({"checkpoint": " "}, "checkpoint must be a text"),
+        ({"host": ""}, "host must be a text"),
         ({"token": "short"}, "token has 5 characters; it must have at least 16"),
         ({"token": "ü" * 20}, "all of them printable ASCII"),
     ],

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_ppo.settings.config import EnvConfig
-from enn_ppo.settings.distributions import parse_distributions
+from enn_ppo.settings.schedule import parse_distribution
 
 
 def draw(distribution: object, progress: float = 0.0, num_envs: int = 400, seed: int = 1) -> list[Any]:
-    parsed = parse_distributions("env.info", {"x": distribution})
-    return parsed["x"].draw(progress, num_envs, np.random.default_rng(seed))
+    return parse_distribution("env.info.x", distribution).draw(progress, num_envs, np.random.default_rng(seed))
 
 
 # --- What is drawn ---

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.plot.config import PlotConfig
+from enn_ppo.plot.plot import PlotConfig
 from enn_ppo.settings.command_line.options import Option, field_docstrings, help_text, sections_of
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
@@ -153,13 +153,13 @@ def test_a_setting_has_the_type_that_a_reader_knows() -> None:
     assert options["owner"] == Option("owner", "text", "", "", "Whose it is.")
     types = {
         name: TRAIN[name].type
-        for name in ("rollout.num_threads", "optim.value_lr", "net.relpos.extent", "debug", "run_dir")
+        for name in ("rollout.num_threads", "optim.value_lr", "net.relpos.extent", "overwrite", "run_dir")
     }
     assert types == {
         "rollout.num_threads": "integer",
         "optim.value_lr": "number or schedule or null",
         "net.relpos.extent": "list of integers",
-        "debug": "true or false",
+        "overwrite": "true or false",
         "run_dir": "text or null",
     }
 

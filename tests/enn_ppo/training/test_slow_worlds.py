@@ -1,4 +1,4 @@
-"""Slow worlds: the progress of a rollout is shown, limits and interrupts hold within it, and it is no longer than asked for."""
+"""Slow worlds: the progress of a rollout is shown, limits and interrupts hold within it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from enn_ppo import EnvConfig, Interrupted, RolloutConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.rollout import play
-from enn_ppo.settings.presets import preset
 from enn_ppo.training import run as run_module
 from entity_gym import Action, Observation
 from tests.enn_ppo.recordings import collector_of
-from tests.enn_ppo.rows import same
-from tests.enn_ppo.worlds import Copycat, StopAfter, tiny_config
+from tests.enn_ppo.worlds import Copycat, tiny_config
 
 
 class Slow(Copycat):
@@ -108,50 +105,3 @@ def test_progress_within_rollouts_is_printed(
     train(slow(tmp_path / "a", seconds=0.001, total_timesteps=400), env=Slow)
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "% of the rollout" in line and "steps/s" in line]
-
-
-# ---- the number of steps
-
-
-def measured(run_dir: Path, seconds: float, **changes: Any) -> TrainConfig:
-    config = slow(run_dir, seconds, total_timesteps=160)
-    return replace(config, rollout=replace(config.rollout, max_seconds=0.5, **changes))
-
-
-def test_a_slow_world_gets_shorter_rollouts_and_a_line_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(measured(tmp_path / "a", 0.01), env=Slow)
-    saved = yaml.safe_load((tmp_path / "a/config.yaml").read_text())["rollout"]
-    assert saved["steps"] in (4, 8, 12) and saved["max_seconds"] is None  # in minibatches of 16 frames
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "rollout.steps=100 would take" in line]
-    assert f"this run has rollout.steps={saved['steps']}" in line
-    assert line.endswith("Give rollout.steps=<number> to choose it yourself")
-
-
-def test_the_run_is_that_of_who_gives_the_same_steps_and_so_is_its_resumption(tmp_path: Path) -> None:
-    train(measured(tmp_path / "a", 0.01), env=Slow)
-    steps = load_checkpoint(tmp_path / "a").config["rollout"]["steps"]
-    given = replace(slow(tmp_path / "b", 0.0), rollout=RolloutConfig(num_envs=4, steps=steps), total_timesteps=160)
-    train(given, env=Slow)
-    assert same(*(dict(load_checkpoint(tmp_path / name).policy) for name in "ab"))
-
-    measuring = measured(tmp_path / "c", 0.01)
-    train(measuring, env=Slow, callbacks=[StopAfter(48)])
-    saved = load_checkpoint(tmp_path / "c")
-    kept = replace(
-        measuring, rollout=RolloutConfig(**saved.config["rollout"]), resume=str(tmp_path / "c"), run_dir=None
-    )
-    Slow.seconds = 0.03  # it is not measured again
-    assert train(kept, env=Slow).step == 160
-    assert load_checkpoint(tmp_path / "c").config["rollout"] == saved.config["rollout"]
-
-
-@pytest.mark.parametrize("env", ["gymnasium", "program"])
-def test_the_presets_for_worlds_of_others_measure_until_they_are_told_otherwise(env: str) -> None:
-    rollout = preset(env, "env.id=a:B").rollout
-    assert rollout.max_seconds == 20
-    assert preset(env, "env.id=a:B", "rollout.steps=64").rollout == replace(rollout, steps=64)
-    given = preset(env, "env.id=a:B", "rollout.steps=64", "rollout.max_seconds=null").rollout
-    assert (given.steps, given.max_seconds) == (64, None)
-    assert preset("MineSweeper").rollout.max_seconds is None

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, SelfPlayConfig, TrainConfig, train
-from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints import load_checkpoint, step_file
 from enn_ppo.checkpoints.policy import load_net
-from enn_ppo.training.self_play.opponents import PolicyOpponents
-from enn_ppo.training.self_play.snapshots import snapshot_path
+from enn_ppo.training.self_play.opponents import Opponents
 from entity_gym.envs.multi_snake import MultiSnake
 from entity_gym.pools.players import players_of
 from entity_gym.pools.pool import ThreadedVecEnv
@@ -29,7 +28,7 @@ def games(policy: RogueNet, opponent: RogueNet, count: int = 2000) -> float:
     pool = ThreadedVecEnv(SHORT_SNAKES, 100, seed=99, autoreset=False)
     mapping = players_of(SHORT_SNAKES)
     assert mapping is not None
-    env = SeatedVecEnv(pool, mapping, PolicyOpponents({0: opponent}, lambda n, rng: np.zeros(n, int), pool, CPU))
+    env = SeatedVecEnv(pool, mapping, Opponents({0: opponent}, lambda n, rng: np.zeros(n, int), pool, CPU))
     generator = torch.Generator().manual_seed(99)
     results: list[float] = []
     while len(results) < count:
@@ -62,7 +61,7 @@ def test_two_snakes_get_better_than_each_of_their_earlier_selves(tmp_path: Path)
     )
     policy = train(config).policy
     earlier = range(0, 65_536, 8192)
-    past = {step: load_net(load_checkpoint(snapshot_path(tmp_path / "a", step))) for step in earlier}
+    past = {step: load_net(load_checkpoint(step_file(tmp_path / "a/pool", step))) for step in earlier}
     win_rates = {step: games(policy, net) for step, net in past.items()}
     assert win_rates[0] > 0.62 and win_rates[8192] > 0.52, win_rates
     assert sum(win_rates.values()) / len(win_rates) > 0.52, win_rates

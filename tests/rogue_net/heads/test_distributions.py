@@ -88,21 +88,6 @@ def test_samples_are_as_frequent_as_they_are_probable(make: Make) -> None:
 
 
 @BOTH
-def test_an_improbable_open_choice_is_preferred_to_any_masked_one(make: Make) -> None:
-    distribution = make(torch.tensor([[1e4, -1e4, 1e4]] * 1000), torch.tensor([[False, True, False]] * 1000))
-    assert distribution.sample(torch.Generator().manual_seed(0)).tolist() == [[1]] * 1000
-    assert distribution.mode().tolist() == [[1]] * 1000
-
-
-@BOTH
-def test_a_single_open_choice_is_certain_to_the_last_bit(make: Make) -> None:
-    logits = torch.tensor([[0.1, 7.3, -2.2], [123.4, -1e4, 3.0]])
-    distribution = make(logits, torch.tensor([[False, True, False], [True, False, False]]))
-    assert distribution.log_prob(torch.tensor([[1], [0]])).tolist() == [0.0, 0.0]
-    assert distribution.entropy().tolist() == [0.0, 0.0]
-
-
-@BOTH
 def test_the_mode_is_the_most_probable_open_choice(make: Make) -> None:
     distribution = make(torch.tensor([LOGITS, LOGITS]), torch.tensor([MASK, [True, True, True, False]]))
     assert distribution.mode().tolist() == [[3], [0]]
@@ -125,13 +110,6 @@ def test_gradients_are_finite_and_those_of_the_softmax(make: Make, mask: list[bo
     expected = torch.zeros(2, 4)
     expected[:, open_columns] = expected_logits.grad
     torch.testing.assert_close(logits.grad, expected, atol=1e-6, rtol=1e-5)
-
-
-@BOTH
-def test_half_precision_logits_become_float32(make: Make) -> None:
-    distribution = make(torch.tensor([LOGITS], dtype=torch.bfloat16), None)
-    assert distribution.log_prob(torch.tensor([[3]])).dtype == torch.float32
-    assert distribution.entropy().tolist() == pytest.approx([entropy_of(dense(LOGITS, [True] * 4))], abs=1e-6)
 
 
 def mixed() -> RaggedCategorical:
@@ -158,14 +136,3 @@ def test_an_actor_without_actees_selects_nobody_for_certain() -> None:
         assert distribution.sample(torch.Generator().manual_seed(seed))[1, 0] == -1
     assert distribution.log_prob(torch.tensor([[2], [-1], [4], [5]]))[1] == 0.0
     assert distribution.entropy()[1] == 0.0
-
-
-def test_actors_without_any_actee_anywhere_and_no_actors_at_all_are_fine() -> None:
-    nothing = torch.zeros(0, dtype=torch.int64)
-    lonely = RaggedCategorical(torch.zeros(0, requires_grad=True), nothing, nothing, 2, None)
-    assert lonely.sample().tolist() == lonely.mode().tolist() == [[-1], [-1]]
-    assert lonely.log_prob(torch.tensor([[-1], [-1]])).tolist() == lonely.entropy().tolist() == [0.0, 0.0]
-    empty = RaggedCategorical(torch.zeros(0), nothing, nothing, 0, None)
-    assert empty.sample().shape == empty.mode().shape == (0, 1)
-    assert empty.entropy().shape == (0,)
-    assert Categorical(torch.zeros(0, 3), None).sample().shape == (0, 1)

@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from entity_gym import ContinuousActionSpace
 from rogue_net.heads.gaussian import BoundedGaussian, Bounds
@@ -80,22 +79,6 @@ def test_a_log_prob_is_the_gaussians_less_the_log_of_the_slope(kind: Kind) -> No
         expected = normal_log_density(u, mean, std) - kind.log_slope(u)
         log_probs = gaussian(kind, [mean] * 31, std).log_prob(actions)
         torch.testing.assert_close(log_probs.double(), torch.from_numpy(expected), atol=2e-4, rtol=0)  # float32 actions
-
-
-def test_numbers_are_independent() -> None:
-    count = len(KINDS)
-    mean, std = torch.linspace(-0.5, 0.5, 2 * count).view(2, count), torch.linspace(0.5, 1.5, count)
-    joint = BoundedGaussian(mean, std.log(), Bounds(SPACE))
-    actions = joint.sample(torch.Generator().manual_seed(0))
-    singles = [
-        BoundedGaussian(mean[:, k : k + 1], std[k : k + 1].log(), bounds_of(kind))
-        for k, kind in enumerate(KINDS.values())
-    ]
-    torch.testing.assert_close(
-        joint.log_prob(actions), sum(single.log_prob(actions[:, k : k + 1]) for k, single in enumerate(singles))
-    )
-    torch.testing.assert_close(joint.entropy(), sum(single.entropy() for single in singles))
-    torch.testing.assert_close(joint.mode(), torch.cat([single.mode() for single in singles], dim=1))
 
 
 # --- At the bounds
@@ -189,12 +172,6 @@ def test_the_mode_is_f_of_the_mean_and_a_temperature_multiplies_the_standard_dev
     tempered, expected = gaussian(kind, [0.1, 0.2], 0.5).tempered(3.0), gaussian(kind, [0.1, 0.2], 1.5)
     torch.testing.assert_close(tempered.log_prob(actions), expected.log_prob(actions))
     torch.testing.assert_close(tempered.entropy(), expected.entropy())
-
-
-def test_half_precision_becomes_float32() -> None:
-    distribution = BoundedGaussian(torch.zeros(1, 1, dtype=torch.bfloat16), torch.zeros(1), bounds_of(KINDS["small"]))
-    tensors: list[Tensor] = [distribution.mode(), distribution.log_prob(torch.zeros(1, 1)), distribution.entropy()]
-    assert {tensor.dtype for tensor in tensors} == {torch.float32}
 
 
 # --- Bounds

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from entity_gym import (
     ActionSpace,
@@ -28,9 +27,9 @@ from entity_gym import (
 from rogue_net import RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.batch.masks import ActionMask
 from rogue_net.heads import pairs
-from rogue_net.heads.distributions import ActionDistribution, Categorical, RaggedCategorical
-from rogue_net.heads.heads import CategoricalHead, Decided, SelectEntityHead
-from rogue_net.heads.pairs import Pairs, pair_offsets, pair_products, pairs_of
+from rogue_net.heads.distributions import ActionDistribution, Categorical
+from rogue_net.heads.heads import CategoricalHead, Decided
+from rogue_net.heads.pairs import pair_offsets, pair_products, pairs_of
 from tests.rogue_net.worlds import World, frame_keys, make_net, to_batch
 
 MOVE, AIM, STEER, THRUST, HELP = "move.to", "aim", "steer", "thrust", "help"
@@ -144,37 +143,7 @@ def test_every_weight_gets_a_gradient_also_where_nobody_takes_the_action() -> No
     assert net.heads[2].project.weight.grad.abs().sum() == 0
 
 
-def test_an_action_that_nobody_takes_has_the_same_shapes_with_and_without_gradients() -> None:
-    net, batch = make_net(WORLD), to_batch([ships(2, actions={}), ships(1, actions={})], WORLD)
-    result = net.act(batch, logits=True, temperature=2.0)
-    evaluation = net.evaluate(batch, result.actions)
-    assert result.logits is not None
-    for name in ACTIONS:
-        assert result.actions[name].offsets.tolist() == result.logits[name].offsets.tolist() == [0, 0, 0]
-        columns = (result.log_probs[name], evaluation.log_probs[name], evaluation.entropies[name])
-        assert [each.values.shape for each in columns] == [(0,)] * 3
-        assert (
-            result.logits[name].values.shape
-            == evaluation.logits[name].reshape(0, result.logits[name].values.shape[1]).shape
-        )
-    assert result.actions[STEER].values.shape == (0, 3)
-    assert result.actions[HELP].values.dtype == torch.int64
-
-
 # --- Starting weights
-
-
-def test_numbers_start_near_the_middle_with_standard_deviation_1() -> None:
-    torch.manual_seed(0)
-    net, batch = (
-        RogueNet(RogueNetConfig(d_model=64, backend="reference"), WORLD.obs_space, ACTIONS),
-        to_batch([ships(4)], WORLD),
-    )
-    logits = net.evaluate(batch, net.act(batch).actions).logits[STEER]
-    assert logits[:, :3].abs().max() < 0.2
-    assert (logits[:, 3:] == 0).all()
-    weight = net.heads[2].project.weight
-    torch.testing.assert_close(weight @ weight.T, 1e-4 * torch.eye(3), atol=1e-9, rtol=1e-4)
 
 
 # --- Temperature and logits
@@ -219,29 +188,6 @@ def test_a_temperature_divides_logits_and_multiplies_standard_deviations() -> No
     torch.testing.assert_close(hot[STEER].values[:, 3:], plain[STEER].values[:, 3:] + math.log(2.5))
 
 
-def test_log_probs_of_acting_are_those_under_the_temperature() -> None:
-    net, batch = make_net(WORLD), to_batch([ships(3), ships(2)], WORLD)
-    result = net.act(batch, temperature=0.3, logits=True, generator=generator())
-    assert result.logits is not None
-    chosen = result.logits[MOVE].values.gather(1, result.actions[MOVE].values)[:, 0]
-    torch.testing.assert_close(result.log_probs[MOVE].values, chosen)
-
-
-def test_a_temperature_near_0_is_greedy_and_greedy_does_not_depend_on_it() -> None:
-    net, batch = make_net(WORLD, backend="reference"), to_batch([ships(3, seed=n) for n in range(20)], WORLD)
-    greedy, cold = net.act(batch, greedy=True), net.act(batch, temperature=1e-5, generator=generator())
-    hot = net.act(batch, greedy=True, temperature=50)
-    for name, (values, _) in greedy.actions.items():
-        torch.testing.assert_close(cold.actions[name].values, values, atol=1e-3, rtol=0)
-        assert torch.equal(hot.actions[name].values, values)
-
-
-def test_a_temperature_that_is_not_above_0_is_refused() -> None:
-    for temperature in (0, -1.0, math.nan, math.inf, True, "hot"):
-        with pytest.raises(ValueError, match="temperature must be a number greater than 0, got"):
-            make_net(WORLD).act(to_batch([ships(1)], WORLD), temperature=temperature)  # type: ignore[arg-type]
-
-
 # --- Other numbers about frames
 
 
@@ -265,12 +211,6 @@ def test_regression_heads_are_zero_at_first_and_learn_of_every_entity() -> None:
     torch.testing.assert_close(learned["winner"], -(means @ means.sum(0, keepdim=True).T) - 3)
     assert (learned["enemy.hp"][:, 0] == 0).all()
     assert net.evaluate(batch, actions).values.tolist() == [0, 0, 0]
-
-
-def test_a_regression_head_without_numbers_is_refused() -> None:
-    for size in (0, -1, 1.5, True):
-        with pytest.raises(ValueError, match=r"regression_heads\['hp'\] must be an integer of at least 1, got"):
-            RogueNet(RogueNetConfig(), WORLD.obs_space, ACTIONS, {"hp": size})  # type: ignore[dict-item]
 
 
 # --- Nobody, and actors to whom nobody is open
@@ -305,18 +245,6 @@ def test_nobody_can_be_selected_whatever_the_mask_closes() -> None:
     assert (evaluation.entropies[HELP].values[[1, 3, 4]] > 0).all()
 
 
-def test_the_key_of_nobody_is_learned() -> None:
-    net, batch = make_net(WORLD), to_batch([ships(2)], WORLD)
-    nobody = net.act(batch).actions | {HELP: RaggedTensor(torch.tensor([[-1], [-1]]), torch.tensor([0, 2]))}
-    head = net.heads[list(ACTIONS).index(HELP)]
-    assert isinstance(head, SelectEntityHead) and head.nobody is not None
-    before = net.evaluate(batch, nobody).log_probs[HELP].values
-    before.sum().backward()
-    with torch.no_grad():
-        head.nobody += 0.1 * head.nobody.grad
-    assert (net.evaluate(batch, nobody).log_probs[HELP].values > before).all()
-
-
 def test_an_actor_with_itself_alone_selects_nobody_for_certain_where_it_may_not_select_itself() -> None:
     alone = ships(1, rocks=0)
     net, batch = make_net(WORLD), to_batch([alone, ships(2), alone], WORLD)
@@ -329,15 +257,6 @@ def test_an_actor_with_itself_alone_selects_nobody_for_certain_where_it_may_not_
     (evaluation.log_probs[AIM].values.sum() + evaluation.entropies[AIM].values.sum()).backward()
     head = net.heads[list(ACTIONS).index(AIM)]
     assert all(torch.isfinite(parameter.grad).all() for parameter in head.parameters())
-
-
-def test_only_closed_pairs_are_as_no_pairs() -> None:
-    shut = RaggedCategorical(
-        torch.tensor([3.0, 1.0]), torch.tensor([0, 0]), torch.tensor([5, 6]), 1, torch.tensor([False] * 2)
-    )
-    assert shut.mode().tolist() == shut.sample().tolist() == [[-1]]
-    assert shut.log_prob(torch.tensor([[-1]])).tolist() == shut.entropy().tolist() == [0]
-    assert shut.tempered(0.5).mode().tolist() == [[-1]]
 
 
 # --- Pairs, and what they cost
@@ -383,61 +302,6 @@ def test_products_of_pairs_and_their_gradients_are_those_of_dense_matrices(
     torch.testing.assert_close(gradients, torch.autograd.grad((expected * weights).sum(), [queries, keys]))
     counts = [actors * (actees + nobody) for actors, actees in sizes]
     assert pair_offsets(mask, nobody).tolist() == torch.tensor([0, *counts]).cumsum(0).tolist()
-
-
-class Recorder(TorchDispatchMode):
-    """Counts operations, and the numbers in their largest result."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations = self.largest = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        self.operations += 1
-        for tensor in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(tensor, Tensor):
-                self.largest = max(self.largest, tensor.numel())
-        return result
-
-
-D_QK = 16
-
-
-def cost(sizes: list[tuple[int, int]]) -> Recorder:
-    """Of deciding, and of the gradient, in frames of so many actors and actees."""
-    torch.manual_seed(0)
-    head, mask = SelectEntityHead(8, D_QK, nobody=True), mask_of(sizes)
-    actors, actees = (torch.randn(len(r.values), 8, requires_grad=True) for r in (mask.actors, mask.actees))
-    with Recorder() as recorder:
-        distribution = head(actors, mask, actees, {})
-        chosen = distribution.sample()
-        (distribution.log_prob(chosen).sum() + distribution.entropy().sum()).backward()
-    return recorder
-
-
-def test_one_large_frame_among_many_small_ones_costs_its_own_pairs() -> None:
-    small, large = [(5, 5)] * 1000, [(500, 500)]
-    num_pairs = 500 * 501 + 1000 * 5 * 6
-    apart, together = [cost(small), cost(large)], cost(small + large)
-    # padded to the largest frame, 5,500 actors would have 500 actees each: ten times the pairs
-    assert together.largest <= num_pairs + 1  # so nowhere is there a row of a query's or a key's numbers for every pair
-    assert together.operations <= sum(part.operations for part in apart)
-
-
-def test_pairs_cost_no_more_operations_the_more_frames_there_are() -> None:
-    assert cost([(2, 3)] * 1000).operations == cost([(2, 3)] * 10).operations
-    assert cost([(1, 0), (0, 7), (2, 3)]).operations == cost([(2, 3)] * 10).operations
-
-
-def test_pairs_that_nobody_masks_or_that_do_not_exist() -> None:
-    nothing = pairs_of(mask_of([(0, 3), (2, 0), (0, 0)]), nobody=False)
-    assert isinstance(nothing, Pairs)
-    assert nothing.actors.tolist() == nothing.actees.tolist() == []
-    with_nobody = pairs_of(mask_of([(0, 3), (2, 0), (1, 1)]), nobody=True)
-    assert with_nobody.actors.tolist() == [0, 1, 2, 2]
-    assert with_nobody.actees.tolist() == [4, 4, 3, 4]  # 4 stands for nobody
-    assert with_nobody.is_open is None
 
 
 class ThrustAfterMove(CategoricalHead):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from entity_gym import CategoricalActionSpace, Entity, GlobalCategoricalActionSpace, Observation, ObsSpace
+from entity_gym import CategoricalActionSpace, Entity, Observation, ObsSpace
 from entity_gym.batch.batching import batch_observations
 from entity_gym.spaces import Angle, Category, Feature, Flag
 from rogue_net import ObsBatch, RogueNet, RogueNetConfig
@@ -110,23 +110,6 @@ def test_categories_are_the_one_hot_columns_of_the_linear_layer(
     torch.testing.assert_close(tokens, finish(hidden, made), atol=1e-5, rtol=1e-5)
 
 
-def test_tables_start_with_unit_variance() -> None:
-    torch.manual_seed(0)
-    (table,) = EntityEmbedding("Unit", [Category("unit", 5000)], D).tables
-    assert float(table.detach().mean()) == pytest.approx(0, abs=0.02)
-    assert float(table.detach().std()) == pytest.approx(1, abs=0.02)
-
-
-def test_kinds_mix_in_any_order_and_columns_stay_what_they_are_called() -> None:
-    ordered = entity("x", HEADING, FROZEN, CARD)
-    mixed = entity(FROZEN, CARD, HEADING, "x")
-    mixed.load_state_dict(ordered.state_dict())
-    row = {"x": 3.0, "heading": 1.0, "frozen": 1.0, "card": 51.0}
-    [first] = ordered(torch.tensor([[row[name] for name in ("x", "heading", "frozen", "card")]]))
-    [second] = mixed(torch.tensor([[row[name] for name in ("frozen", "card", "heading", "x")]]))
-    assert torch.equal(first, second)
-
-
 def test_an_id_outside_the_table_is_named() -> None:
     made = entity("x", CARD)
     for card in NO_CARDS:
@@ -148,16 +131,6 @@ FRAMES = [
     ),
     Observation(features={"Card": [[0], [1]]}, global_features=[6.0, 0]),
 ]
-
-
-def test_statistics_are_of_plain_numbers_alone() -> None:
-    made = embedding(SPACE)
-    made.update_normalization(to_batch(SPACE, FRAMES))
-    ship, card, wall, world = made.entities
-    assert ship.norm.mean.tolist() == [1.5, 5.0]  # x and time
-    assert card.norm.mean.tolist() == [pytest.approx(17 / 3)]
-    assert world.norm.mean.tolist() == [5.5]
-    assert int(wall.norm.count) == 1
 
 
 PLAIN = ObsSpace({"A": Entity(["x"]), "Flag": Entity([]), "B": Entity(["x", "y"])})
@@ -246,29 +219,6 @@ def assert_near(given_tensor: Tensor, expected: Tensor) -> None:
     assert float((given_tensor - expected).norm()) <= 1e-5 * max(float(expected.norm()), 1e-1)
 
 
-def test_a_feature_that_is_no_number_makes_a_token_that_is_none() -> None:
-    batch = to_batch(PLAIN, [Observation(features={"A": [[1.0], [2.0]]})])
-    batch.features["A"].values[0] = float("nan")
-    tokens = embedding(PLAIN)(batch)
-    assert tokens.isnan().all(dim=1).tolist() == [True, False]
-
-
-def test_types_may_come_in_another_order() -> None:
-    made, batch = embedding(SPACE), to_batch(SPACE, FRAMES)
-    turned = replace(batch, features=dict(reversed(batch.features.items())))
-    tokens, turned_tokens = made(batch), made(turned)
-    for name in batch.features:
-        mine, others = batch.frames.positions[name], turned.frames.positions[name]
-        assert torch.equal(tokens[mine], turned_tokens[others])
-
-
-def test_a_global_action_alone_gives_the_world_a_vector() -> None:
-    actions = {"mode": GlobalCategoricalActionSpace(["a", "b"])}
-    made = Embedding(ObsSpace({}), actions, D)
-    batch = ObsBatch.from_vec_obs(batch_observations([Observation(), Observation()], ObsSpace({}), actions))
-    assert torch.equal(made(batch), made.entities[0].vector.expand(2, D))
-
-
 # --- Programs ---
 
 
@@ -316,13 +266,6 @@ def test_a_program_names_an_id_outside_the_table() -> None:
             net.act(of_world, greedy=True)
 
 
-def test_a_program_takes_types_in_another_order() -> None:
-    net, batch = network(SPACE), to_batch(SPACE, FRAMES)
-    turned = replace(batch, features=dict(reversed(batch.features.items())))
-    expected = backends.twin(net, "reference").act(turned, greedy=True).values
-    torch.testing.assert_close(net.act(turned, greedy=True).values, expected, atol=1e-6, rtol=1e-5)
-
-
 def test_a_batch_of_other_types_or_widths_is_refused_by_modules_and_programs() -> None:
     net, batch = network(SPACE), to_batch(SPACE, FRAMES)
     other = ObsSpace({"Ship": Entity(["x"])}, global_features=["time", "season"])
@@ -334,21 +277,6 @@ def test_a_batch_of_other_types_or_widths_is_refused_by_modules_and_programs() -
             see(to_batch(other, [Observation(global_features=[0, 0])]))
         with pytest.raises(ValueError, match="'Ship' has 2 features in this batch; the network knows 3"):
             see(narrow)
-
-
-def test_a_program_of_no_types_at_all_and_of_a_global_action_alone() -> None:
-    nothing, empty = network(ObsSpace({})), to_batch(ObsSpace({}), [Observation(), Observation()])
-    assert torch.equal(nothing.act(empty, greedy=True).values, nothing.value_head.project.bias.detach().expand(2))
-    actions = {"mode": GlobalCategoricalActionSpace(["a", "b"])}
-    world = RogueNet(RogueNetConfig(d_model=D, n_head=1, backend="fused"), ObsSpace({}), actions)
-    with torch.no_grad():
-        for parameter in world.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-    batch = ObsBatch.from_vec_obs(batch_observations([Observation(), Observation()], ObsSpace({}), actions))
-    given_result = world.act(batch, greedy=True)
-    expected = backends.twin(world, "reference").act(batch, greedy=True)
-    torch.testing.assert_close(given_result.values, expected.values, atol=1e-6, rtol=1e-5)
-    assert torch.equal(given_result.actions["mode"].values, expected.actions["mode"].values)
 
 
 # --- Weights ---
@@ -370,14 +298,3 @@ def test_weights_without_kinds_are_named_and_shaped_as_ever() -> None:
         }
     assert shapes == expected
     assert list(embedding(ObsSpace({"B": Entity([])})).state_dict()) == ["entities.0.vector"]
-
-
-def test_copied_and_loaded_weights_give_the_same_tokens() -> None:
-    batch = to_batch(SPACE, FRAMES)
-    trained, fresh = embedding(SPACE, seed=1), embedding(SPACE, seed=2)
-    trained.update_normalization(batch)
-    fresh(batch)
-    fresh.load_state_dict(trained.state_dict())
-    tokens = trained(batch)
-    assert torch.equal(fresh(batch), tokens)
-    assert torch.equal(copy.deepcopy(trained)(batch), tokens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -65,13 +64,6 @@ def test_everything_with_coordinates_is_moved_so_that_the_reference_is_the_origi
     assert rows(moved, "Robot") == [[-1, -2, 0.5]]
 
 
-def test_the_reference_types_without_all_coordinates_and_the_frame_stay_as_they_are() -> None:
-    batch = to_batch(frame({"Base": [BASE], "Score": [[7, 8]]}))
-    moved = translation(rotation_angle_feature="heading", add_distance=True)(batch)
-    for name in ("Base", "Score", "__global__"):
-        assert torch.equal(moved.features[name].values, batch.features[name].values)
-
-
 @pytest.mark.parametrize("how", [{"rotation_angle_feature": "heading"}, {"rotation_vec_features": ["dx", "dy"]}])
 def test_a_rotation_turns_the_reference_to_the_first_axis(how: dict[str, Any]) -> None:
     # seen from (1, 2) along the second axis: what is above is ahead, what is to the left on the map is on the left
@@ -114,24 +106,6 @@ def test_the_distance_is_the_last_feature_of_what_is_moved() -> None:
     assert made.obs_space.global_features == ("x", "y")
 
 
-def test_the_distances_name_is_one_that_is_not_there_yet() -> None:
-    space = ObsSpace({"Base": Entity(["x"]), "Mine": Entity(["x", "distance to Base", Category("kind", 3)])})
-    made = translation(space, position_features=["x"], add_distance=True)
-    assert made.obs_space.entities["Mine"] == Entity(
-        ["x", "distance to Base", Category("kind", 3), "distance to Base'"]
-    )
-
-
-@pytest.mark.parametrize("dimensions", [1, 3, 5])
-def test_positions_have_any_number_of_coordinates(dimensions: int) -> None:
-    names = [f"x{i}" for i in range(dimensions)]
-    space = ObsSpace({"Base": Entity(names), "Mine": Entity(names)})
-    batch = to_batch(Observation(features={"Base": [range(dimensions)], "Mine": [[2.0] * dimensions]}), obs_space=space)
-    moved = translation(space, position_features=names, add_distance=True)(batch)
-    expected = [2.0 - i for i in range(dimensions)]
-    assert rows(moved, "Mine") == [[*expected, round(math.hypot(*expected), 4)]]
-
-
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**20), angle=st.floats(-10, 10))
 def test_moving_and_turning_the_whole_frame_changes_nothing_that_is_seen(seed: int, angle: float) -> None:
@@ -164,12 +138,6 @@ def test_a_hidden_reference_moves_nobody() -> None:
     assert rows(translation(rotation_vec_features=["dx", "dy"])(to_batch(elsewhere)), "Robot") == [robot]
 
 
-def test_hidden_ones_do_not_count_beside_the_one_that_is_shown() -> None:
-    bases = [[9, 9, 0, 1, 0], BASE, [8, 8, 0, 1, 0]]
-    batch = to_batch(frame({"Base": bases, "Robot": [[3, 4, 0]]}, visible={"Base": [False, True, False]}))
-    assert rows(translation()(batch), "Robot") == [[2, 2, 0]]
-
-
 def test_two_references_in_a_frame_are_refused() -> None:
     batch = to_batch(frame({"Base": [BASE]}), frame({"Base": [BASE, BASE], "Robot": [[0, 0, 0]]}))
     with pytest.raises(ValueError, match=r"net\.translation\.reference_entity is 'Base', of which frame 1 shows 2"):
@@ -177,21 +145,6 @@ def test_two_references_in_a_frame_are_refused() -> None:
 
 
 # --- The batch ---
-
-
-def test_the_given_batch_stays_as_it_is() -> None:
-    batch = to_batch(frame({"Mine": [[6, 9, 4]], "Base": [BASE]}))
-    before = copy.deepcopy(batch.features)
-    moved = translation(rotation_angle_feature="heading", add_distance=True)(batch)
-    assert moved.action_masks is batch.action_masks
-    for name, ragged in before.items():
-        assert torch.equal(batch.features[name].values, ragged.values)
-
-
-def test_without_a_reference_nothing_happens() -> None:
-    made, batch = Translation(TranslationConfig(), SPACE), to_batch(frame({"Base": [BASE]}))
-    assert made.obs_space is SPACE
-    assert made(batch) is batch
 
 
 # --- Mistakes ---

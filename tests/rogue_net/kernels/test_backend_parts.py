@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
 from rogue_net.config import Backend, RelposConfig
 from rogue_net.kernels.cpu import program
-from rogue_net.kernels.cpu.memory import TileMemory
 from rogue_net.kernels.cpu.program import Program
 from rogue_net.kernels.cpu.threads import run_parts
 from tests.rogue_net.backends import (
@@ -25,7 +24,6 @@ from tests.rogue_net.backends import (
     Scene,
     assert_tensor_near,
     even_scene,
-    gradients_on,
     net_of,
     network,
     twin,
@@ -132,28 +130,6 @@ def learn_by_program(net: RogueNet, given: Given, steps: int) -> None:
     compiled.store(states)
 
 
-@EACH
-@EACH_RELPOS
-def test_without_gradients_nothing_is_recorded_whatever_the_mode(
-    name: Backend, relpos: RelposConfig, threads: Callable[[int], None]
-) -> None:
-    threads(2)
-    batch = even_scene(70, 20).batch  # enough for two threads
-    net = net_of(name, relpos)
-    expected, gradients = net.act(batch, generator=frame_keys(batch)), gradients_on(net, batch)
-    for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad, torch.inference_mode):
-        with mode():
-            acted = net.act(batch, generator=frame_keys(batch))
-            for given_values, values in zip(
-                [acted.values, *(each.values for each in acted.log_probs.values())],
-                [expected.values, *(each.values for each in expected.log_probs.values())],
-                strict=True,
-            ):
-                assert not given_values.requires_grad and given_values.grad_fn is None
-                torch.testing.assert_close(given_values.clone(), values)
-    torch.testing.assert_close(gradients_on(net, batch), gradients, atol=1e-5, rtol=1e-5)  # and it learns as before
-
-
 def test_an_error_in_another_thread_is_raised_and_the_threads_are_given_back() -> None:
     def work(part: int) -> None:
         if part == 1:
@@ -169,35 +145,6 @@ def test_an_error_in_another_thread_is_raised_and_the_threads_are_given_back() -
 # --- Memory
 
 
-@EACH_RELPOS
-def test_updates_use_the_same_memory_again(relpos: RelposConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[int, ...]] = []
-    make = TileMemory._make
-
-    def counted(self: TileMemory, *shape: int) -> None:
-        made.append(shape)
-        make(self, *shape)
-
-    monkeypatch.setattr(TileMemory, "_make", counted)
-    net = net_of("fused", relpos)
-    batches = [even_scene(20, entities).batch for entities in (10, 140, 5, 12)]
-    given = [given_for(net_of("reference", relpos), batch, 0) for batch in batches]
-    learning = Program(net)
-    learning.load()
-
-    def update(step: int) -> None:
-        net.act(batches[step], greedy=True)
-        run_program(learning, given[step])
-
-    for step in range(4):
-        update(step)
-    before = len(made)
-    assert before >= 2
-    for step in range(20):
-        update(step % 4)
-    assert len(made) == before
-
-
 def test_memory_does_not_grow_with_the_pairs_of_attention() -> None:
     relative = Program(net_of("fused"))
 
@@ -208,30 +155,6 @@ def test_memory_does_not_grow_with_the_pairs_of_attention() -> None:
 
     sizes = [numbers(room) for room in (256, 512, 1024)]
     assert sizes[2] - sizes[1] == 2 * (sizes[1] - sizes[0])
-
-
-def test_programs_of_the_same_network_keep_what_is_theirs() -> None:
-    net, small, other = net_of("fused"), SMALL, even_scene(5, 7).batch
-    given = [given_for(net_of("reference"), batch, 0) for batch in (small, other)]
-    alone = [by_program(net, each) for each in given]
-    programs = [Program(net) for _ in given]
-    for each in programs:
-        each.load()
-    for compiled, of_it in zip(programs, given, strict=True):
-        run_program(compiled, of_it)
-    net.act(other, greedy=True)
-    for compiled, expected in zip(programs, alone, strict=True):
-        parts = compiled.parts_of(compiled.gradient_flat)
-        for part, gradient in zip(parts, expected.gradients.values(), strict=True):
-            assert torch.equal(part, gradient)
-
-
-def test_a_tile_that_has_grown_is_used_for_smaller_ones_too() -> None:
-    held = Program(net_of("fused"))._new_memory()
-    large = held.of(200, 3000, 3, 3)
-    small = held.of(64, 100, 2, 1)
-    assert small.room == 64 and small._replace(room=large.room) == large
-    assert held.of(208, 3000, 3, 3).room == 208
 
 
 @EACH

@@ -77,14 +77,6 @@ def test_without_any_folder_to_write_to_kernels_are_made_all_the_same(
     assert "(Numba finds no folder that can be written)" in line and line.endswith(ADVICE)
 
 
-def test_what_could_be_kept_is_not_compiled_again(said: Callable[[], list[str]]) -> None:
-    check(twice, 2)
-    again = kernel(twice)
-    bind(again)
-    assert sum(again.stats.cache_hits.values()) == 1
-    assert said() == []
-
-
 @pytest.mark.parametrize("ending", ["*.nbi", "*.nbc"])
 def test_damaged_files_are_replaced(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caching.config, "CACHE_DIR", str(tmp_path))

@@ -15,12 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rogue_net import FrameKeys, ObsBatch, RogueNetConfig, keyed
-from rogue_net.config import Backend, RelposConfig
-from rogue_net.kernels.cpu.compiling import address, bind, kernel
-from rogue_net.kernels.cpu.elementwise import Shape, open_gates
+from rogue_net.config import RelposConfig
 from tests.rogue_net.backends import (
     ACTIONS,
-    ALL_OF_RELPOS,
     FLAG,
     MOVE,
     RELPOS_OF_PROGRAM,
@@ -67,20 +64,6 @@ def test_networks(acting: str, config: RogueNetConfig, scene: Scene) -> None:
 def test_networks_with_relative_positions(acting: str, config: RogueNetConfig, scene: Scene) -> None:
     assume(away_from_edges(scene.batch, config.relpos))
     assert_exact(config, scene._replace(acting=acting))
-
-
-@pytest.mark.parametrize(
-    ("backend", "relpos"),
-    [("fused", {}), ("fused", RELPOS_OF_PROGRAM), ("reference", {}), ("reference", ALL_OF_RELPOS)],
-    ids=["fused", "fused relative", "reference", "reference relative"],
-)
-def test_a_crowd_of_500_among_frames_of_5_is_computed_as_if_alone(backend: Backend, relpos: dict[str, Any]) -> None:
-    batch = Scene([(2, 3, 0)] * 20 + [(200, 300, 0)] + [(2, 3, 0)] * 20, seed=2, hide=True).batch
-    net = make_net(make_config((16, 2), relpos=RelposConfig(**relpos), backend=backend), batch)
-    together = net.act(batch, greedy=True).values
-    for frame in (0, 20, 40):
-        alone = net.act(batch[torch.tensor([frame])], greedy=True).values
-        torch.testing.assert_close(together[frame : frame + 1], alone, atol=1e-6, rtol=1e-6)
 
 
 @settings(max_examples=30, deadline=None)
@@ -170,20 +153,6 @@ def test_a_hidden_entity_changes_no_bit_of_what_visible_ones_decide(relpos: Relp
         assert sees.any() and not sees.all()
         assert torch.equal(after[name].values[sees], before[name].values[sees])
         assert not torch.equal(after[name].values[~sees], before[name].values[~sees])
-
-
-def test_gates_and_their_slopes_are_those_of_torch() -> None:
-    bias = torch.randn(24)
-    products = torch.cat([torch.randn(50, 24) * 3, -bias.unsqueeze(0)])  # the last row: z = 0
-    z = (products + bias).double().requires_grad_()
-    expected = torch.relu(z)
-    (slopes,) = torch.autograd.grad(expected.sum(), z)
-    opened, slope = products.clone(), torch.empty_like(products)
-    from_python: Any = open_gates  # an inner kernel, which only kernels call
-    call = bind(kernel(from_python.py_func), *Shape.of(24))
-    call(address(opened), address(bias), len(opened), address(slope))
-    torch.testing.assert_close(opened.double(), expected.detach(), atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(slope.double(), slopes, atol=1e-6, rtol=1e-6)
 
 
 def test_a_single_sector_is_all_there_is_at_a_whole_turn_too() -> None:

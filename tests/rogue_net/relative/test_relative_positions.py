@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import Tensor
@@ -101,11 +101,6 @@ def test_a_grid_counts_the_first_dimension_fastest() -> None:
     assert buckets_of([[0, 0], [1, -2]], kind="grid", extent=[1, 2]) == [[7, 0 + 3 * 4], [2 + 3 * 0, 7]]
 
 
-def test_a_grid_has_as_many_dimensions_as_there_are_position_features() -> None:
-    # (-1, 0, 1)
-    assert buckets_of([[0, 0, 0], [1, 0, -1]], kind="grid", extent=[1, 1, 1])[0] == [13, 0 + 3 * 1 + 9 * 2]
-
-
 def test_a_sector_begins_at_its_angle() -> None:
     # differences to the first: itself, (1, 0) at 0 degrees, (1, 1), (0, 1) at 90, (-1, 0) at 180, (0, -1) at 270, (1, -0.1)
     points = [[0, 0], [-1, 0], [-1, -1], [0, -1], [1, 0], [0, 1], [-1, 0.1]]
@@ -116,11 +111,6 @@ def test_the_last_distance_is_open_ended() -> None:
     # distances over 2: 0, 0.5, 1 (the start of a bucket), 1.95, 2.5 (3-4-5), 50
     points = [[0, 0], [1, 0], [2, 0], [0, 3.9], [3, 4], [100, 0]]
     assert buckets_of(points, kind="distance", extent=[3], scale=2.0)[0] == [0, 0, 1, 1, 2, 2]
-
-
-def test_distances_exist_in_any_number_of_dimensions() -> None:
-    assert buckets_of([[1.5], [-2.5]], kind="distance", extent=[9])[0] == [0, 4]
-    assert buckets_of([[0, 0, 0], [2, 3, 6]], kind="distance", extent=[9])[0] == [0, 7]
 
 
 # --- Interpolation
@@ -162,26 +152,7 @@ coordinates = st.integers(-400, 400).map(lambda n: n / 100)
 points = st.tuples(coordinates, coordinates)
 
 
-@given(kind=kinds, point=points, angle=st.floats(0, 2 * math.pi))
-def test_interpolation_is_continuous(kind: str, point: tuple[float, float], angle: float) -> None:
-    assume(math.hypot(*point) > 0.3)  # in one place there is no direction
-    near = [point[0] + 1e-4 * math.cos(angle), point[1] + 1e-4 * math.sin(angle)]
-    here, there = (shares_of([p, [0, 0]], interpolate=True, **KINDS[kind])[0, 1] for p in (point, near))
-    assert (here - there).abs().max() < 2e-3
-    assert here.sum() == pytest.approx(1, abs=1e-5)
-
-
 # --- Invariances
-
-
-@given(kind=kinds, interpolate=st.booleans(), frame=st.lists(points, min_size=2, max_size=4), shift=points)
-def test_only_differences_matter(
-    kind: str, interpolate: bool, frame: list[tuple[float, float]], shift: tuple[float, float]
-) -> None:
-    in_quarters = [[round(4 * x) / 4, round(4 * y) / 4] for x, y in frame]  # exact, also when moved
-    moved = [[x + round(shift[0]), y + round(shift[1])] for x, y in in_quarters]
-    settings = {**KINDS[kind], "interpolate": interpolate}
-    assert torch.equal(shares_of(in_quarters, **settings), shares_of(moved, **settings))
 
 
 def leaders(frame: Sequence[tuple[tuple[float, float], float]], turn: float = 0.0) -> list[list[float]]:
@@ -219,12 +190,6 @@ def test_differences_are_seen_from_the_orientation_of_the_query(rotation: dict[s
     buckets = shares(config, ObsSpace(LEADER), frame).argmax(-1)
     # the leader looks along (0, 1), so its difference (0, 2) is (2, 0); the rock, without orientation, sees (0, -2)
     assert buckets.tolist() == [[12, 4 + 5 * 2], [2 + 5 * 0, 12]]
-
-
-def test_an_orientation_of_length_0_looks_along_the_first_axis() -> None:
-    config = RelposConfig(kind="radial", extent=[4], position_features=["x", "y"], rotation_vec_features=["dx", "dy"])
-    frame: dict[str, Points] = {"Leader": [[0.0, 1.0, 0.0, 0.0, 0.0]], "Rock": [[0.0, 0.0]]}
-    assert shares(config, ObsSpace(LEADER), frame).argmax(-1)[0].tolist() == [0, 1]
 
 
 # --- What stands in one's own place
@@ -282,45 +247,11 @@ def test_attention_adds_relative_keys_to_keys_and_gated_relative_values_to_value
             torch.testing.assert_close(out[i, head], weights @ (v[:, head] + gates * values[i]))
 
 
-@pytest.mark.parametrize(
-    ("gate", "function"),
-    [
-        ("linear", lambda x: x),
-        ("relu", torch.relu),
-        ("gelu", torch.nn.functional.gelu),
-        ("sigmoid", torch.sigmoid),
-    ],
-)
-def test_a_gate_is_a_function_of_a_linear_map_of_the_token(gate: Any, function: Any) -> None:
-    module = make(grid(value_gate=gate), BOTH, d_model=8, n_head=2)
-    x = torch.randn(5, 8)
-    torch.testing.assert_close(module.gate(x), function(module.gate_projection(x)))
-
-
-def test_pairs_with_an_excluded_entity_add_nothing() -> None:
-    module = make(grid(exclude_entities=["B"], key_projection=True, value_projection=True), BOTH, d_model=4)
-    for numbers in packed(module, batch_of(BOTH, FRAME)):
-        assert (numbers[:2, :2] != 0).all()
-        assert (numbers[2] == 0).all() and (numbers[:, 2] == 0).all()
-
-
 def test_the_global_entity_is_excluded_unless_it_has_a_position() -> None:
     for names, counted in ((["time"], False), (["x", "y"], True)):
         space = ObsSpace({"A": Entity(["x", "y"])}, global_features=names)
         keys, _ = packed(make(grid(), space, d_model=4), batch_of(space, {"A": [[1.0, 2.0]]}))
         assert bool((keys[0, 1] != 0).all()) == counted
-
-
-def test_a_types_own_values_change_what_others_get_from_it_alone() -> None:
-    module = make(grid(per_entity_values=True), BOTH, d_model=4)
-    batch = batch_of(BOTH, FRAME)
-    keys, values = packed(module, batch)
-    with torch.no_grad():
-        module.values[module.num_buckets :] += 1  # of B
-    assert torch.equal(packed(module, batch)[0], keys)
-    torch.testing.assert_close(
-        packed(module, batch)[1] - values, torch.tensor([0.0, 0.0, 1.0]).view(1, 3, 1).expand(3, 3, 4)
-    )
 
 
 def test_a_projection_maps_the_normalized_difference_and_its_length() -> None:
@@ -333,19 +264,6 @@ def test_a_projection_maps_the_normalized_difference_and_its_length() -> None:
     # (3, 4) of length 5, normalized
     torch.testing.assert_close(keys[0, 1], module.key_projections[0](torch.tensor([2.0, 1.0, 3.0])))
     torch.testing.assert_close(values[0, 1], module.value_projections[0](torch.tensor([2.0, 1.0, 3.0])))
-
-
-def test_every_type_has_its_own_projections() -> None:
-    """In the ancestor of this code every type had those of the first, and only entities of the first had any."""
-    module = make(grid(key_projection=True, value_projection=True, per_entity_projections=True), BOTH, d_model=4)
-    batch = batch_of(BOTH, FRAME)
-    before = packed(module, batch)
-    with torch.no_grad():
-        module.key_projections[1].bias += 1
-        module.value_projections[0].bias += 1
-    changes = [after - was for after, was in zip(packed(module, batch), before, strict=True)]
-    for change, changed in zip(changes, ([0.0, 0.0, 1.0], [1.0, 1.0, 0.0]), strict=True):
-        torch.testing.assert_close(change, torch.tensor(changed).view(1, 3, 1).expand(3, 3, 4))
 
 
 # --- Statistics
@@ -396,23 +314,6 @@ def test_a_network_takes_statistics_of_positions_as_its_translation_leaves_them_
         torch.testing.assert_close(norm.mean, torch.tensor([0.0, 0.0, 1.0]).double(), atol=1e-6, rtol=0)
         torch.testing.assert_close(norm.squares, torch.tensor([8.0, 0.0, 4.0]).double(), atol=1e-5, rtol=0)
         torch.testing.assert_close(norm.offset, torch.tensor([0.0, 0.0, 1.0]), atol=1e-6, rtol=0)
-
-
-def test_gradients_are_those_of_the_statistics_that_the_forward_pass_saw() -> None:
-    config = RelposConfig(kind="distance", extent=[3], position_features=["x"], key_projection=True)
-    space, generator = ObsSpace({"A": Entity(["x"])}), torch.Generator().manual_seed(0)
-    batch, other = (batch_of(space, {"A": torch.randn(n, 1, generator=generator).tolist()}) for n in (5, 18))
-    qkv = torch.randn(5, 3, 1, 8, generator=generator)
-    gradients = []
-    for more in (False, True):
-        module = make(config, space, d_model=8)
-        module.update_normalization(batch)
-        out = ragged_attention(qkv, batch.frames, module(batch, batch.frames.rows.index))
-        if more:
-            module.update_normalization(other)
-        (out * torch.arange(out.numel()).view_as(out)).sum().backward()
-        gradients.append(module.key_projections[0].weight.grad)
-    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0)
 
 
 # --- Mistakes

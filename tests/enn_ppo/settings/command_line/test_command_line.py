@@ -306,16 +306,18 @@ def test_what_ends_a_run_is_told_in_a_line_and_has_its_exit_code(
     assert capsys.readouterr() == ("", f"{said}\n")
 
 
-def test_tracebacks_are_for_bugs_and_for_debug(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tracebacks_are_for_bugs_and_for_who_asks_hydra_for_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for work, arguments, code, last in (
-        (raises(ValueError("red")), ["debug=true"], 2, "error: red"),
-        (nothing_runs, ["debug=true", "optim.lrr=1"], 2, "error: optim.lrr is not"),
         (raises(TypeError("a bug")), [], 1, "TypeError: a bug"),
+        (raises(ValueError("red")), [], 2, "error: red"),
+        (nothing_runs, ["optim.lrr=1"], 2, "error: optim.lrr is not"),
     ):
         assert run_train(work, arguments) == code
         errors = capsys.readouterr().err
         assert "Traceback" in errors and errors.splitlines()[-1].startswith(last)
-        assert arguments or "hydra" not in errors
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
 
 
 def test_our_warnings_are_one_line_while_a_command_runs_and_each_is_shown_once(

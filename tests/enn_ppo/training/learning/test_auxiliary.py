@@ -47,17 +47,6 @@ def test_a_run_learns_to_predict_what_can_be_seen_and_is_evaluated(tmp_path: Pat
     assert evaluate(EvalConfig(checkpoint=str(tmp_path / "whole"), episodes=4)).episodes
 
 
-def test_the_same_frames_teach_the_same_in_micro_batches(tmp_path: Path) -> None:
-    rows = []
-    for name, size in (("whole", None), ("parts", 5)):
-        optim = OptimConfig(batch_size=16, epochs=1, micro_batch_size=size)
-        env = EnvConfig(id="tests.entity_gym.pools.test_targets:Hidden")
-        train(tiny_config(tmp_path / name, env=env, optim=optim, ppo=PPOConfig(target_coef=1.0), total_timesteps=32))
-        rows.append(read_metrics(tmp_path / name / "metrics.jsonl")[0])
-    assert rows[0]["target_loss"] == pytest.approx(rows[1]["target_loss"], rel=1e-4)
-    assert rows[0]["grad_norm"] == pytest.approx(rows[1]["grad_norm"], rel=1e-4)
-
-
 def test_a_world_without_targets_has_nothing_to_predict(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"ppo\.target_coef=0\.5: .*Copycat declares no targets to predict"):
         train(tiny_config(tmp_path / "a", env=EnvConfig(), ppo=PPOConfig(target_coef=0.5)), env=Copycat)

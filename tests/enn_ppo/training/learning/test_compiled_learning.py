@@ -33,7 +33,6 @@ from entity_gym import (
 )
 from entity_gym.batch.batching import batch_observations
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, keyed
-from rogue_net.config import TranslationConfig
 from tests.enn_ppo.samples import samples_of
 from tests.rogue_net.worlds import World, batches, make_net, to_batch, worlds
 
@@ -230,24 +229,6 @@ def test_a_separate_value_network_and_a_scaled_head(ratio: Any) -> None:
     assert_same_gradients(model_of(net), samples(net, batch), PPOConfig())
 
 
-def test_translated_positions() -> None:
-    torch.manual_seed(2)
-    translation = TranslationConfig(reference_entity="unit.scout", position_features=["x", "y"], add_distance=True)
-    config = RogueNetConfig(d_model=16, n_layer=1, translation=translation, backend="reference")
-    entities = {"unit.scout": Entity(["x", "y"]), "mine": Entity(["x", "y"])}
-    world = World(ObsSpace(entities), {"move": CategoricalActionSpace(["a", "b"])})
-    net = RogueNet(config, world.obs_space, world.action_space)
-    observations = [
-        Observation(
-            features={"unit.scout": torch.randn(1, 2).numpy(), "mine": torch.randn(3, 2).numpy()},
-            ids={"unit.scout": [0], "mine": [1, 2, 3]},
-            actions={"move": CategoricalActionMask(actor_ids=[0])},
-        )
-        for _ in range(8)
-    ]
-    assert_same_gradients(model_of(net), samples(net, to_batch(observations, world)), PPOConfig())
-
-
 def learned(
     model: ActorCritic, given: Samples, *, compiled: bool, steps: int, threads: int = 1, saved: Any = None
 ) -> dict[str, Any]:
@@ -291,17 +272,6 @@ def test_a_hundred_optimizer_steps_learn_the_same() -> None:
     for name, parameter in expected["parameters"].items():
         torch.testing.assert_close(found["parameters"][name], parameter, atol=1e-4, rtol=1e-4, msg=name)
     assert found["stats"] == pytest.approx(expected["stats"], abs=1e-4, rel=1e-3)
-
-
-def test_the_optimizer_goes_on_from_either_to_the_other() -> None:
-    model, given = typed_case()
-    whole = learned(copy.deepcopy(model), given, compiled=True, steps=8)
-    state = whole["optimizer"]["state"]
-    assert {float(each["step"]) for each in state.values()} == {8.0}
-    expected = learned(model, given, compiled=False, steps=8)["optimizer"]["state"]
-    assert set(state) == set(expected)
-    for number, each in expected.items():
-        torch.testing.assert_close(state[number]["exp_avg"], each["exp_avg"], atol=1e-5, rtol=1e-3)
 
 
 def frame_of(count: int) -> Observation:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from enn_ppo.training.learning.moments import explained_variance, moments_of_all, normalize, update_normalization
+from enn_ppo.training.learning.moments import moments_of_all, update_normalization
 from enn_ppo.training.learning.return_scale import RewardScale
 from enn_ppo.training.ranks import ALONE
 from entity_gym.actions import CategoricalActionSpace
@@ -31,21 +31,6 @@ def test_moments_of_two_are_those_of_all_their_numbers(one: list[float], other: 
     assert float(first.number) == len(together)
     assert float(first.mean) == pytest.approx(together.mean(), abs=1e-9)
     assert float(first.variance) == pytest.approx(together.var(), rel=1e-9, abs=1e-9)
-
-
-@given(st.floats(-1e6, 1e6, width=32), st.integers(1, 9), st.integers(1, 9))
-def test_what_never_varies_has_no_variance_whatever_the_number(value: float, one: int, other: int) -> None:
-    sizes = [one, other]
-    first, _ = on_two(lambda ranks: moments_of_all(torch.full((sizes[ranks.rank],), value), ranks))
-    assert float(first.variance) == 0.0
-    assert normalize(torch.full((3,), value), first).tolist() == [0.0, 0.0, 0.0]
-
-
-def test_explained_variance_of_two_is_that_of_all() -> None:
-    values, returns = torch.randn(2, 50, generator=torch.Generator().manual_seed(1)).unbind()
-    parts = list(zip(values.split([20, 30]), returns.split([20, 30]), strict=True))
-    first, _ = on_two(lambda ranks: explained_variance(*parts[ranks.rank], ranks))
-    assert float(first) == pytest.approx(float(explained_variance(values, returns)), rel=1e-5)
 
 
 def test_rewards_are_scaled_by_what_all_ranks_have_seen_and_saved_for_all() -> None:

@@ -44,22 +44,6 @@ def test_the_statistics_do_not_depend_on_how_steps_are_cut_into_rollouts(
     torch.testing.assert_close(last, expected[-len(last) :])
 
 
-def test_a_saved_scale_goes_on_as_if_it_had_not_been() -> None:
-    rewards, ended = torch.randn(4, 3), torch.rand(4, 3) < 0.3
-    scale, restored = RewardScale(3), RewardScale(3)
-    scale(rewards, ended, 0.9)
-    restored.load_state(scale.state())
-    assert torch.equal(scale(rewards, ended, 0.9), restored(rewards, ended, 0.9))
-
-
-def test_new_episodes_begin_with_nothing_summed_up() -> None:
-    # sums: 4, then 2 alone
-    scale = RewardScale(1)
-    scale(torch.tensor([[4.0]]), NEVER[:1], 0.5)
-    scale.begin()
-    torch.testing.assert_close(scale(torch.tensor([[2.0]]), NEVER[:1], 0.5).flatten(), torch.tensor([2.0]))
-
-
 def test_an_environment_that_was_started_again_begins_with_nothing_summed_up() -> None:
     # sums: 4 and 8 first; then 2 alone where an episode begins, and 2 + 8/2 where one goes on
     scale, by_hand = RewardScale(2), RewardScale(1)
@@ -116,16 +100,3 @@ def test_returns_that_are_all_the_same_are_not_blown_up() -> None:
     scale, head = ReturnScale(), head_of(1)
     scale(torch.zeros(3, 2), head)
     assert float(head.deviation) == pytest.approx(MIN_DEVIATION)
-
-
-def test_a_saved_return_scale_goes_on_as_if_it_had_not_been() -> None:
-    scale, restored, heads = ReturnScale(), ReturnScale(), (head_of(1), head_of(1))
-    scale(torch.tensor([[1.0], [5.0]]), heads[0])
-    heads[1].load_state_dict(heads[0].state_dict())
-    restored.load_state(scale.state())
-    for each, head in zip((scale, restored), heads, strict=True):
-        each(torch.tensor([[7.0], [9.0]]), head)
-    assert heads[0].state_dict().keys() == {"project.weight", "project.bias", "mean", "deviation"}
-    assert all(
-        torch.equal(a, b) for a, b in zip(heads[0].state_dict().values(), heads[1].state_dict().values(), strict=True)
-    )

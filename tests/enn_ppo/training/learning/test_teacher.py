@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from enn_ppo import EnvConfig, OptimConfig, PPOConfig, TrainConfig, train
+from enn_ppo import EnvConfig, OptimConfig, PPOConfig, train
 from enn_ppo.ppo import Advantages, Samples, learn_minibatch, ppo_loss
 from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.training.learning.teacher import TeacherLoss, choices_kl, numbers_kl
@@ -75,13 +75,6 @@ def test_without_better_actions_the_policy_becomes_its_teacher() -> None:
     assert float(stats["teacher_kl"]) == pytest.approx(after, rel=0.2)
 
 
-def test_the_teacher_is_not_asked_where_it_has_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    net = net_for(Copycat())
-    samples = samples_for(Copycat, net)
-    monkeypatch.setattr(RogueNet, "act", lambda *args, **kwargs: pytest.fail("asked"))
-    assert [float(each) for each in term(net, net, samples, replace(SETTINGS, teacher_kl=0.0))] == [0.0, 0.0]
-
-
 def test_a_run_with_a_teacher_logs_the_divergence(tmp_path: Path) -> None:
     train(tiny_config(tmp_path / "teacher"))
     ppo = PPOConfig(teacher=str(tmp_path / "teacher"), teacher_kl="3@0 -> 0@1")
@@ -105,29 +98,11 @@ def test_a_teacher_that_cannot_be_is_told(changes: dict[str, Any], message: str,
         train(tiny_config(tmp_path / "a", ppo=PPOConfig(**changes)))
 
 
-def test_a_weight_needs_a_teacher() -> None:
-    with pytest.raises(ValueError, match=r"ppo\.teacher_kl=0\.5 needs a teacher: ppo\.teacher=<run directory"):
-        TrainConfig(ppo=PPOConfig(teacher_kl=0.5))
-
-
 # --- The divergences
 
 
 def logs(*probabilities: float) -> Tensor:
     return torch.tensor(probabilities).log()
-
-
-def test_the_divergence_of_choices() -> None:
-    # half of log(1/2 : 1/4) and half of log(1/2 : 3/4), together half of log(4/3); the same policies have none
-    recorded, clone = torch.stack([logs(0.5, 0.5)] * 2), torch.stack([logs(0.25, 0.75), logs(0.5, 0.5)])
-    assert choices_kl(clone, recorded, torch.tensor([1.0, 0.0])).item() == pytest.approx(0.5 * log(4 / 3))
-    assert choices_kl(clone, recorded, torch.tensor([0.0, 1.0])).item() == pytest.approx(0, abs=1e-7)
-
-
-def test_the_divergence_of_one_actor_may_be_spread_over_rows() -> None:
-    recorded, clone = logs(0.5, 0.5), logs(0.25, 0.75)
-    rows = choices_kl(clone.unsqueeze(1), recorded.unsqueeze(1), torch.tensor([2.0, 2.0]))
-    assert rows.item() == pytest.approx(log(4 / 3))
 
 
 def test_what_was_never_done_counts_nothing_and_has_a_finite_gradient() -> None:
@@ -140,14 +115,6 @@ def test_what_was_never_done_counts_nothing_and_has_a_finite_gradient() -> None:
         by_hand = sum(0.5 * (log(0.5) - clone[0, c].item()) for c in range(2))
         assert loss.item() == pytest.approx(by_hand)
         assert bool(logits.grad.isfinite().all())  # type: ignore[union-attr]
-
-
-def test_an_actor_with_nothing_open_has_no_divergence() -> None:
-    logits = torch.full((2, 1), NEVER, requires_grad=True)
-    loss = choices_kl(logits, torch.full((2, 1), NEVER), torch.ones(2))
-    loss.backward()
-    assert loss.item() == 0
-    assert bool(logits.grad.isfinite().all())  # type: ignore[union-attr]
 
 
 def test_the_divergence_of_numbers() -> None:

@@ -179,16 +179,6 @@ def test_in_evaluations_every_policy_plays_its_own_players() -> None:
             {"policies": {}, "eval": TrainEvalConfig(interval=64, opponent="policies")},
             "needs several policies: policies=",
         ),
-    ],
-)
-def test_settings_that_do_not_go_with_policies(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        together(tmp_path / "a", 2, {"env": snakes(2), "policies": TWO} | changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
         ({"env": EnvConfig()}, "and MineSweeper does not say which player owns what"),
         (
             {"eval": TrainEvalConfig(interval=64, env_kwargs={"num_players": 1})},
@@ -200,7 +190,7 @@ def test_settings_that_do_not_go_with_policies(tmp_path: Path, changes: dict[str
 def test_nothing_is_started_or_written_where_policies_do_not_fit(
     tmp_path: Path, changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enn_ppo.training.on_ray.start.start_on_ray", lambda *args: pytest.fail("Ray was started"))
+    monkeypatch.setattr("enn_ppo.training.start.TrainState", lambda *args: pytest.fail("Ray was started"))
     with pytest.raises(ValueError, match=message):
         train(together(tmp_path / "a", 2, {"env": snakes(2), "policies": TWO} | changes))
     assert not (tmp_path / "a").exists()

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, train
-from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints import load_checkpoint, step_file
 from enn_ppo.checkpoints.policy import load_net
-from enn_ppo.training.self_play.opponents import LATEST, PolicyOpponents, RandomOpponent, load_opponent
-from enn_ppo.training.self_play.snapshots import snapshot_path, snapshots_of, write_snapshot
+from enn_ppo.training.self_play.opponents import LATEST, RANDOM, Opponents, load_opponent
+from enn_ppo.training.self_play.pool import write_snapshot
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.envs.minesweeper import MineSweeper
@@ -33,10 +33,10 @@ def theirs(num_envs: int = 6) -> VecObs:
     return split(snake_pool(num_envs).reset(), mapping, 1)
 
 
-def opponents(nets: dict[int, RogueNet], drawn: list[int], **kwargs: Any) -> PolicyOpponents:
+def opponents(nets: dict[int, RogueNet], drawn: list[int], **kwargs: Any) -> Opponents:
     """Environments face `drawn`, one after the other."""
     source = iter(drawn)
-    return PolicyOpponents(nets, lambda n, rng: np.array([next(source) for _ in range(n)]), SNAKES, CPU, **kwargs)
+    return Opponents(nets, lambda n, rng: np.array([next(source) for _ in range(n)]), snake_pool(8), CPU, **kwargs)
 
 
 def test_every_environment_is_played_by_the_policy_that_it_faces() -> None:
@@ -67,13 +67,10 @@ def test_a_policy_plays_its_frames_as_it_would_alone() -> None:
     assert mixed.tolist() == [int(alone[i % 2][i]) for i in range(8)]
 
 
-@pytest.mark.parametrize("kind", ["policies", "random"])
-def test_saved_opponents_go_on_in_the_same_way(kind: str) -> None:
-    def make(seed: int) -> Any:
-        if kind == "random":
-            return RandomOpponent(SNAKES.action_space(), seed)
-        nets = {0: snake_net(0), 1: snake_net(1)}
-        return PolicyOpponents(nets, lambda n, rng: rng.integers(2, size=n), SNAKES, CPU, seed=seed)
+def test_saved_opponents_go_on_in_the_same_way() -> None:
+    def make(seed: int) -> Opponents:
+        nets = {0: snake_net(0), 1: snake_net(1), RANDOM: None}
+        return Opponents(nets, lambda n, rng: rng.choice([0, 1, RANDOM], n), snake_pool(), CPU, seed=seed)
 
     first, second = make(3), make(4)
     obs = theirs()
@@ -95,29 +92,25 @@ def test_a_state_that_faces_a_policy_which_is_gone_is_refused() -> None:
 
 def test_opponents_draw_no_random_numbers_of_the_environments() -> None:
     of_first = np.random.default_rng(np.random.SeedSequence((7, 0))).random(4)
-    policies = PolicyOpponents({1: snake_net()}, lambda n, rng: np.ones(n, np.int64), snake_pool(), CPU, seed=7)
-    for opponents in (policies, RandomOpponent(SNAKES.action_space(), 7)):
-        own = np.random.default_rng()
-        own.bit_generator.state = opponents.state()["random"]
-        assert not np.isin(own.random(100), of_first).any()
+    own = np.random.default_rng()
+    own.bit_generator.state = load_opponent("random", None, snake_pool(), CPU, seed=7).state()["random"]
+    assert not np.isin(own.random(100), of_first).any()
 
 
 def test_a_policy_of_another_world_is_refused() -> None:
     mines = ThreadedVecEnv(MineSweeper, 1, compile=False)
     with pytest.raises(ValueError, match="a past policy does not fit this environment: .*'Mine'"):
-        PolicyOpponents({0: snake_net()}, lambda n, rng: np.zeros(n, np.int64), mines, CPU)
+        Opponents({0: snake_net()}, lambda n, rng: np.zeros(n, np.int64), mines, CPU)
 
 
 # --- By name
 
 
 def test_random_picks_what_is_open() -> None:
-    who = load_opponent("random", None, SNAKES, CPU, seed=5)
-    obs = theirs()
+    who, obs = load_opponent("random", None, snake_pool(), CPU, seed=5), theirs()
     rng = np.random.default_rng(np.random.SeedSequence(5, spawn_key=(0,)))
-    expected = random_actions(obs, rng, SNAKES.action_space())
-    assert who.act(obs, obs.env_id) == expected
-    assert who.faced(np.arange(2)) == ["random", "random"]
+    assert who.act(obs, obs.env_id) == random_actions(obs, rng, SNAKES.action_space())
+    assert who.faced(np.arange(2)) == ["random", "random"] and who.policy_of(0) is None
 
 
 @pytest.fixture(scope="module")
@@ -138,28 +131,23 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-def test_a_run_or_checkpoint_plays_itself(run: Path) -> None:
-    who = load_opponent(str(run), None, SNAKES, CPU)
-    obs = theirs()
-    who.act(obs, obs.env_id)
-    assert set(who.faced(obs.env_id)) == {"step_000000000064"}
-    who = load_opponent(str(run / "checkpoints/step_000000000032"), None, SNAKES, CPU)
-    who.act(obs, obs.env_id)
-    assert set(who.faced(obs.env_id)) == {"step_000000000032"}
-
-
 def faced_over_time(who: Any) -> set[str]:
-    obs = theirs()
-    for _ in range(20):  # every frame begins an episode
+    obs, names = theirs(), set()
+    for _ in range(40):  # every frame begins an episode
         who.act(obs, obs.env_id)
-        names = who.faced(obs.env_id)
-    return set(names) | {name for _ in range(20) for name in (who.act(obs, obs.env_id), who.faced(obs.env_id))[1]}
+        names |= set(who.faced(obs.env_id))
+    return names
+
+
+def test_a_run_or_checkpoint_plays_itself(run: Path) -> None:
+    for path, step in ((run, 64), (run / "checkpoints/step_000000000032", 32)):
+        assert faced_over_time(load_opponent(str(path), None, snake_pool(), CPU)) == {f"step_{step:012d}"}
 
 
 def test_the_past_of_a_checkpoint_are_the_checkpoints_before_it(run: Path) -> None:
-    who = load_opponent("past", load_checkpoint(run), SNAKES, CPU)
+    who = load_opponent("past", load_checkpoint(run), snake_pool(), CPU)
     assert faced_over_time(who) == {f"step_{step:012d}" for step in (0, 32)}
-    who = load_opponent("past", load_checkpoint(run / "checkpoints/step_000000000000"), SNAKES, CPU)
+    who = load_opponent("past", load_checkpoint(run / "checkpoints/step_000000000000"), snake_pool(), CPU)
     assert "step_000000000064" in faced_over_time(who)  # nothing is earlier than the first
 
 
@@ -172,7 +160,7 @@ def test_the_past_of_a_self_play_run_are_the_snapshots_of_its_pool(run: Path, tm
 
     def faced(pool: list[int]) -> set[str]:
         checkpoint = replace(saved, path=here, trainer={**saved.trainer, "self_play": {"pool": pool}})
-        return faced_over_time(load_opponent("past", checkpoint, SNAKES, CPU))
+        return faced_over_time(load_opponent("past", checkpoint, snake_pool(), CPU))
 
     assert faced([0, 7]) == {"step_000000000000", "step_000000000007"}
     assert faced([7, 14]) == {"step_000000000007"}  # what other checkpoints need is not its past
@@ -181,11 +169,11 @@ def test_the_past_of_a_self_play_run_are_the_snapshots_of_its_pool(run: Path, tm
 def test_an_opponent_that_is_not_there_is_named(run: Path, tmp_path: Path) -> None:
     gone = replace(load_checkpoint(run), path=tmp_path / "checkpoints/step_000000000064.safetensors")
     with pytest.raises(ValueError, match="has neither snapshots nor checkpoints"):
-        load_opponent("past", gone, SNAKES, CPU)
+        load_opponent("past", gone, snake_pool(), CPU)
     with pytest.raises(ValueError, match="opponent=past needs a run directory"):
-        load_opponent("past", None, SNAKES, CPU)
+        load_opponent("past", None, snake_pool(), CPU)
     with pytest.raises(ValueError, match="no checkpoint rendom"):
-        load_opponent("rendom", None, SNAKES, CPU)
+        load_opponent("rendom", None, snake_pool(), CPU)
 
 
 def test_a_checkpoint_of_another_world_is_named(run: Path) -> None:
@@ -203,22 +191,11 @@ def test_a_snapshot_comes_back_whole_and_draws_no_random_numbers(tmp_path: Path)
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
-    again = load_net(load_checkpoint(snapshot_path(tmp_path, 12)))
+    again = load_net(load_checkpoint(step_file(tmp_path / "pool", 12)))
     assert torch.equal(torch.rand(1), expected)
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in net.state_dict().items())
     assert again.config == net.config and again.obs_space == net.obs_space
-    assert snapshots_of(tmp_path) == [12]
     assert [path.name for path in (tmp_path / "pool").iterdir()] == ["step_000000000012.safetensors"]
-
-
-def test_snapshots_that_cannot_be_read_or_written_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no checkpoint .*step_000000000003"):
-        load_checkpoint(snapshot_path(tmp_path, 3))
-    write_snapshot(tmp_path, 3, snake_net(), {})
-    path = snapshot_path(tmp_path, 3)
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(ValueError, match=r"step_000000000003\.safetensors .*its hash does not fit its content"):
-        load_checkpoint(path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="snapshot .* cannot be written"):
-        write_snapshot(tmp_path / "file", 3, snake_net(), {})
+    with pytest.raises(ValueError, match=r"step_000000000003\.safetensors cannot be written"):
+        write_snapshot(tmp_path / "file", 3, net, {})

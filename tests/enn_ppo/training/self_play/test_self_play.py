@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_ppo import EnvConfig, SelfPlayConfig, train
-from enn_ppo.checkpoints import load_checkpoint, step_file
+from enn_ppo.checkpoints import load_checkpoint, step_file, step_files
 from enn_ppo.training.self_play.opponents import LATEST
 from enn_ppo.training.self_play.pool import SelfPlay, least_missed
 from enn_ppo.training.self_play.ratings import DRIFT, SIGMA, Rating, Ratings, prioritized
-from enn_ppo.training.self_play.snapshots import snapshot_path, snapshots_of
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
 from entity_gym.pools.episodes import Episode
@@ -157,7 +156,7 @@ def test_prioritized_draws_those_it_loses_to() -> None:
     assert np.mean(np.array(chosen) == 10) > 0.99
 
 
-def test_games_count_for_whom_they_were_played_against() -> None:
+def test_games_count_for_whom_they_were_played_against(tmp_path: Path) -> None:
     player = self_play()
     player.add(0)
     player.add(5)
@@ -165,33 +164,28 @@ def test_games_count_for_whom_they_were_played_against() -> None:
     player.update([*won, Episode(1, 0.0, 1, True, {})], 6)
     table = player.ratings.table()["snapshots"]
     assert [(row["step"], row["games"], row["win_rate_against"]) for row in table] == [(0, 3, 1.0), (5, 1, 0.0)]
+    player.write(tmp_path, {})
+    assert json.loads((tmp_path / "ratings.json").read_text()) == player.ratings.table()
     assert player.metrics()["self_play/win_rate"] == 0.75
     assert player.metrics()["self_play/rating"] == player.ratings.current.mu
     player.update([], 7)
     assert player.metrics()["self_play/win_rate"] is None
 
 
-def test_worlds_without_players_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match="needs a world with several players, and MineSweeper does not say which player"
-    ):
-        self_play().seat(snake_pool(), MineSweeper, "MineSweeper")
-    with pytest.raises(ValueError, match="needs a world with several players, and MultiSnake has one player"):
-        self_play().seat(snake_pool(), MultiSnake(num_players=1), "MultiSnake")
+@pytest.mark.parametrize(
+    ("world", "why"),
+    [(MineSweeper, "MineSweeper does not say which player"), (MultiSnake(num_players=1), "MultiSnake has one player")],
+)
+def test_worlds_without_players_are_refused(world: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=f"needs a world with several players, and {why}"):
+        self_play().seat(snake_pool(), world, why.split()[0])
 
 
 # --- On the disk
 
 
-def test_the_table_of_ratings_is_kept_in_the_run(tmp_path: Path) -> None:
-    player = self_play()
-    player.add(0)
-    player.update([game(name(0), 1.0)], 5)
-    player.write(tmp_path, {})
-    table = json.loads((tmp_path / "ratings.json").read_text())
-    assert table == player.ratings.table()
-    assert table["snapshots"][0]["games"] == 1 and table["current"]["rating"] > table["snapshots"][0]["rating"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["pool", "ratings.json"]
+def snapshots_of(run_dir: Path) -> list[int]:
+    return [step for step, _ in reversed(step_files(run_dir / "pool"))]
 
 
 def checkpoints(run_dir: Path, *steps: int) -> None:
@@ -234,42 +228,27 @@ def test_snapshots_that_are_still_faced_stay_until_their_episodes_end(tmp_path: 
     assert player.state()["snapshots"] == [10] and player.state()["gone"] == [[0, 11]]
 
 
-def test_what_an_abandoned_continuation_left_is_removed_or_replaced(tmp_path: Path) -> None:
+def test_a_resumed_run_replaces_what_an_abandoned_continuation_left_and_may_write_into_another_folder(
+    tmp_path: Path,
+) -> None:
     player = self_play(snake_net(0))
     player.add(0)
     player.write(tmp_path, {})
     saved = player.state()
-    for step in (10, 20):
-        player.update([], step)
+    player.update([], 10)
     player.write(tmp_path, {})
     other = snake_net(1)
     again = self_play(other)
     again.load_state(saved, tmp_path)
     again.update([], 10)
-    again.write(tmp_path, {})
-    checkpoints(tmp_path, 10)
-    again.clean(tmp_path, 10)
-    assert snapshots_of(tmp_path) == [0, 10]
-    weights = load_checkpoint(snapshot_path(tmp_path, 10)).policy
-    assert all(torch.equal(weights[key], value) for key, value in other.state_dict().items())
-
-
-def test_a_run_may_go_on_in_another_folder(tmp_path: Path) -> None:
-    player = self_play()
-    player.add(0)
-    (tmp_path / "a").mkdir()
-    player.write(tmp_path / "a", {})
-    again = self_play(snake_net(1))
-    again.load_state(player.state(), tmp_path / "a")
-    (tmp_path / "b").mkdir()
-    again.write(tmp_path / "b", {})
-    assert snapshots_of(tmp_path / "b") == [0]
-
-
-def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
-    player = self_play()
+    for folder in (tmp_path, tmp_path / "b"):
+        folder.mkdir(exist_ok=True)
+        again.write(folder, {})
+        assert snapshots_of(folder) == [0, 10]
+        weights = load_checkpoint(step_file(folder / "pool", 10)).policy
+        assert all(torch.equal(weights[key], value) for key, value in other.state_dict().items())
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"ratings.json cannot be written"):
+    with pytest.raises(ValueError, match=r"cannot be written"):
         player.write(tmp_path / "file", {})
 
 

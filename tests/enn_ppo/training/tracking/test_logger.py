@@ -1,66 +1,65 @@
-"""Metrics arrive line by line, survive crashes, and a resumed run's file equals the uninterrupted one."""
+"""Metrics arrive line by line and survive crashes; TensorBoard and Weights & Biases get every row and never cost one."""
 
+from __future__ import annotations
+
+import gc
 import os
 import resource
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from enn_ppo.training.tracking.logger import MetricsLogger, Row, read_metrics
+from enn_ppo.settings.config import LoggerConfig, TrainConfig
+from enn_ppo.training.tracking.logger import MetricsLogger, Row, make_logger, read_metrics
 from tests.enn_ppo.rows import log_all
 
-ROWS: list[Row] = [{"step": step, "reward": step / 3, "kl": None} for step in (100, 200, 300)]
+CONFIG = TrainConfig(total_timesteps=1000, logger=LoggerConfig(project="mines"))
+ROWS: list[Row] = [{"step": step, "reward": step / 4, "kl": None} for step in (100, 200, 300)]
 
 
-class Recorder:
-    """Keeps the rows; raises from the row at step `fails_at` on, and at the end if told so."""
+def make(
+    run_dir: Path, resume_step: int | None = None, warn: Callable[[str], None] = pytest.fail, **chosen: Any
+) -> MetricsLogger:
+    return make_logger(run_dir, replace(CONFIG, logger=replace(CONFIG.logger, **chosen)), resume_step, warn)
 
-    def __init__(self, fails_at: float = float("inf"), fails_to_close: bool = False) -> None:
-        self.rows: list[Mapping[str, Any]] = []
-        self.times_closed = 0
-        self.fails_at = fails_at
-        self.fails_to_close = fails_to_close
 
-    def log(self, row: Row) -> None:
-        if (row["step"] or 0) >= self.fails_at:
-            raise ConnectionError("the cable\n  is cut")
-        self.rows.append(row)
-
-    def close(self) -> None:
-        self.times_closed += 1
-        if self.fails_to_close:
-            raise RuntimeError("cannot close")
+def log_and_close(logger: MetricsLogger, rows: list[Row]) -> None:
+    for row in rows:
+        logger.log(row)
+    logger.close()
 
 
 # --- metrics.jsonl ---
 
 
 def test_every_row_is_one_line_that_is_there_when_log_returns(tmp_path: Path) -> None:
-    logger = MetricsLogger(tmp_path / "metrics.jsonl", None)
+    logger = make(tmp_path)
     logger.log({"step": 100, "reward": 0.1, "episodes": None})
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 100, "reward": 0.1, "episodes": null}\n'
     logger.log({"step": 200})
     assert (tmp_path / "metrics.jsonl").read_text().splitlines()[1:] == ['{"step": 200}']
     logger.close()
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), np.float32("nan"), np.float64("nan")])
-def test_what_is_not_finite_becomes_null(tmp_path: Path, value: float) -> None:
-    log_all(tmp_path / "m", [{"step": 1, "x": value}])
-    assert (tmp_path / "m").read_text() == '{"step": 1, "x": null}\n'
-
-
-def test_numpy_numbers_are_written_as_numbers(tmp_path: Path) -> None:
-    log_all(tmp_path / "m", [{"step": np.int64(1), "x": np.float32(0.5)}])  # type: ignore[dict-item]
-    assert (tmp_path / "m").read_text() == '{"step": 1, "x": 0.5}\n'
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(float("nan"), "null"), (-float("inf"), "null"), (np.float32("nan"), "null"), (np.float32(0.5), "0.5")],
+)
+def test_numbers_of_numpy_are_numbers_and_what_is_not_finite_is_null(tmp_path: Path, value: Any, text: str) -> None:
+    log_all(tmp_path / "m", [{"step": np.int64(1), "x": value}])  # type: ignore[dict-item]
+    assert (tmp_path / "m").read_text() == f'{{"step": 1, "x": {text}}}\n'
 
 
 @pytest.mark.parametrize("tail", ["", '{"step": 400, "rew', '{"step": 20', "{"])
 def test_a_resumed_file_equals_the_uninterrupted_one(tmp_path: Path, tail: str) -> None:
-    log_all(tmp_path / "whole", ROWS)
+    log_all(tmp_path / "whole", ROWS, resume_step=100)  # no file yet
     log_all(tmp_path / "resumed", [*ROWS[:2], {"step": 300, "reward": -1.0}])
     with open(tmp_path / "resumed", "a") as file:
         file.write(tail)
@@ -73,11 +72,6 @@ def test_a_last_row_that_lacks_only_its_line_end_is_kept(tmp_path: Path) -> None
     (tmp_path / "m").write_text('{"step": 100}\n{"step": 200}')
     log_all(tmp_path / "m", [{"step": 300}], resume_step=200)
     assert [row["step"] for row in read_metrics(tmp_path / "m")] == [100, 200, 300]
-
-
-def test_resuming_without_a_file_starts_one(tmp_path: Path) -> None:
-    log_all(tmp_path / "m", ROWS, resume_step=100)
-    assert len(read_metrics(tmp_path / "m")) == 3
 
 
 def test_dropping_rows_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,18 +94,12 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path, line: str) -> None
         MetricsLogger(tmp_path / "m", 1)
 
 
-def test_a_disk_that_cannot_be_written_names_the_file(tmp_path: Path) -> None:
-    (tmp_path / "m").mkdir()
-    with pytest.raises(OSError, match=f"Is a directory: '{tmp_path}/m'"):
-        MetricsLogger(tmp_path / "m", None)
-
-
 def test_a_disk_that_fills_up_in_the_middle_of_a_row_leaves_the_rows_before_it(tmp_path: Path) -> None:
     logger, limits = MetricsLogger(tmp_path / "m", None), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))  # a row and a half
     try:
         logger.log({"step": 1, "reward": 0.125})
-        with pytest.raises(OSError, match=rf"File too large: '{tmp_path}/m'"):
+        with pytest.raises(OSError, match="File too large"):
             logger.log({"step": 2, "reward": 0.25})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -119,74 +107,206 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_row_leaves_the_rows_before_it(t
     assert read_metrics(tmp_path / "m") == [{"step": 1, "reward": 0.125}]
 
 
-def test_a_run_directory_that_has_vanished_is_noticed(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    logger = MetricsLogger(tmp_path / "run" / "m", None)
-    logger.log({"step": 1})
-    (tmp_path / "run").rename(tmp_path / "elsewhere")
-    with pytest.raises(FileNotFoundError, match="run/m"):
-        logger.log({"step": 2})
-    assert read_metrics(tmp_path / "elsewhere" / "m") == [{"step": 1}]
-
-
 # --- Trackers ---
 
 
+class Recorder:
+    """Keeps the rows; raises from the row at step `fails_at` on, and at the end if told so."""
+
+    def __init__(self, name: str, error: BaseException | None = None, fails_to_close: bool = False) -> None:
+        self.name, self.error, self.fails_to_close = name, error, fails_to_close
+        self.rows: list[Mapping[str, Any]] = []
+        self.times_closed = 0
+
+    def log(self, row: Row) -> None:
+        if self.error and (row["step"] or 0) >= 200:
+            raise self.error
+        self.rows.append(row)
+
+    def close(self) -> None:
+        self.times_closed += 1
+        if self.fails_to_close:
+            raise RuntimeError("cannot close")
+
+
 def test_trackers_get_the_finite_numbers_of_every_row_and_are_closed_once(tmp_path: Path) -> None:
-    first, second = Recorder(), Recorder()
-    logger = MetricsLogger(tmp_path / "m", trackers={"first": first, "second": second}, warn=pytest.fail)
+    both = [Recorder("first"), Recorder("second")]
+    logger = MetricsLogger(tmp_path / "m", trackers=both, warn=pytest.fail)
     logger.log({"step": 1, "kl": None, "reward": float("nan"), "entropy": np.float32(0.5)})  # type: ignore[dict-item]
     logger.close()
     logger.close()
-    assert first.rows == second.rows == [{"step": 1, "entropy": 0.5}]
-    assert first.times_closed == second.times_closed == 1
+    assert [each.rows for each in both] == [[{"step": 1, "entropy": 0.5}]] * 2
+    assert [each.times_closed for each in both] == [1, 1]
 
 
-@pytest.mark.parametrize("fails_to_close", [False, True])
+@pytest.mark.parametrize(
+    ("error", "fails_to_close", "told"),
+    [
+        (ConnectionError("the cable\n  is cut"), False, "ConnectionError: the cable is cut"),
+        (ConnectionError("the cable\n  is cut"), True, "ConnectionError: the cable is cut"),
+        (TimeoutError(), False, "TimeoutError"),
+        (None, True, "RuntimeError: cannot close"),
+    ],
+)
 def test_a_tracker_that_fails_is_dropped_with_one_warning_and_the_others_go_on(
-    fails_to_close: bool, tmp_path: Path
+    error: BaseException | None, fails_to_close: bool, told: str, tmp_path: Path
 ) -> None:
-    failing, other = Recorder(fails_at=200, fails_to_close=fails_to_close), Recorder()
+    failing, other = Recorder("the tracker", error, fails_to_close), Recorder("the other")
     warnings: list[str] = []
-    logger = MetricsLogger(tmp_path / "m", trackers={"the tracker": failing, "the other": other}, warn=warnings.append)
-    for row in ROWS:
-        logger.log(row)
-    logger.close()
+    log_and_close(MetricsLogger(tmp_path / "m", None, [failing, other], warnings.append), ROWS)
     known = [{"step": row["step"], "reward": row["reward"]} for row in ROWS]
-    assert failing.rows == known[:1] and failing.times_closed == 1
-    assert other.rows == known and other.times_closed == 1
+    assert failing.rows == (known[:1] if error else known) and other.rows == known
+    assert other.times_closed == 1 and failing.times_closed == (1 if error else 2)
     assert read_metrics(tmp_path / "m") == ROWS
-    assert warnings == [
-        "the tracker failed and is disabled; metrics.jsonl continues: ConnectionError: the cable is cut"
-    ]
-
-
-def test_trackers_that_fail_only_at_the_end_are_said_too(tmp_path: Path) -> None:
-    warnings: list[str] = []
-    trackers = {name: Recorder(fails_to_close=True) for name in ("first", "second")}
-    logger = MetricsLogger(tmp_path / "m", trackers=trackers, warn=warnings.append)
-    logger.log(ROWS[0])
-    logger.close()
-    logger.close()
-    assert warnings == [
-        f"{name} failed and is disabled; metrics.jsonl continues: RuntimeError: cannot close" for name in trackers
-    ]
-
-
-def test_an_error_without_a_text_is_called_by_its_type(tmp_path: Path) -> None:
-    class Silent(Recorder):
-        def log(self, row: Row) -> None:
-            raise TimeoutError
-
-    warnings: list[str] = []
-    MetricsLogger(tmp_path / "m", trackers={"the tracker": Silent()}, warn=warnings.append).log(ROWS[0])
-    assert warnings == ["the tracker failed and is disabled; metrics.jsonl continues: TimeoutError"]
+    assert warnings == [f"the tracker failed and is disabled; metrics.jsonl continues: {told}"]
 
 
 def test_ctrl_c_is_no_failure_of_a_tracker(tmp_path: Path) -> None:
-    class Pressed(Recorder):
-        def log(self, row: Row) -> None:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        MetricsLogger(tmp_path / "m", trackers={"the tracker": Pressed()}, warn=pytest.fail).log(ROWS[0])
+        MetricsLogger(tmp_path / "m", None, [Recorder("tracker", KeyboardInterrupt())], pytest.fail).log(ROWS[1])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "modules", "message"),
+    [
+        ({"wandb": "offline"}, ["wandb"], r'logger.wandb=offline needs wandb.*: pip install "enn-ppo\[wandb\]"'),
+        (
+            {"tensorboard": True},
+            ["tensorboard", "torch.utils.tensorboard"],
+            r'logger.tensorboard=true needs tensorboard.*: pip install "enn-ppo\[tensorboard\]"',
+        ),
+    ],
+)
+def test_without_its_library_the_error_says_how_to_install_it(
+    chosen: dict[str, Any], modules: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, **chosen)
+    assert os.listdir(tmp_path) == []  # so that the next try finds no run here
+
+
+# --- TensorBoard ---
+
+
+def scalars(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
+    """Tag -> (step, value), as TensorBoard reads the files."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(run_dir / "tensorboard"))
+    accumulator.Reload()
+    return {tag: [(e.step, e.value) for e in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]}
+
+
+def test_tensorboard_has_every_known_number_when_log_returns_and_evaluations_at_their_step(tmp_path: Path) -> None:
+    logger = make(tmp_path, tensorboard=True)
+    logger.log({"step": 300, "reward": 75.0, "kl": float("nan"), "eval/step": 100.0, "eval/episodic_reward": 0.5})
+    expected = {"reward": [(300, 75.0)], "eval/step": [(100, 100.0)], "eval/episodic_reward": [(100, 0.5)]}
+    assert scalars(tmp_path) == expected
+    logger.close()
+
+
+def test_tensorboard_forgets_what_a_resumed_run_repeats(tmp_path: Path) -> None:
+    log_and_close(make(tmp_path, tensorboard=True), [*ROWS[:2], {"step": 300, "reward": -1.0}])
+    log_and_close(make(tmp_path, resume_step=100, tensorboard=True), [*ROWS[1:], {"step": 400, "reward": 7.0}])
+    assert scalars(tmp_path) == {"reward": [(100, 25.0), (200, 50.0), (300, 75.0), (400, 7.0)]}
+    assert len(os.listdir(tmp_path / "tensorboard")) == 2  # a file for each session
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of TensorBoard's own thread
+def test_tensorboard_on_a_full_disk_is_dropped_and_the_file_of_rows_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    warnings: list[str] = []
+    before = set(threading.enumerate())
+    logger = make(tmp_path, warn=warnings.append, tensorboard=True)
+    threads = set(threading.enumerate()) - before
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    events.unlink()
+    events.symlink_to("/dev/full")  # what is written to the file now goes there
+    log_and_close(logger, ROWS)
+    for thread in threads:
+        thread.join(10)
+    gc.collect()  # else the thread's exception is reported in another test
+    assert read_metrics(tmp_path / "metrics.jsonl") == ROWS
+    assert warnings == [
+        "TensorBoard failed and is disabled; metrics.jsonl continues: OSError: [Errno 28] No space left on device"
+    ]
+
+
+# --- wandb, in place of which something records what it is given. The real one: tests/system ---
+
+
+class FakeWandb:
+    class Error(Exception):
+        pass
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[dict[str, Any], int]] = []
+        self.axes: dict[str, str] = {}
+        self.refusal: Exception | None = None
+        self.times_finished = 0
+
+    def Settings(self, **settings: Any) -> dict[str, Any]:
+        return settings
+
+    def init(self, **arguments: Any) -> FakeWandb:
+        if self.refusal:
+            raise self.refusal
+        self.arguments = arguments
+        return self
+
+    def define_metric(self, name: str, step_metric: str) -> None:
+        self.axes[name] = step_metric
+
+    def log(self, row: Mapping[str, Any], step: int) -> None:
+        self.rows.append((dict(row), step))
+
+    def finish(self) -> None:
+        self.times_finished += 1
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
+    module = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return module
+
+
+def test_wandb_gets_what_is_known_and_the_settings(fake: FakeWandb, tmp_path: Path) -> None:
+    row: Row = {"step": 100, "reward": None, "kl": float("nan"), "entropy": 1.5}
+    log_and_close(make(tmp_path, wandb="online", entity="us"), [row])
+    assert fake.rows == [({"step": 100, "entropy": 1.5}, 100)]
+    assert fake.axes == {"eval/*": "eval/step"}
+    assert fake.times_finished == 1
+    expected = {"mode": "online", "project": "mines", "entity": "us", "dir": str(tmp_path), "resume": "allow"}
+    assert expected.items() <= fake.arguments.items()
+    assert fake.arguments["config"]["total_timesteps"] == 1000
+    # the user's own run of wandb is left alone, and an upload does not hold up the end for ever
+    settings = fake.arguments["settings"]
+    assert settings["reinit"] == "create_new" and 0 < settings["finish_timeout"] <= 600
+
+
+def test_a_resumed_run_keeps_its_id_and_a_new_one_gets_a_new_one(fake: FakeWandb, tmp_path: Path) -> None:
+    ids = []
+    for resume_step in (None, 100, 200, None):
+        log_and_close(make(tmp_path, resume_step, wandb="online"), [])
+        ids.append(fake.arguments["id"])
+    assert ids[0] == ids[1] == ids[2] != ids[3]
+    assert (tmp_path / "wandb" / "run_id").read_text() == ids[3] + "\n"
+
+
+def test_where_wandb_refuses_the_error_says_what_to_do(fake: FakeWandb, tmp_path: Path) -> None:
+    fake.refusal = fake.Error("api_key not configured")
+    with pytest.raises(ValueError, match="=online could not start: api_key not configured. `wandb login` .*offline"):
+        make(tmp_path, wandb="online")
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_where_the_file_of_rows_cannot_be_made_the_trackers_are_ended(fake: FakeWandb, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(OSError, match=r"Is a directory: .*metrics\.jsonl"):
+        make(tmp_path, wandb="online")
+    assert fake.times_finished == 1

@@ -13,8 +13,7 @@ import torch
 
 from enn_ppo.rollout import Rollout, RolloutStats
 from enn_ppo.training.frames import Frames
-from enn_ppo.training.tracking.counts import merge_played, summarize
-from enn_ppo.training.tracking.metrics import env_info_row, metrics_row
+from enn_ppo.training.tracking.metrics import env_info_row, merge_played, metrics_row, summarize
 from entity_gym import (
     ActionSpace,
     CategoricalActionSpace,
@@ -82,8 +81,7 @@ def rollout(**changes: Any) -> Rollout:
 
 
 def row(played: Rollout, action_space: Mapping[str, ActionSpace] = SPACES, **more: Any) -> dict[str, Any]:
-    settings: dict[str, Any] = {"learning_rate": 0.001, "ent_coef": 0.25, "extra": {}, **TIMING}
-    return dict(metrics_row(64, summarize(played, action_space), STATS, **(settings | more)))
+    return dict(metrics_row(64, summarize(played, action_space), STATS, **{"extra": {}, **TIMING, **more}))
 
 
 def part(values: dict[str, Any], start: str) -> dict[str, Any]:
@@ -96,51 +94,31 @@ def test_speeds_and_shares_of_an_update() -> None:
     assert values["steps_per_second"] == 4 / 2.0
     assert values["entities_per_second"] == (4 + 4 + 4) / 2.0  # cats, dogs and global entities
     assert (values["share_env"], values["share_act"], values["share_update"]) == (0.25, 0.5, 0.25)
-    assert (values["learning_rate"], values["entropy_coefficient"]) == (0.001, 0.25)
-
-
-def test_all_that_the_update_tells_is_in_the_row_under_its_name() -> None:
-    values = row(rollout())
     assert {name: values[name] for name in STATS} == STATS
-
-
-def test_rewards_and_elapsed_steps_are_of_all_frames() -> None:
-    values = row(rollout())
+    assert json.loads(json.dumps(values, allow_nan=False)) == values
+    # rewards and elapsed steps are of all frames
     assert part(values, "reward") == {"reward": 0.5, "reward_min": -2.0, "reward_max": 3.0}
     assert part(values, "elapsed") == {"elapsed_steps": 1.25, "elapsed_steps_min": 0.0, "elapsed_steps_max": 4.0}
 
 
+def spread(name: str, mean: float | None, low: float | None, high: float | None) -> dict[str, float | None]:
+    return {name: mean, f"{name}_min": low, f"{name}_max": high}
+
+
 def test_entities_are_counted_by_frame_and_type() -> None:
-    assert part(row(rollout()), "entities") == {
-        "entities_per_second": 6.0,
-        "entities": 3.0,  # 4, 2, 2 and 4 of them
-        "entities_min": 2.0,
-        "entities_max": 4.0,
-        "entities/Cat": 1.0,
-        "entities/Cat_min": 0.0,
-        "entities/Cat_max": 2.0,
-        "entities/Stone": 0.0,
-        "entities/Stone_min": 0.0,
-        "entities/Stone_max": 0.0,
-        "entities/Dog": 1.0,
-        "entities/Dog_min": 0.0,
-        "entities/Dog_max": 2.0,
-        "entities/__global__": 1.0,
-        "entities/__global___min": 1.0,
-        "entities/__global___max": 1.0,
-    }
-
-
-def test_a_world_without_entities_has_none_in_its_frames() -> None:
     played = rollout()
+    assert part(row(played), "entities") == {
+        "entities_per_second": 6.0,
+        **spread("entities", 3.0, 2.0, 4.0),  # 4, 2, 2 and 4 of them
+        **spread("entities/Cat", 1.0, 0.0, 2.0),
+        **spread("entities/Stone", 0.0, 0.0, 0.0),
+        **spread("entities/Dog", 1.0, 0.0, 2.0),
+        **spread("entities/__global__", 1.0, 1.0, 1.0),
+    }
     obs = dataclasses.replace(played.frames.obs, features={})
     empty = dataclasses.replace(played, frames=dataclasses.replace(played.frames, obs=obs))
-    assert part(row(empty, {"walk": SPACES["walk"]}), "entities") == {
-        "entities_per_second": 0.0,
-        "entities": 0.0,
-        "entities_min": 0.0,
-        "entities_max": 0.0,
-    }
+    nothing = {"entities_per_second": 0.0, **spread("entities", 0.0, 0.0, 0.0)}
+    assert part(row(empty, {"walk": SPACES["walk"]}), "entities") == nothing
 
 
 def test_every_choice_has_its_share_of_the_actors() -> None:
@@ -152,11 +130,9 @@ def test_every_choice_has_its_share_of_the_actors() -> None:
     }
     assert part(values, "actions/weather") == {"actions/weather/sun": 0.75, "actions/weather/rain": 0.25}
     assert values["actors/walk"] == 4 and values["actors/weather"] == 4
-
-
-def test_selected_entities_are_counted_by_their_type() -> None:
+    # selected entities are counted by their type:
     # cat 1 and dog 2 of frame 0, the dog of frame 1, the cat of frame 2, the second dog of frame 3, and nobody
-    assert part(row(rollout()), "actions/chase") == {
+    assert part(values, "actions/chase") == {
         "actions/chase/Cat": pytest.approx(2 / 6),
         "actions/chase/Stone": 0.0,
         "actions/chase/Dog": pytest.approx(3 / 6),
@@ -164,21 +140,10 @@ def test_selected_entities_are_counted_by_their_type() -> None:
     }
 
 
-def test_numbers_that_are_picked_have_a_mean_and_extremes() -> None:
-    assert part(row(rollout()), "actions/steer") == {
-        "actions/steer/left": 0.0,
-        "actions/steer/left_min": -0.5,
-        "actions/steer/left_max": 0.5,
-        "actions/steer/up": 0.5,
-        "actions/steer/up_min": 0.25,
-        "actions/steer/up_max": 0.75,
-    }
-
-
-def test_choices_that_nobody_made_have_no_shares() -> None:
-    assert part(row(rollout()), "actions/push") == {"actions/push/0": None, "actions/push/0_min": None} | {
-        "actions/push/0_max": None
-    }
+def test_numbers_that_are_picked_have_a_mean_and_extremes_and_what_nobody_chose_has_none() -> None:
+    steered = spread("actions/steer/left", 0.0, -0.5, 0.5) | spread("actions/steer/up", 0.5, 0.25, 0.75)
+    assert part(row(rollout()), "actions/steer") == steered
+    assert part(row(rollout()), "actions/push") == spread("actions/push/0", None, None, None)
     nobody = ragged([0, 0, 0, 0], values=[]).values.reshape(0, 1).long()
     for name in ("walk", "chase"):
         played = rollout()
@@ -200,29 +165,18 @@ def test_episodes_have_mean_and_extremes_and_what_they_say() -> None:
     ]
     values = row(rollout(episodes=episodes))
     assert part(values, "episod") == {
-        "episodic_reward": 2.5,
-        "episodic_reward_min": 1.0,
-        "episodic_reward_max": 4.0,
-        "episode_length": 6.5,
-        "episode_length_min": 4.0,
-        "episode_length_max": 9.0,
+        **spread("episodic_reward", 2.5, 1.0, 4.0),
+        **spread("episode_length", 6.5, 4.0, 9.0),
         "episodes": 2,
         "episodes_truncated": 1,
-        "episode/won": 0.5,
-        "episode/won_min": 0.0,
-        "episode/won_max": 1.0,
+        **spread("episode/won", 0.5, 0.0, 1.0),
         "episode/won_count": 2,
-        "episode/score": 5.0,
-        "episode/score_min": 5.0,
-        "episode/score_max": 2.0,  # the environment's own name stands in place of the largest score
+        **spread("episode/score", 5.0, 5.0, 5.0),
         "episode/score_count": 1,
-        "episode/score_max_min": 2.0,
-        "episode/score_max_max": 2.0,
+        # the environment's own name stands in place of the largest score
+        **spread("episode/score_max", 2.0, 2.0, 2.0),
         "episode/score_max_count": 1,
     }
-
-
-def test_without_a_finished_episode_there_is_nothing_to_tell_of_them() -> None:
     values = part(row(rollout()), "episod")
     assert values.pop("episodes") == values.pop("episodes_truncated") == 0
     assert len(values) == 6 and set(values.values()) == {None}
@@ -230,16 +184,8 @@ def test_without_a_finished_episode_there_is_nothing_to_tell_of_them() -> None:
 
 def test_what_environments_report_has_mean_extremes_and_count() -> None:
     metrics = {"gold": Metric(count=4, sum=6.0, min=0.0, max=3.0), "lost": Metric()}
-    assert part(row(rollout(metrics=metrics)), "env/") == {
-        "env/gold": 1.5,
-        "env/gold_min": 0.0,
-        "env/gold_max": 3.0,
-        "env/gold_count": 4,
-        "env/lost": None,
-        "env/lost_min": None,
-        "env/lost_max": None,
-        "env/lost_count": 0,
-    }
+    gold, lost = spread("env/gold", 1.5, 0.0, 3.0), spread("env/lost", None, None, None)
+    assert part(row(rollout(metrics=metrics)), "env/") == {**gold, "env/gold_count": 4, **lost, "env/lost_count": 0}
 
 
 def test_parts_of_a_rollout_merge_to_the_whole() -> None:
@@ -276,19 +222,11 @@ def test_metrics_of_others_join_the_row_but_may_not_change_it() -> None:
 
 def test_drawn_parameters_have_mean_and_extremes_or_shares() -> None:
     assert env_info_row({"mines": [1, 2, 6], "hard": [True, False, True], "map": ["b", "a", "b"]}) == {
-        "env_info/mines": 3.0,
-        "env_info/mines_min": 1.0,
-        "env_info/mines_max": 6.0,
-        "env_info/hard": pytest.approx(2 / 3),
-        "env_info/hard_min": 0.0,
-        "env_info/hard_max": 1.0,
+        **spread("env_info/mines", 3.0, 1.0, 6.0),
+        **spread("env_info/hard", pytest.approx(2 / 3), 0.0, 1.0),
         "env_info/map/a": pytest.approx(1 / 3),
         "env_info/map/b": pytest.approx(2 / 3),
     }
-
-
-def test_a_row_can_be_written_as_json() -> None:
-    assert json.loads(json.dumps(row(rollout()), allow_nan=False)) == row(rollout())
 
 
 def on(device: str) -> Rollout:

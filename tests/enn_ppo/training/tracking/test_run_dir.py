@@ -1,50 +1,53 @@
-"""A run directory is never taken over by accident, and nothing but a run is ever removed."""
+"""A run directory is never taken over by accident, has one trainer at a time, and loses nothing but a run."""
 
+from __future__ import annotations
+
+import errno
 import os
+import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-from enn_ppo.training.tracking.run_dir import prepare_run_dir
+from enn_ppo import EnvConfig, train
+from enn_ppo.training.tracking.run_dir import LOCK, RunLock, prepare_run_dir
+from tests.enn_ppo.worlds import Copycat, tiny_config
 
 
 def a_run(path: Path) -> Path:
-    (path / "checkpoints").mkdir(parents=True)
-    (path / "checkpoints" / "step_000000000100.safetensors").write_bytes(b"data")
-    (path / "checkpoints" / ".step_1.0123456789abcdef.aside.safetensors").write_bytes(b"da")
     (path / "wandb" / "offline-run-1").mkdir(parents=True)
-    for folder, file in (
-        ("pool", "step_000000000050.safetensors"),
-        ("videos", "step_000000000100.gif"),
-        ("tensorboard", "e"),
+    for name in (
+        "checkpoints/step_000000000100.safetensors",
+        "checkpoints/.step_1.0123456789abcdef.aside.safetensors",
+        "pool/step_000000000050.safetensors",
+        "videos/step_000000000100.gif",
+        "replays/watched_000000000100.html",
+        "tensorboard/events",
+        "ratings.json",
+        "clone.yaml",
+        "clone.jsonl",
+        "learning_curve.png",
+        "eval.json",  # of another command
     ):
-        (path / folder).mkdir()
-        (path / folder / file).touch()
-    for file in ("ratings.json", "clone.yaml", "clone.jsonl"):
-        (path / file).touch()
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).touch()
     (path / "metrics.jsonl").write_text('{"step": 100}\n')
     (path / "config.yaml").write_text("total_timesteps: 20000\n")
-    (path / "learning_curve.png").write_bytes(b"png")
-    (path / "eval.json").write_text("{}")
     return path
 
 
-def names(path: Path) -> list[str]:
-    return sorted(os.listdir(path))
-
-
 @pytest.mark.parametrize(("resume", "overwrite"), [(False, False), (True, False), (False, True)])
-def test_a_new_directory_is_created_with_its_parents(tmp_path: Path, resume: bool, overwrite: bool) -> None:
-    path = tmp_path / "outputs" / "a"
-    assert prepare_run_dir(path, resume=resume, overwrite=overwrite) == path
-    assert names(path) == []
-
-
-def test_a_directory_without_a_run_is_used_as_it_is(tmp_path: Path) -> None:
+def test_a_new_directory_is_made_and_one_without_a_run_stays_as_it_is(
+    tmp_path: Path, resume: bool, overwrite: bool
+) -> None:
+    prepare_run_dir(tmp_path / "outputs" / "a", resume=resume, overwrite=overwrite)
+    assert os.listdir(tmp_path / "outputs" / "a") == []
     (tmp_path / "notes.txt").touch()
     prepare_run_dir(tmp_path, resume=False, overwrite=False)
-    assert names(tmp_path) == ["notes.txt"]
+    assert sorted(os.listdir(tmp_path)) == ["notes.txt", "outputs"]
 
 
 @pytest.mark.parametrize("mark", ["config.yaml", "metrics.jsonl", "checkpoints"])
@@ -55,30 +58,26 @@ def test_an_existing_run_is_refused_with_both_ways_out(tmp_path: Path, mark: str
         prepare_run_dir(tmp_path, resume=False, overwrite=False)
 
 
-def test_resume_leaves_everything_there(tmp_path: Path) -> None:
-    before = names(a_run(tmp_path))
-    prepare_run_dir(tmp_path, resume=True, overwrite=False)
-    assert names(tmp_path) == before
-
-
-def test_overwrite_removes_only_what_a_run_writes(tmp_path: Path) -> None:
-    a_run(tmp_path)
-    prepare_run_dir(tmp_path, resume=False, overwrite=True)
-    assert names(tmp_path) == ["eval.json"]
-
-
-def test_resume_and_overwrite_exclude_each_other(tmp_path: Path) -> None:
-    a_run(tmp_path)
+def test_resume_leaves_everything_there_and_excludes_overwrite(tmp_path: Path) -> None:
+    before = sorted(os.listdir(a_run(tmp_path)))
     with pytest.raises(ValueError, match="resume and overwrite=true exclude each other"):
         prepare_run_dir(tmp_path, resume=True, overwrite=True)
-    assert (tmp_path / "checkpoints" / "step_000000000100.safetensors").exists()
+    prepare_run_dir(tmp_path, resume=True, overwrite=False)
+    assert sorted(os.listdir(tmp_path)) == before
+    assert os.listdir(tmp_path / "checkpoints") == ["step_000000000100.safetensors"]
+
+
+@pytest.mark.parametrize("metrics", ['{"step": 100}\n', "", '{"ste', '{"step": 100}\n{"st'])
+def test_overwrite_removes_only_what_a_run_writes_also_if_it_crashed_early(tmp_path: Path, metrics: str) -> None:
+    (a_run(tmp_path) / "metrics.jsonl").write_text(metrics)
+    prepare_run_dir(tmp_path, resume=False, overwrite=True)
+    assert os.listdir(tmp_path) == ["eval.json"]
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda run: (run / "config.yaml").write_text("port: 80\n"), "config.yaml has no total_timesteps"),
-        (lambda run: (run / "config.yaml").write_text("a: [1,"), "config.yaml has no total_timesteps"),
         (lambda run: (run / "metrics.jsonl").write_text("[1]\n"), "metrics.jsonl holds no rows of metrics"),
         (lambda run: (run / "metrics.jsonl").write_bytes(b"\xff\n"), "metrics.jsonl holds no rows"),
         (lambda run: (run / "checkpoints" / "thesis.tex").touch(), "checkpoints holds thesis.tex"),
@@ -109,39 +108,82 @@ def test_overwrite_refuses_what_does_not_look_like_a_run(
     assert sorted(str(path) for path in run.rglob("*")) == before
 
 
-@pytest.mark.parametrize("metrics", ["", '{"ste', '{"step": 100}\n{"st'])
-def test_overwrite_takes_a_run_that_crashed_early(tmp_path: Path, metrics: str) -> None:
-    (a_run(tmp_path) / "metrics.jsonl").write_text(metrics)
-    prepare_run_dir(tmp_path, resume=False, overwrite=True)
-    assert names(tmp_path) == ["eval.json"]
-
-
-def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
-    (tmp_path / "out").touch()
-    with pytest.raises(ValueError, match=rf"run_dir {tmp_path}/out is a file; give a folder"):
-        prepare_run_dir(tmp_path / "out", resume=False, overwrite=True)
-
-
-def test_a_path_below_a_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "out").touch()
-    with pytest.raises(ValueError, match=rf"run_dir {tmp_path}/out/a/b cannot be written: Not a directory"):
-        prepare_run_dir(tmp_path / "out" / "a" / "b", resume=False, overwrite=False)
-
-
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux")
-def test_a_place_where_nothing_can_be_created_is_named() -> None:
-    with pytest.raises(ValueError, match="run_dir /proc/x cannot be written: No such file"):
-        prepare_run_dir(Path("/proc/x"), resume=False, overwrite=False)
-    with pytest.raises(ValueError, match="run_dir /proc/self cannot be written: "):  # exists, yet takes no file
-        prepare_run_dir(Path("/proc/self"), resume=False, overwrite=False)
+@pytest.mark.parametrize(
+    ("folder", "reason"), [("file", "File exists"), ("file/a/b", "Not a directory"), ("/proc/x", "No such file")]
+)
+def test_a_place_where_nothing_can_be_written_is_named_before_anything_starts(
+    tmp_path: Path, folder: str, reason: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=rf"run_dir {tmp_path / folder} cannot be written: {reason}"):
+        train(tiny_config(tmp_path / folder, env=EnvConfig(), overwrite=True), env=Copycat)
+    assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_full_disk_is_noticed_before_the_run_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, data: bytes, mode: int = 0) -> None:
-        path.touch()
-        raise OSError(28, "No space left on device")
+# --- The lock ---
 
-    monkeypatch.setattr("enn_ppo.training.files.write_file", full)
-    with pytest.raises(ValueError, match="cannot be written: No space left on device"):
-        prepare_run_dir(tmp_path, resume=False, overwrite=False)
-    assert names(tmp_path) == []
+
+def test_the_lock_keeps_others_out_until_it_is_closed(tmp_path: Path) -> None:
+    first, second = RunLock(), RunLock()
+    first.take(tmp_path)
+    with pytest.raises(ValueError, match="is in use: another trainer writes into it"):
+        second.take(tmp_path)
+    first.close()
+    assert os.listdir(tmp_path) == []
+    second.take(tmp_path)
+    first.close()  # does nothing any more
+    assert os.listdir(tmp_path) == [LOCK]
+    second.close()
+
+
+def test_runs_without_a_name_of_their_own_that_start_at_once_get_one_each(tmp_path: Path) -> None:
+    locks = [RunLock() for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        taken = list(threads.map(lambda lock: lock.take_unused(tmp_path / "out/a"), locks))
+    assert {path.name for path in taken} == {"a", "a_2", "a_3", "a_4"}
+    (tmp_path / "out/a/metrics.jsonl").touch()
+    for lock in locks:
+        lock.close()
+    assert os.listdir(tmp_path / "out") == ["a"]
+
+
+def test_a_run_that_does_not_begin_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no checkpoint"):
+        train(tiny_config(tmp_path / "out/a", env=EnvConfig(), resume=str(tmp_path / "nowhere")), env=Copycat)
+    assert os.listdir(tmp_path) == []
+    lock = RunLock()
+    lock.take(tmp_path / "a/b")
+    (tmp_path / "a/notes.txt").touch()
+    lock.close()
+    assert os.listdir(tmp_path / "a") == ["notes.txt"]
+
+
+def test_a_forked_child_that_outlives_the_trainer_does_not_hold_the_lock(tmp_path: Path) -> None:
+    ready, tell = os.pipe()
+    trainer = os.fork()
+    if trainer == 0:
+        RunLock().take(tmp_path)
+        if os.fork() == 0:
+            os.write(tell, str(os.getpid()).encode())
+            signal.pause()
+        signal.pause()
+    child = int(os.read(ready, 20))
+    os.kill(trainer, signal.SIGKILL)
+    os.waitpid(trainer, 0)
+    lock = RunLock()
+    lock.take(tmp_path)
+    lock.close()
+    os.kill(child, signal.SIGKILL)
+
+
+def test_where_the_file_system_has_no_locks_a_warning_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(lock: FileLock, blocking: bool) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(FileLock, "acquire", none)
+    lock = RunLock()
+    with pytest.warns(UserWarning, match=r"cannot be locked \(No locks available\): see to it that no other trainer"):
+        lock.take(tmp_path)
+    assert os.listdir(tmp_path) == []
+    lock.close()

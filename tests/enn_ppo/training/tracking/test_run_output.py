@@ -1,65 +1,271 @@
-"""What a run shows, and how it ends where its metrics cannot be written: naming what is saved."""
+"""What a run shows: a dashboard in a terminal, elsewhere few lines. And how it ends where its metrics cannot be written."""
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
-from dataclasses import replace
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from rich.live import Live
 
-from enn_ppo import EnvConfig, LoggerConfig, TrainConfig, train
+from enn_ppo import EnvConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training.callbacks import Callback, Update
+from enn_ppo.training.tracking import run_output
 from enn_ppo.training.tracking.logger import MetricsLogger, Row, read_metrics
-from enn_ppo.training.tracking.run_output import RunOutput
-from enn_ppo.training.tracking.trackers import TensorBoardLogger
-from tests.enn_ppo.rows import rows_of
+from enn_ppo.training.tracking.run_output import RunOutput, clock_text, make_live
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
-UPDATE: Row = {"step": 32, "seconds": 1.0, "episodic_reward": 0.5, "episode_length": 1.0}
+Make = Callable[..., RunOutput]
 
 
-def config(run_dir: Path | None, **changes: Any) -> TrainConfig:
-    """Five updates of 32 frames."""
-    return replace(tiny_config("unset", env=EnvConfig(), **changes), run_dir=None if run_dir is None else str(run_dir))
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
-class After(Callback):
-    """Does something to the run directory once so many steps are trained."""
-
-    def __init__(self, step: int, what: Any) -> None:
-        self.step, self.what = step, what
-
-    def on_update(self, update: Update) -> None:
-        if update.step == self.step:
-            self.what()
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(run_output, "monotonic", made)
+    return made
 
 
-def test_a_row_is_stored_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with RunOutput(tmp_path, tiny_config(tmp_path), None) as output:
-        output.log(UPDATE)
-    assert read_metrics(tmp_path / "metrics.jsonl") == [UPDATE]
-    shown, done = capsys.readouterr().out.splitlines()
-    assert re.match(r"32/160 steps \(20%\) .* reward 0\.500 ", shown) and done == f"done: {tmp_path}"
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Makes the output of a run of 20,000 steps into `tmp_path`."""
+
+    def made(step: int | None = None, name: str = "", live: Live | None = None, **changes: Any) -> RunOutput:
+        config = tiny_config(tmp_path, env=EnvConfig(id="Walk"), **({"total_timesteps": 20_000} | changes))
+        return RunOutput(tmp_path, config, step, name, live)
+
+    return made
+
+
+def row(step: int, **others: float | None) -> Row:
+    metrics = {"episodic_reward": 0.5, "episode_length": 12.25, "entropy": 1.5, "approx_kl": 0.00412}
+    return {"step": step, "seconds": 1.0, **metrics} | others
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_line_has_the_last_known_values_and_every_row_is_stored(
+    make: Make, clock: Clock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with make() as output:
+        output.log({"step": 0, "seconds": 0.0, "episodic_reward": None})
+        clock.now += 10.0
+        output.log(row(5_000) | {"self_play/win_rate": 0.25})
+        output.say("finishing this update")
+        output.log(
+            {"step": 10_000, "seconds": 1.0, "episodic_reward": None, "entropy": 1.25, "approx_kl": float("nan")}
+        )
+    assert lines(capsys) == [
+        "0/20,000 steps (0%)",
+        "5,000/20,000 steps (25%)  500 steps/s  00:30 left  reward 0.500  length 12.2  entropy 1.500  kl 0.0041  won 0.25",
+        "finishing this update",
+        "10,000/20,000 steps (50%)  1,000 steps/s  00:10 left  reward 0.500  length 12.2  entropy 1.250  kl 0.0041  won 0.25",
+        f"done: {tmp_path}",
+    ]
+    assert [each["step"] for each in read_metrics(tmp_path / "metrics.jsonl")] == [0, 5_000, 10_000]
+
+
+def test_the_rate_of_a_resumed_run_counts_only_its_own_steps(
+    make: Make, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = make(10_000, "red")
+    clock.now += 1.0
+    output.log(row(10_100))
+    assert lines(capsys)[0].startswith("red: 10,100/20,000 steps (50%)  100 steps/s  01:39 left")
+
+
+def test_lines_are_the_first_one_every_ten_seconds_and_the_last(
+    make: Make, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with make() as output:
+        for step in range(1, 23):  # a row every second
+            clock.now += 1.0
+            output.log(row(step))
+    assert [line.split("/")[0] for line in lines(capsys)[:-1]] == ["1", "11", "21", "22"]
+
+
+def test_the_time_left_is_that_of_the_wall_clock_where_it_is_nearer(
+    make: Make, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = make(max_train_seconds=10.0)
+    clock.now += 4.0
+    output.show(1000, 4.0, 0.5)
+    # by steps alone, 5 % and 76 seconds
+    assert lines(capsys) == ["1,000/20,000 steps (40%)  250 steps/s  00:06 left  50% of the rollout"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.9, "00:00"), (61.0, "01:01"), (3_661.0, "1:01:01"), (90_061.0, "1d 01:01:01")]
+)
+def test_durations_are_read_like_clocks(seconds: float, text: str) -> None:
+    assert clock_text(seconds) == text
 
 
 def test_an_evaluation_that_ended_after_the_last_update_is_a_row_of_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     late: Row = {"step": 160, "eval/step": 96.0, "eval/episodic_reward": 0.25, "eval/episodic_reward_ci95": 0.125}
-    with RunOutput(tmp_path, tiny_config(tmp_path), None) as output:
-        output.log(UPDATE | late | {"step": 128})
-        output.log(late)
+    output = make()
+    output.log({"step": 160, "seconds": 1.0})
+    output.log(late)
     assert read_metrics(tmp_path / "metrics.jsonl")[1] == late
-    said = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("done")]
-    assert [line.split("  ")[0] for line in said] == [
-        "128/160 steps (80%)",
-        *["evaluation of step 96: episodic_reward 0.250 ± 0.125"] * 2,
+    assert lines(capsys)[1:] == ["evaluation of step 96: episodic_reward 0.250 ± 0.125"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux")
+@pytest.mark.parametrize("target", ["full", "pipe", "both", "closed"])
+def test_a_run_goes_on_where_standard_output_cannot_be_written(target: str, tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path; from enn_ppo import TrainConfig; from enn_ppo.training.tracking.run_output import *\n"
+        f"live, folder = make_live(), Path({str(tmp_path)!r})\n"
+        "from entity_gym.compiled.compiler import announce\n"
+        f"if {target!r} == 'both': announce('a world')()\n"
+        "with RunOutput(folder, TrainConfig(), None, live=live) as output:\n"
+        "    for step in range(3): output.say(f'line {step}'); output.log({'step': step, 'seconds': step})\n"
+        "(folder / 'metrics.jsonl').rename(folder / 'the end')\n"
+    )
+    script = {
+        "full": '"$0" -c "$1" > /dev/full',
+        "pipe": 'set -o pipefail; { sleep 0.3; "$0" -c "$1"; } | true',
+        "both": 'set -o pipefail; { sleep 0.3; "$0" -c "$1"; } 2>&1 | true',
+        "closed": '"$0" -c "$1" >&-',
+    }[target]
+    done = subprocess.run(["bash", "-c", script, sys.executable, code], capture_output=True, text=True)
+    told = {"full": "No space left on device", "pipe": "Broken pipe"}.get(target)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == (f"standard output cannot be written ({told}): training goes on\n" if told else "")
+    assert len(read_metrics(tmp_path / "the end")) == 3
+
+
+# --- In a terminal
+
+
+class Terminal(io.StringIO):
+    """A terminal as far as libraries can ask."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def in_terminal(monkeypatch: pytest.MonkeyPatch, encoding: str = "utf-8") -> Terminal:
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "LINES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    made = Terminal()
+    monkeypatch.setattr(made, "encoding", encoding, raising=False)
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, made)
+    return made
+
+
+def drawn(made: RunOutput, columns: int = 80) -> list[str]:
+    console = Console(file=Terminal(), width=columns)
+    with console.capture() as capture:
+        console.print(made)
+    return [re.sub(r"\x1b\[[\d;]*m", "", line).rstrip() for line in capture.get().splitlines()]
+
+
+def test_the_dashboard_is_read_like_this(
+    make: Make, monkeypatch: pytest.MonkeyPatch, clock: Clock, tmp_path: Path
+) -> None:
+    in_terminal(monkeypatch)
+    with make(live=make_live(), total_timesteps=100_000) as output:
+        assert drawn(output, 200)[1:] == ["  0% " + "━" * 185 + " 0/100,000", "00:00 so far"]
+        clock.now += 10.0
+        output.log(row(25_000, share_env=0.25, value_loss=0.25))
+        output.log({"step": 25_000, "seconds": 9.0, "episodic_reward": None})
+        clock.now += 5.0
+        output.show(30_000, 15.0, 0.375)
+    assert drawn(output, 200)[0] == f"Walk  {tmp_path}"
+    assert drawn(output)[-4:] == [
+        " 30% " + "━" * 18 + "╺" + "━" * 41 + " 30,000/100,000",
+        "2,000 steps/s  00:35 left  38% of the rollout  00:15 so far",
+        "reward               0.500 entropy              1.500 value loss          0.2500",
+        "length                12.2 kl                  0.0041 time in env            25%",
     ]
+
+
+@pytest.mark.parametrize("columns", [1, 40, 75, 200])
+def test_it_fits_into_any_width_and_no_name_reaches_the_terminal_as_a_sequence(
+    columns: int, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_terminal(monkeypatch)
+    with make(name="\x1b[2J" + "long/" * 60 + "end", live=make_live()) as output:
+        output.log(row(5))
+    assert not any("\x1b" in line for line in drawn(output, columns))
+    assert max(map(len, drawn(output, columns))) <= columns
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "term", "encoding", "is_live"),
+    [
+        (True, True, "xterm", "utf-8", True),
+        (False, True, "xterm", "utf-8", False),
+        (True, False, "xterm", "utf-8", False),
+        (True, True, "dumb", "utf-8", False),
+        (True, True, "xterm", "ascii", False),
+        (True, True, "xterm", "cp1252", False),
+    ],
+)
+def test_a_terminal_that_can_show_it_has_a_dashboard(
+    stdout: bool, stderr: bool, term: str, encoding: str, is_live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_terminal(monkeypatch, encoding)
+    for name, is_terminal in (("stdout", stdout), ("stderr", stderr)):
+        if not is_terminal:
+            monkeypatch.setattr(sys, name, io.StringIO())
+    monkeypatch.setenv("TERM", term)
+    assert isinstance(make_live(), Live) == is_live
+
+
+def test_messages_and_prints_stand_above_the_dashboards_of_all_policies(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = in_terminal(monkeypatch)
+    live = make_live()
+    red, blue = (make(None, name, live) for name in ("red", "blue"))
+    with red, blue:
+        red.say("before")
+        assert terminal.getvalue() == "red: before\n"
+        for output in (red, blue):
+            output.log(row(50))
+        assert (
+            re.findall(r"\x1b\[\?25[lh]", terminal.getvalue())[-1] == "\x1b[?25h"
+        )  # also if the process is killed now
+        begun = len(terminal.getvalue())
+        red.say("[bold]a message[/bold]")
+        print("of a world", file=sys.stderr)
+        print("unfinished", end="")
+    assert sys.stdout is sys.stderr is terminal
+    shown = re.sub(r"\x1b\[\??[\d;]*[a-zA-Z]", "", terminal.getvalue()[begun:]).replace("\r", "").splitlines()
+    said = [shown.index(text) for text in ("red: [bold]a message[/bold]", "of a world", "unfinished")]
+    assert said == sorted(said)
+    last = [line.split()[:2] for line in shown[said[-1] + 1 :]]
+    assert [line[0] for line in last if line[1:] == ["Walk"]] == ["red:", "blue:"]
+
+
+# --- Metrics that cannot be written
 
 
 def test_metrics_on_a_full_disk_end_the_run_and_name_what_is_saved(
@@ -75,7 +281,7 @@ def test_metrics_on_a_full_disk_end_the_run_and_name_what_is_saved(
     monkeypatch.setattr(MetricsLogger, "log", full_after_two_updates)
     run_dir = tmp_path / "a"
     with pytest.raises(ValueError) as raised:
-        train(config(run_dir, checkpoint_interval=2), env=Copycat)
+        train(tiny_config(run_dir, env=EnvConfig(), checkpoint_interval=2), env=Copycat)
     assert re.fullmatch(
         rf"{run_dir}/metrics.jsonl cannot be written: .*No space left on device.*; training ends after 96 steps",
         str(raised.value),
@@ -84,39 +290,18 @@ def test_metrics_on_a_full_disk_end_the_run_and_name_what_is_saved(
     assert raised.value.__notes__ == [f"saved {last}; go on with resume={run_dir}"]
     assert load_checkpoint(run_dir).step == 64
     monkeypatch.setattr(MetricsLogger, "log", write)
-    train(config(None, resume=str(run_dir)), env=Copycat)
+    train(tiny_config(run_dir, env=EnvConfig(), resume=str(run_dir)), env=Copycat)
     assert [row["step"] for row in read_metrics(run_dir / "metrics.jsonl")] == [32, 64, 96, 128, 160]
-
-
-def test_a_tracker_that_fails_in_the_middle_of_a_run_changes_nothing_but_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("tensorboard")
-    tracked = LoggerConfig(tensorboard=True)
-    whole = train(config(tmp_path / "a", logger=tracked), env=Copycat)
-
-    def gone(logger: TensorBoardLogger, row: Row) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(TensorBoardLogger, "log", gone)
-    capsys.readouterr()
-    result = train(config(tmp_path / "b", logger=tracked), env=Copycat)
-    assert capsys.readouterr().out.count("TensorBoard failed and is disabled") == 1
-    assert result.step == whole.step == 160
-    assert [row["policy_loss"] for row in rows_of(tmp_path / "a")] == [
-        row["policy_loss"] for row in rows_of(tmp_path / "b")
-    ]
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_of_a_tracker_is_named_before_training(tmp_path: Path) -> None:
-    (tmp_path / "a" / "tensorboard").mkdir(parents=True, mode=0o555)
-    with pytest.raises(ValueError, match="run_dir .* cannot be written: .*Permission denied.*tensorboard"):
-        train(config(tmp_path / "a", logger=LoggerConfig(tensorboard=True)), env=Copycat)
 
 
 def test_a_run_directory_that_vanishes_ends_the_run_and_what_was_learned_is_saved(tmp_path: Path) -> None:
     run_dir = tmp_path / "a"
+
+    class Remove(Callback):
+        def on_update(self, update: Update) -> None:
+            if update.step == 64:
+                shutil.rmtree(run_dir)
+
     with pytest.raises(ValueError, match=r"metrics.jsonl cannot be written: .*No such file"):
-        train(config(run_dir), env=Copycat, callbacks=[After(64, lambda: shutil.rmtree(run_dir))])
+        train(tiny_config(run_dir, env=EnvConfig()), env=Copycat, callbacks=[Remove()])
     assert load_checkpoint(run_dir).step == 96

@@ -12,9 +12,9 @@ from enn_ppo.settings.config import DistributedConfig
 @pytest.fixture(scope="session")
 def ray_here() -> Iterator[None]:
     """Within it, this process has Ray already; it has 4 CPUs by Ray's count, which runs take turns on."""
-    pytest.importorskip("ray")
-    from enn_ppo.training.on_ray.cluster import Cluster
+    ray = pytest.importorskip("ray")
+    from enn_ppo.training.on_ray.cluster import connect
 
-    cluster = Cluster(DistributedConfig(mode="ray", num_env_runners=3))
+    assert connect(DistributedConfig(mode="ray", num_env_runners=3))
     yield
-    cluster.close()
+    ray.shutdown()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,55 +21,34 @@ def test_who_has_not_installed_ray_is_told_how(tmp_path: Path, monkeypatch: pyte
         train(on_ray(tmp_path / "a"))
 
 
-def cluster(**settings: Any) -> Any:
-    from enn_ppo.training.on_ray.cluster import Cluster
+def connect(**settings: Any) -> Any:
+    from enn_ppo.training.on_ray.cluster import connect
 
-    return Cluster(DistributedConfig(mode="ray", **settings))
+    return connect(DistributedConfig(mode="ray", **settings))
 
 
-@pytest.fixture
-def no_ray_yet(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """This process has none."""
+def test_an_address_where_nobody_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
-    monkeypatch.setattr("ray.is_initialized", lambda: False)
-    return monkeypatch
 
-
-def test_an_address_where_nobody_answers_is_named(no_ray_yet: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:  # and nobody listens
-        taken.bind(("127.0.0.1", 0))
-        address = f"ray://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ValueError, match=rf"distributed\.address={address}: no Ray cluster answers \(.*refused"):
-            cluster(address=address)
-
-
-@pytest.mark.parametrize("address", ["ray://somewhere", "ray://:10001", "ray://somewhere:http"])
-def test_an_address_without_host_or_port_is_refused(address: str, no_ray_yet: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"distributed\.address must be local, auto or ray://<host>:<port>, got"):
-        cluster(address=address)
-
-
-def test_a_machine_without_a_cluster_is_told_how_to_start_one(no_ray_yet: pytest.MonkeyPatch) -> None:
     def nothing_runs(**settings: Any) -> None:
         assert settings["address"] == "auto"
         raise ConnectionError("Could not find any running Ray instance.\nMore of it.")
 
-    no_ray_yet.setattr("ray.init", nothing_runs)
-    with pytest.raises(ValueError) as refused:
-        cluster(address="auto")
-    assert str(refused.value) == (
-        "distributed.address=auto: no Ray cluster answers (Could not find any running Ray instance.); start one with "
-        "`ray start --head`, or let distributed.address=local start Ray here"
-    )
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", nothing_runs)
+    with pytest.raises(
+        ValueError, match=r"distributed\.address=auto: .* \(Could not find .*\.\); start one with `ray start"
+    ):
+        connect(address="auto")
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
 def test_a_cluster_that_is_too_small_is_measured() -> None:
-    with pytest.raises(ValueError, match=r"^distributed\.num_env_runners=1000 and a learner need 1001 CPUs"):
-        cluster(num_env_runners=1000)
-    with pytest.raises(ValueError, match=r"distributed\.learner_gpus=64 needs 64 GPUs, and the Ray cluster has"):
-        cluster(num_env_runners=1, learner_gpus=64.0)
+    with pytest.raises(ValueError, match=r"distributed\.num_env_runners=1000 and learners: 1 .* need 1001 CPUs"):
+        connect(num_env_runners=1000)
+    with pytest.raises(ValueError, match=r"learner_gpus=64 need 64 GPUs, and the Ray cluster has"):
+        connect(num_env_runners=1, learner_gpus=64.0)
 
 
 def test_what_cannot_be_on_ray_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,14 +122,15 @@ def test_a_runner_that_ray_ends_for_its_memory_has_died_too(monkeypatch: pytest.
         fetch(None)
 
 
-def command(run_dir: Path, *more: str) -> subprocess.Popen[str]:
-    """A run that has far to go."""
+@contextmanager
+def command(run_dir: Path, rows: int, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """A run that has far to go, when so many updates are done. With Ray in this process, it joins that one."""
     settings = [
         "env=custom env.id=tests.enn_ppo.worlds:Slow rollout.num_envs=4 rollout.steps=8 optim.batch_size=16",
         "net.d_model=16 net.n_layer=1 net.n_head=2 total_timesteps=100000 checkpoint_interval=2 device=cpu num_threads=1",
         "distributed=ray distributed.num_env_runners=1",
     ]
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "enn_ppo.train", *" ".join(settings).split(), f"run_dir={run_dir}", *more],
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
@@ -136,28 +138,30 @@ def command(run_dir: Path, *more: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
     )
+    with process:
+        try:
+            while len(rows_of(run_dir)) < rows:
+                assert process.poll() is None, process.communicate()[0]
+                time.sleep(0.05)
+            yield process
+        finally:
+            process.kill()
 
 
-def wait_until(happened: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    while not happened():
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.05)
-
-
-def test_when_the_learner_is_killed_the_command_says_where_to_go_on_from(tmp_path: Path, ray_here: None) -> None:
+@pytest.fixture
+def this_ray(ray_here: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The setting with which a command joins the Ray of this process, should there be more on the machine."""
     import ray
 
-    address = ray.get_runtime_context().gcs_address
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_ADDRESS", address)  # this one, should there be more on the machine
-        process = command(tmp_path / "a", "distributed.address=auto")
-    try:
-        wait_until(lambda: len(rows_of(tmp_path / "a")) > 2, process)
+    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+    return "distributed.address=auto"
+
+
+def test_when_the_learner_is_killed_the_command_says_where_to_go_on_from(tmp_path: Path, this_ray: str) -> None:
+    with command(tmp_path / "a", 3, this_ray) as process:
         (learner,) = actors("LearnerActor")
         learner.kill()
         said, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
     saved = load_checkpoint(tmp_path / "a")
     assert process.returncode == 1, said
     assert saved.step >= 64
@@ -169,18 +173,10 @@ def test_when_the_learner_is_killed_the_command_says_where_to_go_on_from(tmp_pat
     assert train(config, env=Slow).step == saved.step + 64
 
 
-def test_ctrl_c_saves_and_the_run_goes_on_where_it_was(tmp_path: Path, ray_here: None) -> None:
-    import ray
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
-        process = command(tmp_path / "a", "distributed.address=auto", "checkpoint_interval=1000")
-    try:
-        wait_until(lambda: len(rows_of(tmp_path / "a")) > 1, process)
+def test_ctrl_c_saves_and_the_run_goes_on_where_it_was(tmp_path: Path, this_ray: str) -> None:
+    with command(tmp_path / "a", 2, this_ray, "checkpoint_interval=1000") as process:
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
     saved = load_checkpoint(tmp_path / "a")
     assert process.returncode == 130, said
     assert f"interrupted after {saved.step} steps; saved {saved.path}; go on with resume={tmp_path / 'a'}" in said
@@ -192,13 +188,8 @@ def test_ctrl_c_saves_and_the_run_goes_on_where_it_was(tmp_path: Path, ray_here:
 
 def test_when_the_command_is_killed_nothing_that_it_has_started_plays_or_learns_on(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    process = command(tmp_path / "a")
-    try:
-        wait_until(lambda: len(rows_of(tmp_path / "a")) > 0, process)
+    with command(tmp_path / "a", 1) as process:
         started = actors("EnvRunner", process.pid) + actors("LearnerActor", process.pid)
         assert len(started) == 2
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
     _, alive = psutil.wait_procs(started, timeout=GOES_ON_WITHIN)
     assert alive == []

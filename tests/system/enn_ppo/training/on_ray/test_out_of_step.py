@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -56,12 +55,3 @@ def test_no_update_has_fewer_frames_than_asked_for_and_none_counts_twice(done: D
     ]
     assert updates[-1]["step"] >= 960
     assert sum(row["distributed/rollouts_lost"] for row in updates) == 0
-
-
-@pytest.mark.usefixtures("ray_here")
-def test_all_rollouts_are_current_where_nothing_stale_is_allowed(tmp_path: Path) -> None:
-    changes = {"env": EnvConfig(), "total_timesteps": 320}
-    train(on_ray(tmp_path / "a", 2, changes, sync=False, max_staleness=0), env=Copycat)
-    rows = rows_of(tmp_path / "a")
-    assert [row["distributed/staleness_max"] for row in rows] == [0] * len(rows)
-    assert [row["distributed/runners"] for row in rows] == [2] * len(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from enn_ppo import Callback, EnvConfig, OptimConfig, PPOConfig, RogueNetConfig,
 from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.callbacks import Update
 from enn_ppo.training.learning.learner import Learned, Learner
+from entity_gym import Action, Observation
 from entity_gym.pools.source import EnvFactory
 from rogue_net.kernels.cpu.program import Program
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, tiny_config
@@ -61,6 +62,18 @@ def long_run(run_dir: Path, **changes: Any) -> TrainConfig:
         "checkpoint_interval": 2,
     }
     return tiny_config(run_dir, **(settings | changes))
+
+
+class FailsOnRank1(Copycat):
+    """Raises in its tenth step, where torchrun calls it rank 1."""
+
+    acts = 0
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.acts += 1
+        if os.environ.get("RANK") == "1" and self.acts == 10:
+            raise ValueError("the third lamp is broken")
+        return super().act(actions)
 
 
 @contextmanager

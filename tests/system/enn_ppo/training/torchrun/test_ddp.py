@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,13 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 import torch
 
 from enn_ppo import RolloutConfig, train
 from enn_ppo.checkpoints import load_checkpoint
-from tests.enn_ppo.rows import rows_without_times
+from tests.enn_ppo.rows import rows_of, rows_without_times
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
+from tests.system.enn_ppo.training.torchrun import on_ranks
 from tests.system.enn_ppo.training.torchrun.on_ranks import GRADIENTS, WORLDS, first_gradient, long_run, one_update
 
 ROOT = Path(__file__).parents[5]
@@ -53,8 +54,7 @@ def torchrun(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def command(run_dir: Path, world: str, *more: str) -> list[str]:
     return [
-        "-m", "enn_ppo.train", "env=custom", f"env.id=tests.system.enn_ppo.training.torchrun.worlds:{world}",
-        "distributed=ddp", "device=cpu",
+        "-m", "enn_ppo.train", "env=custom", f"env.id={world}", "distributed=ddp", "device=cpu",
         "rollout.num_envs=4", "rollout.steps=8", "optim.batch_size=16", "net.d_model=16", "net.n_layer=1",
         "checkpoint_interval=1", f"run_dir={run_dir}", *more,
     ]  # fmt: skip
@@ -112,22 +112,14 @@ def test_ranks_stay_the_same_bit_for_bit_over_a_whole_run(job: Job) -> None:
     assert {row["epochs"] for row in rows_without_times(job.folder / "whole")} != {3}, "target_kl has decided nothing"
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs the names of threads")
-def test_a_run_leaves_no_thread_behind_that_could_abort_the_process_at_its_end(job: Job) -> None:
-    for rank in job.ranks:
-        assert rank["threads"] and not [name for name in rank["threads"] if "gloo" in name]
-
-
-def test_a_run_that_the_leads_callback_has_stopped_resumes_exactly(job: Job) -> None:
+def test_a_run_that_the_leads_callback_has_stopped_resumes_exactly_and_its_clock_ends_all_ranks(job: Job) -> None:
     assert [rank["step"] for rank in job.ranks] == [192, 192]
     assert len(rows_without_times(job.folder / "whole")) == 6
     assert rows_without_times(job.folder / "parts") == rows_without_times(job.folder / "whole")
-
-
-def test_the_leads_clock_ends_all_ranks_after_the_same_update(job: Job) -> None:
-    steps = {rank["timed"] for rank in job.ranks}
-    assert len(steps) == 1
-    assert 0 < steps.pop() < 10**6
+    one, other = (rank["timed"] for rank in job.ranks)
+    assert 0 < one == other < 10**6
+    for rank in job.ranks:  # a thread that is left behind could abort the process at its end
+        assert not [name for name in rank["threads"] if "gloo" in name]
 
 
 def test_one_process_goes_on_from_a_checkpoint_of_ranks(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +133,7 @@ def test_one_process_goes_on_from_a_checkpoint_of_ranks(job: Job, capsys: pytest
 
 
 def test_a_world_that_raises_on_one_rank_names_it_and_ends_the_job(tmp_path: Path) -> None:
-    with torchrun(*command(tmp_path / "a", "FailsOnRank1")) as process:
+    with torchrun(*command(tmp_path / "a", f"{on_ranks.__name__}:FailsOnRank1")) as process:
         output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     (told,) = [line for line in output.splitlines() if line.startswith("error:")]
@@ -149,33 +141,26 @@ def test_a_world_that_raises_on_one_rank_names_it_and_ends_the_job(tmp_path: Pat
     assert "(on rank 1 of 2)" in told
 
 
-def ranks_of(pids: Path, run_dir: Path, rows: int) -> list[int]:
-    """The ranks' processes, when so many updates are done."""
-    deadline = time.monotonic() + PATIENCE
-    metrics = run_dir / "metrics.jsonl"
-    while not metrics.is_file() or len(metrics.read_text().splitlines()) < rows:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return [int((pids / str(rank)).read_text()) for rank in range(2)]
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
+@contextmanager
+def going_on(run_dir: Path, rows: int, *more: str) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
+    """A job that has far to go, and its ranks, when so many updates are done."""
+    with torchrun(*command(run_dir, "tests.enn_ppo.worlds:Slow", "total_timesteps=1000000", *more)) as process:
+        deadline, metrics = time.monotonic() + PATIENCE, run_dir / "metrics.jsonl"
+        while not metrics.is_file() or len(metrics.read_text().splitlines()) < rows:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        children = psutil.Process(process.pid).children()
+        ranks = [child for child in children if "enn_ppo.train" in child.cmdline()]
+        yield process, sorted(ranks, key=lambda rank: rank.environ()["RANK"])
 
 
 def test_a_rank_that_is_killed_ends_the_job_and_the_run_resumes(tmp_path: Path) -> None:
     run_dir = tmp_path / "a"
-    slow = command(run_dir, "Slow", f"+env.kwargs.pids={tmp_path}", "total_timesteps=1000000")
-    with torchrun(*slow) as process:
-        pids = ranks_of(tmp_path, run_dir, rows=3)
-        os.kill(pids[1], signal.SIGKILL)
+    with going_on(run_dir, 3) as (process, ranks):
+        ranks[1].kill()
         output, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode != 0
-    assert all(map(is_gone, pids))
+    assert process.returncode != 0 and len(ranks) == 2
+    assert not any(rank.is_running() for rank in ranks)
     assert f"go on with resume={run_dir}" in output
     step = load_checkpoint(run_dir).step
     assert step >= 64  # the third row is written before its checkpoint is
@@ -188,14 +173,11 @@ def test_a_rank_that_is_killed_ends_the_job_and_the_run_resumes(tmp_path: Path) 
 
 def test_ctrl_c_finishes_the_update_and_saves_once(tmp_path: Path) -> None:
     run_dir = tmp_path / "a"
-    slow = command(run_dir, "Slow", f"+env.kwargs.pids={tmp_path}", "total_timesteps=1000000")
-    with torchrun(*slow, "checkpoint_interval=1000") as process:
-        pids = ranks_of(tmp_path, run_dir, rows=2)
+    with going_on(run_dir, 2, "checkpoint_interval=1000") as (process, ranks):
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=PATIENCE)
     saved = load_checkpoint(run_dir)
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    assert saved.step == rows[-1]["step"] >= 64
+    assert saved.step == rows_of(run_dir)[-1]["step"] >= 64
     (told,) = [line for line in output.splitlines() if line.startswith("interrupted after")]
     assert told == f"interrupted after {saved.step} steps; saved {saved.path}; go on with resume={run_dir}"
-    assert all(map(is_gone, pids))
+    assert len(ranks) == 2 and not any(rank.is_running() for rank in ranks)

@@ -113,11 +113,3 @@ def test_it_fits_into_a_narrow_terminal_and_no_color_is_heeded(tmp_path: Path) -
         assert drawn and all(len(SEQUENCES.sub("", line)) <= 40 for line in drawn)
         assert "100% ━" in SEQUENCES.sub("", drawn[-1])
         assert not re.search(r"\x1b\[(?:\d+;)*(?:3|9)\dm", run.output)
-
-
-def test_a_dumb_terminal_gets_lines_without_sequences(tmp_path: Path) -> None:
-    with training(24, 80, tmp_path / "run", {"TERM": "dumb"}, "total_timesteps=320") as run:
-        run.read_until(r"done: [^\n]*\n")
-        assert run.process.wait(60) == 0
-        assert "\x1b" not in run.output
-        assert re.search(r"^320/320 steps \(100%\) .* steps/s", run.output, re.M)

@@ -15,7 +15,7 @@ import pytest
 
 from enn_ppo import EnvConfig, EvalConfig, evaluate, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.training.tracking.run_lock import LOCK
+from enn_ppo.training.tracking.run_dir import LOCK
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
 REPOSITORY = Path(__file__).parents[5]

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from enn_ppo.settings.config import LoggerConfig
 from enn_ppo.training.tracking.logger import read_metrics
-from enn_ppo.training.tracking.trackers import WandbLogger
-from tests.enn_ppo.training.tracking.test_trackers import CONFIG, ROWS
+from tests.enn_ppo.training.tracking.test_logger import ROWS
 
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from tests.enn_ppo.training.tracking.test_trackers import ROWS, log_all, make
+from tests.enn_ppo.training.tracking.test_logger import ROWS, log_and_close, make
 
 def service():
     tasks = Path("/proc/self/task").iterdir()
@@ -30,20 +27,14 @@ def start(name, resume_step=None):
     run_dir.mkdir(exist_ok=True)
     return make(run_dir, resume_step, lambda text: print(f"{name}: {text}"), wandb="offline")
 
-log_all(start("resumed"), ROWS[:2])
-log_all(start("resumed", resume_step=200), ROWS[2:])
+log_and_close(start("resumed"), ROWS[:2])
+log_and_close(start("resumed", resume_step=200), ROWS[2:])
 
 logger = start("killed")
 logger.log(ROWS[0])
 os.kill(service(), signal.SIGKILL)
-log_all(logger, ROWS[1:])
+log_and_close(logger, ROWS[1:])
 """
-
-
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
-    (tmp_path / "run").mkdir()
-    return tmp_path / "run"
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +76,3 @@ def test_a_killed_process_of_wandb_costs_one_warning(offline: tuple[Path, list[s
     assert warning.startswith("killed: wandb failed and is disabled; metrics.jsonl continues: ")
     assert read_metrics(folder / "killed" / "metrics.jsonl") == ROWS
     assert printed == [warning]
-
-
-def test_a_folder_of_wandb_that_is_none_is_an_error_before_anything_starts(tmp_path: Path) -> None:
-    pytest.importorskip("wandb")
-    (tmp_path / "wandb").write_text("a file")
-    with pytest.raises(OSError, match="File exists: .*wandb"):
-        WandbLogger(tmp_path, replace(CONFIG, logger=LoggerConfig(wandb="offline")), None)
