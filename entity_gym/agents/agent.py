@@ -146,7 +146,10 @@ class Obs(Generic[A]):
         metrics: Mapping[str, float] | None = None,
         allowed: Sequence[Collection[A]] | None = None,
     ) -> None:
-        self.space = action_space_of(action)
+        cls: Any = action
+        if not isinstance(cls, type):
+            raise ValueError(f"Obs: action is {action!r:.200}; it must be an Enum")
+        self.space = action_space_of(cls)
         self.action = action
         is_number = isinstance(score, int | float | np.number) and not isinstance(score, bool)
         if not is_number or not abs(score) <= LARGEST_FLOAT32:

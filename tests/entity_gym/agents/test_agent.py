@@ -76,6 +76,7 @@ Inner.__name__ = "Goal"
         ({"entities": Goal(1)}, r"entities is Goal\(x=1\); it must be a list"),
         *(({"score": x}, "score is .*; it must be a finite number") for x in (None, "3", float("nan"), True, 1e300)),
         ({"action": str}, "the action is .*; it must be an Enum"),
+        ({"action": [Move]}, "Obs: action is .*; it must be an Enum"),
         ({"allowed": [[Move.LEFT], [Move.LEFT]]}, "allowed has 2 collections of actions for 1 actors"),
         ({"allowed": [[]]}, r"allowed\[0\] is \[\]; .* at least one for each actor"),
         ({"allowed": [["LEFT"]]}, "'LEFT' is no Move"),
