@@ -22,15 +22,17 @@ Shapes: C choices of an action.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from entity_gym.bridges.gymnasium.actions import GymActions, Masks
+from entity_gym.bridges.gymnasium.actions import GymActions, Masks, is_distinct
 from entity_gym.bridges.gymnasium.observations import FIXED, GROUPS, PlainSpace, kind_of, members_of, shape_of
 from entity_gym.bridges.views.view import View
+from entity_gym.errors import warn_caller
 
 #: Key of the mask in an observation that is a Dict.
 IN_OBSERVATION = "action_mask"
@@ -41,6 +43,7 @@ VALID = "valid_actions"
 #: Keys of an info with a mask, the preferred first.
 IN_INFO = ("action_mask", "action_masks", VALID)
 
+_LOOKS_LIKE_ONE = re.compile("mask|valid|legal|avail", re.IGNORECASE)
 _said: set[tuple[str, str]] = set()  # (environment, place of its masks) that was told to the user
 
 
@@ -57,7 +60,7 @@ class MaskReader:
     Attributes:
         found: the place of the masks, such as 'info["action_mask"]'; "" as long as there are none.
         space: of the observations without the mask.
-        is_quiet: do not say which masks are used, since another environment of the pool does.
+        is_quiet: say and warn nothing, since another environment of the pool does.
     """
 
     def __init__(self, name: str, actions: GymActions, space: Any, env: Any = None, view: View | None = None) -> None:
@@ -74,6 +77,7 @@ class MaskReader:
             )
         self._is_taken_out = False
         self._method: Any = None
+        self._looks = 2 if actions.num_choices else 0  # how many more infos are searched for lookalikes
         if actions.num_choices and size == actions.num_choices:
             self.found, self._in_observation = f'observation["{self._key}"]', True
             self._is_taken_out = view is None or self._key not in {*view.paths(), *view.ignore}
@@ -93,7 +97,7 @@ class MaskReader:
         Raises:
             ValueError: for a mask that does not fit the actions, naming its place.
         """
-        if not (info or self.found):
+        if not (info or self.found or self._looks):
             return observation, {}
         place, given = self.found, None
         if self._in_observation:
@@ -112,20 +116,44 @@ class MaskReader:
                 place, given = f'info["{key}"]', info[key]
                 given = sorted(given) if isinstance(given, set | frozenset) else given
                 self.found = self.found or place
+        if self._looks:
+            self._look(info)
         if given is None:
             return observation, {}
-        if not self.is_quiet:
-            self._say()
         try:
             return observation, self._actions.masks(given, are_numbers=place == f'info["{VALID}"]')
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from None
 
-    def _say(self) -> None:
-        """Say once which mask closes actions."""
-        if (self.name, self.found) not in _said:
+    def _look(self, info: Mapping[str, Any]) -> None:
+        """Say once which mask is used, or warn of something that looks like a mask and is not."""
+        self._looks -= 1
+        like = [] if self.found else list(self._lookalikes(info))
+        if self.is_quiet or not (self.found or like):
+            return
+        self._looks = 0
+        if like:
+            warn_caller(
+                f"{self.name}: {' and '.join(like)} looks like an action mask, and closes nothing: actions that it forbids are "
+                f"taken, too. A mask is {self._actions.num_choices} flags, 1 where a choice is open, in "
+                f'observation["{IN_OBSERVATION}"], {METHOD}() or info["{IN_INFO[0]}"]: show it there, in a wrapper'
+            )
+        elif (self.name, self.found) not in _said:
             _said.add((self.name, self.found))
             print(f"{self.name}: {self.found} closes actions", file=sys.stderr)
+
+    def _lookalikes(self, info: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the places of what may be a mask, or the numbers of open choices, by its name and size."""
+        size = self._actions.num_choices
+        for key, member in self._members.items():
+            if _LOOKS_LIKE_ONE.search(str(key)) and (size_of(member) == size or key == IN_OBSERVATION):
+                yield f'observation["{key}"]'
+        for key, value in info.items():
+            if _LOOKS_LIKE_ONE.search(str(key)) and isinstance(value, list | tuple | set | np.ndarray) and len(value):
+                flat = np.concatenate([np.ravel(each) for each in value])
+                may_be_numbers = "mask" not in str(key).lower() and is_distinct(flat, size)
+                if flat.dtype.kind in "biu" and (flat.size == size or may_be_numbers):
+                    yield f'info["{key}"]'
 
 
 def method_of(env: Any) -> Any:

@@ -277,6 +277,40 @@ def _lags_behind(subject: Subject) -> bool:
     return differs_later
 
 
+def check_view(subject: Subject) -> str:
+    """Features to which a view adds the actor's are places then, in the range of the actor's."""
+    slots, observations = subject.python_pool(1).slots, subject.trajectory.observations
+    sums, entities = getattr(slots, "sums", ()), slots.obs_space.entities
+
+    def values_of(name: str, feature: str) -> np.ndarray[Any, Any]:
+        rows = [obs.features[name].values[:, entities[name].features.index(feature)] for obs in observations]
+        return np.concatenate(rows)
+
+    def counts_of(name: str) -> np.ndarray[Any, Any]:
+        return np.concatenate([obs.features[name].size1() for obs in observations])
+
+    for name, feature in sums:
+        place = values_of(name, feature)
+        for other, entity in entities.items() if len(place) else ():
+            if other == name or feature not in entity.features or (counts_of(other) != 1).any():
+                continue
+            own = values_of(other, feature)
+            given = place - np.repeat(own, counts_of(name))
+            overlap = min(own.max(), given.max()) - max(own.min(), given.min())
+            union = max(own.max(), given.max()) - min(own.min(), given.min())
+            if np.ptp(place) > 1.5 * np.ptp(own) and overlap >= 0.4 * union:
+                raise Finding(
+                    f"{feature!r} of {name} was {given.min():.4g} to {given.max():.4g}, about as that of {other}, and is "
+                    f"{place.min():.4g} to {place.max():.4g} with that added: if it was no offset, add nothing to it",
+                    Status.WARNING,
+                )
+    return (
+        f"adds the actor's to {', '.join(f'{feature} of {name}' for name, feature in sums)}"
+        if sums
+        else "no feature is a sum with the actor's"
+    )
+
+
 def check_end(subject: Subject) -> str:
     """Episodes end, and those that a step limit ends are truncated."""
     observations = subject.trajectory.observations
@@ -447,6 +481,7 @@ CHECKS = (
     Check("reset", check_reset, is_decisive=True),
     Check("compiling", check_compiling, is_decisive=True),
     Check("observations", check_observations, is_decisive=True),
+    Check("view", check_view),
     Check("end of episode", check_end),
     Check("seeds", check_seeds, is_decisive=True),
     Check("compiled", partial(again, meaning=_COMPILED, pool=Subject.compiled_pool), is_decisive=True),

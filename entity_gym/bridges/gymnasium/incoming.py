@@ -143,9 +143,8 @@ class GymFactory(EnvSource):
                 if isinstance(env, type) or not callable(getattr(env, "step", None)) or not _takes(env, "seed"):
                     raise ValueError(f"{type(env).__name__} is no environment of Gymnasium's interface; {_INTERFACE}")
             check_distinct(envs, f"{self.name} returned")
-            why = getattr(envs[0], "why_unseedable", "")
-            if why and options.first_env == 0:
-                warn_caller(f"{_name_of(envs[0])} cannot be seeded: {why}; its episodes differ in every run")
+            if options.first_env == 0:
+                _warn_of_lost_state(envs[0], _name_of(envs[0]))
             if has_agents(envs[0]):
                 teams = (PettingZooEnvironment(TupleAgents(env, _name_of(env)), view=self._view) for env in envs)
                 return PythonSlots(teams.__next__, num_envs, options)
@@ -154,6 +153,21 @@ class GymFactory(EnvSource):
             with suppress(Exception):  # another error is being raised
                 _close(envs)
             raise
+
+
+def _warn_of_lost_state(env: Any, name: str) -> None:
+    """Warn of an environment that cannot be seeded, and of wrappers with running statistics, which no checkpoint has."""
+    if why := getattr(env, "why_unseedable", ""):
+        warn_caller(f"{name} cannot be seeded: {why}; its episodes differ in every run")
+    while env is not None:
+        held = getattr(env, "__dict__", {})
+        if any(type(value).__name__ == "RunningMeanStd" for value in held.values()):
+            warn_caller(
+                f"{name}: the wrapper {type(env).__name__} keeps running statistics, which no checkpoint has: a policy that is "
+                "resumed or evaluated sees other numbers than it was trained on. Leave it out, since the network normalizes "
+                "features by statistics of its own, which are saved"
+            )
+        env = held.get("env")
 
 
 # ---- one environment
@@ -291,6 +305,9 @@ class GymSlots(EnvSlots):
 
     In every frame one entity acts. `close` closes the environments; environment i is seeded with `seed + first_env + i`.
 
+    Attributes:
+        sums: (type, feature) of features to which a view adds the actor's of the same name.
+
     Raises:
         ValueError: if the spaces differ.
     """
@@ -300,7 +317,7 @@ class GymSlots(EnvSlots):
     def __init__(self, worlds: Sequence[GymWorld], options: SlotOptions = SlotOptions()) -> None:
         self.worlds, first = list(worlds), worlds[0]
         super().__init__(len(worlds), options, first.reader.obs_space, first.action_space, first.name)
-        self._actions, self._entities = first.actions, first.reader
+        self._actions, self._entities, self.sums = first.actions, first.reader, first.reader.sums
         self._rows = np.zeros((len(self), self._entities.size), np.float32)  # (N, R) what each has shown last
         for i, world in enumerate(worlds):
             own = (world.reader.obs_space, world.action_space, world.actions.firsts)

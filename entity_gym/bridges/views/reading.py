@@ -72,6 +72,7 @@ class ViewReader:
         obs_space: of the entities.
         actor: the type that takes the actions.
         left_out: names of the numbers that are shown nowhere.
+        sums: (type, feature) of each feature to which the actor's feature of the same name is added.
 
     Raises:
         ValueError: for a space that has no such form, or a view that does not fit it, naming the column and what to do.
@@ -85,6 +86,7 @@ class ViewReader:
         self._varying: dict[str, Numbers] = {}  # type whose number varies -> (0, F)
         self._types: dict[str, _Type] = {}
         self._derived: list[tuple[slice, Any]] = []  # places; their numbers, or what makes them of longer rows
+        self.sums: list[tuple[str, str]] = []
         self.left_out: list[str] = []
         if view is None:
             self._fixed = FixedFeatures(space, varies=True)
@@ -144,10 +146,13 @@ class ViewReader:
 
         Args:
             rows: of each agent; its first row of the actor's type is the agent itself.
-            first: the agent whose observation has the entities of all other types, and the global features.
+            first: the agent whose observation has the entities of types that are not `per_agent`, and the global features.
         """
         rows = self._longer(rows)
-        features = {name: each.seen(rows[first : first + 1]).values for name, each in self._types.items()}
+        features = {}
+        for name, each in self._types.items():
+            own = name in self.view.entities and self.view.entities[name].per_agent
+            features[name] = each.seen(rows if own else rows[first : first + 1]).values
         if len(rows):
             features[self.actor] = self._types[self.actor].gathered(rows)[:, 0]
         everywhere = features.pop(GLOBAL_ENTITY, None)
@@ -339,6 +344,7 @@ class ViewReader:
                 f"{self._where(name)}.add_actor names {feature!r}, which is no feature of the actor {self.actor} to be added; "
                 f"{nearest(feature, known)}"
             )
+        self.sums.append((name, feature))
         of_actor = actor.numbers[0, known.index(feature)]
         return self._derive(len(places), lambda rows: rows[:, places] + rows[:, of_actor, None])
 

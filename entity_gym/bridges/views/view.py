@@ -55,6 +55,7 @@ class EntityView:
         presence: name of a column: rows in which it is 0 are no entities. It is not a feature.
         absent: column -> value: rows in which all of these have this value are no entities.
         add_actor: features to which the actor's of the same names are added: offsets from the actor become places.
+        per_agent: in worlds of several agents, each agent's observation shows entities of its own; otherwise one agent's has all.
     """
 
     features: Mapping[str, tuple[Column, ...] | None]
@@ -64,6 +65,7 @@ class EntityView:
     presence: str | None = None
     absent: Mapping[str, float] = field(default_factory=dict)
     add_actor: tuple[str, ...] = ()
+    per_agent: bool = False
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,7 @@ _OF_ENTITY: dict[str, tuple[Callable[[Any], bool], str]] = {
         "columns with numbers, such as {level: 0}",
     ),
     "add_actor": (lambda it: isinstance(it, _LIST), "a list of names of features"),
+    "per_agent": (lambda it: isinstance(it, bool), "true or false"),
 }
 
 

@@ -258,6 +258,17 @@ def test_a_category_out_of_range_and_a_reset_without_an_info_are_refused() -> No
         from_gymnasium(NoInfo).reset()
 
 
+def test_a_wrapper_that_keeps_statistics_is_named() -> None:
+    normalize = "gymnasium.wrappers:NormalizeObservation"
+    with pytest.warns(
+        UserWarning, match="CartPole-v1: the wrapper NormalizeObservation keeps running statistics, .*Leave it out"
+    ):
+        from_gymnasium("CartPole-v1", 2, wrappers=[normalize, "gymnasium.wrappers:TimeLimit(max_episode_steps=3)"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_gymnasium("CartPole-v1", wrappers=["gymnasium.wrappers:TimeAwareObservation"])
+
+
 def test_a_space_that_changes_is_refused() -> None:
     pool, line = from_gymnasium(Grows, 1), Line()
     pool.reset()

@@ -176,3 +176,40 @@ def test_an_observation_without_its_mask_is_refused() -> None:
     world.shown = [{"place": PLACE}]
     with pytest.raises(ValueError, match=r"expected a dictionary with 'action_mask'"):
         from_gymnasium(lambda: world).reset()
+
+
+def warned(pool: VecEnv) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        closed_by(pool)
+    return [str(each.message) for each in caught if "mask" in str(each.message)]
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (told(FLAGS, key="legal_moves"), 'info["legal_moves"]'),
+        (told([1, 3], key="available_actions"), 'info["available_actions"]'),
+        (seen(np.array(FLAGS), key="valid"), 'observation["valid"]'),
+        (seen(np.ones((2, 5)), SEVERAL), 'observation["action_mask"]'),  # a joint mask
+    ],
+)
+def test_what_looks_like_a_mask_and_closes_nothing_draws_one_warning(make: Callable[[], Any], found: str) -> None:
+    for pool in (from_gymnasium(make, 3, num_threads=2), ListEnv(gymnasium_worlds(make).as_environment, 3)):
+        (message,) = warned(pool)
+        assert re.match(
+            rf"Shows: {re.escape(found)} looks like an action mask, and closes nothing: .*in a wrapper", message
+        )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        told([1, 2], key="mask"),
+        told(FLAGS, spaces.Box(-1, 1, (2,)), key="action_mask"),
+        seen(np.zeros(4, np.int8), key="mask"),
+        lambda: Shows(BOX, [PLACE] * 4, infos=[{"action_mask": [1, 1], "legal_moves": [1, 1]}] * 4),
+    ],
+)
+def test_what_cannot_be_a_mask_and_masks_beside_one_that_is_used_draw_no_warning(make: Callable[[], Any]) -> None:
+    assert warned(from_gymnasium(make, 2)) == []

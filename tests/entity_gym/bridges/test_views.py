@@ -158,21 +158,22 @@ def test_offsets_from_the_actor_become_places() -> None:
     assert seen(view, box(8), [10, 20, 1, 2, 9, 3, 4, 9])["Rock"] == [[[21, 12, 9], [23, 14, 9]]]
 
 
-def test_with_several_agents_each_shows_itself_and_other_types_are_those_of_one_agent() -> None:
+def test_with_several_agents_each_shows_itself_and_types_are_of_one_agent_or_of_each() -> None:
     view = """
     entities:
       Me: {count: 1, features: [x]}
+      Near: {count: 2, features: [there, x], presence: there, add_actor: [x], per_agent: true}
       Goal: {features: [x]}
     actor: Me
     """
-    its = reader(view, box(2), num_agents=2)
-    rows = np.array([[10, 7], [20, 8]], np.float32)
+    its = reader(view, box(6), num_agents=2)
+    rows = np.array([[10, 1, 1, 0, 2, 7], [20, 1, 3, 1, 4, 8]], np.float32)
     for first, goal in ((0, 7), (1, 8)):
         features, _ = its.read_agents(rows, first)
         shown = {name: values.tolist() for name, values in features.items()}
-        assert shown == {"Me": [[10], [20]], "Goal": [[goal]]}
+        assert shown == {"Me": [[10], [20]], "Near": [[11], [23], [24]], "Goal": [[goal]]}
     features, _ = its.read_agents(rows[:0], 0)
-    assert [len(values) for values in features.values()] == [0, 0]
+    assert [len(values) for values in features.values()] == [0, 0, 0]
 
 
 # ---- what is refused

@@ -206,6 +206,18 @@ class ForgetsNobody(Walk):
         return obs
 
 
+class OneObservation(Walk):
+    """Returns one object for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown = Observation()
+
+    def observe(self) -> Observation:
+        vars(self.shown).update(vars(super().observe()))
+        return self.shown
+
+
 class ShowsTheStateBefore(Walk):
     """Looks at the world before it steps, so that the end is seen a step too late."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from entity_gym.batch.vec_obs import Metric
+from entity_gym.bridges import gymnasium_worlds
 from entity_gym.check import Report, Result, Status, check_environment
 from entity_gym.check.checks import CHECKS
 from entity_gym.check.command import main
@@ -105,6 +106,7 @@ LAGS = "observations lag one step behind"
             rf"^step 4 of random play.* ZeroDivisionError: .* \({HERE}, in act: `self.x //= 0`",
         ),
         (broken.ShowsNaN, "observations", "step 1 of .*: feature 'x' of entity 0 of type 'Walker' is nan"),
+        (broken.OneObservation, "observations", r"act\(\) returned the same Observation object as the call before it"),
         # Random play of few steps among many entities may never select nobody; every eighth step does.
         (
             broken.ForgetsNobody,
@@ -176,6 +178,45 @@ def test_a_world_without_images_is_not_wrong() -> None:
     """Wrappers of other libraries have a `render` that raises where the library's own does."""
     drawing = results(broken.RendersNothing)["drawing"]
     assert (drawing.status, drawing.text) == (Status.OK, "no images, no hints")
+
+
+@pytest.mark.parametrize(
+    ("shows_offsets", "status", "told"),
+    [
+        (True, Status.OK, "adds the actor's to x of Wall"),
+        (
+            False,
+            Status.WARNING,
+            "'x' of Wall was 0 to 6, about as that of Walker, and is 0 to 12 with that added: if it was",
+        ),
+    ],
+)
+def test_of_a_gymnasium_world_sums_of_its_view_are_checked_and_its_masks_named(
+    shows_offsets: bool, status: Status, told: str
+) -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+
+    class Walls(gymnasium.Env):  # type: ignore[misc,name-defined]
+        observation_space = gymnasium.spaces.Box(-9, 9, (3,))
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.steps, self.x = 0, int(self.np_random.integers(7))
+            return self.shown(), {"action_mask": np.ones(2, np.int8)}
+
+        def step(self, action):
+            self.steps, self.x = self.steps + 1, int(np.clip(self.x + 2 * action - 1, 0, 6))
+            return self.shown(), 0.0, False, self.steps == 10, {"action_mask": np.ones(2, np.int8)}
+
+        def shown(self):
+            return np.array([self.x, *np.array([0, 6]) - self.x * shows_offsets], np.float32)
+
+    walker, wall = {"count": 1, "features": ["x"]}, {"features": ["x"], "add_actor": ["x"]}
+    view = {"entities": {"Walker": walker, "Wall": wall}, "actor": "Walker"}
+    found = results(gymnasium_worlds(Walls, view=view))
+    assert found["observations"].text.endswith('action masks are in info["action_mask"]')
+    assert (found["view"].status, found["view"].text.startswith(told)) == (status, True), found["view"].text
 
 
 # --- Compiled worlds
