@@ -240,16 +240,6 @@ class RendersNothing(Walk):
         raise NotImplementedError
 
 
-class OneObservation(Walk):
-    """Returns one object for ever."""
-
-    shown = Observation()
-
-    def observe(self) -> Observation:
-        vars(self.shown).update(vars(super().observe()))
-        return self.shown
-
-
 class DrawsForAnotherPurpose(Walk):
     def draw(self, canvas: Any) -> None:  # type: ignore[override]
         canvas.fill(0)

@@ -114,7 +114,6 @@ LAGS = "observations lag one step behind"
             rf"^step 8 of random play with seed 0 \(in which nobody is selected in action 'look at', which is allowed\): "
             rf"KeyError: None \({HERE}, in act: `self.looks",
         ),
-        (broken.OneObservation, "observations", r"act\(\) returned the same Observation object as the call before it"),
         (broken.NeverEnds, "end of episode", "^no episode ended in 250 steps: give it a step limit that truncates$"),
         (
             broken.Unseeded,
