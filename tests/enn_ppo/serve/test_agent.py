@@ -297,7 +297,7 @@ def test_arguments_that_cannot_be_are_refused(run_dir: Path, arguments: dict[str
 def test_a_policy_that_was_trained_to_predict_targets_decides_without_them(tmp_path: Path) -> None:
     env = EnvConfig(id="tests.entity_gym.pools.test_targets:Hidden")
     train(tiny_config(tmp_path / "run", env=env, ppo=PPOConfig(target_coef=1.0), total_timesteps=32))
-    policy, shown = load_policy(tmp_path / "run", greedy=True), Hidden().reset()
+    policy, shown = load_policy(tmp_path / "run", greedy=True), Hidden().as_environment().reset()
     assert policy.obs_space.targets and shown.targets
     told, untold = policy.act([shown, replace(shown, targets={})])
     assert told.actions["wait"].actions.tolist() == untold.actions["wait"].actions.tolist()  # type: ignore[union-attr]
@@ -305,6 +305,6 @@ def test_a_policy_that_was_trained_to_predict_targets_decides_without_them(tmp_p
     served.warm_up()
     fitted = served.policy(spaces_to_dict(policy.obs_space, policy.action_space))
     door = {"features": {"Door": [[0]]}, "ids": {"Door": ["door"]}, "actions": {"wait": {}}}
-    for observation in (door, {**door, "targets": {"twice": [16], "place": [0, 8]}}):
+    for observation in (door, {**door, "targets": {"steps": [0], "number": [8]}}):
         [answer] = fitted.decide([fitted.read({"type": "act", "observation": observation})])
         assert answer["actions"] == {"wait": {"actors": ["door"], "choices": told.actions["wait"].actions.tolist()}}  # type: ignore[union-attr]
