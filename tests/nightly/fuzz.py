@@ -347,7 +347,7 @@ class Recordings(Kind):
         self.file = str(self.path)
         farm = Farm()
         recorder = Recorder(self.path, farm.obs_space(), farm.action_space())
-        block = EnvBlock(ListEnv(Farm, 1), {"": a_network()}, torch.device("cpu"), logits=True)
+        block = EnvBlock(ListEnv(Farm, 1), {"": a_network()}, torch.device("cpu"))
         block.reset(0)
         for _ in range(3):
             recorder.add(play([block], 2, 0)[0][""].frames)
