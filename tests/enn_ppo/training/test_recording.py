@@ -298,7 +298,8 @@ def test_values_are_recorded_in_rewards_also_where_training_scales_them(tmp_path
     with closing(state):
         state.start()
         state.learn(state.sampler.collect(0, 8, {}), state.begin_update())  # from here on a value is not 1 reward
-        state.start_recording(None)
+        spaces = state.sampler.obs_space(), state.sampler.action_space()
+        state.recorder = Recorder(config.record or "", *spaces)
         unit = state.learner.value_unit
         rollouts = state.sampler.collect(8, 8, {})
         state.record(rollouts)
