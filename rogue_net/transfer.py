@@ -328,7 +328,7 @@ class Weight(NamedTuple):
 
 def weight_names(net: RogueNet) -> dict[str, Weight]:
     """Tensor name in the state dict -> its purpose."""
-    actions, positions = list(net.action_space), net.transformer.relative_positions
+    actions, positions = list(net.action_space.items()), net.transformer.relative_positions
     types, relpos = list(positions.columns) if positions else [], net.config.relpos
     weights = {}
     for name, tensor in net.state_dict().items():
@@ -337,7 +337,12 @@ def weight_names(net: RogueNet) -> dict[str, Weight]:
             case ["embedding", "entities", number, *rest]:
                 weights[name] = _of_entity(net, net.embedding.types[int(number)], ".".join(rest), unnamed)
             case ["heads", number, *rest]:
-                weights[name] = _of_action(net, actions[int(number)], ".".join(rest), unnamed)
+                action, space = actions[int(number)]
+                if space.selects:  # nobody is new: nobody's key
+                    weights[name] = Weight("action", action, ".".join(rest), unnamed, "zero")
+                else:
+                    new: NewPlaces = "mean" if space.num_choices else "fresh"
+                    weights[name] = Weight("action", action, ".".join(rest), (space.labels, *unnamed[1:]), new)
             case ["transformer", "relative_positions", "values"] if positions and relpos.per_entity_values:
                 rows = tuple((entity, bucket) for entity in types for bucket in range(positions.num_buckets))
                 weights[name] = Weight("network", "", name, (rows, unnamed[1]))
@@ -366,13 +371,6 @@ def _of_entity(net: RogueNet, entity: str, part: str, unnamed: tuple[Axis, ...])
         column = columns.categories[int(part.removeprefix("tables."))].column
         return Weight("entity type", entity, f"table of {labels[column]}", unnamed, "mean")
     return Weight("entity type", entity, part, unnamed)
-
-
-def _of_action(net: RogueNet, action: str, part: str, unnamed: tuple[Axis, ...]) -> Weight:
-    space = net.action_space[action]
-    if space.selects:
-        return Weight("action", action, part, unnamed, "zero")  # nobody is new: nobody's key
-    return Weight("action", action, part, (space.labels, *unnamed[1:]), "mean" if space.num_choices else "fresh")
 
 
 # --- Moving weights ---

@@ -236,11 +236,6 @@ def test_more_global_features_are_without_effect_at_first() -> None:
     )
 
 
-def test_the_first_global_features_make_the_frame_an_entity_and_that_is_told() -> None:
-    result = transferred(random_net(KNOWN), World(space(global_features=["time"]), STEER))
-    assert result.news[-1] == "the whole frame is now an entity of its own: untrained"
-
-
 def test_a_category_may_have_more_values_and_new_ones_count_as_the_mean() -> None:
     before, after = (World(space(("x", Category("kind", num))), STEER) for num in (2, 4))
     net = random_net(before)
