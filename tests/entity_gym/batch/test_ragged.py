@@ -123,7 +123,7 @@ class TestSizesAndContent:
         buffer = three()
         assert (len(buffer), buffer.items()) == (3, 6)
         assert buffer.size1().tolist() == [3, 1, 2]
-        assert repr(buffer).startswith("RaggedBuffer(6 items, lengths 1 to 3, ")
+        assert repr(buffer).endswith(", '3 * var * 2 * int64')")
 
     def test_iteration_gives_each_sequence_as_an_array_and_ends(self) -> None:
         assert [sequence.tolist() for sequence in of(FIRST, [], SECOND)] == [FIRST, [], SECOND]

@@ -24,7 +24,7 @@ def test_the_error_by_hand() -> None:
     rollout = collector_of(Hidden, 2, net=net).collect(5)
     batch = Samples.of(rollout, Advantages(*[rollout.by_step("values")] * 2)).weighed(SETTINGS)
     assert batch.targets is not None
-    assert torch.equal(batch.targets["place"][:, 0], rollout.frames.obs.features["Door"].values[:, 0])
+    assert torch.equal(batch.targets["steps"][:, 0], rollout.frames.obs.features["Door"].values[:, 0])
     new = net.evaluate(batch.obs, batch.actions)
     by_hand = sum(
         0.5 * (new.regressions[name] - target).square().mean(1).mean() for name, target in batch.targets.items()
