@@ -58,11 +58,22 @@ def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_e
 
 
 def make_model(config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ActorCritic:
-    """Make new networks, initialised on the CPU so that all devices start from the same weights."""
+    """Make new networks, initialised on the CPU so that all devices start from the same weights.
+
+    Raises:
+        ValueError: the networks do not fit into memory.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        policy = RogueNet(config.net, obs_space, action_space)
-        return ActorCritic(policy, RogueNet(config.value_net, obs_space, action_space) if config.value_net else None)
+        try:
+            policy = RogueNet(config.net, obs_space, action_space)
+            critic = RogueNet(config.value_net, obs_space, action_space) if config.value_net else None
+        except RuntimeError as error:  # torch has no class of its own for this on the CPU
+            if "allocate memory" not in str(error):
+                raise
+            size = f"net.d_model={config.net.d_model} and net.n_layer={config.net.n_layer}"
+            raise ValueError(f"networks of {size} do not fit into memory; make them smaller: {error}") from error
+        return ActorCritic(policy, critic)
 
 
 def make_learner(

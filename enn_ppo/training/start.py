@@ -32,7 +32,6 @@ from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.recording import Recorder
 from enn_ppo.training.run import Run
 from enn_ppo.training.self_play.pool import SelfPlay
-from enn_ppo.training.self_play.ratings import rating_model
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.torchrun.torch_ranks import join_ranks
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, RunLock, prepare_run_dir
@@ -108,8 +107,8 @@ def make_state(
 
         remote, group = start_on_ray(config, env)
         return TrainState(config, env.config.id, remote, group, callbacks, ranks)
-    if config.self_play.enabled:
-        rating_model()  # what it lacks is said before anything is compiled
+    if config.self_play.enabled and find_spec("openskill") is None:
+        raise ValueError('self-play rates its snapshots with openskill: pip install "enn-ppo[self-play]"')
     share = config.rollout.num_envs // ranks.size
     first_env = ranks.rank * share
     pools: Sequence[VecEnv] = make_pools(env, replace(config.rollout, num_envs=share), config.seed, first_env)

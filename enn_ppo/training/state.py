@@ -153,7 +153,7 @@ class TrainState:
 
     def metrics(self) -> Row:
         """Metrics of environment parameters, self-play ratings, and the sampler."""
-        row = env_info_row(self.env_info) | (self.self_play.metrics() if self.self_play else {})
+        row = env_info_row(self.env_info) | (self.self_play.metrics if self.self_play else {})
         return row | dict(self.sampler.metrics())
 
     def recent_means(self) -> dict[str, float | None]:
@@ -236,7 +236,7 @@ class TrainState:
 
         saved = self.ranks.lead(lambda: {name: write(name, learner) for name, learner in states.items()})
         if self.self_play:
-            self.self_play.clean(run_dir, self.step)
+            self.self_play.clean(run_dir)
         return saved
 
     def restore(self, checkpoints: Mapping[str, Checkpoint]) -> dict[str, list[str]]:
