@@ -309,6 +309,7 @@ class PolicyServer:
             for question, answer in zip(batch, answers, strict=True):
                 if not question.answer.done():  # cancelled with the task of its client
                     question.answer.set_result(answer)
+            del batch, question  # which would keep the policy of a client that leaves
 
     def _decide(self, batch: Sequence[_Question]) -> list[bytes | _Dropped]:
         """Return the answer to each question, or why its client is dropped. Runs in the thread of the policy."""
