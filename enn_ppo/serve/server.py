@@ -113,12 +113,12 @@ class PolicyServer:
             ValueError: the address cannot be used.
         """
         config, loop = self._config, asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1, thread_name_prefix="policy"))  # the loop ends it
         try:
             listener = await asyncio.start_server(self._welcome, config.host, config.port, limit=_CHUNK, backlog=1024)
         except OSError as error:
             reason = error.strerror or error
             raise ValueError(f"host={config.host} port={config.port} cannot be listened on: {reason}") from None
-        loop.set_default_executor(ThreadPoolExecutor(1, thread_name_prefix="policy"))  # the loop ends it
         started(listener.sockets[0].getsockname()[1])
         deciding, stopping = asyncio.create_task(self._decide_forever()), asyncio.create_task(stop.wait())
         await asyncio.wait([deciding, stopping], return_when=asyncio.FIRST_COMPLETED)
