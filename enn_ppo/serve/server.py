@@ -113,12 +113,12 @@ class PolicyServer:
             ValueError: the address cannot be used.
         """
         config, loop = self._config, asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1, thread_name_prefix="policy"))  # the loop ends it
         try:
             listener = await asyncio.start_server(self._welcome, config.host, config.port, limit=_CHUNK, backlog=1024)
         except OSError as error:
             reason = error.strerror or error
             raise ValueError(f"host={config.host} port={config.port} cannot be listened on: {reason}") from None
-        loop.set_default_executor(ThreadPoolExecutor(1, thread_name_prefix="policy"))  # the loop ends it
         started(listener.sockets[0].getsockname()[1])
         deciding, stopping = asyncio.create_task(self._decide_forever()), asyncio.create_task(stop.wait())
         await asyncio.wait([deciding, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -309,6 +309,7 @@ class PolicyServer:
             for question, answer in zip(batch, answers, strict=True):
                 if not question.answer.done():  # cancelled with the task of its client
                     question.answer.set_result(answer)
+            del batch, question  # which would keep the policy of a client that leaves
 
     def _decide(self, batch: Sequence[_Question]) -> list[bytes | _Dropped]:
         """Return the answer to each question, or why its client is dropped. Runs in the thread of the policy."""
