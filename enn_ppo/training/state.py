@@ -278,19 +278,6 @@ class TrainState:
         told = f"the environments start new episodes, so this is not the uninterrupted run: {problem}"
         return {name: [*each.news, *[told] * bool(problem)] for name, each in news.items()}
 
-    def start_recording(self, saved: Mapping[str, Any] | None) -> None:
-        """Start recording, if `config.record` is set.
-
-        Args:
-            saved: state of the recorder in the checkpoint of a resumed run; None: a new run.
-
-        Raises:
-            ValueError: the folder cannot be written, or was recorded in another environment.
-        """
-        if self.config.record is not None:
-            spaces = self.sampler.obs_space(), self.sampler.action_space()
-            self.recorder = Recorder(self.config.record, *spaces, state=saved)
-
     def close(self) -> None:
         """Close the environments, and on Ray the learners."""
         self.sampler.close()

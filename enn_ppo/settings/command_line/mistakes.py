@@ -16,7 +16,7 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf.errors import OmegaConfBaseException
 
 from enn_ppo.settings.schema import setting_names, unknown_setting
-from enn_ppo.training.errors import Interrupted, PartLost, RankDied
+from enn_ppo.training.errors import Interrupted, PartLost
 from entity_gym.errors import nearest, shortened
 from entity_gym.output import tell
 from entity_gym.pools.processes.worker import WorkerDied
@@ -65,8 +65,7 @@ def guarded(action: Callable[[], object], schema: type[Any]) -> int:
         if paragraph is None:
             return 1
         print(f"error: {paragraph}", file=sys.stderr)
-        failures = WorkerDied | PartLost | RankDied
-        return 1 if isinstance(error, failures) else USER_ERROR
+        return 1 if isinstance(error, WorkerDied | PartLost) else USER_ERROR
     return 0
 
 
@@ -119,8 +118,6 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
         return str(error) + "".join(f" {note}" if note.startswith("(") else f"; {note}" for note in notes)
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return f"the file name {str(error.filename)[:60]}... is too long"
-    if isinstance(error, RankDied):
-        return "; ".join([str(error), *getattr(error, "__notes__", [])])
     return (
         f"{error}; go on from the last checkpoint with resume=<run directory>"
         if isinstance(error, WorkerDied)

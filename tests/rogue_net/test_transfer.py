@@ -32,7 +32,7 @@ from entity_gym.batch.batching import batch_observations
 from entity_gym.spaces import Angle, Category, Feature, Flag, with_kinds
 from rogue_net import ObsBatch, RogueNet, RogueNetConfig, fit
 from rogue_net.config import RelposConfig, TranslationConfig
-from rogue_net.transfer.transfer import Transferred, transfer, transfer_optimizer
+from rogue_net.transfer import Transferred, transfer, transfer_optimizer
 
 NET = RogueNetConfig(d_model=8, n_layer=1, n_head=2, d_qk=4)
 
