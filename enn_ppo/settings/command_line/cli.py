@@ -121,10 +121,7 @@ def _settings(schema: type[C], config: DictConfig, overrides: Sequence[str], con
     # on resuming, `env=...` only selects the environment: the preset's other settings are for new runs
     typed = [override for override in overrides if not override.startswith("env=")]
     if len(typed) < len(overrides):
-        chosen: Any = escaped(OmegaConf.to_container(config.env, resolve=True))
-        same = chosen["id"] == "???" or all(chosen[name] == base["env"][name] for name in ("id", "api"))
-        # saved arguments fit only the same environment
-        base["env"] = OmegaConf.merge(base["env"], chosen) if same else chosen
+        base["env"] = escaped(OmegaConf.to_container(config.env, resolve=True))
     groups = ["_self_", *({group: None} for group in ("value_net", "distributed", "env", "experiment"))]
     ConfigStore.instance().store(name="resumed", node={"defaults": groups, **base})
     resumed = from_dict(TrainConfig, plain_values(compose("resumed", typed, config_dir)))

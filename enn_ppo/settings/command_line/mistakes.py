@@ -15,13 +15,14 @@ from typing import Any
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from enn_ppo.settings.schema import setting_names, unknown_setting
+from enn_ppo.settings.schema import fields_of, unknown_setting
 from enn_ppo.training.errors import Interrupted, PartLost, RankDied
 from entity_gym.errors import nearest, shortened
 from entity_gym.output import tell
 from entity_gym.pools.processes.worker import WorkerDied
 
 USER_ERROR, INTERRUPTED, CLOSED = 2, 130, 141
+_Lost = WorkerDied | PartLost | RankDied  # neither a bug nor a mistake of the user
 _shown: set[str] = set()  # warnings of the running command, with 0 for every number
 
 
@@ -65,8 +66,7 @@ def guarded(action: Callable[[], object], schema: type[Any]) -> int:
         if paragraph is None:
             return 1
         print(f"error: {paragraph}", file=sys.stderr)
-        failures = WorkerDied | PartLost | RankDied
-        return 1 if isinstance(error, failures) else USER_ERROR
+        return 1 if isinstance(error, _Lost) else USER_ERROR
     return 0
 
 
@@ -109,20 +109,14 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
         if key and key[1].startswith("value_net."):
             return f"{key[1]} needs a separate value network, with a setting of this name: value_net=default"
         if key:
-            return unknown_setting(key[1], [*setting_names(schema), "experiment"])
+            return unknown_setting(key[1], [*fields_of(schema), "experiment"])
     if isinstance(error, HydraException | OmegaConfBaseException):
         cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
         return f"the settings cannot be composed: {error}{cause}"
-    if isinstance(error, ValueError | PartLost):
+    if isinstance(error, ValueError | _Lost):
         # A worker process adds its traceback, which HYDRA_FULL_ERROR=1 shows.
         notes = [note.partition(":\nTraceback")[0] for note in getattr(error, "__notes__", [])]
         return str(error) + "".join(f" {note}" if note.startswith("(") else f"; {note}" for note in notes)
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return f"the file name {str(error.filename)[:60]}... is too long"
-    if isinstance(error, RankDied):
-        return "; ".join([str(error), *getattr(error, "__notes__", [])])
-    return (
-        f"{error}; go on from the last checkpoint with resume=<run directory>"
-        if isinstance(error, WorkerDied)
-        else None
-    )
+    return None
