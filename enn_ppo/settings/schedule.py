@@ -157,11 +157,8 @@ def parse_distribution(field: str, given: Any) -> Distribution:
     if set(given) != {"low", "high"}:
         raise ValueError(f"{field} must be a mapping of low and high, got {given!r}")
     low, high = (parse_schedule(f"{field}.{end}", given[end]) for end in ("low", "high"))
-    points = [time for schedule in (low, high) for time, _ in schedule.points]
-    # between points, too, and just before them, where steps jump
-    times = [*np.linspace(0, 1, 1001).tolist(), *points, *(math.nextafter(time, 0) for time in points)]
-    if any(low(time) > high(time) for time in times):
-        raise ValueError(f"{field} must have low at most high at all times, got {given!r}")
+    if any(low(time) > high(time) for schedule in (low, high) for time, _ in schedule.points):
+        raise ValueError(f"{field} must have low at most high, got {given!r}")
     return Distribution(low=low, high=high)
 
 
