@@ -70,8 +70,6 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
     known = [run.settings for run in runs if "env.id" in run.settings]  # runs of other programs have none
     names = dict.fromkeys(name for settings in known for name in settings)
     differing = [name for name in names if len({settings.get(name) for settings in known}) > 1]
-    if "env.id" in differing:  # the environments' arguments then differ as well
-        differing = [name for name in differing if not name.startswith("env.kwargs")]
     labelled: dict[str, list[Run]] = {}
     for members in groups.values():
         path, _, settings = members[0]

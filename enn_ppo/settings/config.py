@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -34,14 +35,6 @@ __all__ = [
 ]
 
 WandbMode = Literal["disabled", "offline", "online"]
-#: What a run cannot have at the same time; `TrainConfig._uses` has the names.
-_EXCLUSIVE = (
-    *(("ray", other) for other in ("record", "self_play")),
-    *(("ddp", other) for other in ("record", "self_play", "policies")),
-    *(("block", other) for other in ("record", "self_play")),
-    *(("pipeline", other) for other in ("record", "self_play")),
-    *(("policies", other) for other in ("record", "self_play")),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,25 +119,23 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         object.__setattr__(self, "policies", check_policies(self.policies))
-        uses = self._uses()
-        for one, other in _EXCLUSIVE:
-            if uses[one] and uses[other]:
-                raise ValueError(f"{uses[one]} and {uses[other]} do not go together; leave one out")
+        self._check_together()
         self._check_needs()
         self._check_sizes()
 
-    def _uses(self) -> dict[str, str | None]:
-        """What the run uses of that which others exclude, as it is typed."""
+    def _check_together(self) -> None:
+        """Refuse what a run cannot have at the same time."""
         rollout, mode = self.rollout, self.distributed.mode
-        return {
-            "block": f"rollout.block={rollout.block}" if rollout.block else None,
-            "pipeline": f"rollout.pipeline={rollout.pipeline}" if rollout.pipeline > 1 else None,
-            "record": f"record={self.record}" if self.record else None,
-            "self_play": "self_play.enabled=true" if self.self_play.enabled else None,
-            "policies": f"policies={self.policies}" if self.policies else None,
-            "ray": "distributed=ray" if mode == "ray" else None,
-            "ddp": "distributed=ddp" if mode == "ddp" else None,
-        }
+        policies = {f"policies={self.policies}": self.policies}
+        blocks = {f"rollout.block={rollout.block}": rollout.block}
+        blocks[f"rollout.pipeline={rollout.pipeline}"] = rollout.pipeline > 1
+        alone = {f"record={self.record}": self.record, "self_play.enabled=true": self.self_play.enabled}
+        for several, others in (
+            ({f"distributed={mode}": mode != "none"} | blocks | policies, alone),
+            ({"distributed=ddp": mode == "ddp"}, policies),
+        ):
+            for one, other in itertools.product(filter(several.get, several), filter(others.get, others)):
+                raise ValueError(f"{one} and {other} do not go together; leave one out")
 
     def _check_needs(self) -> None:
         """Refuse settings that have no effect without another setting."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Annotated, Literal
 
-from enn_ppo.settings.schedule import LearningRate, Schedule, Scheduled, ScheduleRange, parse_schedule
+from enn_ppo.settings.schedule import Schedule, Scheduled, ScheduleRange, parse_schedule
 from rogue_net.checks import NonNegativeFloat, PositiveFloat, PositiveInt, check_fields
 
 Ratio = Literal["per_actor", "joint"]
@@ -18,8 +18,8 @@ Normalize = Literal["none", "rewards", "returns"]
 class OptimConfig:
     """AdamW and its minibatches. A frame is one environment at one step."""
 
-    lr: LearningRate = 2e-3
-    """Learning rate, typically 1e-4 to 3e-3, or a schedule over progress: `0.001@0 -> 0@1`. The values of a schedule may be 0."""
+    lr: Annotated[Scheduled, ScheduleRange(0)] = 2e-3
+    """Learning rate, typically 1e-4 to 3e-3, or a schedule over progress: `0.001@0 -> 0@1`."""
     batch_size: PositiveInt = 512
     """Frames per optimizer step, at most the rollout's `num_envs * steps`."""
     micro_batch_size: PositiveInt | None = None
@@ -33,7 +33,7 @@ class OptimConfig:
     """Largest 2-norm of the gradient; a larger gradient is scaled down."""
     anneal_lr: bool = True
     """Whether learning rates that are plain numbers fall linearly to 0 over the training."""
-    value_lr: LearningRate | None = None
+    value_lr: Annotated[Scheduled, ScheduleRange(0)] | None = None
     """Learning rate or schedule of a separate value network, `value_net`; null: `lr`."""
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class OptimConfig:
     @cached_property
     def schedules(self) -> tuple[Schedule, Schedule]:
         """Learning rates of the policy's network, and of a separate value network."""
-        rates = self.lr, self.value_lr or self.lr
+        rates = self.lr, self.lr if self.value_lr is None else self.value_lr
         policy, value = (parse_schedule("optim.lr", rate, decays=self.anneal_lr) for rate in rates)
         return policy, value
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, get_type_hints
 
 from entity_gym.errors import nearest
@@ -47,10 +47,6 @@ def from_dict(cls: type[C], mapping: Mapping[str, Any], path: str = "") -> C:
             if section != hints[name] and before + name not in str(error):  # errors of `value_net` name `net`
                 error.add_note(f"(in {before}{name})")
             raise
-    for known in dataclasses.fields(cls):  # type: ignore[arg-type]
-        required = known.default is known.default_factory is dataclasses.MISSING
-        if required and known.name not in values:
-            raise ValueError(f"{before}{known.name} has no value, and no default")
     return cls(**values)
 
 
@@ -69,17 +65,14 @@ def flatten(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     return flat
 
 
-def fields_of(cls: type[Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def fields_of(cls: type[Any], path: str = "") -> dict[str, Any]:
     """The dotted name and the type of every setting, each section before its settings: `env`, `env.id` and so on."""
+    fields: dict[str, Any] = {}
     for name, hint in get_type_hints(cls).items():
-        yield path + name, hint
+        fields[path + name] = hint
         if (section := section_of(hint)) is not None:
-            yield from fields_of(section, f"{path}{name}.")
-
-
-def setting_names(cls: type[Any]) -> list[str]:
-    """The dotted names of all settings, each section before its settings."""
-    return [name for name, _ in fields_of(cls)]
+            fields |= fields_of(section, f"{path}{name}.")
+    return fields
 
 
 def section_of(hint: object) -> type[Any] | None:
@@ -90,18 +83,15 @@ def section_of(hint: object) -> type[Any] | None:
     return None
 
 
-def unknown_setting(key: str, names: Sequence[str]) -> str:
-    """The error message for an unknown `key`: the known `names` of its section, and the nearest one."""
+def unknown_setting(key: str, names: Iterable[str]) -> str:
+    """The error message for an unknown `key`: the same name in another section, or the known `names` of its section."""
     section, _, last = key.rpartition(".")
+    names = list(names)
+    for name in names:  # `lr` or `optm.lr` for `optim.lr`
+        if name.endswith("." + last):
+            return f"{key} is not a setting; did you mean {name!r}?"
     siblings = [name for name in names if name.rpartition(".")[0] == section]
-    listing = nearest(key, siblings or [name for name in names if "." not in name]).partition("; ")[0]
-    # within the section only the last part of the name is compared
-    near = nearest(last, [name.rpartition(".")[2] for name in siblings]).partition("; ")[2]
-    if section:
-        near = near.replace("did you mean '", f"did you mean '{section}.")
-    # the right name in the wrong section: `lr` or `optm.lr` for `optim.lr`
-    elsewhere = [f"did you mean {name!r}?" for name in names if name.endswith("." + last)]
-    return "; ".join([f"{key} is not a setting", listing, *(elsewhere or [near])[:1]]).removesuffix("; ")
+    return f"{key} is not a setting; {nearest(key, siblings or [name for name in names if '.' not in name])}"
 
 
 def _convert(value: object, hint: object) -> object:

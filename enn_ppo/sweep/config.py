@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from enn_ppo.settings.config import TrainConfig
-from enn_ppo.settings.schema import quoted, setting_names, unknown_setting
+from enn_ppo.settings.schema import fields_of, quoted, unknown_setting
 from rogue_net.checks import NumWorkers, PositiveInt, check_fields
 
 Direction = Literal["maximize", "minimize"]
@@ -75,7 +75,7 @@ def check_space(space: Mapping[str, Any]) -> None:
     """
     if not isinstance(space, Mapping) or not space:
         raise ValueError(f"sweep.space must say which settings are varied, each as {_EXAMPLES}, got {space!r}")
-    known = [*setting_names(TrainConfig), "experiment"]
+    known = [*fields_of(TrainConfig), "experiment"]
     for name, given in space.items():
         if name in _FIXED:
             raise ValueError(f"{name} cannot stand in sweep.space: all trials have the same (seeds: sweep.seeds)")

@@ -76,7 +76,7 @@ class Run:
             seconds = time.monotonic() - started
             if seconds >= SHOWN_AFTER:
                 for output in self._outputs.values():
-                    output.show(state.step + round(played * num_frames), state.seconds + seconds, played)
+                    output.show(state.step + round(played * num_frames), state.seconds + seconds)
             if seconds / played - seconds <= PATIENCE:
                 return False
             if how := self._interrupted():

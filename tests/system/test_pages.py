@@ -27,7 +27,7 @@ from enn_ppo.plot.plot import parse as parse_plot
 from enn_ppo.settings.command_line import cli
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
-from enn_ppo.settings.schema import setting_names
+from enn_ppo.settings.schema import fields_of
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
 from rogue_net import RelposConfig, RogueNetConfig, TranslationConfig
@@ -307,7 +307,7 @@ def test_every_link_leads_to_a_file_or_a_page_of_the_site(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_setting_and_file_that_a_page_names_exists(page: str) -> None:
     names = {name for cls in (TrainConfig, EvalConfig, CloneConfig, SweepCommand, WatchConfig, ServeConfig)
-             for name in setting_names(cls)}  # fmt: skip
+             for name in fields_of(cls)}  # fmt: skip
     sections = {name.split(".")[0] for name in names if "." in name}
     opened = ("env.kwargs.", "env.info.", "eval.env_kwargs.", "policies.", "env.unwrapped.")  # the last is Gymnasium's
     lost = []

@@ -16,7 +16,7 @@ from enn_ppo.plot.plot import PlotConfig
 from enn_ppo.settings.command_line.options import sections_of
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
-from enn_ppo.settings.schema import flatten, setting_names, to_dict
+from enn_ppo.settings.schema import fields_of, flatten, to_dict
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
 from entity_gym.registry import list_envs
@@ -80,7 +80,7 @@ def test_every_option_of_every_command_stands_on_the_page_of_options_with_its_de
     text = (site / "options" / "index.html").read_text("utf-8")
     for cls in (TrainConfig, EvalConfig, CloneConfig, SweepCommand, PlotConfig, ServeConfig, WatchConfig):
         sections = {section.path for section in sections_of(cls)}
-        options = [name for name in setting_names(cls) if name not in sections]
+        options = [name for name in fields_of(cls) if name not in sections]
         assert len(options) >= 6
         assert [name for name in options if f"<code>{name}</code>" not in text] == []
     defaults = flatten(to_dict(TrainConfig()))

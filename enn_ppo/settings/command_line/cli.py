@@ -101,7 +101,7 @@ def _leave_to_hydra(name: str, schema: type[Any], run: Run, arguments: Sequence[
 
     store_defaults()
     # Hydra takes flags and settings in any order only where all settings stand together
-    flags_first = sorted(arguments, key=lambda each: "=" in each.lstrip("-") and not each.startswith("-") or each[:1] in "~+")
+    flags_first = sorted(arguments, key=lambda each: each[:1] != "-" and ("=" in each or each[:1] in "~+"))
     of_process, sys.argv = sys.argv, [name, *flags_first]
     try:
         with env_override({"HYDRA_FULL_ERROR": "1"}):  # Hydra raises its errors in place of printing them
@@ -123,10 +123,7 @@ def _settings(schema: type[C], config: DictConfig, overrides: Sequence[str], con
     # on resuming, `env=...` only selects the environment: the preset's other settings are for new runs
     typed = [override for override in overrides if not override.startswith("env=")]
     if len(typed) < len(overrides):
-        chosen: Any = escaped(OmegaConf.to_container(config.env, resolve=True))
-        same = chosen["id"] == "???" or all(chosen[name] == base["env"][name] for name in ("id", "api"))
-        # saved arguments fit only the same environment
-        base["env"] = OmegaConf.merge(base["env"], chosen) if same else chosen
+        base["env"] = escaped(OmegaConf.to_container(config.env, resolve=True))
     groups = ["_self_", *({group: None} for group in ("value_net", "distributed", "env", "experiment"))]
     ConfigStore.instance().store(name="resumed", node={"defaults": groups, **base})
     resumed = from_dict(TrainConfig, plain_values(compose("resumed", typed, config_dir)))

@@ -31,12 +31,6 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 LONGEST, DEEPEST = 10_000, 30  # characters of an argument; nested brackets, or parts of a name
 _OPEN = r"(env\.kwargs|env\.info|eval\.env_kwargs|env_kwargs|policies)[.=]"  # mappings that accept any name
 _SCHEDULE = re.compile(r"[^\s,:{}\[\]()][^,:{}\[\]()]*->[^,:{}\[\]()]*[^\s,:{}\[\]()]")
-_MISSING = {
-    "env.id": "my_pkg.my_env:MyEnv",
-    "checkpoint": "<run directory>",
-    "data": "<recording>",
-    "run": "<run directory>",
-}
 #: In configs: `${given:${env.view},1,0}` is 1 if there is a view, and otherwise 0.
 OmegaConf.register_new_resolver(
     "given", lambda value, then, otherwise: otherwise if value is None else then, replace=True
@@ -74,7 +68,7 @@ def prepare(argument: str, schema: type[Any], *, lists: bool = False) -> str:
         lists: whether commas separate the values of several jobs, as with `--multirun`.
 
     Raises:
-        ValueError: the argument is too long or nested too deeply, has no name, or lacks the end of a schedule.
+        ValueError: the argument is too long or nested too deeply.
     """
     key, equals, value = argument.partition("=")
     depth = max(accumulate((c in "[{(") - (c in "]})") for c in argument), default=0)
@@ -85,34 +79,22 @@ def prepare(argument: str, schema: type[Any], *, lists: bool = False) -> str:
         )
     if argument.startswith("-") or not equals:
         return argument
-    if not key.strip("+~"):
-        raise ValueError(f"the argument {argument!r} has no name; settings are written name=value")
-    if re.search(r"@\s*[\d.]+\s*-$", value):
-        raise ValueError(
-            f"{argument} breaks off at '->', where a shell writes into a file: quote it, '{key}=... -> ...'"
-        )
     if re.match(_OPEN, argument):
         key = f"++{key}"
     is_list = lists and "," in value
     if value in ("", "null") or re.fullmatch(r"""'.*'|".*\"""", value):
         return f"{key}={value}"
-    if not is_list and key.lstrip("+") in _texts(schema):
+    is_text = set(alternatives(fields_of(schema).get(key.lstrip("+")))) <= {str, NoneType}
+    if is_text and not is_list:
         return f"{key}={quoted(value, always=True)}"
     if not {"'", '"'} & set(value):
         value = _SCHEDULE.sub(lambda match: f"'{match[0]}'", value)
     try:
         OverridesParser.create().parse_override(f"{key}={value}")
-    except ValueError as error:  # a number of thousands of digits
-        raise ValueError(f"the argument {argument[:40]}... cannot be read: {error}") from error
     except HydraException:
         if not is_list and value[0] not in "[{(":
             value = quoted(value, always=True)
     return f"{key}={value}"
-
-
-def _texts(cls: type[Any]) -> set[str]:
-    """The dotted names of all settings that are texts, or null."""
-    return {name for name, hint in fields_of(cls) if set(alternatives(hint)) <= {str, NoneType}}
 
 
 def plain_values(config: DictConfig, *, allow_missing: bool = False) -> dict[str, Any]:
@@ -122,9 +104,7 @@ def plain_values(config: DictConfig, *, allow_missing: bool = False) -> dict[str
         ValueError: a required setting (`???`) has no value, unless `allow_missing`.
     """
     for name in [] if allow_missing else sorted(OmegaConf.missing_keys(config)):
-        raise ValueError(
-            f"{name} has no value, and no default: add {name}={_MISSING.get(name, '<value>')} to the command"
-        )
+        raise ValueError(f"{name} has no value, and no default: add {name}=... to the command")
     values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=not allow_missing)
     return {str(name): value for name, value in values.items()}
 

@@ -15,7 +15,7 @@ from typing import Any
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from enn_ppo.settings.schema import setting_names, unknown_setting
+from enn_ppo.settings.schema import fields_of, unknown_setting
 from enn_ppo.training.errors import Interrupted, PartLost
 from entity_gym.errors import nearest, shortened
 from entity_gym.output import tell
@@ -108,7 +108,7 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
         if key and key[1].startswith("value_net."):
             return f"{key[1]} needs a separate value network, with a setting of this name: value_net=default"
         if key:
-            return unknown_setting(key[1], [*setting_names(schema), "experiment"])
+            return unknown_setting(key[1], [*fields_of(schema), "experiment"])
     if isinstance(error, HydraException | OmegaConfBaseException):
         cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
         return f"the settings cannot be composed: {error}{cause}"
@@ -118,8 +118,6 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
         return str(error) + "".join(f" {note}" if note.startswith("(") else f"; {note}" for note in notes)
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return f"the file name {str(error.filename)[:60]}... is too long"
-    return (
-        f"{error}; go on from the last checkpoint with resume=<run directory>"
-        if isinstance(error, WorkerDied)
-        else None
-    )
+    if isinstance(error, WorkerDied):
+        return f"{error}; go on from the last checkpoint with resume=<run directory>"
+    return None

@@ -156,14 +156,13 @@ def help_text(cls: type[Any], values: Mapping[str, Any], groups: Mapping[str, Se
             if not all(choice in text for choice in option.range.split(", ")):
                 text += f" ({option.range})"
             below = {name: value for name, value in flat.items() if name.startswith(option.name + ".")}
-            name, *names = below or {option.name: None}
-            flat.setdefault(option.name, {})
-            lines.append(_row(f"{name}={written(flat[name])}", text.replace("`", "")))
-            lines += [_row(f"{name}={written(flat[name])}") for name in names]
+            for name, value in (below or {option.name: flat.get(option.name, {})}).items():
+                lines.append(_row(f"{name}={written(value)}", text.replace("`", "")))
+                text = ""
     return "\n".join(lines).strip("\n")
 
 
-def _row(name: str, text: str = "") -> str:
+def _row(name: str, text: str) -> str:
     """Format `  name    text`, with the text in the second column."""
     head = f"  {name}".ljust(_COLUMN - 1)
     return textwrap.fill(text, _WIDTH, initial_indent=head + " ", subsequent_indent=" " * _COLUMN) or head.rstrip()

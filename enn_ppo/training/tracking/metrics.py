@@ -32,7 +32,6 @@ class Played(NamedTuple):
     """Statistics of a rollout, on the CPU."""
 
     num_frames: int
-    num_entities: int
     episodes: Sequence[Episode]  # episodes that ended
     spreads: Mapping[str, Metric]  # values per frame, such as rewards, and the numbers of continuous actions
     shares: Mapping[str, Metric]  # choice -> count: actors of the action, sum: actors that took the choice
@@ -71,7 +70,6 @@ def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Play
     numbers = iter(torch.cat(computed).tolist())  # the one synchronisation
     return Played(
         num_frames=len(frames),
-        num_entities=frames.obs.num_tokens,
         episodes=rollout.stats.episodes,
         spreads={
             name: Metric(len(values), next(numbers), next(numbers), next(numbers)) for name, values in spreads.items()
@@ -94,7 +92,6 @@ def merge_played(parts: Sequence[Played]) -> Played:
     """
     return Played(
         num_frames=sum(part.num_frames for part in parts),
-        num_entities=sum(part.num_entities for part in parts),
         episodes=[episode for part in parts for episode in part.episodes],
         spreads=_merged(part.spreads for part in parts),
         shares=_merged(part.shares for part in parts),
@@ -133,7 +130,7 @@ def metrics_row(
         "seconds": run_seconds,
         "frames": played.num_frames,
         "steps_per_second": played.num_frames / update_seconds,
-        "entities_per_second": played.num_entities / update_seconds,
+        "entities_per_second": played.spreads["entities"].sum / update_seconds,
         **_spread("episodic_reward", _metric(episode.reward for episode in played.episodes)),
         **_spread("episode_length", _metric(episode.length for episode in played.episodes)),
         "episodes": len(played.episodes),

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -24,7 +25,7 @@ from entity_gym.output import tell
 if TYPE_CHECKING:
     from rich.live import Live
 
-__all__ = ["PLAIN_SECONDS", "RunOutput", "announce", "clock_text", "make_live", "say"]
+__all__ = ["PLAIN_SECONDS", "RunOutput", "announce", "make_live", "say"]
 
 #: Seconds between two plain lines.
 PLAIN_SECONDS = 10.0
@@ -63,16 +64,6 @@ def say(text: str) -> None:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         tell(f"standard output cannot be written ({error.strerror}): training goes on")
-
-
-def clock_text(seconds: float) -> str:
-    """Format a duration as "mm:ss", "h:mm:ss", or "1d 02:03:04"."""
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    if days:
-        return f"{days}d {hour:02}:{minute:02}:{second:02}"
-    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute:02}:{second:02}"
 
 
 def make_live() -> Live | None:
@@ -114,7 +105,6 @@ class RunOutput:
         self._total, self._max_seconds = config.total_timesteps, config.max_train_seconds
         self._step = self._initial = step or 0
         self._started, self._trained = monotonic(), 0.0
-        self._played: float | None = None  # part of a long rollout
         self._known: dict[str, str] = {}  # name of a metric -> its last value
         self._due = -math.inf  # when the next plain line may be printed
         self._is_held_back = False  # whether the newest row has not been printed yet
@@ -151,15 +141,14 @@ class RunOutput:
         if row.get("eval/episodic_reward") is not None:
             self.say(_evaluated(row))
 
-    def show(self, step: int, seconds: float, played: float | None = None) -> None:
+    def show(self, step: int, seconds: float) -> None:
         """Show the progress of the training.
 
         Args:
-            step: environment steps so far.
+            step: environment steps so far, with those of a rollout that is being played.
             seconds: of training so far.
-            played: part of a long rollout that is played, in [0, 1], whose steps are counted.
         """
-        self._step, self._trained, self._played, self._is_held_back = step, seconds, played, True
+        self._step, self._trained, self._is_held_back = step, seconds, True
         if self._live is None:
             if monotonic() >= self._due:
                 self._due = monotonic() + PLAIN_SECONDS
@@ -212,15 +201,14 @@ class RunOutput:
         return min(1.0, max(self._step / self._last if self._last else 1.0, by_time))
 
     def _speed(self) -> list[str]:
-        """The rate since the run was started or resumed, the time that is left, and the part of a long rollout."""
+        """The rate since the run was started or resumed, and the time that is left."""
         seconds, steps = monotonic() - self._started, self._step - self._initial
-        texts = []
-        if seconds > 0 and steps > 0:
-            left = (self._last - self._step) * seconds / steps
-            if self._max_seconds is not None:
-                left = min(left, max(0.0, self._max_seconds - self._trained))
-            texts = [f"{steps / seconds:,.0f} steps/s", f"{clock_text(left)} left"]
-        return texts if self._played is None else [*texts, f"{self._played:.0%} of the rollout"]
+        if seconds <= 0 or steps <= 0:
+            return []
+        left = (self._last - self._step) * seconds / steps
+        if self._max_seconds is not None:
+            left = min(left, max(0.0, self._max_seconds - self._trained))
+        return [f"{steps / seconds:,.0f} steps/s", f"{timedelta(seconds=int(left))} left"]
 
     def __rich__(self) -> Any:
         """Draw the dashboard."""
@@ -234,7 +222,7 @@ class RunOutput:
         bar = Table.grid(expand=True, padding=(0, 1))
         steps = f"{self._step:,}/{self._last:,}"
         bar.add_row(f"{self._fraction:4.0%}", ProgressBar(total=1.0, completed=self._fraction), steps)
-        speed = "  ".join([*self._speed(), f"{clock_text(monotonic() - self._started)} so far"])
+        speed = "  ".join([*self._speed(), f"{timedelta(seconds=int(monotonic() - self._started))} so far"])
         cells = [
             Text.assemble((f"{name:<18}", "dim"), (f"{self._known[name]:>8}", "bold"), no_wrap=True, overflow="crop")
             for name, _ in _METRICS.values()

