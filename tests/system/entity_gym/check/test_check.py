@@ -71,7 +71,7 @@ def test_a_good_world_is_reported_line_by_line_with_a_summary(capfd) -> None:
     lines = done.out.splitlines()
     assert [line[9:].partition("  ")[0] for line in lines[:-1]] == [check.name for check in CHECKS]
     assert {line.split()[0] for line in lines[:-1]} == {"ok", "skipped"}
-    assert re.fullmatch(r"Walk\(size=4\): 14 checks in [\d.]+ s: 12 ok, 2 skipped", lines[-1])
+    assert re.fullmatch(r"Walk\(size=4\): 15 checks in [\d.]+ s: 13 ok, 2 skipped", lines[-1])
 
 
 def test_a_mistake_is_reported_without_a_traceback(capfd) -> None:
@@ -80,7 +80,7 @@ def test_a_mistake_is_reported_without_a_traceback(capfd) -> None:
     assert done.err == ""
     *_, failed, summary = done.out.splitlines()
     assert re.match(r"FAILED   reset  +AttributeError: .*broken\.py, line \d+, in reset", failed)
-    assert summary.endswith("1 ok, 1 FAILED: reset, 12 not tried, because 'reset' failed")
+    assert summary.endswith("1 ok, 1 FAILED: reset, 13 not tried, because 'reset' failed")
 
 
 def test_a_world_that_hangs_is_ended_with_a_traceback() -> None:
