@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from rogue_net.config import RelposConfig, RogueNetConfig, TranslationConfig
     from rogue_net.heads.noise import FrameKeys, keyed
     from rogue_net.rogue_net import ActResult, Evaluation, RogueNet
-    from rogue_net.transfer.transfer import FittedNet, fit
+    from rogue_net.transfer import FittedNet, fit
 
 #: The modules of these names, imported when they are used first: settings and help need not wait for torch.
 _LATER = {
     "ActResult": "rogue_net",
     "Evaluation": "rogue_net",
-    "FittedNet": "transfer.transfer",
+    "FittedNet": "transfer",
     "FrameKeys": "heads.noise",
     "ObsBatch": "batch.obs_batch",
     "RaggedTensor": "batch.ragged",
@@ -25,7 +25,7 @@ _LATER = {
     "RogueNet": "rogue_net",
     "RogueNetConfig": "config",
     "TranslationConfig": "config",
-    "fit": "transfer.transfer",
+    "fit": "transfer",
     "keyed": "heads.noise",
 }
 

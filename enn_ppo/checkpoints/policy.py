@@ -19,7 +19,7 @@ from entity_gym.batch.saving import spaces_from_dict
 from entity_gym.spaces import ObsSpace
 from rogue_net import RogueNet
 from rogue_net.kernels.select import why_not_precision
-from rogue_net.transfer.transfer import FittedNet, Transferred, fit, transfer
+from rogue_net.transfer import FittedNet, Transferred, fit, transfer
 
 log = logging.getLogger(__name__)
 

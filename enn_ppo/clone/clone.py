@@ -18,7 +18,7 @@ import yaml
 
 from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threads
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.clone.learning import hold_out, learn, load_frames, make_samples
+from enn_ppo.clone.learning import hold_out, learn, make_samples
 from enn_ppo.settings.config import default_run_dir
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.environment import bind_environment
@@ -26,6 +26,7 @@ from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.files import append_to_file, replace_file
 from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.training.learning.learner import Learner
+from enn_ppo.training.recording import read_all
 from enn_ppo.training.start import make_state
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CONFIG, RunLock, prepare_run_dir
@@ -72,7 +73,7 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
         state = make_state(config.training, bound, device)
         stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()
-        frames, apart = hold_out(load_frames(config, *spaces, bound.config.id), config.clone.holdout, config.seed)
+        frames, apart = hold_out(read_all(config.files, spaces), config.clone.holdout, config.seed)
         learner = state.learner
         assert isinstance(learner, Learner)
         learned, held_out = make_samples(learner, frames, apart)

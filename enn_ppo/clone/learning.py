@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, replace
 from itertools import repeat
 
@@ -24,11 +24,8 @@ from enn_ppo.training.learning.learner import Learner
 from enn_ppo.training.learning.optimizer import AdamW, set_learning_rates
 from enn_ppo.training.learning.teacher import of_items
 from enn_ppo.training.random_keys import Purpose, random_key
-from enn_ppo.training.recording import RecordedFrames, read_all, read_header
+from enn_ppo.training.recording import RecordedFrames
 from enn_ppo.training.tracking.logger import Row
-from entity_gym.actions import ActionSpace
-from entity_gym.batch.saving import spaces_difference, spaces_to_dict
-from entity_gym.spaces import ObsSpace
 from rogue_net import RogueNet
 
 #: Largest batch of frames when measuring losses without training.
@@ -37,21 +34,6 @@ MAX_GRAD_NORM = 1.0
 
 
 # --- The frames
-
-
-def load_frames(
-    config: CloneConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], env_name: str
-) -> RecordedFrames:
-    """Read recordings into memory.
-
-    Raises:
-        ValueError: a recording cannot be read, or belongs to another environment.
-    """
-    for path in config.files:
-        difference = spaces_difference(spaces_to_dict(*read_header(path)), spaces_to_dict(obs_space, action_space))
-        if difference:
-            raise ValueError(f"data {path} was recorded in another environment than {env_name}: {difference}")
-    return read_all(config.files)
 
 
 def hold_out(frames: RecordedFrames, share: float, seed: int) -> tuple[RecordedFrames, RecordedFrames]:

@@ -43,7 +43,7 @@ from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.pools.source import EnvFactory
 from entity_gym.replay.hints import check_hints
 from entity_gym.spaces import ObsSpace
-from rogue_net.transfer.transfer import fitted_space
+from rogue_net.transfer import fitted_space
 
 PATIENCE = 0.2  # seconds between checks for Ctrl-C while waiting
 

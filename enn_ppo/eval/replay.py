@@ -98,46 +98,35 @@ class Replay:
         rows = np.flatnonzero(np.isin(obs.env_id, list(self._running)))
         acting = [policies[row] for row in rows.tolist()]
         for policy in {id(each): each for each in acting}.values():
-            self._see(obs, actions, rows[[each is policy for each in acting]], policy, seats, opponents)
-
-    def _see(
-        self,
-        obs: VecObs,
-        actions: Mapping[str, VecAction],
-        rows: NDArray[np.int64],
-        policy: Policy | None,
-        seats: NDArray[np.int64] | None,
-        opponents: bool,
-    ) -> None:
-        """Record the frames `rows`, in which one policy acts."""
-        explained = values = None
-        if policy is not None:
-            batch = ObsBatch.from_vec_obs(obs, policy.device)[torch.from_numpy(rows).to(policy.device)]
-            seen = policy.fitted.adapt(batch)
-            explained = explain(policy.fitted.net, seen, attention=seen.frames.max_length <= MOST_EXPLAINED)
-            values = None if opponents else policy.values(batch).tolist()
-        for i, row in enumerate(rows.tolist()):
-            env, player = int(obs.env_id[row]), 0 if seats is None else int(seats[row])
-            view, of_frame = self._view(obs, row), []
-            if explained is not None:
-                of_frame = [
-                    {
-                        name: ragged.values[ragged.offsets[i] : ragged.offsets[i + 1]].float().cpu().numpy()
-                        for name, ragged in each.items()
-                    }
-                    for each in (explained.logits, explained.entropies)
-                ]
-                shape = self._net.config.n_layer, self._net.config.n_head
-                if explained.attention is not None and explained.attention[i].shape[:2] == shape:
-                    num_entities = sum(map(len, view["features"].values()))
-                    num_entities += has_global_entity(self._obs_space, self._action_space)
-                    view["attention"] = build_attention(explained.attention[i].float().cpu().numpy(), num_entities)
-            view["actions"] = build_decisions(obs, row, self._action_space, actions, *of_frame)
-            if values is not None:
-                view["value"] = number(values[i])
-            if seats is not None and not opponents and not self._played_by:
-                self._running[env]["player"] = player
-            self._views.setdefault(env, {})[player] = view
+            own = rows[[each is policy for each in acting]]
+            explained = values = None
+            if policy is not None:
+                batch = ObsBatch.from_vec_obs(obs, policy.device)[torch.from_numpy(own).to(policy.device)]
+                seen = policy.fitted.adapt(batch)
+                explained = explain(policy.fitted.net, seen, attention=seen.frames.max_length <= MOST_EXPLAINED)
+                values = None if opponents else policy.values(batch).tolist()
+            for i, row in enumerate(own.tolist()):
+                env, player = int(obs.env_id[row]), 0 if seats is None else int(seats[row])
+                view, of_frame = self._view(obs, row), []
+                if explained is not None:
+                    of_frame = [
+                        {
+                            name: ragged.values[ragged.offsets[i] : ragged.offsets[i + 1]].float().cpu().numpy()
+                            for name, ragged in each.items()
+                        }
+                        for each in (explained.logits, explained.entropies)
+                    ]
+                    shape = self._net.config.n_layer, self._net.config.n_head
+                    if explained.attention is not None and explained.attention[i].shape[:2] == shape:
+                        num_entities = sum(map(len, view["features"].values()))
+                        num_entities += has_global_entity(self._obs_space, self._action_space)
+                        view["attention"] = build_attention(explained.attention[i].float().cpu().numpy(), num_entities)
+                view["actions"] = build_decisions(obs, row, self._action_space, actions, *of_frame)
+                if values is not None:
+                    view["value"] = number(values[i])
+                if seats is not None and not opponents and not self._played_by:
+                    self._running[env]["player"] = player
+                self._views.setdefault(env, {})[player] = view
 
     def _view(self, obs: VecObs, row: int) -> dict[str, Any]:
         return build_view(obs, row, self._obs_space, self._pool.slots.world_ids(int(obs.env_id[row])))

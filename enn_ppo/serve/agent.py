@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -93,28 +93,22 @@ class TrainedPolicy:
         self._reader = _ObservationReader(replace(self.obs_space, targets={}), self.action_space, name)
         self.news = self._policy.fitted.news
 
-    @overload
-    def act(self, observation: Observation) -> PolicyDecision: ...
+    def act(self, observation: Observation) -> PolicyDecision:
+        """Choose actions for one observation; see `act_all`."""
+        return self.act_all([observation])[0]
 
-    @overload
-    def act(self, observation: Sequence[Observation]) -> list[PolicyDecision]: ...
-
-    def act(self, observation: Observation | Sequence[Observation]) -> PolicyDecision | list[PolicyDecision]:
-        """Choose actions for one observation, or for several in one forward pass.
+    def act_all(self, observations: Sequence[Observation]) -> list[PolicyDecision]:
+        """Choose actions for at least one observation, for all of them in one forward pass.
 
         Raises:
             ValueError: an observation does not fit the spaces of training.
         """
-        given = [observation] if isinstance(observation, Observation) else observation
-        read = [self.read(each) for each in given]
-        if not read:
-            return []
+        read = [self.read(observation) for observation in observations]
         acted = self.decide([obs for obs, _ in read])
-        decisions = [
+        return [
             PolicyDecision(acted.actions(k, frame), acted.probabilities(k, frame), float(acted.values[k]))
             for k, (_, frame) in enumerate(read)
         ]
-        return decisions[0] if isinstance(observation, Observation) else decisions
 
     def read(self, observation: Observation) -> tuple[VecObs, Frame]:
         """Check an observation; returns it as a batch of one frame, for `decide`, and with indices in place of ids.
@@ -204,19 +198,14 @@ def load_policy(path: str | Path, *, greedy: bool = False, seed: int = 0) -> Tra
     Raises:
         ValueError: there is no policy at `path`, it is damaged or was written by another version, or an argument is invalid.
     """
-    return TrainedPolicy(*_load(path, greedy, seed), greedy=greedy)
+    return TrainedPolicy(*_load(path, seed), greedy=greedy)
 
 
 def load_agent(path: str | Path, *, greedy: bool = False, seed: int = 0) -> TrainedAgent:
     """Load a trained policy as an agent; see `load_policy`."""
-    return TrainedAgent(*_load(path, greedy, seed), greedy=greedy)
+    return TrainedAgent(*_load(path, seed), greedy=greedy)
 
 
-def _load(path: str | Path, greedy: bool, seed: int) -> tuple[Checkpoint, torch.Generator]:
+def _load(path: str | Path, seed: int) -> tuple[Checkpoint, torch.Generator]:
     check_whole(seed, "seed", 0)
-    if not isinstance(path, str | Path) or not isinstance(greedy, bool):
-        raise ValueError(
-            f"path is {path!r:.200} and greedy is {greedy!r:.200}; they must be the path of a run directory, a checkpoint or a "
-            "policy file, and True or False"
-        )
     return load_checkpoint(Path(path)), torch.Generator().manual_seed(seed)

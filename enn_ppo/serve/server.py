@@ -25,8 +25,10 @@ from typing import Literal, NamedTuple
 
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import select_device
-from enn_ppo.serve.policy import Request, ServedPolicies, ServedPolicy
+from enn_ppo.serve.agent import TrainedPolicy
+from enn_ppo.serve.policy import Request, ServedPolicies
 from enn_ppo.settings.serving import ServeConfig, is_loopback
+from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.bridges.remote.messages import PROTOCOL, Message, MessageReader, ProtocolError, decode, encode
 from entity_gym.errors import check_parts
 
@@ -35,6 +37,7 @@ _MOST_OPEN = 16  # questions of a client that wait for answers; then no more of 
 _MOST_TOGETHER = 64  # questions in a batch
 _LINGER = 2.0  # seconds for which a dropped client is still read
 _MOST_WORDS = 2000  # characters of a reason
+_ENDING = "the server is ending"
 
 Fault = Literal["refused", "slow", "broken", "ending"]
 
@@ -65,22 +68,19 @@ class _Dropped(Exception):  # noqa: N818 - reads as a sentence
         self.fault = fault
 
 
-class _Left(Exception):  # noqa: N818 - reads as a sentence
-    """A client has closed the connection."""
-
-
 @dataclass(eq=False)
 class _Client:
     name: str
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     messages: MessageReader
-    policy: ServedPolicy | None = None  # None until it has been greeted
+    policy: TrainedPolicy | None = None  # None until it has been greeted
     decisions: int = 0
+    reading: asyncio.Timeout | None = None  # of the read under way
 
 
 class _Question(NamedTuple):
-    policy: ServedPolicy
+    policy: TrainedPolicy
     message: Message
     answer: asyncio.Future[bytes | _Dropped]
 
@@ -96,12 +96,11 @@ class PolicyServer:
 
     def __init__(self, config: ServeConfig, policies: ServedPolicies, say: Callable[[str], None]) -> None:
         self._config, self._policies, self._say = config, policies, say
-        self._tasks: set[asyncio.Task[None]] = set()  # of connected clients
+        self._clients: dict[_Client, asyncio.Task[None] | None] = {}  # connected clients and their tasks
         self._questions: asyncio.Queue[_Question] = asyncio.Queue()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="policy")
         self._served = Served()
         self._started = time.monotonic()
-        self._stopping: asyncio.Task[Literal[True]]
+        self._is_ending = False
 
     async def run(self, stop: asyncio.Event, started: Callable[[int], None]) -> Served:
         """Serve until `stop` is set; then answer the questions that have come, and end.
@@ -113,27 +112,25 @@ class PolicyServer:
         Raises:
             ValueError: the address cannot be used.
         """
-        config = self._config
-        self._stopping = asyncio.create_task(stop.wait())
+        config, loop = self._config, asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1, thread_name_prefix="policy"))  # the loop ends it
         try:
             listener = await asyncio.start_server(self._welcome, config.host, config.port, limit=_CHUNK, backlog=1024)
         except OSError as error:
             reason = error.strerror or error
             raise ValueError(f"host={config.host} port={config.port} cannot be listened on: {reason}") from None
         started(listener.sockets[0].getsockname()[1])
-        with self._thread:
-            deciding = asyncio.create_task(self._decide_forever())
-            await asyncio.wait([deciding, self._stopping], return_when=asyncio.FIRST_COMPLETED)
-            listener.close()
-            clients = list(self._tasks)
-            if clients:
-                await asyncio.wait(clients, timeout=config.read_seconds)
-            tasks = [self._stopping, deciding, *clients]
-            for task in tasks:
-                task.cancel()
-            for result in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(result, Exception):
-                    raise result
+        deciding, stopping = asyncio.create_task(self._decide_forever()), asyncio.create_task(stop.wait())
+        await asyncio.wait([deciding, stopping], return_when=asyncio.FIRST_COMPLETED)
+        listener.close()
+        self._is_ending = True
+        for client in self._clients:
+            if client.reading:
+                client.reading.reschedule(loop.time())
+        if tasks := [task for task in self._clients.values() if task]:
+            await asyncio.wait(tasks, timeout=config.read_seconds)
+        if deciding.done():
+            deciding.result()  # raises what has ended it
         return self._served
 
     # ---- one client
@@ -167,16 +164,13 @@ class PolicyServer:
 
     async def _serve(self, client: _Client) -> _Dropped | None:
         """Serve a client until it leaves. Returns why it is to be dropped; None if it has left."""
-        if len(self._tasks) >= self._config.max_clients:
+        if len(self._clients) >= self._config.max_clients:
             return _Dropped("refused", f"the server is full: max_clients={self._config.max_clients}")
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+        self._clients[client] = asyncio.current_task()
         self._served.clients += 1
         try:
-            while True:
-                await self._answer(client)
-        except _Left:
+            while await self._answer(client):
+                pass
             return None
         except _Dropped as dropped:
             return dropped
@@ -188,26 +182,32 @@ class PolicyServer:
             traceback.print_exception(error)
             return _Dropped("broken", f"the server failed: {type(error).__name__}: {error}")
         finally:
-            self._tasks.remove(task)
+            del self._clients[client]
 
-    async def _answer(self, client: _Client) -> None:
+    async def _answer(self, client: _Client) -> bool:
         """Wait for a message, answer it and the questions that have come with it, and wait until the client has read.
 
+        Returns:
+            False if the client has left.
+
         Raises:
-            _Left: the client has closed the connection.
-            _Dropped: it is too slow, or refused.
+            _Dropped: the client is too slow, or refused.
             ProtocolError: it breaks the protocol.
         """
-        body: bytes | None = await self._receive(client)
+        body = await self._receive(client)
         answers: list[asyncio.Future[bytes | _Dropped]] = []
-        leaves = False
+        leaves = body is None
         while body is not None and not leaves:
             message = decode(body)
             if message["type"] == "act" and client.policy is not None:
                 answers.append(asyncio.get_running_loop().create_future())
                 self._questions.put_nowait(_Question(client.policy, message, answers[-1]))
+            elif message["type"] in ("close", "error"):
+                leaves = True
+                if message["type"] == "error":
+                    self._say(f"client {client.name} reported an error: {message.get('message')!r:.1000}")
             else:
-                leaves = await self._take(client, message)
+                client.writer.write(encode(await self._reply(client, message)))
             body = client.messages.next_body() if len(answers) < _MOST_OPEN else None
         for future in answers:
             answer = await future
@@ -222,83 +222,72 @@ class PolicyServer:
                 await client.writer.drain()
         except TimeoutError:
             raise _Dropped("slow", f"it does not read its answers within read_seconds={seconds:g}") from None
-        if leaves:
-            raise _Left
+        return not leaves
 
-    async def _receive(self, client: _Client) -> bytes:
-        """The next message of a client; see `_answer` for what is raised."""
-        messages, clock = client.messages, asyncio.get_running_loop().time
-        if (body := messages.next_body()) is None and not messages.is_in_message:
-            name = "read_seconds" if client.policy is None else "idle_seconds"
-            late = "not greeted within" if client.policy is None else "sent nothing for"
-            seconds = getattr(self._config, name)
-            if not await self._read(client, clock() + seconds, f"{late} {name}={seconds:g}"):
-                raise _Left
-        seconds = self._config.read_seconds
-        deadline, late = clock() + seconds, f"not ended the message that it began within read_seconds={seconds:g}"
-        while body is None and (body := messages.next_body()) is None:
-            if not await self._read(client, deadline, late):
-                raise ProtocolError("it hung up in the middle of a message")
+    async def _receive(self, client: _Client) -> bytes | None:
+        """The next message of a client; None if it has hung up. See `_answer` for what is raised."""
+        messages, config, clock = client.messages, self._config, asyncio.get_running_loop().time
+        seconds, late = config.idle_seconds, "sent nothing for idle_seconds"
+        if client.policy is None:
+            seconds, late = config.read_seconds, "not greeted within read_seconds"
+        deadline, has_begun = clock() + seconds, False
+        while (body := messages.next_body()) is None:
+            if messages.is_in_message and not has_begun:
+                has_begun, late = True, "not ended the message that it began within read_seconds"
+                seconds = config.read_seconds
+                deadline = clock() + seconds
+            if self._is_ending:
+                raise _Dropped("ending", _ENDING)
+            try:
+                async with asyncio.timeout_at(deadline) as client.reading:
+                    data = await client.reader.read(_CHUNK)
+            except TimeoutError:
+                late = f"it has {late}={seconds:g}"
+                raise (_Dropped("ending", _ENDING) if self._is_ending else _Dropped("slow", late)) from None
+            finally:
+                client.reading = None
+            if not data:
+                if has_begun:
+                    raise ProtocolError("it hung up in the middle of a message")
+                break
+            messages.feed(data)
         return body
 
-    async def _read(self, client: _Client, deadline: float, late: str) -> bool:
-        """Receive bytes of a client; False if it has hung up.
-
-        Raises:
-            _Dropped: nothing comes until the deadline, or the server is ending.
-        """
-        reading = asyncio.ensure_future(client.reader.read(_CHUNK))
-        timeout = deadline - asyncio.get_running_loop().time()
-        await asyncio.wait([reading, self._stopping], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if not reading.done() or self._stopping.done():
-            reading.cancel()
-            await asyncio.wait([reading])
-            is_ending = self._stopping.done()
-            raise _Dropped("ending", "the server is ending") if is_ending else _Dropped("slow", f"it has {late}")
-        client.messages.feed(reading.result())
-        return bool(reading.result())
-
-    async def _take(self, client: _Client, message: Message) -> bool:
-        """Answer a message that is no question. Returns whether the client leaves.
+    async def _reply(self, client: _Client, message: Message) -> Message:
+        """The answer to a greeting, or to a question for the server's health.
 
         Raises:
             ProtocolError: the client breaks the protocol.
             _Dropped: the greeting is refused.
         """
-        kind = message["type"]
-        if kind == "error":
-            self._say(f"client {client.name} reported an error: {message.get('message')!r:.1000}")
-        elif kind == "health":
+        kind, checkpoint = message["type"], str(self._policies.path)
+        if kind == "health":
             check_parts(message, ("type", "token"), "'health'")
             if client.policy is None:
                 self._check_token(message)
-            client.writer.write(encode(self._health()))
-        elif kind != "close" and client.policy is None:
-            await self._greet(client, message)
-        elif kind != "close":
+            now = {"seconds": round(time.monotonic() - self._started, 3), "connected": len(self._clients)}
+            return {"type": "health", "protocol": PROTOCOL, "checkpoint": checkpoint, **now, **vars(self._served)}
+        if client.policy is not None:
             raise ProtocolError(f"a message of the type {kind!r:.200}; allowed: 'act', 'health', 'close', 'error'")
-        return kind in ("error", "close")
-
-    async def _greet(self, client: _Client, greeting: Message) -> None:
-        if greeting["type"] != "hello":
-            raise ProtocolError(f"the first message is {greeting['type']!r:.200}; it must be 'hello' or 'health'")
-        if type(greeting.get("protocol")) is not int or greeting["protocol"] != PROTOCOL:
-            version = f"version {greeting.get('protocol')!r:.200} of the protocol; this is version {PROTOCOL}"
+        if kind != "hello":
+            raise ProtocolError(f"the first message is {kind!r:.200}; it must be 'hello' or 'health'")
+        if type(message.get("protocol")) is not int or message["protocol"] != PROTOCOL:
+            version = f"version {message.get('protocol')!r:.200} of the protocol; this is version {PROTOCOL}"
             raise _Dropped("refused", version)
-        self._check_token(greeting)
-        check_parts(greeting, ("type", "protocol", "token", "spaces"), "'hello'")
+        self._check_token(message)
+        check_parts(message, ("type", "protocol", "token", "spaces"), "'hello'")
         policy = self._policies.trained
-        if (spaces := greeting.get("spaces")) is not None:
+        if (spaces := message.get("spaces")) is not None:
             try:
-                policy = await asyncio.get_running_loop().run_in_executor(self._thread, self._policies.policy, spaces)
+                policy = await asyncio.to_thread(self._policies.policy, spaces)
             except ValueError as error:
                 raise _Dropped("refused", str(error)) from None
         client.policy = policy
-        told = {"checkpoint": str(self._policies.path), "spaces": policy.spaces, "news": policy.news}
-        limits = {"max_message_bytes": self._config.max_message_bytes, "max_entities": self._config.max_entities}
-        client.writer.write(encode({"type": "policy", "protocol": PROTOCOL, **told, **limits}))
         news = f"; its spaces differ from training: {policy.news:.{_MOST_WORDS}}" if policy.news else ""
         self._say(f"client {client.name} came{news}")
+        told = {"spaces": spaces_to_dict(policy.obs_space, policy.action_space), "news": policy.news}
+        limits = {"max_message_bytes": self._config.max_message_bytes, "max_entities": self._config.max_entities}
+        return {"type": "policy", "protocol": PROTOCOL, "checkpoint": checkpoint, **told, **limits}
 
     def _check_token(self, message: Message) -> None:
         token, given = self._config.token, message.get("token")
@@ -306,11 +295,6 @@ class PolicyServer:
             return
         if not isinstance(given, str) or not hmac.compare_digest(given.encode(), token.encode()):
             raise _Dropped("refused", "the token is missing or wrong")
-
-    def _health(self) -> Message:
-        about = {"protocol": PROTOCOL, "checkpoint": str(self._policies.path)}
-        now = {"seconds": round(time.monotonic() - self._started, 3), "connected": len(self._tasks)}
-        return {"type": "health", **about, **now, **vars(self._served)}
 
     # ---- the policy
 
@@ -320,36 +304,37 @@ class PolicyServer:
             batch = [await self._questions.get()]
             while len(batch) < _MOST_TOGETHER and not self._questions.empty():
                 batch.append(self._questions.get_nowait())
-            answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._decide, batch)
+            answers = await asyncio.to_thread(self._decide, batch)
             self._served.batches += any(isinstance(answer, bytes) for answer in answers)
             for question, answer in zip(batch, answers, strict=True):
                 if not question.answer.done():  # cancelled with the task of its client
                     question.answer.set_result(answer)
+            del batch, question  # which would keep the policy of a client that leaves
 
     def _decide(self, batch: Sequence[_Question]) -> list[bytes | _Dropped]:
         """Return the answer to each question, or why its client is dropped. Runs in the thread of the policy."""
         answers: dict[int, bytes | _Dropped] = {}
-        alike: dict[tuple[ServedPolicy, bool], dict[int, Request]] = {}  # a forward pass each
+        alike: dict[tuple[TrainedPolicy, bool], dict[int, Request]] = {}  # a forward pass each
         for k, (policy, message, _) in enumerate(batch):
             try:
-                request = policy.read(message)
+                request = self._policies.read(policy, message)
             except ValueError as error:
                 answers[k] = _Dropped("broken", str(error))
             else:
                 alike.setdefault((policy, request.greedy), {})[k] = request
-        for (policy, _), requests in alike.items():
-            answers |= zip(requests, self._decide_together(policy, list(requests.values())), strict=True)
+        for requests in alike.values():
+            answers |= zip(requests, self._decide_together(list(requests.values())), strict=True)
         return [answers[k] for k in range(len(batch))]
 
-    def _decide_together(self, policy: ServedPolicy, requests: Sequence[Request]) -> list[bytes | _Dropped]:
+    def _decide_together(self, requests: Sequence[Request]) -> list[bytes | _Dropped]:
         """Answer requests in one forward pass; if it fails, one by one, so that only the client at fault is dropped."""
         limit = self._config.max_message_bytes
         too_long = _Dropped("broken", f"the answer does not fit into max_message_bytes={limit:,}; ask for less")
         try:
-            answers = [encode(answer) for answer in policy.decide(requests)]
+            answers = [encode(answer) for answer in self._policies.decide(requests)]
         except Exception as error:  # such as full memory
             if len(requests) > 1:
-                return [self._decide_together(policy, [request])[0] for request in requests]
+                return [self._decide_together([request])[0] for request in requests]
             traceback.print_exception(error)
             return [_Dropped("broken", f"the server could not decide: {type(error).__name__}: {error}")]
         return [answer if len(answer) <= limit else too_long for answer in answers]
@@ -368,8 +353,7 @@ def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Serv
     Raises:
         ValueError: a setting or the checkpoint is invalid, or the address cannot be listened on.
     """
-    say = say or partial(print, flush=True)
-    device = select_device(config.device)
+    say, device = say or partial(print, flush=True), select_device(config.device)
     policies = ServedPolicies(load_checkpoint(Path(config.checkpoint)), device, config)
     policies.warm_up()
     gc.freeze()  # a long message starts many collections, which need not look at what has been loaded so far

@@ -16,7 +16,7 @@ class Interrupted(Exception):
 
 
 class PartLost(RuntimeError):  # noqa: N818 - says what happened
-    """The learner of a run on Ray, or all of its runners, have died."""
+    """A process that a run needs has died: the learner of a run on Ray, all of its runners, or another rank."""
 
 
 class ActorDied(RuntimeError):  # noqa: N818 - says what happened
@@ -25,7 +25,3 @@ class ActorDied(RuntimeError):  # noqa: N818 - says what happened
 
 class RankFailed(SystemExit):
     """Another rank has failed or was interrupted, and prints the reason. This rank ends silently."""
-
-
-class RankDied(RuntimeError):  # noqa: N818 - says what happened
-    """Another rank's process died without reporting an error."""

@@ -4,7 +4,7 @@
 a folder has whole chunks only, also after a crash. Its metadata `recording` is JSON: the format and the spaces. Its tensors, in
 chunks of B frames:
 
-    episode, env_id, step               (B,) int64; the step counts within the episode, from 0
+    env_id, step                        (B,) int64; the step counts within the episode, from 0
     rewards, terminated, truncated      (B,) results of the actions *of this frame*
     values, final_values                (B,) value estimates of this frame, and of the state after a truncation (NaN: unknown)
     target/<name>                       (B, size) regression targets, if the frames have them
@@ -25,9 +25,9 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import safetensors.numpy
 import safetensors.torch
@@ -47,23 +47,18 @@ from rogue_net.batch.masks import ActionMask
 
 #: Frames that are buffered before a chunk is written.
 CHUNK_FRAMES = 4096
-FORMAT = 4  # raised when an old reader would misread a new chunk
+FORMAT = 5  # raised when an old reader would misread a new chunk
 _CHUNK = re.compile(r"(\d{6,})_([0-9a-f]{8})\.safetensors")
 _MOST_BYTES = 2**33
 _WHOLE, _REAL, _FLAG = torch.int64, torch.float32, torch.bool
-#: Fields of `RecordedFrames` with a number for each frame.
+#: Observation space, and action name -> its space.
+Spaces = tuple[ObsSpace, Mapping[str, ActionSpace]]
+#: Fields of `Frames` with a number for each frame.
 _NUMBERS = {
-    **dict.fromkeys(("episode", "env_id", "step"), _WHOLE),
+    **dict.fromkeys(("env_id", "step"), _WHOLE),
     **dict.fromkeys(("rewards", "values", "final_values"), _REAL),
     **dict.fromkeys(("terminated", "truncated"), _FLAG),
 }
-
-
-class Header(NamedTuple):
-    """The spaces of a recording."""
-
-    obs_space: ObsSpace
-    action_space: dict[str, ActionSpace]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,16 +115,14 @@ class Recorder:
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self.path, self._given = Path(path), str(path)
-        self._header = Header(obs_space, dict(action_space))
-        self._pending: list[RecordedFrames] = []
-        self._episodes: dict[int, int] = {}  # environment -> its last episode
-        self._next_episode = self.num_chunks = 0
+        self._spaces = obs_space, action_space
+        self._pending: list[Frames] = []
+        self.num_chunks = 0
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
         chunks = _chunks_of(self.path)
         if state and state["path"] == self._given:
-            self.num_chunks, self._next_episode = state["chunks"], state["next_episode"]
-            self._episodes = dict(state["episodes"])
+            self.num_chunks = state["chunks"]
         elif chunks:
             raise ValueError(f"{path} holds a recording already: remove it, or give another folder (record=...)")
         if self.num_chunks > len(chunks):
@@ -138,7 +131,7 @@ class Recorder:
                 "replaced; put it back, or record into another folder (record=...)"
             )
         if self.num_chunks:
-            _check_same(_read_chunk(chunks[0])[0], self._header, self.path, "what would be recorded now")
+            _check_same(_read_chunk(chunks[0])[0], self._spaces, self.path, "what would be recorded now")
         with self._writing():
             for chunk in reversed(chunks[self.num_chunks :]):  # the last first, so that a crash leaves no gap
                 chunk.unlink()
@@ -149,7 +142,7 @@ class Recorder:
         Raises:
             ValueError: as `flush`.
         """
-        self._pending.append(RecordedFrames(**vars(frames), episode=self._episode_of(frames)))
+        self._pending.append(frames)
         if sum(map(len, self._pending)) >= CHUNK_FRAMES:
             self.flush()
 
@@ -157,16 +150,12 @@ class Recorder:
         """Write the added frames as a chunk, which is on the disk when this returns.
 
         Raises:
-            ValueError: the folder cannot be written, or somebody else has written into it. It keeps all earlier chunks.
+            ValueError: the folder cannot be written. It keeps all earlier chunks.
         """
         if not self._pending:
             return
-        data, self._pending = _chunk_of(RecordedFrames.cat(self._pending), self._header), []
+        data, self._pending = _chunk_of(Frames.cat(self._pending), self._spaces), []
         with self._writing():
-            if len(_chunks_of(self.path)) != self.num_chunks:
-                raise ValueError(
-                    f"another process has written into the recording {self.path}: give each its own folder"
-                )
             replace_file(self.path / f"{self.num_chunks:06d}_{zlib.crc32(data):08x}.safetensors", data)
             flush_folder(self.path)
         self.num_chunks += 1
@@ -178,22 +167,7 @@ class Recorder:
             ValueError: as `flush`.
         """
         self.flush()
-        return {
-            "path": self._given,
-            "chunks": self.num_chunks,
-            "next_episode": self._next_episode,
-            "episodes": list(self._episodes.items()),
-        }
-
-    def _episode_of(self, frames: Frames) -> Tensor:
-        """The episode number of each frame: a new number at the first recorded frame of an episode."""
-        numbers = []
-        for env, step in zip(frames.env_id.tolist(), frames.step.tolist(), strict=True):
-            if step == 0 or env not in self._episodes:
-                self._episodes[env] = self._next_episode
-                self._next_episode += 1
-            numbers.append(self._episodes[env])
-        return torch.tensor(numbers, dtype=torch.int64)
+        return {"path": self._given, "chunks": self.num_chunks}
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -205,37 +179,35 @@ class Recorder:
             ) from error
 
 
-def read_header(path: Path | str) -> Header:
-    """The spaces of a recording.
-
-    Raises:
-        ValueError: the folder does not exist or is no recording, or its first chunk is damaged.
-    """
-    chunks = _chunks_of(Path(path))
-    if not chunks:
-        raise ValueError(f"recording {path} holds no frames: nothing was recorded up to the end of a chunk")
-    return _read_chunk(chunks[0])[0]
-
-
-def read_all(paths: Path | str | Sequence[Path | str]) -> RecordedFrames:
+def read_all(paths: Path | str | Sequence[Path | str], spaces: Spaces | None = None) -> RecordedFrames:
     """Read all frames of one or several recordings into memory. Episode numbers are unique across them.
 
+    Args:
+        paths: their folders.
+        spaces: of the environment, which the recordings must have; None: those of the first.
+
     Raises:
-        ValueError: a folder does not exist or is no recording, a chunk is damaged, the recordings have different spaces, or there
-            are no frames.
+        ValueError: a folder does not exist, is no recording or holds no frames, a chunk is damaged, or has other spaces.
     """
     folders = [Path(path) for path in ([paths] if isinstance(paths, Path | str) else paths)]
-    first = read_header(folders[0])
-    frames: list[RecordedFrames] = []
-    taken = 0
+    other = "the environment" if spaces else f"recording {folders[0]}"
+    parts: list[Frames] = []
+    episodes: list[int] = []
+    num_episodes = 0
     for folder in folders:
-        begin = taken
-        for chunk in _chunks_of(folder):
-            header, read = _read_chunk(chunk)
-            _check_same(header, first, folder, f"recording {folders[0]}")
-            frames.append(replace(read, episode=read.episode + begin))
-            taken = max(taken, int(frames[-1].episode.max()) + 1)
-    return RecordedFrames.cat(frames)
+        chunks, last = _chunks_of(folder), dict[int, int]()  # environment -> its last episode
+        if not chunks:
+            raise ValueError(f"recording {folder} holds no frames: nothing was recorded up to the end of a chunk")
+        for chunk in chunks:
+            own, frames = _read_chunk(chunk)
+            spaces = spaces or own
+            _check_same(own, spaces, folder, other)
+            parts.append(frames)
+            for env, step in zip(frames.env_id.tolist(), frames.step.tolist(), strict=True):
+                if step == 0 or env not in last:
+                    last[env], num_episodes = num_episodes, num_episodes + 1
+                episodes.append(last[env])
+    return RecordedFrames(**vars(Frames.cat(parts)), episode=torch.tensor(episodes, dtype=torch.int64))
 
 
 def _chunks_of(folder: Path) -> list[Path]:
@@ -257,7 +229,7 @@ def _chunks_of(folder: Path) -> list[Path]:
     return paths
 
 
-def _chunk_of(frames: RecordedFrames, header: Header) -> bytes:
+def _chunk_of(frames: Frames, spaces: Spaces) -> bytes:
     """The bytes of a chunk."""
     obs, masks = frames.obs, frames.obs.action_masks
     columns: dict[str, RaggedTensor | Tensor | None] = {name: getattr(frames, name) for name in _NUMBERS}
@@ -280,13 +252,13 @@ def _chunk_of(frames: RecordedFrames, header: Header) -> bytes:
             tensors[f"{name}.values"], tensors[f"{name}.offsets"] = column
         elif column is not None:
             tensors[name] = column
-    about = {"format": FORMAT, "spaces": spaces_to_dict(*header)}
+    about = {"format": FORMAT, "spaces": spaces_to_dict(*spaces)}
     arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
     return safetensors.numpy.save(arrays, {"recording": json.dumps(about)})
 
 
-def _read_chunk(path: Path) -> tuple[Header, RecordedFrames]:
-    """The header and the frames of a chunk.
+def _read_chunk(path: Path) -> tuple[Spaces, Frames]:
+    """The spaces and the frames of a chunk.
 
     Raises:
         ValueError: the chunk cannot be read or is damaged; the message names it.
@@ -299,15 +271,15 @@ def _read_chunk(path: Path) -> tuple[Header, RecordedFrames]:
         about = parse_json(metadata["recording"])
         if about["format"] > FORMAT:
             raise ValueError(f"it has format {about['format']}, and this version of enn-ppo reads up to {FORMAT}")
-        header = Header(*spaces_from_dict(about["spaces"]))
-        return header, _frames_of(safetensors.torch.load(data), header)
+        spaces = spaces_from_dict(about["spaces"])
+        return spaces, _frames_of(safetensors.torch.load(data), *spaces)
     except Exception as error:  # a stranger's file can raise any exception
         raise ValueError(f"chunk {path} of a recording cannot be read: {first_line(error)}") from error
 
 
-def _frames_of(tensors: Mapping[str, Tensor], header: Header) -> RecordedFrames:
+def _frames_of(tensors: Mapping[str, Tensor], obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> Frames:
     """The frames of `_chunk_of`, whose tensors must have the right types and shapes."""
-    num_frames = len(tensors["episode"])
+    num_frames = len(tensors["env_id"])
 
     def numbers(name: str, dtype: torch.dtype, *shape: int) -> Tensor:
         return _checked(name, tensors[name], dtype, num_frames, *shape)
@@ -319,39 +291,32 @@ def _frames_of(tensors: Mapping[str, Tensor], header: Header) -> RecordedFrames:
             raise ValueError(f"{name}.offsets do not ascend from 0 to {len(values)}")
         return RaggedTensor(values, offsets)
 
-    def optional(name: str, dtype: torch.dtype, *shape: int) -> RaggedTensor | None:
-        return ragged(name, dtype, *shape) if f"{name}.values" in tensors else None
+    def given(kind: str, dtype: torch.dtype) -> dict[str, RaggedTensor]:
+        return {name: ragged(f"{kind}/{name}", dtype, 1) for name in widths if f"{kind}/{name}.values" in tensors}
 
-    features: dict[str, RaggedTensor] = {}
-    visible: dict[str, RaggedTensor | None] = {}
-    ids: dict[str, RaggedTensor | None] = {}
+    widths = {name: len(entity.features) for name, entity in obs_space.entities.items()}
+    if has_global_entity(obs_space, action_space):
+        widths[GLOBAL_ENTITY] = len(obs_space.global_features)
     masks: dict[str, ActionMask] = {}
     actions: dict[str, RaggedTensor] = {}
-    widths = {name: len(entity.features) for name, entity in header.obs_space.entities.items()}
-    if has_global_entity(header.obs_space, header.action_space):
-        widths[GLOBAL_ENTITY] = len(header.obs_space.global_features)
-    for name, width in widths.items():
-        features[name] = ragged(f"features/{name}", _REAL, width)
-        visible[name] = optional(f"visible/{name}", _FLAG, 1)
-        ids[name] = optional(f"ids/{name}", _WHOLE, 1)
-    for name, space in header.action_space.items():
-        width = 1 if space.selects else space.num_choices or 2 * space.width
+    for name, space in action_space.items():
         actors = ragged(f"actors/{name}", _WHOLE, 1)
         actees = ragged(f"actees/{name}", _WHOLE, 1) if space.selects else None
-        mask = optional(f"mask/{name}", _FLAG, width)
-        if mask is not None and not space.selects:
-            mask = mask._replace(offsets=actors.offsets)  # shared, so that they are gathered once
+        mask = None
+        if f"mask/{name}.values" in tensors:
+            mask = ragged(f"mask/{name}", _FLAG, 1 if space.selects else space.num_choices or 2 * space.width)
+            if not space.selects:
+                mask = mask._replace(offsets=actors.offsets)  # shared, so that they are gathered once
         masks[name] = ActionMask(actors, actees, mask)
         is_choice = space.selects or space.num_choices is not None
         actions[name] = ragged(f"action/{name}", *((_WHOLE, 1) if is_choice else (_REAL, space.width)))
-    targets = {name: f"target/{name}" for name in header.obs_space.targets if f"target/{name}" in tensors}
-    return RecordedFrames(
-        obs=ObsBatch(
-            num_frames, features, masks, *({k: v for k, v in each.items() if v is not None} for each in (visible, ids))
-        ),
+    features = {name: ragged(f"features/{name}", _REAL, width) for name, width in widths.items()}
+    targets = {name: size for name, size in obs_space.targets.items() if f"target/{name}" in tensors}
+    return Frames(
+        obs=ObsBatch(num_frames, features, masks, given("visible", _FLAG), given("ids", _WHOLE)),
         actions=actions,
         log_probs={name: ragged(f"log_prob/{name}", _REAL) for name in actions},
-        targets={name: numbers(key, _REAL, header.obs_space.targets[name]) for name, key in targets.items()} or None,
+        targets={name: numbers(f"target/{name}", _REAL, size) for name, size in targets.items()} or None,
         **{name: numbers(name, dtype) for name, dtype in _NUMBERS.items()},
     )
 
@@ -364,8 +329,8 @@ def _checked(name: str, tensor: Tensor, dtype: torch.dtype, *shape: int) -> Tens
     return tensor
 
 
-def _check_same(given: Header, expected: Header, path: Path, other: str) -> None:
+def _check_same(given: Spaces, expected: Spaces, path: Path, other: str) -> None:
     """Check that the recording in `path` has the spaces of `other`."""
-    difference = spaces_difference(*(spaces_to_dict(*each) for each in (expected, given)))
+    difference = spaces_difference(*(spaces_to_dict(*each) for each in (given, expected)))
     if difference:
         raise ValueError(f"recording {path} has other spaces than {other}: {difference}")

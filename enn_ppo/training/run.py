@@ -14,7 +14,7 @@ from enn_ppo.checkpoints import CheckpointError, load_common, record_score, reso
 from enn_ppo.eval.evaluator import EvalRow, Evaluator, is_due
 from enn_ppo.rollout import Watch
 from enn_ppo.training.callbacks import Update
-from enn_ppo.training.errors import Interrupted, PartLost, RankDied, RankFailed
+from enn_ppo.training.errors import Interrupted, PartLost, RankFailed
 from enn_ppo.training.interrupt import EXIT_CODES
 from enn_ppo.training.learning.learner import Learned, Settings
 from enn_ppo.training.state import TrainState
@@ -219,7 +219,8 @@ class Run:
     def _explain(self, error: Exception) -> None:
         """Add to an error that has ended the run how to resume."""
         state = self.state
-        if isinstance(error, RankDied) and threading.current_thread() is threading.main_thread():
+        of_ranks = isinstance(error, PartLost) and state.ranks.size > 1
+        if of_ranks and threading.current_thread() is threading.main_thread():
             # torchrun sends it to the other ranks when one has ended; this one prints the reason first
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         first = next(iter(state.learners))

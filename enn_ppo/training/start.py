@@ -22,16 +22,16 @@ from enn_ppo.checkpoints import (
 from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threads
 from enn_ppo.eval.evaluate import bind_evaluation
 from enn_ppo.eval.evaluator import Evaluator, check_evaluation
-from enn_ppo.settings.config import TrainConfig, TrainEvalConfig, default_run_dir
-from enn_ppo.training.build import compiling_networks, make_learner, make_pools, make_sampler
+from enn_ppo.settings.config import TrainConfig, default_run_dir
+from enn_ppo.training.build import make_learner, make_pools, make_sampler
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.interrupt import finish_on_interrupt
 from enn_ppo.training.players import cast_of
 from enn_ppo.training.ranks import ALONE, Ranks
+from enn_ppo.training.recording import Recorder
 from enn_ppo.training.run import Run
 from enn_ppo.training.self_play.pool import SelfPlay
-from enn_ppo.training.self_play.ratings import rating_model
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.torchrun.torch_ranks import join_ranks
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, RunLock, prepare_run_dir
@@ -58,13 +58,13 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
         stack.callback(lock.close)
         # before the checkpoint is read, so that no trainer can save another one meanwhile
         run_dir = ranks.lead(lambda: _take_run_dir(config, bound.config.id, lock))
-        checkpoints = ranks.each(lambda: _load(config))
-        trusted = config.trust or all(each.is_own for each in checkpoints.values())
-        ranks.lead(lambda: _check_own(trusted, config))
+        checkpoints = ranks.each(lambda: _load(config, ranks))
         if config.policies:
             _check_home(config, run_dir)
         config = replace(config, env=bound.config, run_dir=str(run_dir))
-        evaluation = _evaluation(config)
+        evaluation = config.eval
+        if config.policies and evaluation.opponent is None:
+            evaluation = replace(evaluation, opponent="policies")
         set_threads(config.num_threads)
         set_determinism(config.torch_deterministic)
 
@@ -107,15 +107,14 @@ def make_state(
 
         remote, group = start_on_ray(config, env)
         return TrainState(config, env.config.id, remote, group, callbacks, ranks)
-    if config.self_play.enabled:
-        rating_model()  # what it lacks is said before anything is compiled
+    if config.self_play.enabled and find_spec("openskill") is None:
+        raise ValueError('self-play rates its snapshots with openskill: pip install "enn-ppo[self-play]"')
     share = config.rollout.num_envs // ranks.size
     first_env = ranks.rank * share
-    with compiling_networks(config, env.source, device):  # while the world compiles, if it does
-        pools: Sequence[VecEnv] = make_pools(env, replace(config.rollout, num_envs=share), config.seed, first_env)
-        spaces = pools[0].obs_space(), pools[0].action_space()
-        players = config.policies or {"": [0]}
-        learners = {name: make_learner(config, *spaces, device, ranks, len(own)) for name, own in players.items()}
+    pools: Sequence[VecEnv] = make_pools(env, replace(config.rollout, num_envs=share), config.seed, first_env)
+    spaces = pools[0].obs_space(), pools[0].action_space()
+    players = config.policies or {"": [0]}
+    learners = {name: make_learner(config, *spaces, device, ranks, len(own)) for name, own in players.items()}
     models = {name: learner.model for name, learner in learners.items()}
     self_play = None
     if config.self_play.enabled:
@@ -133,7 +132,7 @@ def _check_policies(config: TrainConfig, bound: BoundEnvironment, env: EnvFactor
         cast_of(config.policies, source, f"eval.env_kwargs: {bound.config.id}")
 
 
-def _load(config: TrainConfig) -> dict[str, Checkpoint]:
+def _load(config: TrainConfig, ranks: Ranks) -> dict[str, Checkpoint]:
     """Policy -> the checkpoint that it resumes from; empty for a new run."""
     if config.resume is None:
         return {}
@@ -146,16 +145,13 @@ def _load(config: TrainConfig) -> dict[str, Checkpoint]:
             raise ValueError(
                 f"checkpoint {checkpoint.path} cannot be resumed: it is a policy file, without the state of a trainer"
             )
-    return dict(zip(config.policies or [""], found, strict=True))
-
-
-def _check_own(trusted: bool, config: TrainConfig) -> None:
-    """Raise a ValueError unless the trainer's state is trusted: nothing checks the numbers in it."""
-    if not trusted:
+    # nothing checks the numbers in a trainer's state; the first rank's machine has the key that signed it
+    if not (config.trust or ranks.rank or all(each.is_own for each in found)):
         raise ValueError(
             f"resume={config.resume} is not signed by this installation of enn-ppo, and its state of environments and trainer "
             "would be used as it is. Add trust=true if you trust whoever made it"
         )
+    return dict(zip(config.policies or [""], found, strict=True))
 
 
 def _check_home(config: TrainConfig, home: Path) -> None:
@@ -199,7 +195,10 @@ def _open(
             prepare_run_dir(run_dir, resume=False, overwrite=config.overwrite and not config.resume)
         for name in state.learners:
             prepare_run_dir(run_dir / name, resume=continues, overwrite=config.overwrite)
-        state.start_recording(next(iter(checkpoints.values())).trainer["recorder"] if continues else None)
+        if config.record is not None:
+            spaces = state.sampler.obs_space(), state.sampler.action_space()
+            saved = next(iter(checkpoints.values())).trainer["recorder"] if continues else None
+            state.recorder = Recorder(config.record, *spaces, state=saved)
         live, step = make_live(), state.step if checkpoints else None
         outputs = {}
         for name in state.learners:
@@ -231,13 +230,6 @@ def _open(
 def _continues(checkpoints: Mapping[str, Checkpoint], run_dir: Path) -> bool:
     """Whether the run goes on in the directory of its checkpoints, `<run>/checkpoints/step_<n>.safetensors`."""
     return any(each.path.parent.parent.resolve() == (run_dir / name).resolve() for name, each in checkpoints.items())
-
-
-def _evaluation(config: TrainConfig) -> TrainEvalConfig:
-    """Evaluations while training: of several policies, with all of them, unless another opponent is asked for."""
-    if config.policies and config.eval.opponent is None:
-        return replace(config.eval, opponent="policies")
-    return config.eval
 
 
 def _take_run_dir(config: TrainConfig, env_id: str, lock: RunLock) -> Path:

@@ -153,7 +153,7 @@ class TrainState:
 
     def metrics(self) -> Row:
         """Metrics of environment parameters, self-play ratings, and the sampler."""
-        row = env_info_row(self.env_info) | (self.self_play.metrics() if self.self_play else {})
+        row = env_info_row(self.env_info) | (self.self_play.metrics if self.self_play else {})
         return row | dict(self.sampler.metrics())
 
     def recent_means(self) -> dict[str, float | None]:
@@ -236,7 +236,7 @@ class TrainState:
 
         saved = self.ranks.lead(lambda: {name: write(name, learner) for name, learner in states.items()})
         if self.self_play:
-            self.self_play.clean(run_dir, self.step)
+            self.self_play.clean(run_dir)
         return saved
 
     def restore(self, checkpoints: Mapping[str, Checkpoint]) -> dict[str, list[str]]:
@@ -277,19 +277,6 @@ class TrainState:
                 learner.measure_what_is_new(rollouts[name])
         told = f"the environments start new episodes, so this is not the uninterrupted run: {problem}"
         return {name: [*each.news, *[told] * bool(problem)] for name, each in news.items()}
-
-    def start_recording(self, saved: Mapping[str, Any] | None) -> None:
-        """Start recording, if `config.record` is set.
-
-        Args:
-            saved: state of the recorder in the checkpoint of a resumed run; None: a new run.
-
-        Raises:
-            ValueError: the folder cannot be written, or was recorded in another environment.
-        """
-        if self.config.record is not None:
-            spaces = self.sampler.obs_space(), self.sampler.action_space()
-            self.recorder = Recorder(self.config.record, *spaces, state=saved)
 
     def close(self) -> None:
         """Close the environments, and on Ray the learners."""

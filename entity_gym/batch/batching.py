@@ -23,7 +23,7 @@ from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, Metric, VecActionMas
 from entity_gym.environment import Observation
 from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace, refusal, wrong_values
 
-_NO_OFFER, _NO_INDICES = Offer(NO_INDICES), NO_INDICES[:, None]
+_NO_OFFER = Offer(NO_INDICES)
 
 
 def batch_observations(
@@ -90,8 +90,8 @@ def batch_masks(frames: Sequence[Frame], reader: FrameReader) -> dict[str, VecAc
     masks = {}
     for name, space in reader.action_space.items():
         offers = [frame.actions.get(name, _NO_OFFER) for frame in frames]
-        actors = _joined([offer.actors[:, None] for offer in offers], _NO_INDICES)
-        actees = _joined([offer.actees[:, None] for offer in offers], _NO_INDICES) if space.selects else None
+        actors = _indices([offer.actors for offer in offers])
+        actees = _indices([offer.actees for offer in offers]) if space.selects else None
         mask = None
         if any(offer.mask is not None for offer in offers):
             rows = []
@@ -102,6 +102,12 @@ def batch_masks(frames: Sequence[Frame], reader: FrameReader) -> dict[str, VecAc
             mask = _joined(rows, rows[0])
         masks[name] = VecActionMask(actors, actees, mask)
     return masks
+
+
+def _indices(arrays: list[NDArray[np.int64]]) -> RaggedBuffer[np.int64]:
+    """Pack entity indices, a sequence of (A, 1) for each of the (A,) `arrays`."""
+    flat = _joined(arrays, NO_INDICES)
+    return RaggedBuffer.unchecked(flat.values[:, None], flat.offsets)
 
 
 def _joined(arrays: list[NDArray[Scalar]], nothing: NDArray[Scalar]) -> RaggedBuffer[Scalar]:
@@ -190,7 +196,7 @@ def _ids(
 
 def _metrics(observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
-    for i, obs in zip(env_id, observations, strict=True):
+    for i, obs in zip(env_id.tolist(), observations, strict=True):
         given: Mapping[str, Any] = obs.metrics
         for name, value in given.items():
             try:
@@ -198,9 +204,7 @@ def _metrics(observations: Sequence[Observation], env_id: NDArray[np.int64], rea
             except (TypeError, ValueError, OverflowError):
                 number = math.nan
             if not math.isfinite(number):
-                raise ValueError(
-                    f"{reader.where(int(i))}: metrics[{name!r}] is {value!r:.200}; it must be a finite number"
-                )
+                raise ValueError(f"{reader.where(i)}: metrics[{name!r}] is {value!r:.200}; it must be a finite number")
             metrics.setdefault(name, Metric()).push(number)
     return metrics
 
@@ -209,19 +213,21 @@ def _arrays(
     observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader
 ) -> dict[str, NDArray[Any] | RaggedBuffer[Any]]:
     """Pack the targets, and the rewards of players where an observation has any, for `VecObs.arrays`."""
-    where = [reader.where(i) for i in env_id.tolist()]
     packed: dict[str, NDArray[Any] | RaggedBuffer[Any]] = {}
     for name, size in reader.obs_space.targets.items():
         values = np.zeros((len(observations), size), np.float32)
         for row, obs in enumerate(observations):
             values[row] = _numbers(
-                obs.targets[name], (size,), f"{size} finite numbers", f"{where[row]}: targets[{name!r}]"
+                obs.targets[name],
+                (size,),
+                f"{size} finite numbers",
+                f"{reader.where(int(env_id[row]))}: targets[{name!r}]",
             )
         packed[f"{TARGET}{name}"] = values
     if any(len(obs.player_rewards) for obs in observations):
         rewards = [
-            _numbers(obs.player_rewards, None, "a finite number for each player", f"{where[row]}: player_rewards")
-            for row, obs in enumerate(observations)
+            _numbers(obs.player_rewards, None, "a finite number for each player", f"{reader.where(i)}: player_rewards")
+            for i, obs in zip(env_id.tolist(), observations, strict=True)
         ]
         packed[PLAYER_REWARD] = _joined(rewards, rewards[0])
     return packed

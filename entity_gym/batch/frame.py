@@ -109,7 +109,8 @@ class FrameReader:
         types = self.obs_space.entities
         given = obs.features, obs.ids, obs.visible, obs.actions, obs.metrics, obs.targets
         are_dicts = set(map(type, given)) == {dict}
-        if not are_dicts or not obs.features.keys() | obs.ids.keys() | obs.visible.keys() <= types.keys():
+        known = types.keys()
+        if not (are_dicts and obs.features.keys() <= known and obs.ids.keys() <= known and obs.visible.keys() <= known):
             self._check_fields(obs, where)
         if obs.targets.keys() != self.obs_space.targets.keys():
             declared = list(self.obs_space.targets)

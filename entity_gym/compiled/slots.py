@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import functools
 import math
-import operator
 import sys
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
@@ -524,15 +523,15 @@ class CompiledSlots(EnvSlots):
         offsets = offsets[:, : num_ids + 1]
         rows = list(offsets)
         totals = offsets[:, num_ids].tolist()
-        buffers: list[Any] = []
-        used = 0
-        for (_, column, row_bytes), array in zip(self._packed, packed, strict=True):
-            total = totals[column]
-            used += total * row_bytes
-            buffers.append(RaggedBuffer.unchecked(array[:total], rows[column]))
+        make_buffer = RaggedBuffer.unchecked
+        buffers: list[Any] = [
+            make_buffer(array[: totals[column]], rows[column])
+            for (_, column, _), array in zip(self._packed, packed, strict=True)
+        ]
         # Keep less where there were many more rows at some time.
-        if self._blocks.size > 4 * used + 16 * offsets.size + 65536:
-            self._make_room(num_ids, [total + total // 4 for total in totals])
+        if (spare := self._blocks.size - 16 * offsets.size - 65536) > 0:
+            if spare > 4 * sum(totals[column] * row_bytes for _, column, row_bytes in self._packed):
+                self._make_room(num_ids, [total + total // 4 for total in totals])
 
         features = {name: buffers[place] for name, place in self._features}
         masks = {}
@@ -545,17 +544,9 @@ class CompiledSlots(EnvSlots):
         everyone = ids is self._everyone
         if not everyone and num_ids == self._num_envs and (np.diff(ids) == 1).all():
             self._everyone, everyone = ids, True
-        taken = operator.methodcaller("copy") if everyone else operator.methodcaller("take", ids, 0)
-        done = taken(slots["done"])
-        obs = VecObs(
-            features,
-            masks,
-            taken(slots["reward"]),
-            done,
-            taken(slots["truncated"]),
-            ids.copy(),
-            taken(slots["elapsed"]),
-        )
+        shown = [slots["reward"], slots["done"], slots["truncated"], slots["elapsed"]]
+        reward, done, truncated, elapsed = [x.copy() for x in shown] if everyone else [x.take(ids) for x in shown]
+        obs = VecObs(features, masks, reward, done, truncated, ids.copy(), elapsed)
         for name, place in self._visible:
             if not buffers[place].values.all():
                 obs.visible[name] = buffers[place]
@@ -578,7 +569,7 @@ class CompiledSlots(EnvSlots):
                 raise ValueError(f"{self.where(wrong)}: target {name!r} is not a finite number")
             obs.arrays[f"{TARGET}{name}"] = told[:, None]
         if self.layout.env.player_rewards:
-            earned = taken(slots["player_rewards"])
+            earned = slots["player_rewards"].take(ids, 0)
             obs.arrays[PLAYER_REWARD] = RaggedBuffer(earned.ravel(), np.arange(num_ids + 1) * earned.shape[1])
         return obs
 

@@ -132,3 +132,8 @@ def test_a_clone_that_diverges_ends_with_an_error_and_saves_nothing(
     line = refused(run_clone, clone, [*COPYCAT, *settings, "net.d_model=8", f"run_dir={tmp_path}/clone"])
     assert "cloning has diverged in pass 1" in line and "clone.lr below 1e+20" in line
     assert not list((tmp_path / "clone").glob("**/*.safetensors"))
+
+
+def test_a_network_that_does_not_fit_into_memory_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
+    line = refused(run_train, train, [*COPYCAT, "net.d_model=4000000", f"run_dir={tmp_path / 'run'}"])
+    assert "networks of net.d_model=4000000 and net.n_layer=2 do not fit into memory; make them smaller" in line

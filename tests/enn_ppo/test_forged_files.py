@@ -17,7 +17,7 @@ from enn_ppo.checkpoints import CheckpointError, load_checkpoint
 from enn_ppo.plot.curves import read_run
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.training.learning.return_scale import value_unit
-from enn_ppo.training.recording import read_header
+from enn_ppo.training.recording import read_all
 from enn_ppo.training.tracking.logger import read_metrics
 from entity_gym.bridges.views.view import view_mapping
 from entity_gym.untrusted import MAX_DEPTH, parse_json, parse_yaml, read_regular
@@ -84,7 +84,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     [
         ("metrics.jsonl", read_metrics),
         ("view.yaml", view_mapping),
-        ("000000_00000000.safetensors", lambda path: read_header(path.parent)),
+        ("000000_00000000.safetensors", lambda path: read_all(path.parent)),
     ],
 )
 def test_a_pipe_in_place_of_another_file_is_refused(tmp_path: Path, name: str, read: Callable[[Path], Any]) -> None:

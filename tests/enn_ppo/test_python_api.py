@@ -114,9 +114,8 @@ def test_a_policy_answers_one_observation_or_several(run: Path) -> None:
     for probabilities in decision.probabilities.values():
         assert all(sum(each) == pytest.approx(1, abs=1e-5) for each in rows_of(probabilities))
     assert np.isfinite(decision.value)
-    both = policy.act([first, first])
+    both = policy.act_all([first, first])
     assert [each.value for each in both] == pytest.approx([decision.value] * 2)
-    assert policy.act([]) == []
 
 
 def test_an_observation_that_does_not_fit_is_told(run: Path) -> None:

@@ -445,8 +445,8 @@ class Server(Kind):
             if message["type"] == "hello":
                 policy = self.policies.policy(message.get("spaces"))
                 continue
-            request = policy.read(message)
-            (answer,) = policy.decide([request])
+            request = self.policies.read(policy, message)
+            (answer,) = self.policies.decide([request])
             encode(answer)
             _check_as_written(message["observation"], request.obs)
         return "valid"

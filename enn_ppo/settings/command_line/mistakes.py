@@ -16,13 +16,13 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf.errors import OmegaConfBaseException
 
 from enn_ppo.settings.schema import fields_of, unknown_setting
-from enn_ppo.training.errors import Interrupted, PartLost, RankDied
+from enn_ppo.training.errors import Interrupted, PartLost
 from entity_gym.errors import nearest, shortened
 from entity_gym.output import tell
 from entity_gym.pools.processes.worker import WorkerDied
 
 USER_ERROR, INTERRUPTED, CLOSED = 2, 130, 141
-_Lost = WorkerDied | PartLost | RankDied  # neither a bug nor a mistake of the user
+_Lost = WorkerDied | PartLost  # neither a bug nor a mistake of the user
 _shown: set[str] = set()  # warnings of the running command, with 0 for every number
 
 

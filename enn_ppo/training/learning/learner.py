@@ -28,7 +28,7 @@ from enn_ppo.training.tracking.metrics import Played, merge_played, summarize
 from entity_gym.actions import ActionSpace
 from rogue_net import ObsBatch
 from rogue_net.kernels.select import say_once, why_no_program
-from rogue_net.transfer.transfer import Transferred, transfer_optimizer
+from rogue_net.transfer import Transferred, transfer_optimizer
 
 if TYPE_CHECKING:
     from enn_ppo.training.learning.compiled import CompiledPPO

@@ -1,4 +1,1 @@
-"""Training on a Ray cluster: environment runners collect rollouts, and learners train on them.
-
-The modules need Ray (the extra `ray`).
-"""
+"""Training on a Ray cluster, with the extra `ray`: environment runners collect rollouts, and learners train on them."""

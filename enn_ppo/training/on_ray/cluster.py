@@ -44,8 +44,6 @@ def connect(config: DistributedConfig, num_learners: int = 1) -> bool:
     is_ours = not ray.is_initialized()
     if is_ours:
         _connect(config, cpus)
-    elif config.address != "local":
-        announce(f"this process is connected to Ray already: distributed.address={config.address} is not used")
     there = ray.cluster_resources()
     for name, number in (("CPU", cpus), ("GPU", num_learners * config.learner_gpus)):
         if number > there.get(name, 0):

@@ -27,7 +27,6 @@ from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.spaces import ObsSpace
 
 DEATHS_IN_A_ROW = 5  # a runner that dies more often without finishing a rollout ends the run
-WAIT_SECONDS = 60.0  # a message is printed after waiting for a rollout for this long
 
 
 def start_on_ray(config: TrainConfig, env: BoundEnvironment) -> tuple[dict[str, RemoteLearner], RunnerGroup]:
@@ -258,12 +257,9 @@ class RunnerGroup:
         """Wait until a rollout is finished or a runner has started, and receive it."""
         playing = {runner.playing.told: runner for runner in self._runners if runner.playing}
         starting = {runner.starting: runner for runner in self._runners if runner.starting is not None}
-        done, _ = ray.wait([*playing, *starting], num_returns=1, timeout=WAIT_SECONDS if playing else START_SECONDS)
-        if not done and not playing:
-            raise PartLost(not_started("all runners have died: none"))
+        done, _ = ray.wait([*playing, *starting], num_returns=1, timeout=None if playing else START_SECONDS)
         if not done:
-            numbers = ", ".join(str(runner.number) for runner in playing.values())
-            announce(f"still waiting for a rollout of runner {numbers}: none has come for {WAIT_SECONDS:g} s")
+            raise PartLost(not_started("all runners have died: none"))
         for reference in done:
             runner = (playing | starting)[reference]
             try:

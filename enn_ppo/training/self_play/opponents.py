@@ -120,9 +120,8 @@ class Opponents:
         # its numbers differ from those of every environment: environment 0 uses (seed, 0)
         self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
         self._num_acts = 0
-        self._fitted: dict[
-            int, Policy | None
-        ] = {}  # policies adapted to entity types, features and actions that are new
+        # policies adapted to entity types, features and actions that are new
+        self._fitted: dict[int, Policy | None] = {}
         for number in nets:
             self._policy(number)
 

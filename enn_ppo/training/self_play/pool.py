@@ -42,8 +42,8 @@ class SelfPlay:
         net: the policy that is trained; it is also the opponent `latest`.
         seed: seeds the choice of opponents.
 
-    Raises:
-        ValueError: openskill is not installed.
+    Attributes:
+        metrics: of the last update: the policy's rating, and its win rate against snapshots (None: no game ended).
     """
 
     def __init__(self, config: SelfPlayConfig, net: RogueNet, device: torch.device, seed: int) -> None:
@@ -57,7 +57,7 @@ class SelfPlay:
         self._written: set[tuple[Path, int]] = set()
         self._device, self._seed = device, seed
         self._opponents: Opponents | None = None
-        self._metrics: Row = {}
+        self.metrics: Row = {}
 
     def seat(self, vec_env: VecEnv, source: EnvSource, name: str) -> SeatedVecEnv:
         """Wrap environments so that opponents play all players but one.
@@ -100,16 +100,12 @@ class SelfPlay:
         else:
             self._choose(step)
         self._forget(step)
-        self._metrics = {
+        self.metrics = {
             "self_play/rating": self.ratings.current.mu,
             "self_play/rating_sigma": self.ratings.current.sigma,
             "self_play/win_rate": float(np.mean([result for _, result in games])) if games else None,
             "self_play/pool_size": len(self.pool),
         }
-
-    def metrics(self) -> Row:
-        """Metrics of the last update: the policy's rating, and its win rate against snapshots (None: no game ended)."""
-        return self._metrics
 
     # ---- on the disk
 
@@ -119,14 +115,17 @@ class SelfPlay:
         Raises:
             ValueError: a file cannot be written.
         """
-        for step, net in self._nets.items():
-            if step != LATEST and (run_dir, step) not in self._written:
-                write_snapshot(run_dir, step, net, config)
-                self._written.add((run_dir, step))
-        _replace(run_dir / RATINGS, json.dumps(self.ratings.table(), indent=2).encode() + b"\n")
+        try:
+            for step, net in self._nets.items():
+                if step != LATEST and (run_dir, step) not in self._written:
+                    write_snapshot(run_dir, step, net, config)
+                    self._written.add((run_dir, step))
+            replace_file(run_dir / RATINGS, json.dumps(self.ratings.table(), indent=2).encode() + b"\n")
+        except OSError as error:
+            raise ValueError(f"the snapshots in {run_dir} cannot be written: {error.strerror or error}") from error
 
-    def clean(self, run_dir: Path, step: int) -> None:
-        """Remove the snapshots that no checkpoint refers to. Call it after saving the checkpoint of `step`."""
+    def clean(self, run_dir: Path) -> None:
+        """Remove the snapshots that no checkpoint refers to. Call it after saving a checkpoint."""
         saved = [saved_step for saved_step, _ in step_files(run_dir / CHECKPOINTS)]
         for snapshot, until in list(self._gone.items()):
             if not any(snapshot <= at < until for at in saved):
@@ -204,7 +203,7 @@ def write_snapshot(run_dir: Path, step: int, net: RogueNet, config: Mapping[str,
     """Write the policy file `<run_dir>/pool/step_<12 digits>.safetensors`. `config` is that of the run.
 
     Raises:
-        ValueError: the file cannot be written; an existing one is unchanged.
+        OSError: the file cannot be written; an existing one is unchanged.
     """
     path = step_file(run_dir / POOL, step)
     snapshot = Checkpoint(
@@ -215,12 +214,5 @@ def write_snapshot(run_dir: Path, step: int, net: RogueNet, config: Mapping[str,
         spaces=spaces_to_dict(net.obs_space, net.action_space),
         is_own=True,
     )
-    _replace(path, policy_bytes(snapshot))
-
-
-def _replace(path: Path, content: bytes) -> None:
-    try:
-        make_folder(path.parent)
-        replace_file(path, content)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror or error}") from error
+    make_folder(path.parent)
+    replace_file(path, policy_bytes(snapshot))

@@ -45,14 +45,12 @@ class Record:
 
 
 class Ratings:
-    """The current policy's rating, and the record of every snapshot, by step.
-
-    Raises:
-        ValueError: openskill is not installed.
-    """
+    """The current policy's rating, and the record of every snapshot, by step."""
 
     def __init__(self) -> None:
-        self._model = rating_model()
+        from openskill.models import PlackettLuce  # imported here: an extra, which only self-play needs
+
+        self._model = PlackettLuce(mu=MU, sigma=SIGMA)
         self.current = Rating()
         self.snapshots: dict[int, Record] = {}
 
@@ -109,16 +107,3 @@ def prioritized(win_rates: Sequence[float]) -> NDArray[np.float64]:
     weights: NDArray[np.float64] = (1.0 - np.asarray(win_rates, np.float64)) ** 2
     total = float(weights.sum())
     return weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
-
-
-def rating_model() -> Any:
-    """Plackett and Luce's model of openskill.
-
-    Raises:
-        ValueError: openskill is not installed.
-    """
-    try:
-        from openskill.models import PlackettLuce
-    except ImportError as error:
-        raise ValueError('self-play rates its snapshots with openskill: pip install "enn-ppo[self-play]"') from error
-    return PlackettLuce(mu=MU, sigma=SIGMA)

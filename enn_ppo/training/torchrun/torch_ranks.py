@@ -23,7 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from enn_ppo.checkpoints.policy import select_device
 from enn_ppo.settings.config import TrainConfig
-from enn_ppo.training.errors import Interrupted, RankDied, RankFailed
+from enn_ppo.training.errors import Interrupted, PartLost, RankFailed
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.tracking.run_output import announce
 
@@ -97,7 +97,7 @@ class TorchRanks:
             store, self.rank, self.size = next(rendezvous("env://", timeout=_PATIENCE))
         except RuntimeError as error:
             minutes = _PATIENCE.total_seconds() / 60
-            raise RankDied(f"the other ranks have not connected within {minutes:g} minutes ({error})") from error
+            raise PartLost(f"the other ranks have not connected within {minutes:g} minutes ({error})") from error
         # a process may train several times: ignore the keys that an earlier group left in the store
         store = PrefixStore(f"enn_ppo/{next(_groups)}", store)
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -131,7 +131,7 @@ class TorchRanks:
         try:
             result = action()
         except (Exception, SystemExit) as raised:  # environments may call sys.exit
-            if isinstance(raised, RankDied | RankFailed):
+            if isinstance(raised, PartLost | RankFailed):
                 raise
             error = raised
         failed = self.gather(torch.tensor(error is not None)).nonzero().flatten().tolist()
@@ -166,7 +166,7 @@ class TorchRanks:
 
     def leave(self, error: BaseException | None) -> None:
         if error is None or self._in_order or isinstance(error, Interrupted | RankFailed):
-            with suppress(RankDied):  # everything is saved already
+            with suppress(PartLost):  # everything is saved already
                 self.gather(torch.zeros(1))
         dist.destroy_process_group()
 
@@ -181,7 +181,7 @@ class TorchRanks:
         except RuntimeError as error:
             if not _is_of_the_connection(error):
                 raise
-            raise RankDied(
+            raise PartLost(
                 f"rank {self.rank} of {self.size} has lost another rank: its process was killed, ran out of memory, or its "
                 "machine is gone; its own messages are above"
             ) from error

@@ -18,7 +18,7 @@ from enn_ppo.checkpoints.policy import CPU, load_net
 from enn_ppo.eval.policy import fit
 from enn_ppo.export import main as export
 from enn_ppo.play import advice
-from enn_ppo.serve.agent import PolicyDecision, load_agent, load_policy
+from enn_ppo.serve.agent import load_agent, load_policy
 from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym.agents import Agent, Obs, TrainEnv
@@ -136,21 +136,19 @@ def values_of(path: Path) -> dict[str, float]:
     seen, checkpoint = obs().to_observation(), load_checkpoint(path)
     policy = load_policy(path, greedy=True)
     batch = batch_observations([seen], policy.obs_space, policy.action_space, "the test")
-    served = ServedPolicies(checkpoint, CPU, ServeConfig(checkpoint=str(path))).trained
+    served = ServedPolicies(checkpoint, CPU, ServeConfig(checkpoint=str(path)))
     features = {name: np.array(rows).tolist() for name, rows in seen.features.items()}
     asked = {
         "features": features,
         "ids": {"Me": ["me"], "Apple": ["apple"]},
         "actions": {"Turn": {"actor_types": ["Me"]}},
     }
-    request = served.read({"type": "act", "observation": asked, "value": True})
+    request = served.read(served.trained, {"type": "act", "observation": asked, "value": True})
     (answer,) = served.decide([request])
     spaces = policy.obs_space, policy.action_space
     played = fit(checkpoint, *spaces, "the test", torch.Generator(), greedy=True)
-    decided = policy.act(seen)
-    assert isinstance(decided, PolicyDecision)
     return {
-        "policy": decided.value,
+        "policy": policy.act(seen).value,
         "agent": load_agent(path, greedy=True).decide(obs()).value,
         "server": answer["value"],
         "play": advice(played, batch).value,
@@ -283,8 +281,6 @@ def test_without_actors_there_are_no_actions(run_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"path": None}, "path is None and .* they must be the path of a run"),
-        ({"greedy": "yes"}, "greedy is 'yes'; they must be .* True or False"),
         ({"seed": "x"}, "seed is 'x'; it must be a whole number"),
         ({"seed": -1}, "seed is -1; it must be a whole number of at least 0"),
     ],
@@ -299,12 +295,12 @@ def test_a_policy_that_was_trained_to_predict_targets_decides_without_them(tmp_p
     train(tiny_config(tmp_path / "run", env=env, ppo=PPOConfig(target_coef=1.0), total_timesteps=32))
     policy, shown = load_policy(tmp_path / "run", greedy=True), Hidden().as_environment().reset()
     assert policy.obs_space.targets and shown.targets
-    told, untold = policy.act([shown, replace(shown, targets={})])
+    told, untold = policy.act_all([shown, replace(shown, targets={})])
     assert told.actions["wait"].actions.tolist() == untold.actions["wait"].actions.tolist()  # type: ignore[union-attr]
     served = ServedPolicies(load_checkpoint(tmp_path / "run"), CPU, ServeConfig(checkpoint="run", greedy=True))
     served.warm_up()
     fitted = served.policy(spaces_to_dict(policy.obs_space, policy.action_space))
     door = {"features": {"Door": [[0]]}, "ids": {"Door": ["door"]}, "actions": {"wait": {}}}
     for observation in (door, {**door, "targets": {"steps": [0], "number": [8]}}):
-        [answer] = fitted.decide([fitted.read({"type": "act", "observation": observation})])
+        [answer] = served.decide([served.read(fitted, {"type": "act", "observation": observation})])
         assert answer["actions"] == {"wait": {"actors": ["door"], "choices": told.actions["wait"].actions.tolist()}}  # type: ignore[union-attr]

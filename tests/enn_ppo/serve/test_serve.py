@@ -17,10 +17,7 @@ from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.serve.server import serve
 from enn_ppo.settings.command_line.cli import run_serve
 from enn_ppo.settings.serving import ServeConfig
-from entity_gym import (
-    Entity,
-    ObsSpace,
-)
+from entity_gym import Entity, ObsSpace
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.bridges.remote.messages import encode, observation_from_json
@@ -171,10 +168,10 @@ def test_a_greeting_that_cannot_be_is_answered_with_the_reason(server: Running, 
     ("message", "why"),
     [
         ({"type": "reset"}, "a message of the type 'reset'; allowed: 'act', 'health', 'close', 'error'"),
-        ({"type": "act"}, "the observation is None; it must be an object"),
+        ({"type": "act"}, "'act' lacks 'observation', an object"),
         ({"type": "act", "observation": garden(), "gredy": True}, "'act' has no part 'gredy'; "),
-        ({"type": "act", "observation": garden(), "greedy": 1}, "greedy is 1; it must be true or false"),
-        ({"type": "act", "observation": garden(), "id": [1]}, "id is [1]"),
+        ({"type": "act", "observation": garden(), "greedy": 1}, "greedy of 'act' is 1; it must be true or false"),
+        ({"type": "act", "observation": garden(), "id": [1]}, "id of 'act' is [1]"),
         (
             {"type": "act", "observation": garden(global_features=[])},
             "the observation: global_features have shape (1, 0)",
@@ -185,9 +182,6 @@ def test_a_greeting_that_cannot_be_is_answered_with_the_reason(server: Running, 
             {"type": "act", "observation": garden(player_rewards=[1e300])},
             "player_rewards is [1e+300]; it must be a finite",
         ),
-        ({"type": "act", "observation": garden(reward=-1e300)}, "reward is -1e+300; it must be a number that float32"),
-        ({"type": "act", "observation": garden(features={"Bee": [[1, 2, 3]]})}, "features of 'Bee' have shape (1, 3)"),
-        ({"type": "act", "observation": garden(ids={"Bee": ["a", "a"]})}, "ids must be unique"),
         ({"type": "act", "observation": garden(3, 60)}, "has 63 entities; at most 50 are taken"),
         ({"type": "act", "observation": garden(), "x": "y" * 200_000}, "at most 100,000 are read"),
     ],
@@ -211,16 +205,16 @@ JUNK = st.recursive(
 def test_whatever_stands_in_an_observation_it_is_answered_or_refused(
     policies: ServedPolicies, part: str, junk: Any, data: st.DataObject
 ) -> None:
-    policy, told = policies.trained, garden()
+    told = garden()
     if isinstance(told.get(part), dict) and data.draw(st.booleans()):
         told[part] = {**told[part], data.draw(st.sampled_from(list(told[part]))): junk}
     else:
         told[part] = junk
     try:
-        request = policy.read({"type": "act", "observation": told})
+        request = policies.read(policies.trained, {"type": "act", "observation": told})
     except ValueError:
         return
-    (answer,) = policy.decide([request])
+    (answer,) = policies.decide([request])
     assert encode(answer)
 
 
@@ -307,8 +301,6 @@ def test_a_port_that_is_taken_is_a_mistake_of_the_user(
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"checkpoint": " "}, "checkpoint must be a text"),
-        ({"host": ""}, "host must be a text"),
         ({"token": "short"}, "token has 5 characters; it must have at least 16"),
         ({"token": "ü" * 20}, "all of them printable ASCII"),
     ],

@@ -20,7 +20,7 @@ from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training import recording
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.frames import Frames
-from enn_ppo.training.recording import RecordedFrames, Recorder, read_all, read_header
+from enn_ppo.training.recording import RecordedFrames, Recorder, read_all
 from enn_ppo.training.start import make_state
 from entity_gym import Environment
 from tests.enn_ppo.recordings import (
@@ -70,10 +70,8 @@ def test_frames_read_back_bit_for_bit(seed: int, steps: list[int], num_envs: int
     collector.recorder = recorder_for(path, Menagerie(most))
     played = [collector.collect(each).frames for each in steps]
 
-    header = read_header(path)
-    assert header == (Menagerie().obs_space(), Menagerie().action_space())
     assert len(files_of(path)) == len(steps)
-    found = read_all(path)
+    found = read_all(path, (Menagerie().obs_space(), Menagerie().action_space()))
     assert_same_frames(found, RecordedFrames(**vars(Frames.cat(played)), episode=found.episode))
 
 
@@ -173,7 +171,7 @@ def test_the_state_of_another_recording_is_no_matter_and_a_shorter_one_is_not_re
 
 
 #: State of a recorder of `three_chunks`, but for the path.
-STATE = {"chunks": 3, "next_episode": 99, "episodes": []}
+STATE = {"chunks": 3}
 
 
 @pytest.fixture(scope="module")
@@ -189,8 +187,8 @@ def copy(three_chunks: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "gone", "twice"])
-def test_a_damaged_chunk_is_named_by_all_who_read_it(damage: str, copy: Path) -> None:
-    first, second, _ = sorted(copy.iterdir())
+def test_a_damaged_chunk_is_named(damage: str, copy: Path) -> None:
+    _, second, _ = sorted(copy.iterdir())
     content = second.read_bytes()
     named = f"chunk {second} of a recording cannot be read: "
     match damage:
@@ -208,9 +206,6 @@ def test_a_damaged_chunk_is_named_by_all_who_read_it(damage: str, copy: Path) ->
             named = f"recording {copy} is damaged: 000001_.* stands where chunk 2 should be"
     with pytest.raises(ValueError, match=named):
         read_all(copy)
-    with pytest.raises(ValueError, match=f"is damaged|chunk {first} of a recording"):
-        first.write_bytes(b"")
-        read_header(copy)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +298,8 @@ def test_values_are_recorded_in_rewards_also_where_training_scales_them(tmp_path
     with closing(state):
         state.start()
         state.learn(state.sampler.collect(0, 8, {}), state.begin_update())  # from here on a value is not 1 reward
-        state.start_recording(None)
+        spaces = state.sampler.obs_space(), state.sampler.action_space()
+        state.recorder = Recorder(config.record or "", *spaces)
         unit = state.learner.value_unit
         rollouts = state.sampler.collect(8, 8, {})
         state.record(rollouts)
@@ -330,20 +326,15 @@ def test_a_folder_with_other_files_is_neither_read_nor_written_into(tmp_path: Pa
     train(replace(config, record=str(tmp_path / "free")))  # nothing is left in its way
 
 
-def test_a_folder_that_somebody_else_records_into_is_refused(tmp_path: Path) -> None:
-    first, second = (collector_of(Copycat, 2) for _ in range(2))
-    for collector in (first, second):
-        collector.recorder = recorder_for(tmp_path / "a", Copycat())
-    second.collect(1)
-    with pytest.raises(ValueError, match="another process has written into the recording .*a: give each its own"):
-        first.collect(1)
+def test_a_folder_that_holds_a_recording_is_refused(tmp_path: Path) -> None:
+    record(tmp_path / "a", Copycat)
     with pytest.raises(ValueError, match="a holds a recording already: remove it, or give another folder"):
         recorder_for(tmp_path / "a", Copycat())
 
 
 def test_recordings_of_different_worlds_are_not_mixed(tmp_path: Path, three_chunks: Path) -> None:
     before, state = files_of(three_chunks), STATE | {"path": str(three_chunks)}
-    with pytest.raises(ValueError, match=r"other spaces than what would be recorded now: entities\['Lamp'\]"):
+    with pytest.raises(ValueError, match=r"other spaces than what would be recorded now: entities\['"):
         recorder_for(three_chunks, Copycat(), state=state)
     assert files_of(three_chunks) == before
     record(tmp_path / "b", Copycat)
@@ -353,18 +344,17 @@ def test_recordings_of_different_worlds_are_not_mixed(tmp_path: Path, three_chun
 
 def test_a_recording_that_is_not_there_empty_or_newer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    for read in (read_all, read_header):
-        with pytest.raises(ValueError, match="recording .*none cannot be read: No such file or directory"):
-            read(tmp_path / "none")
-        with pytest.raises(ValueError, match="recording .*file cannot be read: Not a directory"):
-            read(tmp_path / "file")
+    with pytest.raises(ValueError, match="recording .*none cannot be read: No such file or directory"):
+        read_all(tmp_path / "none")
+    with pytest.raises(ValueError, match="recording .*file cannot be read: Not a directory"):
+        read_all(tmp_path / "file")
     with pytest.raises(ValueError, match="recording .*file cannot be written: File exists"):
         recorder_for(tmp_path / "file", Copycat())
     recorder_for(tmp_path / "empty", Copycat())
     with pytest.raises(ValueError, match="recording .*empty holds no frames"):
         read_all(tmp_path / "empty")
-    monkeypatch.setattr(recording, "FORMAT", 5)
+    monkeypatch.setattr(recording, "FORMAT", 6)
     record(tmp_path / "a", Copycat)
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="it has format 5, and this version of enn-ppo reads up to 4"):
+    with pytest.raises(ValueError, match="it has format 6, and this version of enn-ppo reads up to 5"):
         read_all(tmp_path / "a")

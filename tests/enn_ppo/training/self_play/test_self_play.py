@@ -120,7 +120,7 @@ def test_a_snapshot_is_taken_at_every_interval_and_stays_what_it_was() -> None:
                 parameter += 1.0
         player.update([], step)
         assert player.pool == expected
-        assert player.metrics()["self_play/pool_size"] == len(expected)
+        assert player.metrics["self_play/pool_size"] == len(expected)
     player.seat(snake_pool(), SNAKES, "MultiSnake")
     assert not any(torch.equal(first[key], value) for key, value in net.named_parameters())
 
@@ -166,10 +166,10 @@ def test_games_count_for_whom_they_were_played_against(tmp_path: Path) -> None:
     assert [(row["step"], row["games"], row["win_rate_against"]) for row in table] == [(0, 3, 1.0), (5, 1, 0.0)]
     player.write(tmp_path, {})
     assert json.loads((tmp_path / "ratings.json").read_text()) == player.ratings.table()
-    assert player.metrics()["self_play/win_rate"] == 0.75
-    assert player.metrics()["self_play/rating"] == player.ratings.current.mu
+    assert player.metrics["self_play/win_rate"] == 0.75
+    assert player.metrics["self_play/rating"] == player.ratings.current.mu
     player.update([], 7)
-    assert player.metrics()["self_play/win_rate"] is None
+    assert player.metrics["self_play/win_rate"] is None
 
 
 @pytest.mark.parametrize(
@@ -207,10 +207,10 @@ def test_snapshots_stay_on_the_disk_as_long_as_a_checkpoint_needs_them(tmp_path:
     player.update([], 20)  # 10 leaves
     player.write(tmp_path, {})
     checkpoints(tmp_path, 10, 20)
-    player.clean(tmp_path, 20)
+    player.clean(tmp_path)
     assert snapshots_of(tmp_path) == [0, 10, 20]  # the checkpoint of step 10 needs 0 and 10
     checkpoints(tmp_path, 20)
-    player.clean(tmp_path, 20)
+    player.clean(tmp_path)
     assert snapshots_of(tmp_path) == [0, 20]
 
 
@@ -280,7 +280,7 @@ class Run:
                 ).view_as(parameter)
         self.player.update(rollout.stats.episodes, self.step)
         told = [(e.env_id, e.reward, e.info["opponent"], e.info["win_rate"]) for e in rollout.stats.episodes]
-        return [told, rollout.by_step("rewards").tolist(), dict(self.player.metrics()), self.player.ratings.table()]
+        return [told, rollout.by_step("rewards").tolist(), dict(self.player.metrics), self.player.ratings.table()]
 
     def state(self) -> dict[str, Any]:
         weights = {key: value.clone() for key, value in self.net.state_dict().items()}
@@ -323,6 +323,6 @@ def test_what_is_not_installed_is_said_before_an_environment_is_made(
         pytest.fail("environments are made, which may take half a minute")
 
     monkeypatch.setattr("enn_ppo.training.start.make_pools", compiled)
-    monkeypatch.setitem(sys.modules, "openskill.models", None)
+    monkeypatch.setitem(sys.modules, "openskill", None)
     with pytest.raises(ValueError, match=r'openskill: pip install "enn-ppo\[self-play\]"'):
         train(tiny_config(tmp_path / "a", env=EnvConfig(), self_play=SelfPlayConfig(enabled=True)), env=MultiSnake)

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from enn_ppo import OptimConfig, RolloutConfig, train
-from enn_ppo.training.errors import RankDied
+from enn_ppo.training.errors import PartLost
 from enn_ppo.training.torchrun.torch_ranks import TorchRanks, check_shares
 from tests.enn_ppo.rows import rows_without_times
 from tests.enn_ppo.worlds import tiny_config
@@ -77,7 +77,7 @@ def test_a_connection_that_is_gone_is_another_rank_that_is_gone_and_other_errors
 ) -> None:
     ranks = TorchRanks.__new__(TorchRanks)
     ranks.rank, ranks.size = 1, 2
-    expected = (RankDied, "rank 1 of 2 has lost another rank") if is_of_another_rank else (type(error), str(error))
+    expected = (PartLost, "rank 1 of 2 has lost another rank") if is_of_another_rank else (type(error), str(error))
     with pytest.raises(expected[0], match=expected[1]) as raised, ranks._noticing_death():
         raise error
     assert error in (raised.value, raised.value.__cause__)

@@ -97,15 +97,6 @@ def test_an_environment_that_raises_ends_the_run_and_is_named_with_its_runner(tm
 
 
 @pytest.mark.usefixtures("ray_here")
-def test_who_waits_long_for_a_runner_is_told_for_which(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("enn_ppo.training.on_ray.group.WAIT_SECONDS", 0.05)  # a rollout takes 0.16 s
-    train(on_ray(tmp_path / "a", 2, {"env": EnvConfig(), "total_timesteps": 64}), env=Slow)
-    assert "still waiting for a rollout of runner 0, 1: none has come for 0.05 s" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("ray_here")
 def test_a_runner_that_ray_ends_for_its_memory_has_died_too(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
     from ray.exceptions import OutOfMemoryError

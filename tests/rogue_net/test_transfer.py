@@ -32,7 +32,7 @@ from entity_gym.batch.batching import batch_observations
 from entity_gym.spaces import Angle, Category, Feature, Flag, with_kinds
 from rogue_net import ObsBatch, RogueNet, RogueNetConfig, fit
 from rogue_net.config import RelposConfig, TranslationConfig
-from rogue_net.transfer.transfer import Transferred, transfer, transfer_optimizer
+from rogue_net.transfer import Transferred, transfer, transfer_optimizer
 
 NET = RogueNetConfig(d_model=8, n_layer=1, n_head=2, d_qk=4)
 
@@ -234,11 +234,6 @@ def test_more_global_features_are_without_effect_at_first() -> None:
         "feature 'wind' of the whole frame is new: its weights are 0",
         "feature 'night' of the whole frame is new: its weights are 0",
     )
-
-
-def test_the_first_global_features_make_the_frame_an_entity_and_that_is_told() -> None:
-    result = transferred(random_net(KNOWN), World(space(global_features=["time"]), STEER))
-    assert result.news[-1] == "the whole frame is now an entity of its own: untrained"
 
 
 def test_a_category_may_have_more_values_and_new_ones_count_as_the_mean() -> None:

@@ -20,9 +20,9 @@ of the known ones for its square: from 0, Adam's first steps would be several ti
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,15 +31,20 @@ from entity_gym.actions import ActionSpace
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.errors import nearest
-from entity_gym.spaces import GLOBAL_ENTITY, Category, Entity, ObsSpace
+from entity_gym.spaces import GLOBAL_ENTITY, Category, Entity, ObsSpace, with_kinds
 from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.batch.ragged import RaggedTensor
+from rogue_net.inputs.features import FeatureColumns
 from rogue_net.inputs.normalization import RunningNorm
 from rogue_net.rogue_net import RogueNet
-from rogue_net.transfer.weight_names import Axis, Weight, weight_names
 
 #: Settings of a network that may change, since they do not affect its outputs, except by dropout.
 FREE = ("embedding_dropout", "attention_dropout", "residual_dropout", "backend", "precision")
+#: What stands at each place along an axis; numbers where places have no names.
+Axis = tuple[Hashable, ...]
+#: What is new within a tensor of something known starts as: what a new network has (`fresh`), zeros, or the mean of the rows
+#: that are known.
+NewPlaces = Literal["fresh", "zero", "mean"]
 
 
 class Move(NamedTuple):
@@ -301,6 +306,71 @@ def _settings(net: RogueNet, saved: RogueNet) -> dict[str, Any]:
     excluded = net.config.relpos.exclude_entities
     settings["relpos.exclude_entities"] = [name for name in saved.obs_space.entities if name in excluded]
     return {name: value for name, value in settings.items() if name not in FREE}
+
+
+# --- Purposes of weights: in a state dict types and actions are numbered, and features and choices are rows and columns ---
+
+
+class Weight(NamedTuple):
+    """A tensor of a state dict. The first three fields say what it is for: they are the same in different networks."""
+
+    owner: Literal["entity type", "action", "network"]
+    name: str  # of the entity type or action
+    part: str  # of its weights
+    axes: tuple[Axis, ...]
+    new: NewPlaces = "fresh"
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """A key that is equal for tensors of the same purpose in different networks."""
+        return self.owner, self.name, self.part
+
+
+def weight_names(net: RogueNet) -> dict[str, Weight]:
+    """Tensor name in the state dict -> its purpose."""
+    actions, positions = list(net.action_space.items()), net.transformer.relative_positions
+    types, relpos = list(positions.columns) if positions else [], net.config.relpos
+    weights = {}
+    for name, tensor in net.state_dict().items():
+        unnamed: tuple[Axis, ...] = tuple(tuple(range(size)) for size in tensor.shape)
+        match name.split("."):
+            case ["embedding", "entities", number, *rest]:
+                weights[name] = _of_entity(net, net.embedding.types[int(number)], ".".join(rest), unnamed)
+            case ["heads", number, *rest]:
+                action, space = actions[int(number)]
+                if space.selects:  # nobody is new: nobody's key
+                    weights[name] = Weight("action", action, ".".join(rest), unnamed, "zero")
+                else:
+                    new: NewPlaces = "mean" if space.num_choices else "fresh"
+                    weights[name] = Weight("action", action, ".".join(rest), (space.labels, *unnamed[1:]), new)
+            case ["transformer", "relative_positions", "values"] if positions and relpos.per_entity_values:
+                rows = tuple((entity, bucket) for entity in types for bucket in range(positions.num_buckets))
+                weights[name] = Weight("network", "", name, (rows, unnamed[1]))
+            case ["transformer", "relative_positions", kind, number, part] if relpos.per_entity_projections:
+                weights[name] = Weight("entity type", types[int(number)], f"{kind}.{part}", unnamed)
+            case _:
+                weights[name] = Weight("network", "", name, unnamed)
+    return weights
+
+
+def _of_entity(net: RogueNet, entity: str, part: str, unnamed: tuple[Axis, ...]) -> Weight:
+    space = net.translation.obs_space
+    of_type = space.entities.get(entity, Entity([]))  # the whole frame has none of its own
+    own, everywhere = with_kinds(of_type.features, of_type.kinds), with_kinds(space.global_features, space.global_kinds)
+    columns = FeatureColumns.of((*own, *everywhere))
+    labels: list[Hashable] = [*of_type.features, *(("global", name) for name in space.global_features)]
+    plain, angles, flags = ([labels[i] for i in each] for each in (columns.plain, columns.angles, columns.flags))
+    if part in ("norm.mean", "norm.squares"):
+        return Weight("entity type", entity, part, (tuple(plain),), "zero")
+    if part == "project.0.weight":
+        cosines, sines = [(angle, "cosine") for angle in angles], [(angle, "sine") for angle in angles]
+        return Weight("entity type", entity, part, (unnamed[0], (*plain, *cosines, *sines, *flags)), "zero")
+    if part == "project.0.bias":
+        return Weight("entity type", entity, part, unnamed, "zero")
+    if part.startswith("tables."):
+        column = columns.categories[int(part.removeprefix("tables."))].column
+        return Weight("entity type", entity, f"table of {labels[column]}", unnamed, "mean")
+    return Weight("entity type", entity, part, unnamed)
 
 
 # --- Moving weights ---

@@ -1,1 +1,0 @@
-"""Networks in other spaces."""
