@@ -100,7 +100,9 @@ def _leave_to_hydra(name: str, schema: type[Any], run: Run, arguments: Sequence[
         return None if reward is None else float(reward)
 
     store_defaults()
-    of_process, sys.argv = sys.argv, [name, *arguments]
+    # Hydra takes flags and settings in any order only where all settings stand together
+    flags_first = sorted(arguments, key=lambda each: each[:1] != "-" and ("=" in each or each[:1] in "~+"))
+    of_process, sys.argv = sys.argv, [name, *flags_first]
     try:
         with env_override({"HYDRA_FULL_ERROR": "1"}):  # Hydra raises its errors in place of printing them
             hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=name)(job)()
