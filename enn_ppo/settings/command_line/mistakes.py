@@ -22,6 +22,7 @@ from entity_gym.output import tell
 from entity_gym.pools.processes.worker import WorkerDied
 
 USER_ERROR, INTERRUPTED, CLOSED = 2, 130, 141
+_Lost = WorkerDied | PartLost  # neither a bug nor a mistake of the user
 _shown: set[str] = set()  # warnings of the running command, with 0 for every number
 
 
@@ -65,7 +66,7 @@ def guarded(action: Callable[[], object], schema: type[Any]) -> int:
         if paragraph is None:
             return 1
         print(f"error: {paragraph}", file=sys.stderr)
-        return 1 if isinstance(error, WorkerDied | PartLost) else USER_ERROR
+        return 1 if isinstance(error, _Lost) else USER_ERROR
     return 0
 
 
@@ -112,12 +113,10 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
     if isinstance(error, HydraException | OmegaConfBaseException):
         cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
         return f"the settings cannot be composed: {error}{cause}"
-    if isinstance(error, ValueError | PartLost):
+    if isinstance(error, ValueError | _Lost):
         # A worker process adds its traceback, which HYDRA_FULL_ERROR=1 shows.
         notes = [note.partition(":\nTraceback")[0] for note in getattr(error, "__notes__", [])]
         return str(error) + "".join(f" {note}" if note.startswith("(") else f"; {note}" for note in notes)
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return f"the file name {str(error.filename)[:60]}... is too long"
-    if isinstance(error, WorkerDied):
-        return f"{error}; go on from the last checkpoint with resume=<run directory>"
     return None
