@@ -41,6 +41,11 @@ GRACE = 60.0  # seconds that a trainer has to save and end
 LOOK = 0.5  # seconds between two looks at a trial
 REASON = "reason"  # user attribute of trials that have failed or were pruned; interrupted trials have none
 _MUST_AGREE = ("space", "metric", "direction", "seeds")  # settings of a sweep that is continued
+_PRUNING = {
+    "median": f"pruning begins once {STARTUP} are complete",
+    "halving": "pruning begins with the second",
+    "none": "none is pruned",
+}
 
 
 def sweep(command: SweepCommand, arguments: Sequence[str]) -> optuna.Study:
@@ -67,7 +72,7 @@ def sweep(command: SweepCommand, arguments: Sequence[str]) -> optuna.Study:
         lock.take(folder)
         study = open_study(config, folder, arguments, command.seed)
         left = max(0, config.trials - count_done(study))
-        print(f"{config.trials} trials, {left} to go", flush=True)
+        print(f"{config.trials} trials, {left} to go; {_PRUNING[config.pruner]}", flush=True)
         # Optuna looks at the exceptions of parallel trials only before it starts another one, so all are caught.
         caught = (Interrupted, OSError, ValueError)
         objective = partial(train_trial, command=command, arguments=arguments, interrupted=interrupted)

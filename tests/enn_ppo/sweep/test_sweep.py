@@ -114,7 +114,7 @@ def test_every_trial_draws_its_values_and_the_best_is_found(capsys: pytest.Captu
     best = best_of(study)
     assert best is not None and best.value == pytest.approx(max(rates)) and best.number == rates.index(max(rates))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "3 trials, 3 to go"
+    assert lines[0] == "3 trials, 3 to go; none is pruned"
     assert [line.split(":")[0] for line in lines[1:4]] == ["trial 0", "trial 1", "trial 2"]
     assert lines[-1] == f"  python -m enn_ppo.train env=Xor optim.lr={max(rates):.6g}"
 
@@ -146,14 +146,17 @@ def test_evaluations_count_at_the_step_of_what_they_evaluate_and_time_is_progres
     assert sweeping.learning_curve(tmp_path / "rows", command) == [(0.2, 0.5)]
 
 
-@pytest.mark.parametrize(("pruner", "complete"), [("median", 5), ("halving", 1)])
+@pytest.mark.parametrize(
+    ("pruner", "begins", "complete"),
+    [("median", "pruning begins once 5 are complete", 5), ("halving", "pruning begins with the second", 1)],
+)
 def test_a_trial_whose_curve_stays_behind_is_given_up_and_said(
-    pruner: str, complete: int, capsys: pytest.CaptureFixture[str]
+    pruner: str, begins: str, complete: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(lambda values: iter([9.0 - len(started)] * 10), pruner=pruner, trials=6)  # each is worse than those before
     assert states() == ["COMPLETE"] * complete + ["PRUNED"] * (6 - complete)
     said = capsys.readouterr().out
-    assert said.startswith("6 trials, 6 to go\n")
+    assert said.startswith(f"6 trials, 6 to go; {begins}\n")
     assert "trial 5: pruned: behind the others after 25% of seed_5 (best 8, trial 0)  optim.lr=" in said
 
 
