@@ -55,7 +55,7 @@ def test_a_checkpoints_settings_are_text_and_read_no_environment_variable(
     with_settings(file, "logger", project=text)
     with_settings(file, "env", id="Xor", kwargs={"text": [text]})
     configs: list[TrainConfig] = []
-    assert run_train(configs.append, [f"resume={file}", "env=Xor", "seed=7"]) == 0
+    assert run_train(configs.append, [f"resume={file}", "seed=7"]) == 0
     assert (configs[0].logger.project, configs[0].env.kwargs["text"], configs[0].seed) == (text, [text], 7)
     assert "hunter2" not in "".join(capsys.readouterr())
 

@@ -297,4 +297,4 @@ def test_record_clone_and_train_on_by_the_command_line(tmp_path: Path, capsys: p
     assert load_checkpoint(copy).step == 64
 
     assert run_clone(clone, ["env=Count"]) == 2
-    assert "data has no value, and no default: add data=<recording>" in capsys.readouterr().err
+    assert "data has no value, and no default: add data=..." in capsys.readouterr().err
