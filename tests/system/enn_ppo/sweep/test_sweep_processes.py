@@ -55,7 +55,7 @@ def test_a_sweep_goes_on_after_ctrl_c_and_a_world_that_breaks_fails_its_trial_al
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert first.stdout is not None
-    assert first.stdout.readline() == "4 trials, 4 to go\n"
+    assert first.stdout.readline() == "4 trials, 4 to go; none is pruned\n"
     line = first.stdout.readline()
     assert re.match(r"trial \d: failed: .*Once \(environment \d\).*'Lamp'.*nan", line), line
     deadline = time.monotonic() + 120
