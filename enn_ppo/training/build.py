@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 import torch
 
@@ -19,13 +19,10 @@ from enn_ppo.training.players import cast_of
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.sampling import LocalSampler
 from entity_gym.actions import ActionSpace
-from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.source import EnvSource
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import ObsSpace
 from rogue_net import RogueNet
-from rogue_net.kernels.select import why_no_program
 
 
 def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_env: int = 0) -> list[ThreadedVecEnv]:
@@ -156,21 +153,3 @@ def terms_of(
             )
         terms.append(TargetLoss())
     return terms
-
-
-@contextmanager
-def compiling_networks(config: TrainConfig, env: EnvSource, device: torch.device) -> Iterator[None]:
-    """Let another process compile the kernels of the networks while this one compiles the world, if it is a compiled one."""
-    networks = [net for net in (config.net, config.value_net) if net is not None]
-    weights = torch.empty(0, device=device)
-    no_program = [net for net in networks if net.backend == "reference" or why_no_program(net, weights)]
-    if not isinstance(env, CompiledEnvironment) or no_program:
-        yield
-        return
-    # the compiler is needed by those who use it
-    from enn_ppo.training.learning.compiled import jobs_of_ppo
-    from rogue_net.kernels.cpu.ahead import compiling_meanwhile
-
-    action_space = env.as_environment().action_space()
-    with compiling_meanwhile([job for net in networks for job in jobs_of_ppo(net, action_space)]):
-        yield

@@ -23,7 +23,7 @@ from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threa
 from enn_ppo.eval.evaluate import bind_evaluation
 from enn_ppo.eval.evaluator import Evaluator, check_evaluation
 from enn_ppo.settings.config import TrainConfig, default_run_dir
-from enn_ppo.training.build import compiling_networks, make_learner, make_pools, make_sampler
+from enn_ppo.training.build import make_learner, make_pools, make_sampler
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.interrupt import finish_on_interrupt
@@ -111,11 +111,10 @@ def make_state(
         raise ValueError('self-play rates its snapshots with openskill: pip install "enn-ppo[self-play]"')
     share = config.rollout.num_envs // ranks.size
     first_env = ranks.rank * share
-    with compiling_networks(config, env.source, device):  # while the world compiles, if it does
-        pools: Sequence[VecEnv] = make_pools(env, replace(config.rollout, num_envs=share), config.seed, first_env)
-        spaces = pools[0].obs_space(), pools[0].action_space()
-        players = config.policies or {"": [0]}
-        learners = {name: make_learner(config, *spaces, device, ranks, len(own)) for name, own in players.items()}
+    pools: Sequence[VecEnv] = make_pools(env, replace(config.rollout, num_envs=share), config.seed, first_env)
+    spaces = pools[0].obs_space(), pools[0].action_space()
+    players = config.policies or {"": [0]}
+    learners = {name: make_learner(config, *spaces, device, ranks, len(own)) for name, own in players.items()}
     models = {name: learner.model for name, learner in learners.items()}
     self_play = None
     if config.self_play.enabled:

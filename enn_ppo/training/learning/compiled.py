@@ -20,16 +20,10 @@ from enn_ppo.training.frames import Columns
 from enn_ppo.training.learning import compiled_loss
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.ranks import ALONE, Ranks
-from entity_gym.actions import ActionSpace, SelectEntityActionSpace
-from rogue_net import RaggedTensor, RogueNet, RogueNetConfig
-from rogue_net.kernels.cpu.ahead import Job
+from entity_gym.actions import SelectEntityActionSpace
+from rogue_net import RaggedTensor, RogueNet
 from rogue_net.kernels.cpu.calling import entry
-from rogue_net.kernels.cpu.program import Program, jobs_of
-
-
-def jobs_of_ppo(config: RogueNetConfig, action_space: Mapping[str, ActionSpace]) -> list[Job]:
-    """All kernels that train a network by PPO, those that take longest first."""
-    return [*jobs_of(config, action_space), (compiled_loss.ppo, ())]
+from rogue_net.kernels.cpu.program import Program
 
 
 @dataclass(frozen=True, kw_only=True)

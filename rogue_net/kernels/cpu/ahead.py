@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any, TypeAlias
 
 from numba.core.compiler_lock import global_compiler_lock
@@ -66,32 +66,6 @@ class _Jobs:
             os.waitpid(self._child, 0)
 
 
-_begun: list[_Jobs] = []  # at most one, which a child works on
-
-
-@contextmanager
-def compiling_meanwhile(jobs: Sequence[Job]) -> Iterator[None]:
-    """Let a child compile kernels that are neither compiled nor on disk, while this process does something else.
-
-    `compile_all` helps the child. Where there is one core, or no folder to write to, nothing is done before that.
-
-    Args:
-        jobs: those that take longest first.
-    """
-    missing = _missing(jobs)
-    if _begun or not _can_share(missing):
-        yield
-        return
-    with interrupts_between_kernels():
-        begun = _Jobs(missing)
-    _begun.append(begun)
-    try:
-        yield
-    finally:
-        _begun.clear()
-        begun.close()
-
-
 def compile_all(jobs: Sequence[Job]) -> None:
     """Compile kernels that are neither compiled nor on disk, and say so, as it takes some seconds.
 
@@ -99,12 +73,12 @@ def compile_all(jobs: Sequence[Job]) -> None:
         jobs: those that take longest first.
     """
     missing = _missing(jobs)
-    if not missing and not _begun:
+    if not missing:
         return
     with without_collections(), interrupts_between_kernels() as check:
-        with compiling_meanwhile(missing):
-            while _begun:
-                _begun.pop().finish(check)
+        if _can_share(missing):
+            with closing(_Jobs(missing)) as shared:
+                shared.finish(check)
         if alone := _missing(missing):  # what no child has left on disk
             tell_end = announce(f"the network: {len(alone)} kernels")
             for job in alone:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from numba.core import caching
 
 from rogue_net.kernels.cpu import ahead
-from rogue_net.kernels.cpu.ahead import Job, compile_all, compiling_meanwhile
+from rogue_net.kernels.cpu.ahead import Job, compile_all
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, address, bind, kernel, signature, value
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -69,32 +68,20 @@ def is_on_disk(job: Job) -> bool:
     return bool(compiled._cache.has(signature(compiled, *consts), compiled.targetctx))
 
 
-def test_a_child_compiles_while_this_process_does_something_else(capfd: pytest.CaptureFixture[str]) -> None:
-    jobs = jobs_for(1, 2, 3)
-    with compiling_meanwhile(jobs):
-        deadline = time.monotonic() + 100
-        while not all(map(is_on_disk, jobs)):
-            assert time.monotonic() < deadline, "no child compiles"
-            time.sleep(0.05)
-        compile_all(jobs)
-        assert "\ncompiled the network: 3 kernels in " in capfd.readouterr().err
-    check(jobs)
-    assert [sum(compiled.stats.cache_hits.values()) for compiled, _ in jobs] == [1, 1, 1]
-
-
-def test_what_is_left_when_it_is_needed_is_shared() -> None:
-    jobs = jobs_for(*range(4, 10))
-    with compiling_meanwhile(jobs):
-        compile_all(jobs[:2])
-        assert all(map(is_on_disk, jobs))  # all of them, as the child was to compile all
+def test_two_processes_compile_all_and_leave_them_on_disk() -> None:
+    jobs = jobs_for(*range(1, 7))
+    compile_all(jobs)
+    assert all(map(is_on_disk, jobs))
     check(jobs)
 
 
-def test_a_child_that_is_not_needed_any_more_ends() -> None:
-    jobs = jobs_for(*range(10, 20))
-    with pytest.raises(ZeroDivisionError), compiling_meanwhile(jobs):
+def test_a_child_that_is_not_needed_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
         raise ZeroDivisionError
-    check(jobs)
+
+    monkeypatch.setattr(ahead._Jobs, "finish", interrupted)
+    with pytest.raises(ZeroDivisionError):
+        compile_all(jobs_for(*range(10, 20)))
 
 
 def test_what_a_child_does_not_leave_behind_is_compiled_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,8 +105,9 @@ def test_it_says_how_many_there_are_and_when_they_are_compiled(capfd: pytest.Cap
 TRAINING = """
 import gc, sys
 from numba.core.dispatcher import Dispatcher
-from enn_ppo.training.learning.compiled import jobs_of_ppo
+from enn_ppo.training.learning import compiled_loss
 from rogue_net.kernels.cpu.compiling import KernelCache, signature
+from rogue_net.kernels.cpu.program import jobs_of
 from enn_ppo import EnvConfig, OptimConfig, RolloutConfig, TrainConfig, train
 from entity_gym import make
 from rogue_net import RogueNetConfig
@@ -137,7 +125,8 @@ train(
     )
 )
 action_space = make("MineSweeper", num_envs=1).action_space()
-ahead = {(id(compiled), signature(compiled, *consts)) for compiled, consts in jobs_of_ppo(config, action_space)}
+jobs = [*jobs_of(config, action_space), (compiled_loss.ppo, ())]
+ahead = {(id(compiled), signature(compiled, *consts)) for compiled, consts in jobs}
 for compiled in [each for each in gc.get_objects() if isinstance(each, Dispatcher)]:
     if isinstance(compiled._cache, KernelCache):
         late = [each for each in compiled.overloads if (id(compiled), each) not in ahead]
