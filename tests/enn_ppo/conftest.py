@@ -13,7 +13,7 @@ DRAW = "enn_ppo.training.tracking.run_output.plot_learning_curve"
 
 @pytest.fixture(scope="session", autouse=True)
 def no_curves() -> Iterator[None]:
-    """Of runs in this process; commands that a test starts draw as they do for users."""
+    """Draws no curves of runs in this process; commands that a test starts draw as they do for users."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DRAW, lambda *paths: None)
         yield

@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 class SteppingHook:
-    """What happens besides."""
+    """Hook that is called with each step."""
 
     def acting(self) -> None:
         """The policy is about to act in a half."""

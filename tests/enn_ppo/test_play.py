@@ -41,7 +41,7 @@ def obs() -> VecObs:
 
 
 def game(run_dir: str, *arguments: str) -> dict[str, Any]:
-    """What the page of `main` shows at first: the view of the only step."""
+    """The first view on the page of `main`, that of the only step."""
     replays = []
 
     def shown(game: Game, *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a notebook sees: presets, results that print short, and a policy that is asked about observations."""
+"""The package in a notebook: presets, results that print short, and a policy that is asked about observations."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_an_evaluation_is_greedy_where_its_run_says_so_and_tells_the_world_it_pl
 
 
 def rows_of(probabilities: Any) -> list[list[float]]:
-    """Of each actor, however the kind of action tells it."""
+    """Probabilities of each actor, however the kind of action tells them."""
     rows: list[list[float]] = probabilities["rows"] if isinstance(probabilities, dict) else probabilities
     return rows
 

@@ -226,7 +226,7 @@ def played() -> tuple[RogueNet, Rollout]:
 
 
 def log_ratio(net: RogueNet, rollout: Rollout, frames: Tensor) -> Tensor:
-    """Of all actors of both actions."""
+    """Log-ratios of all actors of both actions."""
     actions = {name: ragged.gather(frames) for name, ragged in rollout.frames.actions.items()}
     evaluation = net.evaluate(rollout.frames.obs[frames], actions)
     ratios = [

@@ -42,7 +42,7 @@ class ActorCritic(nn.Module):
 
     @property
     def actor(self) -> Actor:
-        """What rollouts act with: the policy itself, unless values come from a network of their own."""
+        """The network that rollouts act with: the policy, unless values come from a network of their own."""
         return self.policy if self.value_net is None else self
 
     @property

@@ -1,4 +1,4 @@
-"""Which checkpoints stay: by the rules alone, and in a run directory, whose scores outlive the run."""
+"""Retention of checkpoints: by the rules alone, and in a run directory, whose scores outlive the run."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Told(list[str]):
-    """What was said."""
+    """Lines that were said."""
 
     def __call__(self, text: str) -> None:
         self.append(text)
