@@ -130,7 +130,6 @@ class TrainedAgent(Agent):
 
     def __init__(self, checkpoint: Checkpoint, generator: torch.Generator, *, greedy: bool) -> None:
         self._checkpoint, self._greedy, self._generator = checkpoint, greedy, generator
-        self._known = TrainedPolicy(checkpoint, generator)
         self._types: dict[str, Entity] = {}  # entity types in the program's observations so far
         self._policies: dict[str, TrainedPolicy] = {}  # action -> the policy, fitted to the spaces of the program
 
@@ -163,16 +162,11 @@ class TrainedAgent(Agent):
 
     def _policy(self, obs: Obs[A]) -> TrainedPolicy:
         """Fit the policy to the entity types of all observations so far, and to the action of `obs`."""
-        for name, shown in obs.types().items():
-            if name not in self._types:
-                self._types[name] = shown
-                self._policies.clear()
-            elif self._types[name] != shown:
-                raise ValueError(
-                    f"the entity type {name!r} is {self._types[name]} since this agent was first shown one, and is now "
-                    f"{shown}: a type stays as it is; call load_agent again for a class that has changed"
-                )
-        action, known, known_actions = obs.action.__name__, self._known.obs_space, self._known.action_space
+        types, action = obs.types(), obs.action.__name__
+        if not types.items() <= self._types.items():
+            self._types |= types
+            self._policies.clear()
+        known, known_actions = spaces_of(self._checkpoint)
         if action not in known_actions:
             raise ValueError(
                 f"checkpoint {self._checkpoint.path} was not trained for the action {action!r}; "
