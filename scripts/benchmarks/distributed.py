@@ -11,8 +11,8 @@ Processes share the machine's cores: `waiting` shows the gain of more processes,
 
 - steps: environment steps per second of training, all included.
 - sampling: environment steps per second of the time spent on rollouts, over all runners or ranks.
-- handover: seconds to move a rollout from its runner to the learner, and its bytes; `handover_share` is that time over the time
-  to collect the rollout.
+- handover: seconds to move a rollout from its runner to the learner; `handover_share` is that time over the time to collect the
+  rollout.
 
 The sides `ray-1-async` and `ray-2-async` are the same with `distributed.sync=false`.
 """
@@ -42,7 +42,6 @@ WORLDS = {
 UNITS = {
     "steps": "steps/s",
     "sampling": "steps/s",
-    "rollout_bytes": "bytes",
     "handover": "s",
     "handover_share": "of gathering",
 }
@@ -137,8 +136,7 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         seconds = row["frames"] / row["steps_per_second"]
         gathering = (row["share_env"] + row["share_act"]) * seconds
         update = {"steps": row["steps_per_second"], "sampling": row["frames"] / gathering}
-        if "distributed/rollout_bytes" in row:
-            update["rollout_bytes"] = row["distributed/rollout_bytes"]
+        if "distributed/handover_seconds" in row:
             update["handover"] = row["distributed/handover_seconds"]
             update["handover_share"] = row["distributed/handover_seconds"] / row["distributed/play_seconds"]
         each.append(update)

@@ -8,6 +8,8 @@ import re
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import ray as untyped_ray
@@ -31,30 +33,27 @@ DIED = (
 )
 
 
-def connect(config: DistributedConfig, num_learners: int = 1) -> bool:
-    """Connect this process to Ray: start it on this machine, or join a cluster.
-
-    Returns:
-        True: the caller calls `ray.shutdown()` at the end. False: this process was connected already, and stays so.
+@contextmanager
+def connection(config: DistributedConfig, num_learners: int = 1) -> Iterator[None]:
+    """Connect this process to Ray within the context: start it on this machine, or join a cluster; or use its connection.
 
     Raises:
         ValueError: there is no such cluster, or it has not enough CPUs or GPUs.
     """
     cpus = config.num_env_runners + num_learners
-    is_ours = not ray.is_initialized()
-    if is_ours:
-        _connect(config, cpus)
-    there = ray.cluster_resources()
-    for name, number in (("CPU", cpus), ("GPU", num_learners * config.learner_gpus)):
-        if number > there.get(name, 0):
-            if is_ours:
-                ray.shutdown()
-            raise ValueError(
-                f"distributed.num_env_runners={config.num_env_runners} and learners: {num_learners} with "
-                f"distributed.learner_gpus={config.learner_gpus:g} need {number:g} {name}s, and the Ray cluster has "
-                f"{there.get(name, 0):g}"
-            )
-    return is_ours
+    with ExitStack() as stack:
+        if not ray.is_initialized():
+            _connect(config, cpus)
+            stack.callback(ray.shutdown)
+        there = ray.cluster_resources()
+        for name, number in (("CPU", cpus), ("GPU", num_learners * config.learner_gpus)):
+            if number > there.get(name, 0):
+                raise ValueError(
+                    f"distributed.num_env_runners={config.num_env_runners} and learners: {num_learners} with "
+                    f"distributed.learner_gpus={config.learner_gpus:g} need {number:g} {name}s, and the Ray cluster has "
+                    f"{there.get(name, 0):g}"
+                )
+        yield
 
 
 def _connect(config: DistributedConfig, num_cpus: int) -> None:

@@ -27,13 +27,12 @@ from enn_ppo.training.on_ray.shipping import Weights, load_weights, ship_weights
 
 
 class Part(NamedTuple):
-    """The rollouts that a runner has collected at a time."""
+    """The rollouts that a runner collects at a time."""
 
     runner: int
-    version: int  # of the weights that acted
-    num_frames: int
+    version: int  # of the weights that act
     rollouts: Sequence[Any]  # a reference to the arrays of each policy's rollout
-    told: Any  # (bytes, seconds); a reference while the runner plays
+    seconds: Any  # that it took; a reference while the runner plays
 
 
 class LearnerActor:
@@ -80,18 +79,10 @@ class LearnerActor:
         learned.stats["distributed/handover_seconds"] = seconds
         return learned, ship_weights(self._learner.model)
 
-    def measure(self, rollouts: Sequence[Any], only_what_is_new: bool) -> tuple[None, Weights]:
-        """Initialise the input statistics from rollouts: of all features, or only of those that are new since the checkpoint."""
-        measure = self._learner.measure_what_is_new if only_what_is_new else self._learner.measure_rollout
-        return measure(self._load(rollouts)), ship_weights(self._learner.model)
-
-    def restore(self, checkpoint: Checkpoint, env_name: str) -> tuple[LearnerNews, Weights]:
-        """See `Learner.restore`."""
-        return self._learner.restore(checkpoint, env_name), ship_weights(self._learner.model)
-
-    def begin_episodes(self) -> None:
-        """See `Learner.begin_episodes`."""
-        self._learner.begin_episodes()
+    def call(self, method: str, rollouts: Sequence[Any], *arguments: Any) -> tuple[Any, Weights]:
+        """Call a method of `Learner`, with the merged rollouts first if there are any."""
+        given = [self._load(rollouts)] if rollouts else []
+        return getattr(self._learner, method)(*given, *arguments), ship_weights(self._learner.model)
 
     def state(self) -> bytes:
         """See `Learner.state`; as a file, which a process without this device reads."""
@@ -147,38 +138,38 @@ class RemoteLearner:
         """
         self._model = make_model(self._config, *spaces)
         try:
-            self.device = self._call(self._actor.prepare, spaces, timeout=START_SECONDS)()
+            self.device = self._call("prepare", spaces, timeout=START_SECONDS)()
         except GetTimeoutError:
             raise ValueError(not_started(self._called)) from None
 
     @property
     def model(self) -> ActorCritic:
         """A copy of the current networks, fetched on first use; the last ones after the run."""
-        if self._model_weights is not self.weights and not self._is_closed:
-            self._fetch_model()
+        self._fetch_model()
         return self._model
 
     def _fetch_model(self, timeout: float | None = None) -> None:
-        load_weights(self._model, self._ask(self.weights, timeout))
-        self._model_weights = self.weights
+        if self.weights is not self._model_weights and not self._is_closed:
+            load_weights(self._model, self._ask(self.weights, timeout))
+            self._model_weights = self.weights
 
     def learning(self, parts: Sequence[Part], settings: Settings) -> Callable[[], Learned]:
         """See `Learner.learning`."""
         stale = any(part.version != self.version for part in parts)
         num_runners = len({part.runner for part in parts})
-        return self._call(self._actor.learn, self._own(parts), num_runners, stale, settings)
+        return self._call("learn", self._own(parts), num_runners, stale, settings)
 
     def measure_rollout(self, parts: Sequence[Part]) -> None:
         """See `Learner.measure_rollout`."""
-        self._call(self._actor.measure, self._own(parts), False)()
+        self._call("call", "measure_rollout", self._own(parts))()
 
     def measure_what_is_new(self, parts: Sequence[Part]) -> None:
         """See `Learner.measure_what_is_new`."""
-        self._call(self._actor.measure, self._own(parts), True)()
+        self._call("call", "measure_what_is_new", self._own(parts))()
 
     def begin_episodes(self) -> None:
         """See `Learner.begin_episodes`."""
-        self._ask(self._actor.begin_episodes.remote())
+        self._call("call", "begin_episodes", [])()
 
     def state(self) -> LearnerState:
         """See `Learner.state`; tensors are on the CPU."""
@@ -188,7 +179,7 @@ class RemoteLearner:
 
     def restore(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
         """See `Learner.restore`."""
-        news: LearnerNews = self._call(self._actor.restore, checkpoint, env_name)()
+        news: LearnerNews = self._call("call", "restore", [], checkpoint, env_name)()
         return news
 
     def close(self) -> None:
@@ -203,9 +194,9 @@ class RemoteLearner:
         """References to the rollouts of this policy."""
         return [part.rollouts[self._number] for part in parts]
 
-    def _call(self, method: Any, *arguments: Any, timeout: float | None = None) -> Callable[[], Any]:
+    def _call(self, method: str, *arguments: Any, timeout: float | None = None) -> Callable[[], Any]:
         """Call a method that changes the networks; the returned function waits for its result. Nobody waits for the weights."""
-        result, weights = method.options(num_returns=2).remote(*arguments)
+        result, weights = getattr(self._actor, method).options(num_returns=2).remote(*arguments)
 
         def finish() -> Any:
             found = self._ask(result, timeout)

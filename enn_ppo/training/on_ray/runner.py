@@ -82,7 +82,7 @@ class EnvRunner:
             weights: of each policy.
 
         Returns:
-            (bytes of the rollouts, seconds that they took), and the rollout of each policy as arrays.
+            The seconds that it took, and the rollout of each policy as arrays.
 
         Raises:
             Exception: raised by an environment; one that calls `sys.exit` must not end this process in silence.
@@ -94,9 +94,7 @@ class EnvRunner:
             played = self._sampler.collect(key, steps, parameters)
         except SystemExit as error:
             raise RuntimeError(f"the environment has called sys.exit({error.code!r})") from error
-        seconds = time.perf_counter() - started
-        rollouts, sizes = zip(*map(ship, played.values()), strict=True)
-        return [(sum(sizes), seconds), *rollouts]
+        return [time.perf_counter() - started, *map(ship, played.values())]
 
     def state(self) -> list[dict[str, Any]]:
         """State of each block's environments."""

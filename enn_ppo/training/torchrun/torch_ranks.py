@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -58,7 +57,12 @@ def join_ranks(config: TrainConfig) -> Ranks:
         raise ValueError(f"distributed=ddp is for processes that torchrun starts: {_COMMAND}, and the other settings")
     if size == 1:
         return ALONE
-    check_shares(config, size)
+    config.rollout.share(size, "ranks of torchrun")
+    if config.optim.batch_size < size:
+        raise ValueError(
+            f"optim.batch_size counts the frames of all ranks together: at least one for each of {size}, got "
+            f"{config.optim.batch_size}"
+        )
     announce(f"waiting for all {size} ranks")
     device = select_device(config.device)
     if device.type == "cuda":
@@ -69,24 +73,6 @@ def join_ranks(config: TrainConfig) -> Ranks:
             )
         torch.cuda.set_device(number)
     return TorchRanks(device)
-
-
-def check_shares(config: TrainConfig, size: int) -> None:
-    """Check that `size` ranks can have equal shares of the environments, in whole blocks and processes.
-
-    Raises:
-        ValueError: the settings do not divide evenly.
-    """
-    rollout, batch_size = config.rollout, config.optim.batch_size
-    rollout.check_shares(size, f"{size} ranks of torchrun")
-    try:
-        replace(rollout, num_envs=rollout.num_envs // size)
-    except ValueError as error:
-        raise ValueError(f"each of {size} ranks: {error}") from None
-    if batch_size < size:
-        raise ValueError(
-            f"optim.batch_size counts the frames of all ranks together: at least one for each of {size}, got {batch_size}"
-        )
 
 
 class TorchRanks:

@@ -140,10 +140,12 @@ def test_a_run_that_is_resumed_in_other_blocks_starts_new_episodes_and_says_so(
 
 
 def test_settings_that_do_not_go_together_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"rollout\.num_envs=10 must be a multiple of 4: rollout\.block=4"):
+    with pytest.raises(
+        ValueError, match=r"rollout\.num_envs=10 must be a multiple of 4 \(rollout\.block=4, rollout\.pipeline=1\)"
+    ):
         RolloutConfig(num_envs=10, block=4)
     with pytest.raises(
-        ValueError, match=r"rollout\.num_envs=12 must be a multiple of 8: rollout\.block=4 times rollout\.pipeline"
+        ValueError, match=r"rollout\.num_envs=12 must be a multiple of 8 \(rollout\.block=4, rollout\.pipeline=2"
     ):
         RolloutConfig(num_envs=12, block=4, pipeline=2)
     with pytest.raises(ValueError, match=r"rollout\.num_processes must be at most the 2 environments .*, got 4"):

@@ -21,10 +21,11 @@ def test_who_has_not_installed_ray_is_told_how(tmp_path: Path, monkeypatch: pyte
         train(on_ray(tmp_path / "a"))
 
 
-def connect(**settings: Any) -> Any:
-    from enn_ppo.training.on_ray.cluster import connect
+def connect(**settings: Any) -> None:
+    from enn_ppo.training.on_ray.cluster import connection
 
-    return connect(DistributedConfig(mode="ray", **settings))
+    with connection(DistributedConfig(mode="ray", **settings)):
+        pass
 
 
 def test_an_address_where_nobody_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
