@@ -130,6 +130,7 @@ class TrainedAgent(Agent):
 
     def __init__(self, checkpoint: Checkpoint, generator: torch.Generator, *, greedy: bool) -> None:
         self._checkpoint, self._greedy, self._generator = checkpoint, greedy, generator
+        self._spaces = spaces_of(checkpoint)
         self._types: dict[str, Entity] = {}  # entity types in the program's observations so far
         self._policies: dict[str, TrainedPolicy] = {}  # action -> the policy, fitted to the spaces of the program
 
@@ -153,12 +154,10 @@ class TrainedAgent(Agent):
             ValueError: `obs` lacks an entity type, feature or action that the policy needs; the message names it.
         """
         check_obs(obs)
-        policy, name, choices = self._policy(obs), obs.action.__name__, obs.choices
-        acted = policy.decide([policy.read(obs.to_observation())[0]])
-        assert acted.result.logits is not None
-        actions = [choices[index] for index in acted.result.actions[name].values[:, 0].tolist()]
-        probabilities = acted.result.logits[name].values.exp().view(len(actions), len(choices)).numpy()
-        return Decision(actions, obs.space.labels, probabilities, float(acted.values[0]))
+        decided, name, choices = self._policy(obs).act(obs.to_observation()), obs.action.__name__, obs.choices
+        probabilities = np.array(decided.probabilities[name], np.float32).reshape(-1, len(choices))
+        actions: Any = decided.actions[name]
+        return Decision([choices[k] for k in actions.actions], obs.space.labels, probabilities, decided.value)
 
     def _policy(self, obs: Obs[A]) -> TrainedPolicy:
         """Fit the policy to the entity types of all observations so far, and to the action of `obs`."""
@@ -166,7 +165,7 @@ class TrainedAgent(Agent):
         if not types.items() <= self._types.items():
             self._types |= types
             self._policies.clear()
-        known, known_actions = spaces_of(self._checkpoint)
+        known, known_actions = self._spaces
         if action not in known_actions:
             raise ValueError(
                 f"checkpoint {self._checkpoint.path} was not trained for the action {action!r}; "

@@ -47,7 +47,7 @@ _MOST_SPACES = 8  # spaces of connected clients besides those of training: each 
 class Request(NamedTuple):
     """A client's question that `ServedPolicies.read` has checked."""
 
-    message: Message
+    asked: Message  # without the observation
     policy: TrainedPolicy  # in the spaces of the client
     obs: VecObs  # one frame
     frame: Frame
@@ -106,7 +106,8 @@ class ServedPolicies:
             obs, frame = policy.read(observation)
         except OverflowError as error:
             raise ProtocolError(f"the observation holds a number that is too large: {error}") from None
-        return Request(message, policy, obs, frame, message.get("greedy", self._config.greedy))
+        asked = {name: value for name, value in message.items() if name != "observation"}
+        return Request(asked, policy, obs, frame, message.get("greedy", self._config.greedy))
 
     def decide(self, requests: Sequence[Request]) -> Iterator[Message]:
         """Answer requests with one forward pass. Yields a message for each.
@@ -115,7 +116,7 @@ class ServedPolicies:
             requests: at least one, all with the same `policy` and `greedy`.
         """
         policy, greedy = requests[0].policy, requests[0].greedy
-        logits = any(request.message.get("probabilities") for request in requests)
+        logits = any(request.asked.get("probabilities") for request in requests)
         acted = policy.decide([request.obs for request in requests], greedy=greedy, logits=logits)
         for k, (asked, _, _, frame, _) in enumerate(requests):
             answer: Message = {"type": "actions", "actions": actions_to_json(acted.actions(k, frame))}

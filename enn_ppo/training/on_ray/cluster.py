@@ -17,20 +17,11 @@ from ray import exceptions
 
 from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.errors import ActorDied, PartLost
-from enn_ppo.training.tracking.run_output import announce
 from entity_gym.pools.processes.worker import WorkerDied
 
 ray: Any = untyped_ray  # many of its functions have no types
 CLOSE_SECONDS = 2.0  # timeout for closing an actor
 START_SECONDS = 120.0  # timeout for starting an actor, which needs a free CPU and imports torch
-DIED = (
-    exceptions.RayActorError,
-    exceptions.OutOfMemoryError,
-    exceptions.NodeDiedError,
-    exceptions.WorkerCrashedError,
-    exceptions.ActorUnschedulableError,
-    exceptions.RuntimeEnvSetupError,
-)
 
 
 @contextmanager
@@ -61,13 +52,11 @@ def _connect(config: DistributedConfig, num_cpus: int) -> None:
     # the workers need the import path of this process
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     more: dict[str, Any] = {"runtime_env": {"env_vars": {"PYTHONPATH": path}}, "logging_level": logging.ERROR}
-    if config.address == "local":  # more actors than CPUs are allowed: they share the CPUs
-        there = os.cpu_count() or 1
-        if num_cpus > there:
-            announce(f"runners and learner ask for {num_cpus} CPUs and share the {there} of this machine")
+    if config.address == "local":
         # by default Ray asks for a token, which a private cluster on one machine does not need
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-        more |= {"num_cpus": max(num_cpus, there), "include_dashboard": False}
+        # more actors than CPUs are allowed: they share the CPUs
+        more |= {"num_cpus": max(num_cpus, os.cpu_count() or 1), "include_dashboard": False}
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=config.address, **more)
@@ -98,15 +87,15 @@ def fetch(reference: Any, timeout: float | None = None) -> Any:
     """
     try:
         return ray.get(reference, timeout=timeout)
-    except DIED as error:
+    except exceptions.GetTimeoutError:
+        raise
+    except exceptions.RayError as error:
+        cause = getattr(error, "cause", None)  # what the method has raised
+        if isinstance(cause, Exception) and not isinstance(cause, exceptions.RayError):
+            if not isinstance(cause, ValueError | PartLost | WorkerDied):  # a bug: show the traceback
+                cause.add_note(f"raised elsewhere:\n{error}")
+            raise cause from None
         text = " ".join(str(error).split())
         detail = re.search(r"Worker exit detail: (.*?)\.?( Some common causes|$)", text)
         why = f"its process was killed or has crashed: {detail[1]}" if detail else text.rstrip(".")
         raise ActorDied(why) from None
-    except exceptions.RayTaskError as error:
-        cause = error.cause
-        if not isinstance(cause, Exception):
-            raise
-        if not isinstance(cause, ValueError | PartLost | WorkerDied):  # a bug: show the traceback
-            cause.add_note(f"raised elsewhere:\n{error}")
-        raise cause from None

@@ -77,7 +77,7 @@ class Runner:
         play = self.actor.play.options(num_returns=1 + len(learners))
         weights = [learner.weights for learner in learners]
         self.awaited, *rollouts = play.remote(key, self._own(parameters), steps, *weights)
-        self.playing, self.last_key = Part(self.number, learners[0].version, rollouts, self.awaited), key
+        self.playing, self.last_key = Part(self.number, learners[0].version, rollouts), key
 
     def _own(self, parameters: Parameters) -> dict[str, Sequence[Any]]:
         """The parameters of this runner's environments."""
@@ -195,7 +195,6 @@ class RunnerGroup:
             "distributed/runners": len({part.runner for part in taken}),
             "distributed/staleness": fmean(ages),
             "distributed/staleness_max": max(ages),
-            "distributed/play_seconds": fmean(part.seconds for part in taken),
         }
         return dict.fromkeys(self.learners, taken)
 
@@ -235,7 +234,7 @@ class RunnerGroup:
                 error.add_note(f"(in runner {runner.number})")
                 raise
             if runner.playing:
-                self._finished.append(runner.playing._replace(seconds=told))
+                self._finished.append(runner.playing)
                 runner.deaths = 0
             else:
                 self._spaces = told

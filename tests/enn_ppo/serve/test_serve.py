@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import fit_policy
+from enn_ppo.serve.agent import load_policy
 from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.serve.server import serve
 from enn_ppo.settings.command_line.cli import run_serve
@@ -86,6 +87,14 @@ def test_probabilities_are_of_every_choice_and_masked_ones_have_none(server: Run
     assert np.array(told["visit"]["rows"]).shape == (2, 4)  # the last one is nobody's
     assert np.sum(told["visit"]["rows"], axis=1) == pytest.approx([1, 1])
     assert np.sum(told["dance"]) == pytest.approx(1)
+
+
+def test_without_actors_there_are_no_rows_of_probabilities(server: Running, checkpoint: Checkpoint) -> None:
+    told = server.client().ask(garden(0), probabilities=True)
+    assert told["actions"]["turn"] == {"actors": [], "choices": []}
+    assert (told["probabilities"]["turn"], told["probabilities"]["visit"]["rows"]) == ([], [])
+    decided = load_policy(checkpoint.path).act(observation_from_json(garden(0), ACTION_SPACE))
+    assert decided.probabilities["turn"] == []
 
 
 def test_many_clients_at_once_get_the_answers_that_each_gets_alone(checkpoint: Checkpoint) -> None:
