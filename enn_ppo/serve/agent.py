@@ -94,31 +94,44 @@ class TrainedPolicy:
         self.news = self._policy.fitted.news
 
     def act(self, observation: Observation) -> PolicyDecision:
-        """Choose actions for one observation; see `act_all`."""
+        """Choose actions for one observation; see `act_all`. Call `reset` before the first one of each further episode."""
         return self.act_all([observation])[0]
 
     def act_all(self, observations: Sequence[Observation]) -> list[PolicyDecision]:
         """Choose actions for at least one observation, for all of them in one forward pass.
 
+        A policy that remembers takes the k-th observation for the next one of environment k.
+
         Raises:
             ValueError: an observation does not fit the spaces of training.
         """
-        read = [self.read(observation) for observation in observations]
+        read = [self.read(observation, k) for k, observation in enumerate(observations)]
         acted = self.decide([obs for obs, _ in read])
         return [
             PolicyDecision(acted.actions(k, frame), acted.probabilities(k, frame), float(acted.values[k]))
             for k, (_, frame) in enumerate(read)
         ]
 
-    def read(self, observation: Observation) -> tuple[VecObs, Frame]:
+    def reset(self, env: int | None = None) -> None:
+        """Forget what the policy remembers of an environment, since a new episode begins; None: of all environments."""
+        self._policy.states.forget(None if env is None else np.array([env]))
+
+    @property
+    def remembers(self) -> bool:
+        """Whether decisions depend on those before in the same episode."""
+        return self._policy.fitted.net.remembers
+
+    def read(self, observation: Observation, env: int = 0) -> tuple[VecObs, Frame]:
         """Check an observation; returns it as a batch of one frame, for `decide`, and with indices in place of ids.
+
+        `env` is the number by which the policy remembers.
 
         Raises:
             ValueError: it does not fit the spaces.
         """
         observation = replace(observation, targets={})
-        frame, zero = self._reader.read(observation, 0), np.zeros(1, np.int64)
-        return batch_frames([frame], [observation], zero, zero, self._reader), frame
+        frame, under_way = self._reader.read(observation, 0), np.ones(1, np.int64)
+        return batch_frames([frame], [observation], np.array([env]), under_way, self._reader), frame
 
     def decide(self, obs: Sequence[VecObs], *, greedy: bool | None = None, logits: bool = True) -> Acted:
         """Decide for observations that `read` has returned, in one forward pass."""
@@ -160,6 +173,12 @@ class TrainedAgent(Agent):
         actions = [choices[index] for index in acted.result.actions[name].values[:, 0].tolist()]
         probabilities = acted.result.logits[name].values.exp().view(len(actions), len(choices)).numpy()
         return Decision(actions, obs.space.labels, probabilities, float(acted.values[0]))
+
+    def game_over(self, obs: Obs[A], *, truncated: bool = False) -> None:
+        """End the game: what was remembered of it is forgotten."""
+        super().game_over(obs, truncated=truncated)
+        for policy in self._policies.values():
+            policy.reset()
 
     def _policy(self, obs: Obs[A]) -> TrainedPolicy:
         """Fit the policy to the entity types of all observations so far, and to the action of `obs`."""
