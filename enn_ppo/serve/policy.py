@@ -93,7 +93,7 @@ class ServedPolicies:
             policy = self._fitted[key] = self._fit((obs_space, action_space))
         return policy
 
-    def read(self, policy: TrainedPolicy, message: Message, client: int) -> Request:
+    def read(self, policy: TrainedPolicy, message: Message, client: int = 0) -> Request:
         """Check and convert a question of a client with this policy; `client` is its number.
 
         Raises:
@@ -105,7 +105,7 @@ class ServedPolicies:
         if num_entities > limit:
             raise ProtocolError(f"the observation has {num_entities:,} entities; at most {limit:,} are taken")
         try:
-            obs, frame = policy.read(observation, client)
+            obs, frame = policy.read(observation, client, begins=bool(message.get("begins")))
         except OverflowError as error:
             raise ProtocolError(f"the observation holds a number that is too large: {error}") from None
         return Request(message, policy, obs, frame, message.get("greedy", self._config.greedy))
@@ -117,9 +117,6 @@ class ServedPolicies:
             requests: at least one, all with the same `policy` and `greedy`.
         """
         policy, greedy = requests[0].policy, requests[0].greedy
-        for request in requests:
-            if request.message.get("begins"):
-                policy.reset(int(request.obs.env_id[0]))
         logits = any(request.message.get("probabilities") for request in requests)
         acted = policy.decide([request.obs for request in requests], greedy=greedy, logits=logits)
         for k, (asked, _, _, frame, _) in enumerate(requests):
@@ -143,7 +140,7 @@ class ServedPolicies:
         }
         for greedy in (True, False):
             message = {"type": "act", "observation": observation, "greedy": greedy}
-            list(self.decide([self.read(self.trained, message, 0)]))
+            list(self.decide([self.read(self.trained, message)]))
         self.trained.reset()
         self._generator.manual_seed(self._config.seed)
 

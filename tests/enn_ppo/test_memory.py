@@ -14,6 +14,7 @@ from torch import Tensor
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, load_policy, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.eval.episodes import play_episodes
+from enn_ppo.eval.evaluate import evaluate_checkpoint
 from enn_ppo.eval.policy import Acted, Policy
 from enn_ppo.play import advice
 from enn_ppo.ppo import Samples, by_sequence, gae, ppo_loss, update
@@ -27,9 +28,11 @@ from enn_ppo.training.self_play.opponents import Opponents
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.pool import ListEnv
 from rogue_net import FittedNet, RaggedTensor
+from rogue_net.explain import explain
 from tests.enn_ppo.remembering import Counting, Crowd, by_frame, ids_of, worth, worth_of_frames
 from tests.enn_ppo.rollouts import Collector
 from tests.enn_ppo.rows import assert_same_end, rows_without_times
+from tests.enn_ppo.served import Client, Running
 from tests.enn_ppo.worlds import StopAfter, tiny_config
 
 CPU, NUM_ENVS = torch.device("cpu"), 3
@@ -244,3 +247,47 @@ def test_advice_goes_back_with_the_player() -> None:
         return advise(obs).value
 
     assert [at(step) for step in (0, 1, 2, 1, 2, 3, 0, 1)] == [2, 4, 6, 4, 6, 8, 2, 4]
+
+
+def test_the_server_remembers_by_client_until_an_episode_begins_or_it_leaves(remembering: None, tmp_path: Path) -> None:
+    train(config(tmp_path))
+    checkpoint = load_checkpoint(tmp_path)
+    gain = float(checkpoint.policy["gain"])
+    question: Any = {"features": {"Person": [[0.0], [0.1]]}, "ids": {"Person": ["a", "b"]}, "actions": {"Wave": {}}}
+    with Running(checkpoint) as server:
+        one, other = server.client(), server.client()
+
+        def ask(client: Client, **how: Any) -> float:
+            question["ids"]["Person"].reverse()  # known by their ids, not by their places
+            return float(client.ask(question, value=True, **how)["value"]) / (2 * gain)
+
+        found = [ask(one), ask(one), ask(other), ask(one), ask(one, begins=True), ask(other), ask(one)]
+        assert found == pytest.approx([1, 2, 1, 3, 1, 2, 2])
+        for _ in range(4):  # answered one after the other, although they come together
+            one.send({"type": "act", "observation": question, "value": True})
+        assert [one.receive()["value"] / (2 * gain) for _ in range(4)] == pytest.approx([3, 4, 5, 6])
+        one.send({"type": "close"})
+        assert server.has_said(f"{one.name} left") and ask(server.client()) == pytest.approx(1)
+        assert ask(other) == pytest.approx(3)
+
+
+def test_a_replay_explains_with_what_was_known(remembering: None, tmp_path: Path) -> None:
+    train(config(tmp_path))
+    checkpoint = load_checkpoint(tmp_path)
+    explained: list[Any] = []
+
+    def spy(net: Any, batch: Any, state: Any, **how: Any) -> Any:
+        explained.append((ids_of(batch), state and by_frame(state)))
+        return explain(net, batch, state, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("enn_ppo.eval.replay.explain", spy)
+        config_ = EpisodesConfig(episodes=1, num_envs=1)
+        replay = evaluate_checkpoint(checkpoint, config_, Crowd, CPU, replay=1).replay
+    assert replay is not None
+    (episode,) = replay["episodes"]
+    people = [of_frame for ((of_frame,), _) in explained]
+    expected = worth(people, [True] + [False] * (len(people) - 1))
+    values = [step["views"][0]["value"] for step in episode["steps"][:-1]]
+    assert values == pytest.approx([float(checkpoint.policy["gain"]) * each for each in expected], rel=1e-3)
+    assert explained[0][1] is None and all(known for _, known in explained[1:])

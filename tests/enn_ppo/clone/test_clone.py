@@ -55,7 +55,7 @@ class Teacher:
             self.value(batch),
         )
 
-    def value(self, batch: ObsBatch) -> Tensor:
+    def value(self, batch: ObsBatch, state: None = None) -> Tensor:
         return torch.full((len(batch),), 0.5)
 
 
