@@ -67,7 +67,7 @@ class PolicyStates:
 
     def load_state(self, state: Mapping[str, Any] | None, device: torch.device) -> None:
         """Go on from `state()`."""
-        self.__init__()  # type: ignore[misc]
+        self._keys, self._known = np.zeros(0, np.int64), None
         if state is not None:
             self._keys = state["keys"]
             self._known = _map(state["known"], lambda parts: RaggedTensor(*(each.to(device) for each in parts)))
