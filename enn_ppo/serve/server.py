@@ -14,10 +14,11 @@ import hmac
 import signal
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -58,11 +59,16 @@ class Served:
     clients: int = 0
     dropped: int = 0  # clients that were refused, took too long, sent something invalid, or whose connection broke
 
-    def __str__(self) -> str:
-        return (
-            f"served {self.decisions:,} decisions in {self.batches:,} batches to {self.clients:,} clients; "
-            f"dropped {self.dropped:,} clients"
-        )
+
+@dataclass(eq=False)
+class _Client:
+    name: str
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    #: The answers to its messages in their order; at the end why it is dropped, or None if it has left.
+    answers: asyncio.Queue[asyncio.Future[_Answer] | _Answer | None] = field(default_factory=asyncio.Queue)
+    room: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, _MOST_OPEN))  # acquired for each answer
+    number: int = 0  # by which a policy remembers it
 
 
 class PolicyServer:
@@ -116,15 +122,15 @@ class PolicyServer:
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, port = (writer.get_extra_info("peername") or ("somewhere", 0))[:2]  # None if it has hung up already
-        name = f"client {host}:{port}"
+        client = _Client(f"client {host}:{port}", reader, writer)
         writer.transport.set_write_buffer_limits(0)  # `drain` waits until everything is sent
         try:
-            why = await self._serve(name, reader, writer)
+            why = await self._serve(client)
             if why is None or why == _ENDING:
-                self._say(f"{name} left")
+                self._say(f"{client.name} left")
             else:
                 self._served.dropped += 1
-                self._say(f"dropped {name}: {why:.{_MOST_WORDS}}")
+                self._say(f"dropped {client.name}: {why:.{_MOST_WORDS}}")
             if why:  # tell it why, and read what still comes: closing with unread data would reset the connection
                 writer.write(encode({"type": "error", "message": why[:_MOST_WORDS]}))
                 writer.write_eof()
@@ -136,78 +142,70 @@ class PolicyServer:
         finally:
             writer.transport.abort()  # `close` would wait until the client has read everything
 
-    async def _serve(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str | None:
-        """Answer a client until it leaves. Returns why it is dropped; None if it has left."""
+    async def _serve(self, client: _Client) -> str | None:
+        """Send a client its answers until it leaves. Returns why it is dropped; None if it has left."""
         if len(self._clients) >= self._config.max_clients:
             return f"the server is full: max_clients={self._config.max_clients}"
-        answers: asyncio.Queue[asyncio.Future[_Answer] | _Answer | None] = asyncio.Queue()
-        room = asyncio.Semaphore(_MOST_OPEN)
-        reading = asyncio.create_task(self._read(name, reader, answers, room))
-        self._clients[reading] = asyncio.current_task()
         self._served.clients += 1
+        client.number = self._served.clients
+        reading = asyncio.create_task(self._read(client))
+        self._clients[reading] = asyncio.current_task()
         try:
             while True:
-                answer = await answers.get()
+                answer = await client.answers.get()
                 if isinstance(answer, asyncio.Future):
                     answer = await answer
                 if not isinstance(answer, bytes):
                     return answer
-                writer.write(answer)
+                client.writer.write(answer)
                 async with asyncio.timeout(self._config.read_seconds):
-                    await writer.drain()
-                room.release()
+                    await client.writer.drain()
+                client.room.release()
         except TimeoutError:
             return f"it does not read its answers within read_seconds={self._config.read_seconds:g}"
         except ConnectionError as error:
-            return f"the connection broke: {error.strerror or error}"
+            return _reason(error)
         finally:
             reading.cancel()
             del self._clients[reading]
 
-    async def _read(
-        self,
-        name: str,
-        reader: asyncio.StreamReader,
-        answers: asyncio.Queue[asyncio.Future[_Answer] | _Answer | None],
-        room: asyncio.Semaphore,
-    ) -> None:
-        """Put the answers to a client's messages into a queue, and at the end why it is dropped; None if it has left.
-
-        `room` is acquired for each answer.
-        """
+    async def _read(self, client: _Client) -> None:
+        """Read the messages of a client until it leaves, and put the answers into its queue."""
         policy: TrainedPolicy | None = None  # None until the client has been greeted
+        future: asyncio.Future[_Answer] | None = None  # the answer to its last question
+        end: str | None = None
         try:
-            while (message := await self._receive(reader, policy is not None)) is not None:
+            while (message := await self._receive(client.reader, policy is not None)) is not None:
                 kind = message["type"]
                 if kind == "act" and policy is not None:
-                    future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-                    self._questions.put_nowait((self._policies.read(policy, message), future))
-                    answers.put_nowait(future)
+                    request = self._policies.read(policy, message, client.number)
+                    future = asyncio.get_running_loop().create_future()
+                    self._questions.put_nowait((request, future))
+                    client.answers.put_nowait(future)
                 elif kind == "hello" and policy is None:
                     policy = await self._greet(message)
                     news = f"; its spaces differ from training: {policy.news:.{_MOST_WORDS}}" if policy.news else ""
-                    self._say(f"{name} came{news}")
-                    answers.put_nowait(encode(self._offer(policy)))
+                    self._say(f"{client.name} came{news}")
+                    client.answers.put_nowait(encode(self._offer(policy)))
                 elif kind == "health":
-                    answers.put_nowait(encode(self._health(message, policy is not None)))
+                    client.answers.put_nowait(encode(self._health(message, policy is not None)))
                 elif kind in ("close", "error"):
                     if kind == "error":
-                        self._say(f"{name} reported an error: {message.get('message')!r:.1000}")
+                        self._say(f"{client.name} reported an error: {message.get('message')!r:.1000}")
                     break
                 else:
                     allowed = f"{'hello' if policy is None else 'act'!r}, 'health', 'close', 'error'"
                     raise ProtocolError(f"a message of the type {kind!r:.200}; allowed: {allowed}")
-                await room.acquire()
-            answers.put_nowait(None)
+                await client.room.acquire()
         except asyncio.CancelledError:
-            answers.put_nowait(_ENDING)
-        except ValueError as error:
-            answers.put_nowait(str(error))
-        except ConnectionError as error:
-            answers.put_nowait(f"the connection broke: {error.strerror or error}")
-        except Exception as error:  # a bug: the other clients are still served
-            traceback.print_exception(error)
-            answers.put_nowait(f"the server failed: {type(error).__name__}: {error}")
+            end = _ENDING
+        except Exception as error:
+            end = _reason(error)
+        if policy is not None and policy.remembers:
+            if future is not None:
+                await future  # after which the policy remembers it no more
+            await asyncio.to_thread(policy.reset, client.number)
+        client.answers.put_nowait(end)
 
     async def _receive(self, reader: asyncio.StreamReader, is_greeted: bool) -> Message | None:
         """The next message of a client; None if it has hung up.
@@ -270,10 +268,13 @@ class PolicyServer:
         """Answer a question, and those that have come with it, in one batch."""
         while len(questions) < _MOST_TOGETHER and not self._questions.empty():
             questions.append(self._questions.get_nowait())
-        alike: dict[tuple[TrainedPolicy, bool], list[_Question]] = {}  # a forward pass each
+        alike: dict[tuple[TrainedPolicy, bool, int], list[_Question]] = {}  # a forward pass each
+        turns: Counter[int] = Counter()  # client -> its questions so far, if one answer depends on that before
         for question in questions:
-            alike.setdefault((question[0].policy, question[0].greedy), []).append(question)
-        for together in alike.values():
+            policy, client = question[0].policy, int(question[0].obs.env_id[0])
+            turns[client] += policy.remembers
+            alike.setdefault((policy, question[0].greedy, turns[client]), []).append(question)
+        for _, together in sorted(alike.items(), key=lambda each: each[0][2]):
             answers = await asyncio.to_thread(self._decide, [request for request, _ in together])
             for (_, future), answer in zip(together, answers, strict=True):
                 future.set_result(answer)
@@ -292,6 +293,16 @@ class PolicyServer:
             traceback.print_exception(error)
             return [f"the server could not decide: {type(error).__name__}: {error}"]
         return [answer if len(answer) <= limit else too_long for answer in answers]
+
+
+def _reason(error: Exception) -> str:
+    """Why an error drops a client. An error of the server itself is printed: the other clients are still served."""
+    if isinstance(error, ValueError):
+        return str(error)
+    if isinstance(error, ConnectionError):
+        return f"the connection broke: {error.strerror or error}"
+    traceback.print_exception(error)
+    return f"the server failed: {type(error).__name__}: {error}"
 
 
 def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Served:
@@ -325,5 +336,5 @@ def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Serv
         return await PolicyServer(config, policies, say).run(started)
 
     served = asyncio.run(serve_until_stopped())
-    say(str(served))
+    say("served " + ", ".join(f"{count:,} {name}" for name, count in vars(served).items()))
     return served

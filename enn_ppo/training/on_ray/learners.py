@@ -114,7 +114,8 @@ class RemoteLearner:
         """
         self._model = make_model(self._config, *spaces)
         try:
-            self.device = self._finish(*self._actor.prepare.options(num_returns=2).remote(spaces), START_SECONDS)
+            device, weights = self._actor.prepare.options(num_returns=2).remote(spaces)
+            self.device = self._finish(device, weights, START_SECONDS)
         except GetTimeoutError:
             raise ValueError(not_started(self._called)) from None
 

@@ -90,23 +90,19 @@ class TorchRanks:
         with self._noticing_death():
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=_DAY)
         self._in_order = False  # whether all ranks have agreed to end
-        self._lead_is_alone = False  # inside `lead`, where the other ranks do not answer
 
     def gather(self, values: Tensor) -> Tensor:
-        self._check_company()
         with self._noticing_death():
             parts = [torch.empty_like(values) for _ in range(self.size)]
             dist.all_gather(parts, values.contiguous())
         return torch.stack(parts)
 
     def sum(self, values: Tensor) -> Tensor:
-        self._check_company()
         with self._noticing_death():
             dist.all_reduce(values)
         return values
 
     def gather_objects(self, value: T) -> list[T]:
-        self._check_company()
         found: list[Any] = [None] * self.size
         with self._noticing_death():
             dist.all_gather_object(found, value)
@@ -131,17 +127,13 @@ class TorchRanks:
         raise error
 
     def lead(self, action: Callable[[], T]) -> T:
-        self._check_company()
         error: BaseException | None = None
         answer: list[Any] = [None]  # (result,) of rank 0; None: it has failed
         if self.rank == 0:
-            self._lead_is_alone = True
             try:
                 answer = [(action(),)]
             except (Exception, SystemExit) as raised:  # callbacks may call sys.exit
                 error = raised
-            finally:
-                self._lead_is_alone = False
         with self._noticing_death():
             dist.broadcast_object_list(answer)
         if answer[0] is None:
@@ -155,10 +147,6 @@ class TorchRanks:
             with suppress(PartLost):  # everything is saved already
                 self.gather(torch.zeros(1))
         dist.destroy_process_group()
-
-    def _check_company(self) -> None:
-        if self._lead_is_alone:
-            raise ValueError("a collective call inside `lead`, where the other ranks do not take part")
 
     @contextmanager
     def _noticing_death(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from enn_ppo.checkpoints import Checkpoint, save_policy
+from enn_ppo.serve.server import Served
 from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.bridges.remote.messages import encode
 from tests.enn_ppo.served import ACTION_SPACE, OBS_SPACE, Client, Running, garden, one_dropped, train_garden
@@ -45,7 +46,7 @@ def test_the_command_serves_an_exported_file_until_it_is_interrupted(checkpoint:
         process.send_signal(signal.SIGINT)
         said, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (0, "")
-    assert "served 1 decisions in 1 batches to 1 clients; dropped 0 clients" in said
+    assert "served 1 decisions, 1 batches, 1 clients, 0 dropped" in said
 
 
 def framed(message: str) -> bytes:
@@ -144,7 +145,7 @@ def test_a_client_that_is_silent_is_dropped_after_its_time_unless_it_shows_that_
         server.client(spaces={})
         server.client().ask({})
         assert living.ask(garden())["type"] == "actions"
-    assert str(server.served) == "served 1 decisions in 1 batches to 6 clients; dropped 5 clients"
+    assert server.served == Served(decisions=1, batches=1, clients=6, dropped=5)
 
 
 def test_more_clients_than_allowed_are_turned_away_until_one_leaves(checkpoint: Checkpoint) -> None:
