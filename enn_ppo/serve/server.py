@@ -10,6 +10,7 @@ of a client ends its own connection alone.
 from __future__ import annotations
 
 import asyncio
+import gc
 import hmac
 import signal
 import time
@@ -175,7 +176,7 @@ class PolicyServer:
         future: asyncio.Future[_Answer] | None = None  # the answer to its last question
         end: str | None = None
         try:
-            while (message := await self._receive(client.reader, policy is not None)) is not None:
+            while (message := await self._receive(client.reader, policy is not None, future)) is not None:
                 kind = message["type"]
                 if kind == "act" and policy is not None:
                     request = self._policies.read(policy, message, client.number)
@@ -207,8 +208,10 @@ class PolicyServer:
             await asyncio.to_thread(policy.reset, client.number)
         client.answers.put_nowait(end)
 
-    async def _receive(self, reader: asyncio.StreamReader, is_greeted: bool) -> Message | None:
-        """The next message of a client; None if it has hung up.
+    async def _receive(
+        self, reader: asyncio.StreamReader, is_greeted: bool, last: asyncio.Future[_Answer] | None
+    ) -> Message | None:
+        """The next message of a client; None if it has hung up. `last` is the answer to its last question.
 
         Raises:
             ValueError: the client takes too long, or sends something that is no message.
@@ -225,6 +228,8 @@ class PolicyServer:
                 header += await reader.readexactly(HEADER_BYTES - 1)
                 return decode(await reader.readexactly(body_length(header, config.max_message_bytes)))
         except TimeoutError:
+            if not header and last is not None and not last.done():  # it waits for the answer
+                return await self._receive(reader, is_greeted, last)
             raise ValueError(f"it has {late}={seconds:g}") from None
         except asyncio.IncompleteReadError:
             if header:
@@ -321,6 +326,7 @@ def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Serv
     say, device = say or partial(print, flush=True), select_device(config.device)
     policies = ServedPolicies(load_checkpoint(Path(config.checkpoint)), device, config)
     policies.warm_up()
+    gc.freeze()  # a long message starts many collections, which need not look at what has been loaded so far
 
     def started(port: int) -> None:
         say(f"serving checkpoint {policies.path} on {device} at {config.host}:{port}; Ctrl-C ends it")

@@ -148,6 +148,19 @@ def test_a_client_that_is_silent_is_dropped_after_its_time_unless_it_shows_that_
     assert server.served == Served(decisions=1, batches=1, clients=6, dropped=5)
 
 
+def test_a_client_that_waits_long_for_its_answer_is_not_idle(checkpoint: Checkpoint) -> None:
+    with Running(checkpoint, idle_seconds=0.2) as server:
+        client, decide = server.client(), server.policies.decide
+
+        def slow(requests: Any) -> Any:
+            time.sleep(1)
+            return decide(requests)
+
+        server.policies.decide = slow  # type: ignore[method-assign]
+        assert client.ask(garden())["type"] == "actions"
+        assert "it has sent nothing for idle_seconds=0.2" in client.receive()["message"]
+
+
 def test_more_clients_than_allowed_are_turned_away_until_one_leaves(checkpoint: Checkpoint) -> None:
     full = {"type": "error", "message": "the server is full: max_clients=1"}
     with Running(checkpoint, max_clients=1) as server:
