@@ -163,13 +163,13 @@ class TrainState:
     def advance(self, learned: Mapping[str, Learned], seconds: float) -> None:
         """Count an update of all policies that took `seconds`."""
         for name, each in learned.items():
-            self.recent_rewards[name].extend(episode.reward for episode in each.played.episodes)
+            self.recent_rewards[name].extend(episode.reward for episode in each.played.stats.episodes)
         played = next(iter(learned.values())).played
         self.step += played.num_frames
         self.num_updates += 1
         self.seconds += seconds
         if self.self_play:
-            self.self_play.update(played.episodes, self.step)
+            self.self_play.update(played.stats.episodes, self.step)
 
     def save(
         self, run_dir: Path, *, evaluations: Sequence[int] = (), scores: Mapping[str, float | None] | None = None
