@@ -123,6 +123,11 @@ class TrainConfig:
         self._check_needs()
         self._check_sizes()
 
+    def progress(self, step: int, seconds: float) -> float:
+        """Fraction of the training that is done: of `total_timesteps` or of `max_train_seconds`, whichever is larger."""
+        by_time = seconds / self.max_train_seconds if self.max_train_seconds else 0.0
+        return min(1.0, max(step / self.total_timesteps, by_time))
+
     def _check_together(self) -> None:
         """Refuse what a run cannot have at the same time."""
         rollout, mode = self.rollout, self.distributed.mode

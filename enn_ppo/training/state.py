@@ -111,10 +111,8 @@ class TrainState:
         return max(0, min(self.config.rollout.steps, left))
 
     def progress(self) -> float:
-        """Progress of the training, 0 to 1: the larger fraction of `total_timesteps` and `max_train_seconds`."""
-        by_steps = self.step / self.config.total_timesteps
-        by_seconds = self.seconds / self.config.max_train_seconds if self.config.max_train_seconds else 0.0
-        return min(1.0, max(by_steps, by_seconds))
+        """Fraction of the training that is done."""
+        return self.config.progress(self.step, self.seconds)
 
     def begin_update(self) -> Settings:
         """Draw environment parameters, and evaluate the schedules."""

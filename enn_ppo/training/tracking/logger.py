@@ -6,7 +6,7 @@ import json
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,11 +45,9 @@ def make_logger(
             raise ValueError(
                 f'logger.{library} needs {library}, which is not installed: pip install "enn-ppo[{library}]"'
             )
-    with ExitStack() as undo:  # trackers first: if one cannot start, no metrics.jsonl is created
-        trackers = [undo.enter_context(closing(each(run_dir, config, resume_step))) for each in chosen.values()]
-        logger = MetricsLogger(run_dir / METRICS, resume_step, trackers, warn)
-        undo.pop_all()
-    return logger
+    # trackers first: if one cannot start, no metrics.jsonl is created
+    trackers = [each(run_dir, config, resume_step) for each in chosen.values()]
+    return MetricsLogger(run_dir / METRICS, resume_step, trackers, warn)
 
 
 class MetricsLogger:

@@ -85,8 +85,7 @@ class RunOutput:
         self.run_dir, self._live = run_dir, live
         self._prefix = f"{name}: " if name else ""
         self._title = f"{config.env.id}  {run_dir}"
-        self._total, self._max_seconds = config.total_timesteps, config.max_train_seconds
-        self._step, self._trained = step or 0, 0.0
+        self._config, self._step, self._trained, self._done = config, step or 0, 0.0, 0.0
         self._begun: tuple[float, float] | None = None  # when the progress was shown first, and how much it was
         self._known: Row = {}  # the last value of each metric
         self._due = -math.inf  # when the next plain line may be printed
@@ -129,7 +128,8 @@ class RunOutput:
             seconds: of training so far.
         """
         self._step, self._trained, self._is_held_back = step, seconds, True
-        self._begun = self._begun or (monotonic(), self._fraction)
+        self._done = self._config.progress(step, seconds)
+        self._begun = self._begun or (monotonic(), self._done)
         if self._live is None:
             if monotonic() >= self._due:
                 self._due = monotonic() + PLAIN_SECONDS
@@ -164,25 +164,15 @@ class RunOutput:
     def _print_held_back(self) -> None:
         if self._is_held_back:
             self._is_held_back = False
-            steps = f"{self._step:,}/{self._last:,} steps ({self._fraction:.0%})"
+            steps = f"{self._step:,}/{self._config.total_timesteps:,} steps ({self._done:.0%})"
             self.say("  ".join([steps, *self._left(), *_values(self._known, _ON_A_LINE)]))
-
-    @property
-    def _last(self) -> int:
-        return max(self._total, self._step)
-
-    @property
-    def _fraction(self) -> float:
-        """Part of the training that is done, by steps or by the limit of time, whichever is nearer to its end."""
-        by_time = self._trained / self._max_seconds if self._max_seconds else 0.0
-        return min(1.0, max(self._step / self._last if self._last else 1.0, by_time))
 
     def _left(self) -> list[str]:
         """The time that is left, once something was done since the start."""
         begun, done = self._begun or (0.0, 1.0)
-        if self._fraction <= done:
+        if self._done <= done:
             return []
-        seconds = (monotonic() - begun) * (1 - self._fraction) / (self._fraction - done)
+        seconds = (monotonic() - begun) * (1 - self._done) / (self._done - done)
         return [f"{timedelta(seconds=round(seconds))} left"]
 
     def __rich__(self) -> Any:
@@ -195,8 +185,8 @@ class RunOutput:
 
         title = "".join(each if each.isprintable() else "?" for each in self._prefix + self._title)
         bar = Table.grid(expand=True, padding=(0, 1))
-        steps = f"{self._step:,}/{self._last:,}"
-        bar.add_row(f"{self._fraction:4.0%}", ProgressBar(total=1.0, completed=self._fraction), steps)
+        steps = f"{self._step:,}/{self._config.total_timesteps:,}"
+        bar.add_row(f"{self._done:4.0%}", ProgressBar(total=1.0, completed=self._done), steps)
         times = "  ".join([*self._left(), f"{timedelta(seconds=int(self._trained))} of training"])
         cells = [
             Text.assemble((name, "dim"), (f" {value:>{25 - len(name)}}", "bold"), no_wrap=True, overflow="crop")

@@ -295,10 +295,3 @@ def test_where_wandb_refuses_the_error_says_what_to_do(fake: FakeWandb, tmp_path
     with pytest.raises(ValueError, match="=online could not start: api_key not configured. `wandb login` .*offline"):
         make(tmp_path, wandb="online")
     assert not (tmp_path / "metrics.jsonl").exists()
-
-
-def test_where_the_file_of_rows_cannot_be_made_the_trackers_are_ended(fake: FakeWandb, tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").mkdir()
-    with pytest.raises(OSError, match=r"Is a directory: .*metrics\.jsonl"):
-        make(tmp_path, wandb="online")
-    assert fake.times_finished == 1
