@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from enn_ppo.plot.curves import plot_learning_curve
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.files import replace_file
+from enn_ppo.training.tracking.curves import plot_learning_curve
 from enn_ppo.training.tracking.logger import Row, make_logger
 from enn_ppo.training.tracking.run_dir import CONFIG, LEARNING_CURVE, METRICS
 from entity_gym.output import tell

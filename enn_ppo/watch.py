@@ -118,3 +118,9 @@ def _play(checkpoint: Checkpoint, config: WatchConfig, env: EnvFactory | None, p
     """Play episodes into a replay."""
     device = select_device(config.device)
     return evaluate_checkpoint(checkpoint, config, env, device, replay=config.episodes, progress=progress)
+
+
+if __name__ == "__main__":
+    from enn_ppo.settings.command_line.cli import run_watch
+
+    raise SystemExit(run_watch(watch))
