@@ -18,8 +18,7 @@ from enn_ppo.rollout import Rollout, RolloutStats
 from enn_ppo.training.tracking.logger import Row
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import Metric
-from entity_gym.spaces import GLOBAL_ENTITY
-from rogue_net import ObsBatch, RaggedTensor
+from rogue_net import ObsBatch
 
 
 class Played(NamedTuple):
@@ -51,11 +50,7 @@ def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Play
         chosen = frames.actions[name]
         if not action_space[name].discrete:
             spreads |= {f"actions/{name}/{label}": chosen.values[:, k] for k, label in enumerate(labels[name])}
-        elif action_space[name].selects:
-            types = [entity_type for entity_type in frames.obs.features if entity_type != GLOBAL_ENTITY]
-            labels[name] = (*types, "__nobody__")
-            tallies[name] = _tally(_selected_types(chosen, lengths[: len(types)]), len(types) + 1)
-        else:
+        elif not action_space[name].selects:
             tallies[name] = _tally(chosen.values[:, 0], len(labels[name]))
     computed = [*map(_sum_min_max, spreads.values()), *tallies.values()]
     numbers = iter(torch.cat(computed).tolist())  # the one synchronisation
@@ -211,19 +206,3 @@ def _entities_by_frame(obs: ObsBatch) -> Tensor:
     if not obs.features:
         return torch.zeros(0, obs.num_frames, dtype=torch.int64, device=obs.device)
     return torch.stack([ragged.offsets for ragged in obs.features.values()]).diff(dim=1)
-
-
-def _selected_types(selected: RaggedTensor, lengths: Tensor) -> Tensor:
-    """(A,) int64: type index of each selected entity; E if no entity was selected.
-
-    Args:
-        selected: B sequences of (A, 1) entity indices inside the frame, -1 for none.
-        lengths: (E, B), entities by type and frame. A type's indices follow those of the types before it.
-    """
-    num_types, num_frames = lengths.shape
-    indices = selected.values[:, 0]
-    frames = torch.repeat_interleave(
-        torch.arange(num_frames, device=indices.device), selected.lengths, output_size=len(indices)
-    )
-    ends = lengths.cumsum(0)[:, frames]  # (E, A)
-    return torch.where(indices < 0, num_types, (indices >= ends).sum(0))

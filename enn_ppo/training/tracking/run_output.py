@@ -25,8 +25,6 @@ from entity_gym.output import tell
 if TYPE_CHECKING:
     from rich.live import Live
 
-__all__ = ["PLAIN_SECONDS", "RunOutput", "announce", "make_live"]
-
 #: Seconds between two plain lines.
 PLAIN_SECONDS = 10.0
 
