@@ -1,1 +1,4 @@
-"""Watching a policy in the browser: `python -m enn_ppo.watch outputs/my_run`."""
+"""Watching a policy in the browser.
+
+python -m enn_ppo.watch outputs/mines episodes=20    # --live follows a training
+"""
