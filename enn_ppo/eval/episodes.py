@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from statistics import fmean, stdev
 
@@ -19,6 +19,7 @@ from enn_ppo.eval.replay import Replay
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.players import Cast
+from enn_ppo.training.policy_states import PolicyStates
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.episodes import Episode, EpisodeTracker
 from entity_gym.pools.players import Seating
@@ -72,6 +73,8 @@ def play_episodes(
     (name, *_), num_done = policies, 0
     episodes: dict[str, list[Episode]] = {each: [] for each in policies}
     seated = pool if isinstance(pool, SeatedVecEnv) else None
+    # each player remembers for itself
+    players = [replace(policies[each], states=PolicyStates()) for each in cast.played_by] if cast else []
     tracker = EpisodeTracker(len(pool), policies=cast.policies if cast else None)
     with _progress_bar(config.episodes) if progress else nullcontext(lambda num_done, lengths: None) as show:
         while num_done < config.episodes:
@@ -94,13 +97,13 @@ def play_episodes(
                         "max_episode_steps"
                     )
                 if cast:
-                    actions = _act_together(policies, cast, obs, replay)
+                    actions = _act_together(players, cast, obs, replay)
                 else:
                     acted = policies[name].act(obs)
                     actions = acted.result.to_buffers()
                     if replay:
                         seats = seated.seats[obs.env_id] if seated else None
-                        replay.see(obs, actions, [policies[name]] * len(obs), seats)
+                        replay.see(obs, actions, [(acted, np.arange(len(obs)))], seats)
                 outcome = pool.act(actions, obs.env_id)
                 if record and not cast:
                     record(obs, acted, outcome)
@@ -135,17 +138,16 @@ def _progress_bar(num_episodes: int) -> Iterator[Callable[[int, NDArray[np.int64
         )
 
 
-def _act_together(
-    policies: Mapping[str, Policy], cast: Cast, obs: VecObs, replay: Replay | None
-) -> dict[str, VecAction]:
+def _act_together(players: Sequence[Policy], cast: Cast, obs: VecObs, replay: Replay | None) -> dict[str, VecAction]:
     """The actions of all players, each chosen by the player's policy from the player's observations."""
     seating, parts = Seating(obs, cast.mapping), []
-    for player, name in enumerate(cast.played_by):
+    for player, policy in enumerate(players):
         part = seating.part(player)
         seen = seating.show(part)
-        actions = policies[name].act(seen).result.to_buffers()
+        acted = policy.act(seen)
+        actions = acted.result.to_buffers()
         if replay:
-            replay.see(seen, actions, [policies[name]] * len(obs), part.seats)
+            replay.see(seen, actions, [(acted, np.arange(len(obs)))], part.seats)
         parts.append((part, actions))
     return seating.join(parts)
 

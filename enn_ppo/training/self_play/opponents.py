@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint, step_files
 from enn_ppo.checkpoints.policy import load_net
-from enn_ppo.eval.policy import Policy
+from enn_ppo.eval.policy import Acted, Policy
 from enn_ppo.training.tracking.run_dir import POOL
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch import columns
@@ -97,6 +98,7 @@ class Opponents:
 
     Attributes:
         faces: (N,) number of the policy that each environment faces.
+        decided: of the last `act`: decisions of a policy, None for random actions, and the numbers of their frames.
 
     Raises:
         ValueError: a policy does not fit the environments.
@@ -120,6 +122,7 @@ class Opponents:
         # its numbers differ from those of every environment: environment 0 uses (seed, 0)
         self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
         self._num_acts = 0
+        self.decided: list[tuple[Acted | None, NDArray[np.int64]]] = []
         # policies adapted to entity types, features and actions that are new
         self._fitted: dict[int, Policy | None] = {}
         for number in nets:
@@ -135,11 +138,22 @@ class Opponents:
         keys = keyed(int(key.view(np.int64)[0]), torch.arange(len(obs)))
         self._num_acts += 1
         faced = self.faces[env_id]
+        # several players of an environment remember for themselves
+        own_keys = env_id + len(self.faces) * (np.arange(len(obs)) // len(np.unique(env_id)))
         numbers = np.unique(faced).tolist()
-        if len(numbers) == 1:
-            return self._act(numbers[0], obs, keys)
         rows = [np.flatnonzero(faced == number) for number in numbers]
-        parts = [self._act(number, obs.gather(own), keys[own]) for number, own in zip(numbers, rows, strict=True)]
+        self.decided, parts = [], []
+        for number, own in zip(numbers, rows, strict=True):
+            policy, seen = self._policy(number), obs if len(numbers) == 1 else obs.gather(own)
+            if policy is None:
+                acted, actions = None, random_actions(seen, self._rng, self._spaces[1])
+            else:
+                acted = policy.act(seen, own_keys[own], generator=FrameKeys(keys[own].to(self._device)))
+                actions = acted.result.to_buffers()
+            self.decided.append((acted, own))
+            parts.append(actions)
+        if len(parts) == 1:
+            return parts[0]
         # from frames by policy to frames as they are in `obs`
         joined: Any = columns.gather(columns.cat(parts), np.argsort(np.concatenate(rows)))
         return dict(joined)
@@ -148,15 +162,15 @@ class Opponents:
         """The opponent in each environment: `latest`, `random` or `step_<12 digits>`."""
         return [name_of(number) for number in self.faces[env_id].tolist()]
 
-    def policy_of(self, env_id: int) -> Policy | None:
-        """The policy that an environment faces, adapted to it; None: random actions."""
-        return self._policy(int(self.faces[env_id]))
-
     def clone(self) -> Opponents:
         """Copy the opponents; the networks, which never change, are shared."""
         twin = copy.copy(self)
         twin._rng = copy.deepcopy(self._rng)
-        twin.faces, twin._fitted = self.faces.copy(), self._fitted.copy()
+        twin.faces = self.faces.copy()
+        twin._fitted = {
+            number: policy and replace(policy, states=copy.copy(policy.states))
+            for number, policy in self._fitted.items()
+        }
         return twin
 
     def state(self) -> dict[str, Any]:
@@ -166,6 +180,7 @@ class Opponents:
             "random": self._rng.bit_generator.state,
             "num_acts": self._num_acts,
             "seed": self._seed,
+            "policies": {number: policy.states.state() for number, policy in self._fitted.items() if policy},
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -181,12 +196,9 @@ class Opponents:
         self.faces = faces
         self._rng.bit_generator.state = state["random"]
         self._num_acts, self._seed = int(state["num_acts"]), int(state["seed"])
-
-    def _act(self, number: int, obs: VecObs, keys: torch.Tensor) -> dict[str, VecAction]:
-        policy = self._policy(number)
-        if policy is None:
-            return random_actions(obs, self._rng, self._spaces[1])
-        return policy.act(obs, generator=FrameKeys(keys.to(self._device))).result.to_buffers()
+        for number, saved in state["policies"].items():
+            if number in self.nets and (policy := self._policy(number)):
+                policy.states.load_state(saved, self._device)
 
     def _policy(self, number: int) -> Policy | None:
         if number not in self._fitted:
