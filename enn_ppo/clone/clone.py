@@ -6,9 +6,9 @@ python -m enn_ppo.clone data=expert.rec env=MineSweeper
 from __future__ import annotations
 
 import json
+import math
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,6 @@ import yaml
 from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threads
 from enn_ppo.clone.config import CloneConfig
 from enn_ppo.clone.learning import hold_out, learn, make_samples
-from enn_ppo.settings.config import default_run_dir
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.errors import Interrupted
@@ -27,7 +26,7 @@ from enn_ppo.training.files import append_to_file, replace_file
 from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.training.learning.learner import Learner
 from enn_ppo.training.recording import read_all
-from enn_ppo.training.start import make_state
+from enn_ppo.training.start import make_state, take_run_dir
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CONFIG, RunLock, prepare_run_dir
 from entity_gym.pools.source import EnvFactory
@@ -65,10 +64,7 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
     with ExitStack() as stack:
         lock = RunLock()
         stack.callback(lock.close)
-        if config.run_dir is None:
-            run_dir = lock.take_unused(Path(default_run_dir(bound.config.id, datetime.now())))
-        else:
-            lock.take(run_dir := Path(config.run_dir))
+        run_dir = take_run_dir(config, bound.config.id, lock)
         config = replace(config, env=bound.config, run_dir=str(run_dir))
         state = make_state(config.training, bound, device)
         stack.callback(state.close)
@@ -82,18 +78,24 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
         cloning = {name: value for name, value in to_dict(config).items() if name in ("data", "clone")}
         for name, settings in ((CONFIG, to_dict(config.training)), (SETTINGS, cloning)):
             replace_file(run_dir / name, yaml.safe_dump(settings, sort_keys=False).encode())
-        replace_file(run_dir / ROWS, b"")
         _say(
             f"cloning {len(frames):,} frames of {len(torch.unique(frames.episode)):,} episodes into {run_dir}; "
             f"{len(torch.unique(apart.episode)):,} episodes are held out"
         )
+        losses = [math.inf]  # held-out, after each pass
         with finish_on_interrupt(_say) as interrupted:
-            log = partial(_log, run_dir / ROWS)
-            row = learn(learner.model, learned, held_out, config, log, lambda: bool(interrupted()))
+            for row in learn(learner.model, learned, held_out, config):
+                _log(run_dir / ROWS, row)
+                losses.append(row.get("holdout_loss") or 0.0)
+                if interrupted():
+                    break
             saved = state.save(run_dir)
             if how := interrupted():
                 passes = f"{how} after pass {row['epoch']} of {config.clone.epochs}"
                 raise Interrupted(f"{passes}; saved {saved}", EXIT_CODES[how])
+        best = min(losses[:-1])
+        if losses[-1] < best - 1e-3 * abs(best):
+            _say("the held-out loss still fell in the last pass: more passes (clone.epochs) may make a better clone")
         _say(
             f"done: {run_dir}; to go on from it without forgetting: python -m enn_ppo.train resume={run_dir} "
             f"ppo.teacher={run_dir}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from itertools import repeat
 
@@ -37,21 +37,13 @@ MAX_GRAD_NORM = 1.0
 
 
 def hold_out(frames: RecordedFrames, share: float, seed: int) -> tuple[RecordedFrames, RecordedFrames]:
-    """Hold out a random fraction of the episodes; at least one unless `share` is 0.
+    """Hold out a random fraction of the episodes: at least one, unless `share` is 0 or there is only one.
 
     Returns:
         The training frames, and the held-out frames.
-
-    Raises:
-        ValueError: there is only one episode.
     """
     episodes = torch.unique(frames.episode)
     number = min(max(1, round(share * len(episodes))), len(episodes) - 1) if share else 0
-    if share and not number:
-        raise ValueError(
-            f"data holds 1 episode, and clone.holdout={share} keeps whole episodes apart: record more, or "
-            "hold none out with clone.holdout=0"
-        )
     chosen = torch.randperm(len(episodes), generator=torch.Generator().manual_seed(seed))[:number]
     is_held_out = torch.isin(frames.episode, episodes[chosen])
     return frames.gather((~is_held_out).nonzero()[:, 0]), frames.gather(is_held_out.nonzero()[:, 0])
@@ -107,26 +99,14 @@ def clone_loss(net: RogueNet | ActorCritic, batch: Samples, settings: PPOSetting
 # --- Passes
 
 
-def learn(
-    model: ActorCritic,
-    learned: Samples,
-    held_out: Samples,
-    config: CloneConfig,
-    log: Callable[[Row], None],
-    interrupted: Callable[[], bool] = lambda: False,
-) -> Row:
-    """Train `model`, whose input statistics are initialised already, to imitate the recorded actions.
+def learn(model: ActorCritic, learned: Samples, held_out: Samples, config: CloneConfig) -> Iterator[Row]:
+    """Train `model` to imitate the recorded actions; yields the metrics of each pass.
 
     Args:
-        model: changed in place.
+        model: changed in place; its input statistics are initialised already.
         learned: training samples.
         held_out: samples to measure after each pass; may be empty.
         config: settings of cloning.
-        log: called with the metrics of each pass.
-        interrupted: whether to end after the current pass.
-
-    Returns:
-        The metrics of the last pass.
 
     Raises:
         ValueError: the loss has become infinite or NaN; the message names the pass and the learning rate.
@@ -142,21 +122,15 @@ def learn(
         set_learning_rates(optimizer, repeat(rate))
         stats = update(model, optimizer, learned, optim, settings, generator=generator, loss=clone_loss)
         row: Row = {"epoch": epoch} | {name: stats[name] for name in ("loss", "value_loss", "grad_norm")}
-        measured = measure(model, held_out, settings)
-        row |= {"learning_rate": rate} | {f"holdout_{name}": value for name, value in measured.items()}
-        row["seconds"] = time.perf_counter() - started
-        if not measured and epoch == cloning.epochs:  # the losses of a pass do not show its last step
-            measured = measure(model, learned.gather(torch.arange(min(512, len(learned)))), settings)
-        for name, value in (row | measured).items():
+        row |= {f"holdout_{name}": value for name, value in measure(model, held_out, settings).items()}
+        row |= {"learning_rate": rate, "seconds": time.perf_counter() - started}
+        for name, value in row.items():
             if value is not None and not math.isfinite(value):
                 raise ValueError(
                     f"cloning has diverged in pass {epoch}: {name} is {value}; nothing is saved: set a clone.lr below "
                     f"{cloning.lr!r}"
                 )
-        log(row)
-        if interrupted():
-            break
-    return row
+        yield row
 
 
 def settings_of(config: CloneConfig) -> PPOSettings:

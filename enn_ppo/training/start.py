@@ -57,7 +57,7 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
         lock = RunLock()
         stack.callback(lock.close)
         # before the checkpoint is read, so that no trainer can save another one meanwhile
-        run_dir = ranks.lead(lambda: _take_run_dir(config, bound.config.id, lock))
+        run_dir = ranks.lead(lambda: take_run_dir(config, bound.config.id, lock))
         checkpoints = ranks.each(lambda: _load(config, ranks))
         if config.policies:
             _check_home(config, run_dir)
@@ -232,7 +232,7 @@ def _continues(checkpoints: Mapping[str, Checkpoint], run_dir: Path) -> bool:
     return any(each.path.parent.parent.resolve() == (run_dir / name).resolve() for name, each in checkpoints.items())
 
 
-def _take_run_dir(config: TrainConfig, env_id: str, lock: RunLock) -> Path:
+def take_run_dir(config: TrainConfig, env_id: str, lock: RunLock) -> Path:
     """Lock the run directory, and return it."""
     if config.run_dir is not None:
         run_dir = Path(config.run_dir)
