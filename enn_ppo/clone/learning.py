@@ -122,9 +122,12 @@ def learn(model: ActorCritic, learned: Samples, held_out: Samples, config: Clone
         set_learning_rates(optimizer, repeat(rate))
         stats = update(model, optimizer, learned, optim, settings, generator=generator, loss=clone_loss)
         row: Row = {"epoch": epoch} | {name: stats[name] for name in ("loss", "value_loss", "grad_norm")}
-        row |= {f"holdout_{name}": value for name, value in measure(model, held_out, settings).items()}
-        row |= {"learning_rate": rate, "seconds": time.perf_counter() - started}
-        for name, value in row.items():
+        measured = measure(model, held_out, settings)
+        row |= {"learning_rate": rate} | {f"holdout_{name}": value for name, value in measured.items()}
+        row["seconds"] = time.perf_counter() - started
+        if not measured and epoch == cloning.epochs:  # the losses of a pass do not show its last step
+            measured = measure(model, learned.gather(torch.arange(min(512, len(learned)))), settings)
+        for name, value in (row | measured).items():
             if value is not None and not math.isfinite(value):
                 raise ValueError(
                     f"cloning has diverged in pass {epoch}: {name} is {value}; nothing is saved: set a clone.lr below "
