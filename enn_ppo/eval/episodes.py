@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from statistics import fmean, stdev
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from enn_ppo.eval.policy import Acted, Policy
 from enn_ppo.eval.replay import Replay
@@ -69,11 +67,16 @@ def play_episodes(
     Raises:
         ValueError: an episode is longer than `config.max_episode_steps`.
     """
+    from rich.console import Console  # imported here: slow to import
+    from rich.progress import Progress
+
     (name, *_), num_done = policies, 0
     episodes: dict[str, list[Episode]] = {each: [] for each in policies}
     seated = pool if isinstance(pool, SeatedVecEnv) else None
     tracker = EpisodeTracker(len(pool), policies=cast.policies if cast else None)
-    with _progress_bar(config.episodes) if progress else nullcontext(lambda num_done, lengths: None) as show:
+    is_shown, stays = progress and sys.stderr.isatty(), sys.stdout.isatty()
+    with Progress(console=Console(stderr=True), redirect_stdout=stays, disable=not is_shown) as bar:
+        task = bar.add_task("episodes", total=config.episodes)
         while num_done < config.episodes:
             seed = None if num_done else config.seed
             if seated and num_done:
@@ -115,24 +118,9 @@ def play_episodes(
                 for each, own in ended.items():
                     episodes[each] += own
                 num_done += int(outcome.done.sum())
-                show(num_done, tracker.lengths)
+                bar.update(task, completed=num_done)
                 obs = outcome.gather(np.flatnonzero(~outcome.done)) if outcome.done.any() else outcome
     return episodes
-
-
-@contextmanager
-def _progress_bar(num_episodes: int) -> Iterator[Callable[[int, NDArray[np.int64]], None]]:
-    """Show how many episodes are done and how long the longest running one is; nothing where there is no terminal."""
-    from rich.console import Console  # imported here: slow to import, and evaluations of a run show no progress
-    from rich.progress import MofNCompleteColumn, Progress
-
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    stays, is_shown = sys.stdout.isatty(), sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True), redirect_stdout=stays, disable=not is_shown) as bar:
-        task = bar.add_task("", total=num_episodes)
-        yield lambda num_done, lengths: bar.update(
-            task, completed=num_done, description=f"episodes of up to {lengths.max():,} steps"
-        )
 
 
 def _act_together(

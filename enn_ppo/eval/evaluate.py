@@ -41,8 +41,6 @@ from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.source import EnvFactory
 from entity_gym.pools.vec_env import VecEnv
 
-OPPONENTS = "an opponent is random, past, policies, or a run directory or checkpoint"  # for messages
-
 
 @dataclass(frozen=True)
 class EvalResult:
@@ -85,7 +83,7 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
         config,
         env,
         device,
-        video=Video(Path(config.render), config.video, f"render={config.render}") if config.render else None,
+        video=Video(Path(config.render), config.video) if config.render else None,
         record=Path(config.record) if config.record else None,
         progress=True,
     )
@@ -135,7 +133,7 @@ def evaluate_checkpoint(
         if record:
             raise ValueError(f"opponent=policies and record={record} do not go together; leave one out")
         name, checkpoints, cast = _policies_of_run(checkpoint, bound)
-    with _naming(checkpoint, bound), own_random_numbers(config.seed), ExitStack() as stack:
+    with own_random_numbers(config.seed), ExitStack() as stack:
         num_envs = min(config.num_envs, config.episodes)
         whole = ThreadedVecEnv(bound.source, num_envs, seed=config.seed, autoreset=False)
         stack.callback(whole.close)
@@ -165,17 +163,6 @@ def evaluate_checkpoint(
     notes = [f"the environment is not as it was in training; {own.news}"] if own.news else []
     page = shown.build(f"{bound.config.id}, step {checkpoint.step:,}", bound.config.kwargs) if shown else None
     return EvalResult(summarize(episodes), episodes, notes, bool(config.greedy), page)
-
-
-@contextmanager
-def _naming(checkpoint: Checkpoint, bound: BoundEnvironment) -> Iterator[None]:
-    """Add the checkpoint and the environment to errors whose message does not name them."""
-    try:
-        yield
-    except Exception as error:
-        if str(checkpoint.path) not in str(error):
-            error.add_note(f"(in the evaluation of {checkpoint.path} in {bound.config.id})")
-        raise
 
 
 def _policies_of_run(checkpoint: Checkpoint, bound: BoundEnvironment) -> tuple[str, dict[str, Checkpoint], Cast]:
@@ -212,12 +199,8 @@ def _seated(
         opponent = str(checkpoint.path)  # after self-play the policy expects one player's observations: it plays itself
     if opponent is None or mapping is None:
         return pool
-    try:
-        opponents = load_opponent(opponent, checkpoint, pool, device, greedy=bool(config.greedy), seed=config.seed)
-        return SeatedVecEnv(pool, mapping, opponents)
-    except Exception as error:
-        error.add_note(f"(with opponent={opponent}; {OPPONENTS})")
-        raise
+    opponents = load_opponent(opponent, checkpoint, pool, device, greedy=bool(config.greedy), seed=config.seed)
+    return SeatedVecEnv(pool, mapping, opponents)
 
 
 def _see_opponents(

@@ -29,7 +29,7 @@ import torch
 
 from enn_ppo.checkpoints import load_checkpoint, step_file
 from enn_ppo.checkpoints.policy import select_device, set_determinism
-from enn_ppo.eval.evaluate import OPPONENTS, bind_evaluation, evaluate_checkpoint, own_random_numbers
+from enn_ppo.eval.evaluate import bind_evaluation, evaluate_checkpoint, own_random_numbers
 from enn_ppo.eval.replay import write_page
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EnvConfig, TrainEvalConfig
@@ -67,9 +67,7 @@ def evaluate_step(
 ) -> EvalRow:
     """Evaluate the checkpoint of a step with one thread: the result is the same in any process."""
     started, threads, at = time.perf_counter(), torch.get_num_threads(), f"step_{step:012d}"
-    video = None
-    if config.video:
-        video = Video(run_dir / VIDEOS / f"{at}.gif", config.video, f"eval.video={config.video}")
+    video = Video(run_dir / VIDEOS / f"{at}.gif", config.video) if config.video else None
     set_determinism(deterministic)
     torch.set_num_threads(1)
     try:
@@ -78,7 +76,7 @@ def evaluate_step(
     finally:
         torch.set_num_threads(threads)
     if result.replay:
-        write_page(run_dir / REPLAYS / f"{at}.html", result.replay, f"eval.replay={config.replay}")
+        write_page(run_dir / REPLAYS / f"{at}.html", result.replay)
     metrics = {"eval/step": float(step), "eval/seconds": time.perf_counter() - started}
     for name, estimate in result.estimates.items():
         metrics[f"eval/{name}"] = estimate.mean
@@ -129,11 +127,6 @@ class Evaluator:
             future.set_result(attempt(evaluation))
         else:
             future = self._thread.submit(self._run, evaluation)
-            if sum(not each.done() for _, each in self._pending) == 2:
-                self._say(
-                    f"evaluations are behind: at step {step:,}, 3 are under way; take fewer eval.episodes, a longer "
-                    "eval.interval, or eval.process=false, with which training waits"
-                )
         self._pending.append((step, future))
 
     def resubmit(self, steps: Iterable[int], checkpoints: Path) -> None:
@@ -241,21 +234,16 @@ def check_evaluation(
         pool = ThreadedVecEnv(bound.source, 1, seed=config.seed, autoreset=False)
         with own_random_numbers(config.seed), pool:
             spaces = pool.obs_space(), pool.action_space()
-            try:
-                fitted_space(obs_space, action_space, *spaces)
-            except ValueError as error:
-                raise ValueError(f"the policy of this run does not fit {bound.config.id}: {error}") from None
+            fitted_space(obs_space, action_space, *spaces)
             if config.opponent not in (None, "past", "policies"):  # these do not exist before training
                 load_opponent(str(config.opponent), None, pool, torch.device("cpu"))
             if config.video:
-                Video(Path(), 1, f"eval.video={config.video}").start(pool.render, pool.reset().env_id)
+                Video(Path(), 1).start(pool.render, pool.reset().env_id)
             if config.replay:
                 pool.reset()
                 (hints,) = pool.draw([0])
                 check_hints(hints, spaces[0], bound.config.id)
     except ValueError as error:
-        if config.opponent:
-            error.add_note(f"(with eval.opponent={config.opponent}; {OPPONENTS})")
         if config.env_kwargs:
             error.add_note(f"(with eval.env_kwargs={config.env_kwargs})")
         raise

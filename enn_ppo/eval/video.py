@@ -5,10 +5,9 @@ Shapes: n environments.
 
 from __future__ import annotations
 
-import os
+import io
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,7 +15,7 @@ import imageio.v2 as imageio
 import numpy as np
 from numpy.typing import NDArray
 
-from enn_ppo.training.files import aside_of
+from enn_ppo.training.files import replace_file
 
 IMAGES_PER_SECOND = 4
 SIDE = 480  # pixels: the longer side of a film is enlarged to about so many
@@ -33,11 +32,10 @@ class Video:
     Args:
         path: ends with `.gif`; folders are created.
         num_episodes: number of episodes to film.
-        setting: the setting that requested the film, for messages: `eval.video=2`.
     """
 
-    def __init__(self, path: Path, num_episodes: int, setting: str) -> None:
-        self.path, self._left, self._setting = path, num_episodes, setting
+    def __init__(self, path: Path, num_episodes: int) -> None:
+        self.path, self._left = path, num_episodes
         # compressed pixels and shapes of the images of an episode, since all episodes of a film are played in parallel
         self._episodes: list[list[tuple[bytes, tuple[int, ...]]]] = []
         self._running: dict[int, list[tuple[bytes, tuple[int, ...]]]] = {}  # environment -> its episode
@@ -59,13 +57,11 @@ class Video:
         try:
             images = render(np.array(filmed)) if filmed else []
         except NotImplementedError as error:
-            raise ValueError(f"{self._setting} was asked for, but {error}") from error
+            raise ValueError(f"a film was asked for, but {error}") from error
         for env, image in zip(filmed, images, strict=True):
             if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.shape[2:] != (3,):
                 given = f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else f"{image!r:.80}"
-                raise ValueError(
-                    f"{self._setting}: render() must return uint8 of shape (height, width, 3), got {given}"
-                )
+                raise ValueError(f"render() must return uint8 of shape (height, width, 3), got {given}")
             self._running[env].append((zlib.compress(image.tobytes(), level=1), image.shape))
 
     def write(self) -> None:
@@ -74,18 +70,16 @@ class Video:
         Raises:
             ValueError: the file cannot be written.
         """
-        aside = aside_of(self.path)
+        content = io.BytesIO()
+        film: Any = imageio.get_writer(content, format="gif", duration=1000 / IMAGES_PER_SECOND, loop=0)
+        with film:
+            for image in self._images():
+                film.append_data(image)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            film: Any = imageio.get_writer(aside, duration=1000 / IMAGES_PER_SECOND, loop=0)
-            with film:
-                for image in self._images():
-                    film.append_data(image)
-            os.replace(aside, self.path)
+            replace_file(self.path, content.getvalue())
         except OSError as error:
-            with suppress(OSError):
-                aside.unlink()
-            raise ValueError(f"{self._setting}: the film {self.path} cannot be written: {error}") from error
+            raise ValueError(f"the film {self.path} cannot be written: {error}") from error
 
     def _images(self) -> Iterator[NDArray[np.uint8]]:
         """The images of the film, all of one size."""

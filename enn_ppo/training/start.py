@@ -118,7 +118,7 @@ def make_state(
     models = {name: learner.model for name, learner in learners.items()}
     self_play = None
     if config.self_play.enabled:
-        self_play = SelfPlay(config.self_play, models[""].policy, device, config.seed)
+        self_play = SelfPlay(config.self_play, models[""].policy, config.seed)
         pools = [self_play.seat(pools[0], env.source, env.config.id)]
     sampler = make_sampler(config, env, pools, models, device, first_env, ranks)
     return TrainState(config, env.config.id, learners, sampler, callbacks, ranks, self_play)

@@ -203,8 +203,11 @@ class TrainState:
         if self.self_play:  # the checkpoint refers to these files, so they are written first
             try:
                 self.self_play.write(run_dir, to_dict(self.config))
-            except ValueError as error:
-                raise ValueError(f"{error}; {what_is_there(run_dir / CHECKPOINTS)}") from error
+            except OSError as error:
+                there = what_is_there(run_dir / CHECKPOINTS)
+                raise ValueError(
+                    f"the snapshots in {run_dir} cannot be written: {error.strerror or error}; {there}"
+                ) from error
 
         def write(name: str, learner: LearnerState) -> Path:
             own = run_dir / name

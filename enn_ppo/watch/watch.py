@@ -51,7 +51,7 @@ def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
     if config.output is None and is_link(output.parent):
         raise ValueError(f"{output.parent} is a link, and nothing is written through it: give output=<file>")
     result = _play(checkpoint, config, env, progress=True)
-    write_page(output, result.replay or {}, f"output={output}")
+    write_page(output, result.replay or {})
     print(f"{result}\nwrote {output}")
     if config.open:
         open_in_browser(output.resolve().as_uri()).join()

@@ -7,7 +7,7 @@ seated = SeatedVecEnv(pool, players_of(source), opponents)
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,12 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint, step_files
-from enn_ppo.checkpoints.policy import load_net
-from enn_ppo.eval.policy import Policy
+from enn_ppo.eval.policy import Policy, fit
 from enn_ppo.training.tracking.run_dir import POOL
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch import columns
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from rogue_net import FrameKeys, RogueNet, fit, keyed
+from rogue_net import FrameKeys, keyed
 
 #: Number of the current policy, and of uniformly random actions; the number of a past policy is its step.
 LATEST, RANDOM = -1, -2
@@ -45,24 +44,27 @@ def load_opponent(
     Raises:
         ValueError: there is no such checkpoint, its policy does not fit the environments, or the run has no earlier policies.
     """
-    nets: dict[int, RogueNet | None]
+    policies: dict[int, Policy | None] = {}
     if spec == "random":
-        nets, where = {RANDOM: None}, spec
-    elif spec == "past":
-        nets, where = {**_past(checkpoint, device)}, "a past policy"
+        policies[RANDOM] = None
     else:
-        opponent = load_checkpoint(Path(spec))
-        nets, where = {opponent.step: load_net(opponent, device=device)}, f"the opponent {opponent.path}"
-    steps = np.array(list(nets))
+        spaces, generator = (pool.obs_space(), pool.action_space()), torch.Generator(device)
+        try:
+            for each in _past(checkpoint) if spec == "past" else [load_checkpoint(Path(spec))]:
+                policies[each.step] = fit(each, *spaces, "this environment", generator, greedy=greedy)
+        except ValueError as error:
+            error.add_note("(an opponent is random, past, policies, or a run directory or checkpoint)")
+            raise
+    steps = np.array(list(policies))
 
     def draw(n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         return steps[rng.integers(len(steps), size=n)]
 
-    return Opponents(nets, draw, pool, device, greedy=greedy, seed=seed, where=where)
+    return Opponents(policies, draw, pool, seed)
 
 
-def _past(checkpoint: Checkpoint | None, device: torch.device) -> dict[int, RogueNet]:
-    """Step -> policy: snapshots of the checkpoint's pool, or else the run's checkpoints; only earlier ones, if there are any."""
+def _past(checkpoint: Checkpoint | None) -> Iterator[Checkpoint]:
+    """Snapshots of the checkpoint's pool, or else the run's checkpoints; only earlier ones, if there are any."""
     if checkpoint is None:
         raise ValueError("opponent=past needs a run directory, whose earlier policies play; give a checkpoint of a run")
     run_dir, self_play = checkpoint.path.parent.parent, checkpoint.trainer.get("self_play")
@@ -71,59 +73,43 @@ def _past(checkpoint: Checkpoint | None, device: torch.device) -> dict[int, Rogu
     files = {step: file for step, file in reversed(step_files(run_dir / POOL)) if step in known}
     files = files or dict(reversed(step_files(checkpoint.path.parent)))
     files = {step: file for step, file in files.items() if step < checkpoint.step} or files
-    nets = {}
-    for step, file in files.items():
+    if not files:
+        raise ValueError(f"opponent=past: the run {run_dir} has neither snapshots nor checkpoints")
+    for file in files.values():
         try:
-            nets[step] = load_net(load_checkpoint(file), device=device)
+            yield load_checkpoint(file)
         except ValueError:
             if file.exists():
                 raise
             # else the training process has just removed it
-    if not nets:
-        raise ValueError(f"opponent=past: the run {run_dir} has neither snapshots nor checkpoints")
-    return nets
 
 
 class Opponents:
     """Several policies; one of them is drawn as the opponent in an environment when an episode begins.
 
     Args:
-        nets: number -> policy, not changed, or None for uniformly random actions. The caller may add policies, and remove those
-            that no environment faces.
+        policies: number -> policy, not changed, or None for uniformly random actions. The caller may add policies, and remove
+            those that no environment faces.
         draw: draw(n, rng) -> (n,) numbers of the policies that n environments face next.
         pool: the environments.
-        greedy: whether policies take the most likely action instead of a sampled one.
-        where: name of the policies in errors.
 
     Attributes:
         faces: (N,) number of the policy that each environment faces.
-
-    Raises:
-        ValueError: a policy does not fit the environments.
     """
 
     def __init__(
         self,
-        nets: Mapping[int, RogueNet | None],
+        policies: Mapping[int, Policy | None],
         draw: Callable[[int, np.random.Generator], NDArray[np.int64]],
         pool: Any,
-        device: torch.device,
-        *,
-        greedy: bool = False,
         seed: int = 0,
-        where: str = "a past policy",
     ) -> None:
-        self.nets = nets
-        self.faces: NDArray[np.int64] = np.full(len(pool), next(iter(nets)), np.int64)
-        self._draw, self._device, self._greedy, self._seed, self._where = draw, device, greedy, seed, where
-        self._spaces = pool.obs_space(), pool.action_space()
+        self.policies = policies
+        self.faces: NDArray[np.int64] = np.full(len(pool), next(iter(policies)), np.int64)
+        self._draw, self._seed, self._action_space = draw, seed, pool.action_space()
         # its numbers differ from those of every environment: environment 0 uses (seed, 0)
         self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
         self._num_acts = 0
-        # policies adapted to entity types, features and actions that are new
-        self._fitted: dict[int, Policy | None] = {}
-        for number in nets:
-            self._policy(number)
 
     def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
         """Choose actions; see `entity_gym.pools.players.Opponents`."""
@@ -149,14 +135,13 @@ class Opponents:
         return [name_of(number) for number in self.faces[env_id].tolist()]
 
     def policy_of(self, env_id: int) -> Policy | None:
-        """The policy that an environment faces, adapted to it; None: random actions."""
-        return self._policy(int(self.faces[env_id]))
+        """The policy that an environment faces; None: random actions."""
+        return self.policies[int(self.faces[env_id])]
 
     def clone(self) -> Opponents:
         """Copy the opponents; the networks, which never change, are shared."""
         twin = copy.copy(self)
-        twin._rng = copy.deepcopy(self._rng)
-        twin.faces, twin._fitted = self.faces.copy(), self._fitted.copy()
+        twin._rng, twin.faces = copy.deepcopy(self._rng), self.faces.copy()
         return twin
 
     def state(self) -> dict[str, Any]:
@@ -176,28 +161,17 @@ class Opponents:
         """
         faces = np.array(state["faces"], np.int64)
         for number in np.unique(faces).tolist():
-            if number not in self.nets:
+            if number not in self.policies:
                 raise ValueError(f"an environment faces the policy {name_of(number)}, which is not there any more")
         self.faces = faces
         self._rng.bit_generator.state = state["random"]
         self._num_acts, self._seed = int(state["num_acts"]), int(state["seed"])
 
     def _act(self, number: int, obs: VecObs, keys: torch.Tensor) -> dict[str, VecAction]:
-        policy = self._policy(number)
+        policy = self.policies[number]
         if policy is None:
-            return random_actions(obs, self._rng, self._spaces[1])
-        return policy.act(obs, generator=FrameKeys(keys.to(self._device))).result.to_buffers()
-
-    def _policy(self, number: int) -> Policy | None:
-        if number not in self._fitted:
-            net, policy = self.nets[number], None
-            if net is not None:
-                try:
-                    policy = Policy(fit(net, *self._spaces), greedy=self._greedy)
-                except ValueError as error:
-                    raise ValueError(f"{self._where} does not fit this environment: {error}") from None
-            self._fitted = {n: known for n, known in self._fitted.items() if n in self.nets} | {number: policy}
-        return self._fitted[number]
+            return random_actions(obs, self._rng, self._action_space)
+        return policy.act(obs, generator=FrameKeys(keys.to(policy.device))).result.to_buffers()
 
 
 def name_of(number: int) -> str:

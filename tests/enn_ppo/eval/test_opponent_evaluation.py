@@ -110,8 +110,6 @@ def test_two_player_multisnake(snakes: Path) -> None:
 def test_an_opponent_that_is_not_there_or_of_another_world_is_named(duel: Path, snakes: Path) -> None:
     with pytest.raises(ValueError, match="no checkpoint nowhere") as caught:
         evaluate(config(duel, opponent="nowhere"), env=Duel)
-    assert caught.value.__notes__[0] == (
-        "(with opponent=nowhere; an opponent is random, past, policies, or a run directory or checkpoint)"
-    )
-    with pytest.raises(ValueError, match="the opponent .* does not fit this environment"):
+    assert caught.value.__notes__[0] == ("(an opponent is random, past, policies, or a run directory or checkpoint)")
+    with pytest.raises(ValueError, match="the policy of checkpoint .* does not fit this environment"):
         evaluate(config(duel, opponent=str(snakes)), env=Duel)

@@ -160,13 +160,3 @@ def test_the_process_ends_when_training_is_killed(checkpoints: Path, gate: Gate,
         training.kill()
     while is_running(pid):
         time.sleep(0.01)
-
-
-def test_evaluations_that_fall_behind_are_told(checkpoints: Path, tmp_path: Path) -> None:
-    told = Told()
-    evaluator = make(Gated, told, tmp_path, env_kwargs={"gate": str(tmp_path / "gate")})  # which never opens
-    for _ in range(5):
-        evaluator.submit(step_file(checkpoints, 32), 32)
-    evaluator.close()
-    (line,) = told
-    assert "evaluations are behind: at step 32, 3 are under way" in line and "eval.process=false" in line
