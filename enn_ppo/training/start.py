@@ -34,7 +34,7 @@ from enn_ppo.training.run import Run
 from enn_ppo.training.self_play.pool import SelfPlay
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.torchrun.torch_ranks import join_ranks
-from enn_ppo.training.tracking.run_dir import CHECKPOINTS, RunLock, prepare_run_dir
+from enn_ppo.training.tracking.run_dir import RunLock, prepare_run_dir
 from enn_ppo.training.tracking.run_output import RunOutput, announce, make_live
 from entity_gym.pools.source import EnvFactory
 from entity_gym.pools.vec_env import VecEnv
@@ -80,10 +80,10 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
         outputs = _open(state, checkpoints, news, run_dir, stack)
         evaluators = {}
         for name, output in outputs.items():
-            evaluator = Evaluator(evaluation, env, config.device, run_dir / name, output.say)
+            evaluator = Evaluator(evaluation, env, run_dir / name, output.say)
             stack.callback(evaluator.close)
             if _continues(checkpoints, run_dir):
-                evaluator.resubmit(state.evaluations, run_dir / name / CHECKPOINTS)
+                evaluator.resubmit(state.evaluations)
             evaluators[name] = evaluator
         return Run(state, run_dir, outputs, evaluators, interrupted, stack.pop_all())
 

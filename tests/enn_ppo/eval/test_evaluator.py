@@ -41,7 +41,7 @@ class Told(list[str]):
 
 def make(env: EnvFactory, told: Told, run_dir: Path, **settings: Any) -> Evaluator:
     config = TrainEvalConfig(**{"interval": 32, "episodes": 20, "num_envs": 8, **settings})
-    return Evaluator(config, env, "cpu", run_dir, told)
+    return Evaluator(config, env, run_dir, told)
 
 
 def measured(row: EvalRow | None) -> dict[str, float]:

@@ -83,14 +83,6 @@ def test_saved_opponents_go_on_in_the_same_way() -> None:
     assert [(second.act(obs, obs.env_id)["move"].to_list(), second.faced(obs.env_id)) for _ in range(5)] == expected
 
 
-def test_a_state_that_faces_a_policy_which_is_gone_is_refused() -> None:
-    who = opponents({0: snake_net(), 50: snake_net()}, [50] * 6)
-    obs = theirs()
-    who.act(obs, obs.env_id)
-    with pytest.raises(ValueError, match="an environment faces the policy step_000000000050, which is not there"):
-        opponents({0: snake_net()}, []).load_state(who.state())
-
-
 def test_opponents_draw_no_random_numbers_of_the_environments() -> None:
     of_first = np.random.default_rng(np.random.SeedSequence((7, 0))).random(4)
     own = np.random.default_rng()
