@@ -81,12 +81,8 @@ def record_score(directory: Path, step: int, score: float) -> None:
 def save_policy(path: str | Path, file: str | Path) -> Path:
     """Copy a checkpoint without the trainer's state, which `load_policy` and all commands but `train` take.
 
-    Args:
-        path: a run directory, one of its checkpoints, or a policy file.
-        file: the file to write, whose name ends in .safetensors; only an existing policy file is replaced.
-
-    Returns:
-        `file`.
+    `path` is a run directory, one of its checkpoints, or a policy file. The name of `file` ends in .safetensors; only an existing
+    policy file is replaced. Returns `file`.
 
     Raises:
         CheckpointError: there is no policy at `path`, or the file cannot be written or exists and is no policy file.
@@ -170,9 +166,8 @@ def runs_in(directory: Path) -> list[Path]:
 def resolve_checkpoint(path: Path) -> Path:
     """Find the file of a checkpoint.
 
-    Args:
-        path: a run directory or its `checkpoints` folder, which stand for the newest checkpoint; `checkpoints/latest`;
-            `checkpoints/best`; or a file, whose suffix may be left out.
+    `path` is a run directory or its `checkpoints` folder, which stand for the newest checkpoint; `checkpoints/latest`;
+    `checkpoints/best`; or a file, whose suffix may be left out.
 
     Raises:
         CheckpointError: there is no checkpoint; the message says what exists.

@@ -19,10 +19,8 @@ class Retention:
 
         Removing after every save leaves the same checkpoints as removing once at the end, unless scores change.
 
-        Args:
-            scores: step of every checkpoint -> its score; higher is better, None: unknown, or not evaluated yet.
-            now: step of the last save, which is kept. Later checkpoints were abandoned when the run was resumed from an earlier
-                one, and are removed.
+        `scores` maps the step of every checkpoint to its score, None where it is unknown. The last save, of step `now`, is kept;
+        later checkpoints were abandoned when the run was resumed from an earlier one, and are removed.
         """
         ours = sorted((step for step in scores if step <= now), reverse=True)
         best = best_of({step: scores[step] for step in ours})

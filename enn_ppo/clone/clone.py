@@ -63,10 +63,6 @@ class CloneResult(NamedTuple):
 def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
     """Learn a policy from recordings, and save it as a run with 0 training steps, which can be evaluated or resumed.
 
-    Args:
-        config: every setting.
-        env: the environment, as in `train`.
-
     Raises:
         ValueError: a setting, a recording, the environment or the run directory is invalid, or the loss has diverged; nothing is
             saved then.
@@ -194,13 +190,9 @@ def clone_loss(net: RogueNet | ActorCritic, batch: Samples, settings: PPOSetting
 
 
 def learn(model: ActorCritic, learned: Samples, held_out: Samples, config: CloneConfig) -> Iterator[Row]:
-    """Train `model` to imitate the recorded actions; yields the metrics of each pass.
+    """Train `model` in place to imitate the actions of `learned`; yields the metrics of each pass.
 
-    Args:
-        model: changed in place; its input statistics are initialised already.
-        learned: training samples.
-        held_out: samples to measure after each pass; may be empty.
-        config: settings of cloning.
+    Its input statistics are initialised already. `held_out` may be empty.
 
     Raises:
         ValueError: the loss has become infinite or NaN; the message names the pass and the learning rate.

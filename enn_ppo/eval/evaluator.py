@@ -228,7 +228,7 @@ def check_evaluation(
             if config.opponent not in (None, "past", "policies"):  # these do not exist before training
                 load_opponent(str(config.opponent), None, pool, torch.device("cpu"))
             if config.video:
-                Video(Path(), 1).start(pool.render, pool.reset().env_id)
+                Video(Path(), 1).start(pool, pool.reset().env_id)
             if config.replay:
                 pool.reset()
                 (hints,) = pool.draw([0])

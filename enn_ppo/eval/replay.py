@@ -130,12 +130,7 @@ class Replay:
         return build_view(obs, row, self._obs_space, self._pool.slots.world_ids(int(obs.env_id[row])))
 
     def step(self, env_ids: NDArray[np.int64], infos: Mapping[int, Mapping[str, Any]]) -> None:
-        """Record what a step of these environments led to.
-
-        Args:
-            env_ids: all that took the step.
-            infos: environment -> report on its episode, of those that ended.
-        """
+        """Record what a step of these environments led to; `infos` are the reports on the episodes that ended."""
         mine = np.array([env for env in env_ids.tolist() if env in self._running], np.int64)
         if not len(mine):
             return

@@ -7,31 +7,25 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import imageio.v2 as imageio
 import numpy as np
 from numpy.typing import NDArray
 
 from enn_ppo.training.files import replace_file
+from entity_gym.pools.vec_env import VecEnv
 
 IMAGES_PER_SECOND = 4
 SIDE = 480  # pixels: the longer side of a film is enlarged to about so many
 
-#: Draws some environments of a pool, each as a (height, width, 3) image.
-Render: TypeAlias = Callable[[NDArray[np.int64]], list[NDArray[np.uint8]]]
-
 
 class Video:
-    """Films the first episodes of an evaluation, each from its first observation to its last.
+    """Films the first `num_episodes` episodes of an evaluation, each from its first observation to its last, into a GIF.
 
     Images are enlarged by a whole number to a side of about 480 pixels.
-
-    Args:
-        path: ends with `.gif`; folders are created.
-        num_episodes: number of episodes to film.
     """
 
     def __init__(self, path: Path, num_episodes: int) -> None:
@@ -40,14 +34,14 @@ class Video:
         self._episodes: list[list[tuple[bytes, tuple[int, ...]]]] = []
         self._running: dict[int, list[tuple[bytes, tuple[int, ...]]]] = {}  # environment -> its episode
 
-    def start(self, render: Render, env_ids: NDArray[np.int64]) -> None:
+    def start(self, pool: VecEnv, env_ids: NDArray[np.int64]) -> None:
         """Begin episodes in `env_ids`, and film the first of them until `num_episodes` is reached; see `add`."""
         self._running = {env: [] for env in env_ids[: self._left].tolist()}
         self._left -= len(self._running)
         self._episodes += self._running.values()
-        self.add(render, env_ids)
+        self.add(pool, env_ids)
 
-    def add(self, render: Render, env_ids: NDArray[np.int64]) -> None:
+    def add(self, pool: VecEnv, env_ids: NDArray[np.int64]) -> None:
         """Add an image of each of n environments that is being filmed.
 
         Raises:
@@ -55,7 +49,7 @@ class Video:
         """
         filmed = [env for env in env_ids.tolist() if env in self._running]
         try:
-            images = render(np.array(filmed)) if filmed else []
+            images = pool.render(np.array(filmed)) if filmed else []
         except NotImplementedError as error:
             raise ValueError(f"a film was asked for, but {error}") from error
         for env, image in zip(filmed, images, strict=True):

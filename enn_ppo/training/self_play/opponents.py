@@ -30,16 +30,10 @@ LATEST, RANDOM = -1, -2
 def load_opponent(
     spec: str, checkpoint: Checkpoint | None, pool: Any, device: torch.device, *, greedy: bool = False, seed: int = 0
 ) -> Opponents:
-    """Make the opponent that a setting names.
+    """Make the opponent that a setting names, for the environments `pool`.
 
-    Args:
-        spec: `random`; `past`, the run's policies before `checkpoint`, of which one is drawn for each episode; or a run directory
-            or checkpoint.
-        checkpoint: the checkpoint for `past`; None: there is none.
-        pool: the environments.
-        device: of the policies.
-        greedy: whether policies take the most likely action instead of a sampled one.
-        seed: of the random numbers.
+    `spec` is `random`; `past`, the run's policies before `checkpoint`, of which one is drawn for each episode; or a run directory
+    or checkpoint.
 
     Raises:
         ValueError: there is no such checkpoint, its policy does not fit the environments, or the run has no earlier policies.

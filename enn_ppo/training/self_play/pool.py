@@ -38,9 +38,7 @@ AT_A_TIME = 2
 class SelfPlay:
     """The pool of snapshots, their ratings, and the opponent of each environment.
 
-    Args:
-        net: the policy that is trained; it is also the opponent `latest`.
-        seed: seeds the choice of opponents.
+    `net` is the policy that is trained, and also the opponent `latest`.
 
     Attributes:
         metrics: of the last update: the policy's rating, and its win rate against snapshots (None: no game ended).
@@ -84,12 +82,7 @@ class SelfPlay:
         self._choose(step)
 
     def update(self, episodes: Sequence[Episode], step: int) -> None:
-        """Update ratings and pool after an update of the policy.
-
-        Args:
-            episodes: the episodes that ended since the last call.
-            step: environment steps trained so far.
-        """
+        """Update ratings by the episodes that ended since the last call, and the pool, after an update of the policy."""
         steps = {name_of(snapshot): snapshot for snapshot in self.pool}
         games = [(steps[e.info["opponent"]], e.info["win_rate"]) for e in episodes if e.info.get("opponent") in steps]
         for snapshot, result in games:
@@ -142,11 +135,7 @@ class SelfPlay:
         }
 
     def load_state(self, state: Mapping[str, Any], run_dir: Path) -> None:
-        """Restore the pool from `state()`. Call it before the environments are restored.
-
-        Args:
-            state: returned by `state`.
-            run_dir: the run directory with the snapshots.
+        """Restore the pool from `state()` and the run directory with its snapshots, before the environments are restored.
 
         Raises:
             ValueError: a snapshot is missing, damaged, or does not fit the environments.
