@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from statistics import fmean, stdev
 
@@ -18,6 +18,7 @@ from enn_ppo.eval.video import Video
 from enn_ppo.settings.evaluation import EpisodesConfig, TrainEvalConfig
 from enn_ppo.training.frames import Frames
 from enn_ppo.training.players import Cast
+from enn_ppo.training.policy_states import PolicyStates
 from enn_ppo.training.recording import Recorder
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.episodes import Episode, EpisodeTracker
@@ -67,6 +68,8 @@ def play_episodes(
     (name, *_), num_done = policies, 0
     episodes: dict[str, list[Episode]] = {each: [] for each in policies}
     seated = pool if isinstance(pool, SeatedVecEnv) else None
+    # each player remembers for itself
+    players = [replace(policies[each], states=PolicyStates()) for each in cast.played_by] if cast else []
     tracker = EpisodeTracker(len(pool), policies=cast.policies if cast else None)
     is_shown, stays = sys.stderr.isatty() and not isinstance(config, TrainEvalConfig), sys.stdout.isatty()
     with Progress(console=Console(stderr=True), redirect_stdout=stays, disable=not is_shown) as bar:
@@ -91,13 +94,13 @@ def play_episodes(
                         "max_episode_steps"
                     )
                 if cast:
-                    actions = _act_together(policies, cast, obs, replay)
+                    actions = _act_together(players, cast, obs, replay)
                 else:
                     acted = policies[name].act(obs)
                     actions = acted.result.to_buffers()
                     if replay:
                         seats = seated.seats[obs.env_id] if seated else None
-                        replay.see(obs, actions, [policies[name]] * len(obs), seats)
+                        replay.see(obs, actions, [(acted, np.arange(len(obs)))], seats)
                 outcome = pool.act(actions, obs.env_id)
                 if recorder and not cast:
                     _record(recorder, obs, acted, outcome)
@@ -117,17 +120,16 @@ def play_episodes(
     return episodes
 
 
-def _act_together(
-    policies: Mapping[str, Policy], cast: Cast, obs: VecObs, replay: Replay | None
-) -> dict[str, VecAction]:
+def _act_together(players: Sequence[Policy], cast: Cast, obs: VecObs, replay: Replay | None) -> dict[str, VecAction]:
     """The actions of all players, each chosen by the player's policy from the player's observations."""
     seating, parts = Seating(obs, cast.mapping), []
-    for player, name in enumerate(cast.played_by):
+    for player, policy in enumerate(players):
         part = seating.part(player)
         seen = seating.show(part)
-        actions = policies[name].act(seen).result.to_buffers()
+        acted = policy.act(seen)
+        actions = acted.result.to_buffers()
         if replay:
-            replay.see(seen, actions, [policies[name]] * len(obs), part.seats)
+            replay.see(seen, actions, [(acted, np.arange(len(obs)))], part.seats)
         parts.append((part, actions))
     return seating.join(parts)
 

@@ -190,7 +190,7 @@ def _see_opponents(
     replay: Replay, opponents: Opponents, obs: VecObs, seats: NDArray[np.int64], actions: Mapping[str, VecAction]
 ) -> None:
     """Record what opponents see and decide."""
-    replay.see(obs, actions, list(map(opponents.policy_of, obs.env_id.tolist())), seats, opponents=True)
+    replay.see(obs, actions, opponents.decided, seats, opponents=True)
 
 
 def bind_evaluation(trained_in: EnvConfig, config: EpisodesConfig, env: EnvFactory | None) -> BoundEnvironment:

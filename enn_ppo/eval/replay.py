@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from enn_ppo.eval.policy import Policy
+from enn_ppo.eval.policy import Acted
 from enn_ppo.training.files import replace_file
+from enn_ppo.training.policy_states import rows_of
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.players import PlayerMapping, Seating
@@ -22,7 +23,7 @@ from entity_gym.pools.vec_env import VecEnv
 from entity_gym.replay.build import build_attention, build_decisions, build_replay, build_view, number, plain
 from entity_gym.replay.hints import check_hints
 from entity_gym.replay.page import page_html
-from rogue_net import ObsBatch, RogueNet
+from rogue_net import RogueNet
 from rogue_net.explain import explain
 
 #: Entities of a frame up to which attention is explained: weights of larger frames, of all pairs, would take too much memory.
@@ -79,7 +80,7 @@ class Replay:
         self,
         obs: VecObs,
         actions: Mapping[str, VecAction],
-        policies: Sequence[Policy | None],
+        decided: Sequence[tuple[Acted | None, NDArray[np.int64]]],
         seats: NDArray[np.int64] | None = None,
         *,
         opponents: bool = False,
@@ -89,21 +90,21 @@ class Replay:
         Args:
             obs: n frames, as the players see them.
             actions: action -> n sequences, chosen by these players.
-            policies: n, which have chosen; None: none that could be explained.
+            decided: decisions of policies, None for random actions, and the numbers of their frames.
             seats: (n,) the players; None: all together.
             opponents: whether these are opponents of the policy that is evaluated, whose values are not shown.
         """
-        rows = np.flatnonzero(np.isin(obs.env_id, list(self._running)))
-        acting = [policies[row] for row in rows.tolist()]
-        for policy in {id(each): each for each in acting}.values():
-            own = rows[[each is policy for each in acting]]
+        for acted, rows in decided:
+            own = np.flatnonzero(np.isin(obs.env_id[rows], list(self._running)))
+            if not len(own):
+                continue
             explained = values = None
-            if policy is not None:
-                batch = ObsBatch.from_vec_obs(obs, policy.device)[torch.from_numpy(own).to(policy.device)]
-                seen = policy.fitted.adapt(batch)
-                explained = explain(policy.fitted.net, seen, attention=seen.frames.max_length <= MOST_EXPLAINED)
-                values = None if opponents else policy.values(batch).tolist()
-            for i, row in enumerate(own.tolist()):
+            if acted is not None:
+                net, seen = acted.policy.fitted.net, acted.batch[torch.from_numpy(own).to(acted.policy.device)]
+                known = rows_of(acted.before, own)
+                explained = explain(net, seen, known, attention=seen.frames.max_length <= MOST_EXPLAINED)
+                values = None if opponents else acted.values[own].tolist()
+            for i, row in enumerate(rows[own].tolist()):
                 env, player = int(obs.env_id[row]), 0 if seats is None else int(seats[row])
                 view, of_frame = self._view(obs, row), []
                 if explained is not None:

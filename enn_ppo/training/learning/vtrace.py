@@ -12,11 +12,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from enn_ppo.ppo import Advantages, check_rollout, next_values, sum_backwards
+from enn_ppo.ppo import Advantages, by_sequence, check_rollout, next_values, sum_backwards
 from enn_ppo.rollout import Rollout
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from rogue_net import RaggedTensor
-from rogue_net.batch.ragged import segment_sum
+from rogue_net.batch.crossing import moved
+from rogue_net.batch.ragged import Gather, segment_sum
 
 #: Frames that are evaluated at a time, to bound the memory of their activations.
 FRAMES_AT_ONCE = 4096
@@ -77,7 +78,7 @@ def vtrace(
 
 
 @torch.no_grad()
-def recompute_log_probs(model: ActorCritic, rollout: Rollout) -> tuple[Rollout, Tensor]:
+def recompute_log_probs(model: ActorCritic, rollout: Rollout, *, sequences: bool = False) -> tuple[Rollout, Tensor]:
     """Evaluate the frames and actions of `rollout` with the current parameters, `FRAMES_AT_ONCE` at a time.
 
     The log-ratios of a frame's actors add up, since the environment takes their actions together. Final values of truncated
@@ -87,23 +88,33 @@ def recompute_log_probs(model: ActorCritic, rollout: Rollout) -> tuple[Rollout, 
     Args:
         model: not changed.
         rollout: not changed.
+        sequences: whether a policy that remembers goes through whole sequences, from what it knew before them; otherwise frames
+            are evaluated with what was known in the rollout.
 
     Returns:
         The rollout with the log-probs and values of `model`, and (T, N) log-ratios: log-probs of `model` less those of the
         parameters that acted, summed over each frame.
     """
     frames = rollout.frames
-    sizes = [min(FRAMES_AT_ONCE, len(frames) - first) for first in range(0, len(frames), FRAMES_AT_ONCE)]
+    steps = len(frames) // rollout.num_envs if sequences else 1
+    order = moved(by_sequence(torch.arange(len(frames) // steps), steps), frames.values.device)
+    ordered, back = frames.gather(order, all_of_them=True), Gather(torch.argsort(order), all_of_them=True)
+    size = max(1, FRAMES_AT_ONCE // steps) * steps
+    sizes = [min(size, len(frames) - first) for first in range(0, len(frames), size)]
+    follows = torch.split(rollout.follows[order], sizes) if sequences else [None] * len(sizes)
     was_training = model.training
     model.eval()
-    parts = [model.log_probs(part.obs, part.actions) for part in frames.split(sizes)]
+    parts = [
+        model.log_probs(part.obs, part.actions, part.state, of_part)
+        for part, of_part in zip(ordered.split(sizes), follows, strict=True)
+    ]
     model.train(was_training)
     log_probs = {
-        name: RaggedTensor(torch.cat([found[name].values for found, _ in parts]), before.offsets)
-        for name, before in frames.log_probs.items()
+        name: back(RaggedTensor(torch.cat([found[name].values for found, _ in parts]), before.offsets))
+        for name, before in ordered.log_probs.items()
     }
     log_ratios = joint_log_ratios(log_probs, frames.log_probs).view(-1, rollout.num_envs)
-    values = torch.cat([part for _, part in parts])
+    values = torch.cat([part for _, part in parts])[back.sequences]
     return replace(rollout, frames=replace(frames, log_probs=log_probs, values=values)), log_ratios
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint, step_files
-from enn_ppo.eval.policy import Policy, fit
+from enn_ppo.eval.policy import Acted, Policy, fit
 from enn_ppo.training.tracking.run_dir import POOL
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch import columns
@@ -89,6 +90,7 @@ class Opponents:
 
     Attributes:
         faces: (N,) number of the policy that each environment faces.
+        decided: of the last `act`: decisions of a policy, None for random actions, and the numbers of their frames.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Opponents:
         # its numbers differ from those of every environment: environment 0 uses (seed, 0)
         self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
         self._num_acts = 0
+        self.decided: list[tuple[Acted | None, NDArray[np.int64]]] = []
 
     def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
         """Choose actions; see `entity_gym.pools.players.Opponents`."""
@@ -115,11 +118,22 @@ class Opponents:
         keys = keyed(int(key.view(np.int64)[0]), torch.arange(len(obs)))
         self._num_acts += 1
         faced = self.faces[env_id]
+        # several players of an environment remember for themselves
+        own_keys = env_id + len(self.faces) * (np.arange(len(obs)) // len(np.unique(env_id)))
         numbers = np.unique(faced).tolist()
-        if len(numbers) == 1:
-            return self._act(numbers[0], obs, keys)
         rows = [np.flatnonzero(faced == number) for number in numbers]
-        parts = [self._act(number, obs.gather(own), keys[own]) for number, own in zip(numbers, rows, strict=True)]
+        self.decided, parts = [], []
+        for number, own in zip(numbers, rows, strict=True):
+            policy, seen = self.policies[number], obs if len(numbers) == 1 else obs.gather(own)
+            if policy is None:
+                acted, actions = None, random_actions(seen, self._rng, self._action_space)
+            else:
+                acted = policy.act(seen, own_keys[own], generator=FrameKeys(keys[own].to(policy.device)))
+                actions = acted.result.to_buffers()
+            self.decided.append((acted, own))
+            parts.append(actions)
+        if len(parts) == 1:
+            return parts[0]
         # from frames by policy to frames as they are in `obs`
         joined: Any = columns.gather(columns.cat(parts), np.argsort(np.concatenate(rows)))
         return dict(joined)
@@ -128,14 +142,14 @@ class Opponents:
         """The opponent in each environment: `latest`, `random` or `step_<12 digits>`."""
         return [name_of(number) for number in self.faces[env_id].tolist()]
 
-    def policy_of(self, env_id: int) -> Policy | None:
-        """The policy that an environment faces; None: random actions."""
-        return self.policies[int(self.faces[env_id])]
-
     def clone(self) -> Opponents:
         """Copy the opponents; the networks, which never change, are shared."""
         twin = copy.copy(self)
         twin._rng, twin.faces = copy.deepcopy(self._rng), self.faces.copy()
+        twin.policies = {
+            number: policy and replace(policy, states=copy.copy(policy.states))
+            for number, policy in self.policies.items()
+        }
         return twin
 
     def state(self) -> dict[str, Any]:
@@ -145,6 +159,7 @@ class Opponents:
             "random": self._rng.bit_generator.state,
             "num_acts": self._num_acts,
             "seed": self._seed,
+            "policies": {number: policy.states.state() for number, policy in self.policies.items() if policy},
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -152,12 +167,9 @@ class Opponents:
         self.faces = np.array(state["faces"], np.int64)
         self._rng.bit_generator.state = state["random"]
         self._num_acts, self._seed = int(state["num_acts"]), int(state["seed"])
-
-    def _act(self, number: int, obs: VecObs, keys: torch.Tensor) -> dict[str, VecAction]:
-        policy = self.policies[number]
-        if policy is None:
-            return random_actions(obs, self._rng, self._action_space)
-        return policy.act(obs, generator=FrameKeys(keys.to(policy.device))).result.to_buffers()
+        for number, saved in state["policies"].items():
+            if policy := self.policies[number]:
+                policy.states.load_state(saved, policy.device)
 
 
 def name_of(number: int) -> str:

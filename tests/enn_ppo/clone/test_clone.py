@@ -45,7 +45,7 @@ CERTAINTY = 0.9
 class Teacher:
     """Sets a switch to its lamp's colour, nine times out of ten; expects a reward of 0.5."""
 
-    def act(self, batch: ObsBatch, state: object = None, *, generator: FrameKeys) -> ActResult:
+    def act(self, batch: ObsBatch, state: None = None, *, generator: FrameKeys) -> ActResult:
         lamps, actors = batch.features["Lamp"].values, batch.action_masks["Switch"].actors
         log_p = torch.where(lamps > 0, CERTAINTY, (1 - CERTAINTY) / 2).log()
         chosen = Categorical(log_p, None).sample(generator.of_actors("Switch", actors))
@@ -55,7 +55,7 @@ class Teacher:
             self.value(batch),
         )
 
-    def value(self, batch: ObsBatch) -> Tensor:
+    def value(self, batch: ObsBatch, state: None = None) -> Tensor:
         return torch.full((len(batch),), 0.5)
 
 

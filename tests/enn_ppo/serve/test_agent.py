@@ -151,7 +151,7 @@ def values_of(path: Path) -> dict[str, float]:
         "policy": policy.act(seen).value,
         "agent": load_agent(path, greedy=True).decide(obs()).value,
         "server": answer["value"],
-        "play": advice(played, batch).value,
+        "play": advice(played, {}, batch).value,
         "evaluation": float(played.values(batch)[0]),
     }
 

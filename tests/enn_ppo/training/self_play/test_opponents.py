@@ -97,7 +97,7 @@ def test_random_picks_what_is_open() -> None:
     who, obs = load_opponent("random", None, snake_pool(), CPU, seed=5), theirs()
     rng = np.random.default_rng(np.random.SeedSequence(5, spawn_key=(0,)))
     assert who.act(obs, obs.env_id) == random_actions(obs, rng, SNAKES.action_space())
-    assert who.faced(np.arange(2)) == ["random", "random"] and who.policy_of(0) is None
+    assert who.faced(np.arange(2)) == ["random", "random"] and who.decided[0][0] is None
 
 
 @pytest.fixture(scope="module")
