@@ -56,9 +56,7 @@ def save_checkpoint(checkpoint: Checkpoint, retention: Retention) -> Path:
         for other in sorted(removed, key=lambda other: (other <= step, other)):  # abandoned ones, then the oldest
             step_file(file.parent, other).unlink()
     except OSError as error:
-        raise CheckpointError(
-            f"saving checkpoint {file} failed: {first_line(error)}; {what_is_there(file.parent)}"
-        ) from error
+        raise CheckpointError(f"saving checkpoint {file} failed: {first_line(error)}") from error
     return file
 
 
@@ -105,13 +103,6 @@ def save_policy(path: str | Path, file: str | Path) -> Path:
     except OSError as error:
         raise CheckpointError(f"{file} cannot be written: {first_line(error)}") from error
     return file
-
-
-def what_is_there(directory: Path) -> str:
-    """The end of an error message: the checkpoint in this folder from which the run can be resumed."""
-    for _, file in step_files(directory)[:1]:
-        return f"the newest checkpoint is {file.stem}, and resume={directory.parent} goes on from there"
-    return "there is no checkpoint yet"
 
 
 # --- Finding and reading

@@ -52,9 +52,8 @@ class EvalResult:
     episodes: list[Episode] = field(repr=False)
     notes: list[str]  # differences from training, a sentence each
     greedy: bool = False  # whether the most likely actions were taken
-    replay: dict[str, Any] | None = field(
-        default=None, repr=False
-    )  # the first episodes, in the format of docs/replays.md
+    #: The first episodes, in the format of docs/replays.md.
+    replay: dict[str, Any] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         lines = []

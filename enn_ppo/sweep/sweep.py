@@ -208,9 +208,7 @@ def trainer(arguments: Sequence[str], run_dir: Path, jobs: int) -> Iterator[subp
     finally:
         try:
             with suppress(subprocess.TimeoutExpired):
-                process.send_signal(
-                    signal.SIGTERM if os.name == "nt" else signal.SIGINT
-                )  # to one that has ended: nothing
+                process.send_signal(signal.SIGTERM if os.name == "nt" else signal.SIGINT)
                 process.wait(GRACE)
         finally:
             process.kill()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enn_ppo.checkpoints import Checkpoint, Retention, check_finite, save_checkpoint, step_file, what_is_there
+from enn_ppo.checkpoints import Checkpoint, Retention, check_finite, save_checkpoint, step_file
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.settings.config import EnvConfig, TrainConfig
 from enn_ppo.settings.learning import PPOSettings
@@ -204,10 +204,7 @@ class TrainState:
             try:
                 self.self_play.write(run_dir, to_dict(self.config))
             except OSError as error:
-                there = what_is_there(run_dir / CHECKPOINTS)
-                raise ValueError(
-                    f"the snapshots in {run_dir} cannot be written: {error.strerror or error}; {there}"
-                ) from error
+                raise ValueError(f"the snapshots in {run_dir} cannot be written: {error.strerror or error}") from error
 
         def write(name: str, learner: LearnerState) -> Path:
             own = run_dir / name
