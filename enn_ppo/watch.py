@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from enn_ppo.checkpoints import Checkpoint, CheckpointError, step_files
+from enn_ppo.checkpoints import CheckpointError, step_files
 from enn_ppo.checkpoints.policy import load_trusted, select_device
-from enn_ppo.eval.evaluate import EvalResult, evaluate_checkpoint
+from enn_ppo.eval.evaluate import evaluate_checkpoint
 from enn_ppo.eval.replay import write_page
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.training.files import is_link
@@ -50,8 +50,8 @@ def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
     output = Path(config.output) if config.output else home / REPLAYS / f"watched_{checkpoint.step:012d}.html"
     if config.output is None and is_link(output.parent):
         raise ValueError(f"{output.parent} is a link, and nothing is written through it: give output=<file>")
-    result = _play(checkpoint, config, env, progress=True)
-    write_page(output, result.replay or {}, f"output={output}")
+    result = evaluate_checkpoint(checkpoint, config, env, select_device(config.device), replay=config.episodes)
+    write_page(output, result.replay or {})
     print(f"{result}\nwrote {output}")
     if config.open:
         open_in_browser(output.resolve().as_uri()).join()
@@ -99,7 +99,8 @@ def follow(
             checkpoint = load_trusted(files[0][1], config.trust or env is not None)
         except CheckpointError:
             return False  # it is being removed, or its run has ended: the next look finds another, or the same again
-        result, played = _play(checkpoint, config, env), checkpoint.step
+        result = evaluate_checkpoint(checkpoint, config, env, select_device(config.device), replay=config.episodes)
+        played = checkpoint.step
         show(result.replay or {}, f"step_{played:012d}")
         return True
 
@@ -112,12 +113,6 @@ def follow(
             time.sleep(PAUSE)
             if look():
                 print(f"step {played:,}: played {config.episodes} episodes", flush=True)
-
-
-def _play(checkpoint: Checkpoint, config: WatchConfig, env: EnvFactory | None, progress: bool = False) -> EvalResult:
-    """Play episodes into a replay."""
-    device = select_device(config.device)
-    return evaluate_checkpoint(checkpoint, config, env, device, replay=config.episodes, progress=progress)
 
 
 if __name__ == "__main__":
