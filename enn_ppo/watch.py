@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from enn_ppo.checkpoints import Checkpoint, CheckpointError, step_files
+from enn_ppo.checkpoints import CheckpointError, step_files
 from enn_ppo.checkpoints.policy import load_trusted, select_device
-from enn_ppo.eval.evaluate import EvalResult, evaluate_checkpoint
+from enn_ppo.eval.evaluate import evaluate_checkpoint
 from enn_ppo.eval.replay import write_page
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.training.files import is_link
@@ -49,8 +49,8 @@ def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
     output = Path(config.output) if config.output else home / REPLAYS / f"watched_{checkpoint.step:012d}.html"
     if config.output is None and is_link(output.parent):
         raise ValueError(f"{output.parent} is a link, and nothing is written through it: give output=<file>")
-    result = _play(checkpoint, config, env, progress=True)
-    write_page(output, result.replay or {}, f"output={output}")
+    result = evaluate_checkpoint(checkpoint, config, env, select_device(config.device), replay=config.episodes)
+    write_page(output, result.replay or {})
     print(f"{result}\nwrote {output}")
     if config.open:
         open_in_browser(output.resolve().as_uri()).join()
@@ -95,10 +95,11 @@ def follow(
             checkpoint = load_trusted(files[0][1], config.trust or env is not None)
         except CheckpointError:
             return False  # it is being removed, or its run has ended: the next look finds another, or the same again
-        replay = _play(checkpoint, config, env).replay or {}
+        result = evaluate_checkpoint(checkpoint, config, env, select_device(config.device), replay=config.episodes)
+        replay = result.replay or {}
         pages.pop(f"/step_{step:012d}.json", None)
+        pages[f"/step_{checkpoint.step:012d}.json"] = lambda: to_json(replay)
         step = checkpoint.step
-        pages[f"/step_{step:012d}.json"] = lambda: to_json(replay)
         return True
 
     look()
@@ -109,12 +110,6 @@ def follow(
             time.sleep(PAUSE)
             if look():
                 print(f"step {step:,}: played {config.episodes} episodes", flush=True)
-
-
-def _play(checkpoint: Checkpoint, config: WatchConfig, env: EnvFactory | None, progress: bool = False) -> EvalResult:
-    """Play episodes into a replay."""
-    device = select_device(config.device)
-    return evaluate_checkpoint(checkpoint, config, env, device, replay=config.episodes, progress=progress)
 
 
 if __name__ == "__main__":

@@ -23,10 +23,8 @@ from entity_gym.pools.vec_env import VecEnv
 from entity_gym.replay.build import build_attention, build_decisions, build_replay, build_view, number, plain
 from entity_gym.replay.hints import check_hints
 from entity_gym.replay.page import page_html
-from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 from rogue_net import RogueNet
 from rogue_net.explain import explain
-from rogue_net.inputs.embedding import EntityEmbedding
 
 #: Entities of a frame up to which attention is explained: weights of larger frames, of all pairs, would take too much memory.
 MOST_EXPLAINED = 2048
@@ -36,7 +34,7 @@ class Replay:
     """Records the first episodes of an evaluation, each from its first observation to its last.
 
     `pool` are the environments of the `world` with this `seed`, as all players together see them, and `net` is the network whose
-    statistics and sizes are shown. `played_by` are (P,) names of the players' policies; without them a policy plays one player
+    sizes are shown. `played_by` are (P,) names of the players' policies; without them a policy plays one player
     against opponents, or, without a `mapping`, all players together.
     """
 
@@ -133,12 +131,7 @@ class Replay:
         return build_view(obs, row, self._obs_space, self._pool.slots.world_ids(int(obs.env_id[row])))
 
     def step(self, env_ids: NDArray[np.int64], infos: Mapping[int, Mapping[str, Any]]) -> None:
-        """Record what a step of these environments led to.
-
-        Args:
-            env_ids: all that took the step.
-            infos: environment -> report on its episode, of those that ended.
-        """
+        """Record what a step of these environments led to; `infos` are the reports on the episodes that ended."""
         mine = np.array([env for env in env_ids.tolist() if env in self._running], np.int64)
         if not len(mine):
             return
@@ -178,13 +171,13 @@ class Replay:
             obs_space=self._obs_space,
             action_space=self._action_space,
             players=players,
-            network=describe_network(self._net, self._obs_space),
+            network={"layers": self._net.config.n_layer, "heads": self._net.config.n_head},
             episodes=self._episodes,
         )
 
 
-def write_page(path: Path, replay: Mapping[str, Any], setting: str) -> None:
-    """Write a replay as a page, atomically; folders are created. `setting` is the one that asked for it, for messages.
+def write_page(path: Path, replay: Mapping[str, Any]) -> None:
+    """Write a replay as a page, atomically; folders are created.
 
     Raises:
         ValueError: the file cannot be written.
@@ -193,31 +186,4 @@ def write_page(path: Path, replay: Mapping[str, Any], setting: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, page_html(replay).encode())
     except OSError as error:
-        raise ValueError(f"{setting}: the replay {path} cannot be written: {error.strerror or error}") from error
-
-
-def describe_network(net: RogueNet, obs_space: ObsSpace) -> dict[str, Any]:
-    """Return the sizes of a network, and by type the statistics that its inputs are normalized with.
-
-    Features of the world that the network does not normalize as the world shows them have None: categories, angles and flags,
-    positions that are moved first, and those it does not see.
-    """
-    normalization = {}
-    for name, entity in zip(net.embedding.types, net.embedding.entities, strict=True):
-        assert isinstance(entity, EntityEmbedding)
-        is_global = name == GLOBAL_ENTITY
-        if not is_global and name not in obs_space.entities:
-            continue
-        known, shown = (
-            space.global_features if is_global else space.entities[name].features
-            for space in (net.obs_space, obs_space)
-        )
-        moved = net.translation.columns.get(name, [])
-        moments = {
-            known[column]: (number(float(entity.norm.offset[i])), number(1 / float(entity.norm.scale[i])))
-            for i, column in enumerate(entity.columns.plain if entity.num_features else ())
-            if column < len(known) and column not in moved
-        }
-        mean, std = ([moments.get(feature, (None, None))[i] for feature in shown] for i in (0, 1))
-        normalization[name] = {"mean": mean, "std": std}
-    return {"layers": net.config.n_layer, "heads": net.config.n_head, "normalization": normalization}
+        raise ValueError(f"the replay {path} cannot be written: {error.strerror or error}") from error

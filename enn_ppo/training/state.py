@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enn_ppo.checkpoints import Checkpoint, Retention, check_finite, save_checkpoint, step_file, what_is_there
+from enn_ppo.checkpoints import Checkpoint, Retention, check_finite, save_checkpoint, step_file
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.settings.config import EnvConfig, TrainConfig
 from enn_ppo.settings.learning import PPOSettings
@@ -201,8 +201,8 @@ class TrainState:
         if self.self_play:  # the checkpoint refers to these files, so they are written first
             try:
                 self.self_play.write(run_dir, to_dict(self.config))
-            except ValueError as error:
-                raise ValueError(f"{error}; {what_is_there(run_dir / CHECKPOINTS)}") from error
+            except OSError as error:
+                raise ValueError(f"the snapshots in {run_dir} cannot be written: {error.strerror or error}") from error
 
         def write(name: str, learner: LearnerState) -> Path:
             own = run_dir / name

@@ -71,8 +71,8 @@ def test_an_empty_checkpoint_is_named(whole: Path, tmp_path: Path, refused: Call
     ("changes", "message"),
     [
         ({"config": {"colour": "green"}}, "colour is not a setting"),
-        ({"spaces": {}}, "holds no spaces"),
-        ({"spaces": {"entities": ["Lamp"], "global_features": [], "actions": []}}, "holds no spaces"),
+        ({"spaces": {}}, "the spaces cannot be read"),
+        ({"spaces": {"entities": ["Lamp"], "global_features": [], "actions": []}}, "the spaces cannot be read"),
         (
             {"spaces": {"entities": [], "global_features": [], "actions": [{"name": "Switch", "type": "lever"}]}},
             "lever",

@@ -114,18 +114,6 @@ def test_probabilities_values_and_attention_are_the_networks(mines: Path, tmp_pa
     assert num_shots > 0
 
 
-def test_statistics_are_those_that_the_network_normalizes_with(mines: Path, tmp_path: Path) -> None:
-    shown, net = watched(mines, tmp_path / "page.html"), load_net(load_checkpoint(mines))
-    moments = shown["network"]["normalization"]
-    rows = shown["episodes"][0]["steps"][0]["views"][0]["features"]["Robot"]
-    by_hand = [
-        [(x - m) / s for x, m, s in zip(row, moments["Robot"]["mean"], moments["Robot"]["std"], strict=True)]
-        for row in rows
-    ]
-    robots = dict(zip(net.embedding.types, net.embedding.entities, strict=True))["Robot"]
-    np.testing.assert_allclose(by_hand, robots._normalized(torch.tensor(rows, dtype=torch.float32)), atol=1e-5)
-
-
 def test_the_same_seed_shows_the_same_episodes_and_a_replay_changes_none(mines: Path) -> None:
     asked = EvalConfig(checkpoint=str(mines), episodes=6, num_envs=2, seed=9)
     plain = evaluate(asked).episodes
