@@ -111,10 +111,8 @@ class TrainState:
         return max(0, min(self.config.rollout.steps, left))
 
     def progress(self) -> float:
-        """Progress of the training, 0 to 1: the larger fraction of `total_timesteps` and `max_train_seconds`."""
-        by_steps = self.step / self.config.total_timesteps
-        by_seconds = self.seconds / self.config.max_train_seconds if self.config.max_train_seconds else 0.0
-        return min(1.0, max(by_steps, by_seconds))
+        """Fraction of the training that is done."""
+        return self.config.progress(self.step, self.seconds)
 
     def begin_update(self) -> Settings:
         """Draw environment parameters, and evaluate the schedules."""
@@ -163,13 +161,13 @@ class TrainState:
     def advance(self, learned: Mapping[str, Learned], seconds: float) -> None:
         """Count an update of all policies that took `seconds`."""
         for name, each in learned.items():
-            self.recent_rewards[name].extend(episode.reward for episode in each.played.episodes)
+            self.recent_rewards[name].extend(episode.reward for episode in each.played.stats.episodes)
         played = next(iter(learned.values())).played
         self.step += played.num_frames
         self.num_updates += 1
         self.seconds += seconds
         if self.self_play:
-            self.self_play.update(played.episodes, self.step)
+            self.self_play.update(played.stats.episodes, self.step)
 
     def save(
         self, run_dir: Path, *, evaluations: Sequence[int] = (), scores: Mapping[str, float | None] | None = None

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from matplotlib import pyplot
 
-from enn_ppo.plot import curves
-from enn_ppo.plot.curves import Run, curve, draw, group_runs, mean_and_band, plot_learning_curve, read_run
-from enn_ppo.plot.plot import PlotConfig, main, parse
+from enn_ppo.plot import PlotConfig, main, parse
+from enn_ppo.training.tracking import curves
+from enn_ppo.training.tracking.curves import Run, curve, draw, group_runs, mean_and_band, plot_learning_curve, read_run
 from enn_ppo.training.tracking.logger import Row
 from tests.enn_ppo.rows import log_all, size_of_png
 
@@ -99,13 +99,6 @@ def test_seeds_are_one_line_with_a_band_and_every_metric_has_a_panel(tmp_path: P
         draw([read_run(runs[2]), read_run(late)], "step", ("episodic_reward",))
 
 
-def test_smoothing_forgets_and_has_no_bias_at_the_start(tmp_path: Path) -> None:
-    # weights 1, 1/2, 1/4: 4, then (8 + 4/2) / 1.5, then (0 + 8/2 + 4/4) / 1.75
-    run = make_run(tmp_path / "a", [{"step": i, "reward": r} for i, r in enumerate([4.0, 8.0, 0.0])])
-    (axes,) = draw([read_run(run)], "step", ("reward",), smooth=0.5).axes
-    assert axes.lines[0].get_ydata() == pytest.approx([4.0, 10 / 1.5, 5 / 1.75])
-
-
 # --- The learning curve of a run ---
 
 
@@ -156,11 +149,11 @@ def test_the_command_writes_a_picture_in_the_format_of_its_name(
     monkeypatch.chdir(tmp_path)
     make_run(Path("lr=0.1"))  # the folder of a sweep may look like a setting
     file = str(make_run(Path("b")))
-    arguments = ["lr=0.1", file, "x=seconds", "y=episodic_reward,eval/episodic_reward", "smooth=0.3"]
+    arguments = ["lr=0.1", file, "x=seconds", "y=episodic_reward,eval/episodic_reward"]
     assert main([*arguments, f"output=pictures/{name}"]) == 0
     assert capsys.readouterr().out == f"wrote pictures/{name}\n"
     assert Path("pictures", name).read_bytes().startswith(begin) and os.listdir("pictures") == [name]
-    assert parse(["lr=0.1", "smooth=0.5"]) == PlotConfig(runs=("lr=0.1",), smooth=0.5)
+    assert parse(["lr=0.1", "x=seconds"]) == PlotConfig(runs=("lr=0.1",), x="seconds")
 
 
 def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,9 +170,8 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
         (["nowhere"], "nowhere cannot be read: No such file"),
         (["empty"], "empty has no value of episodic_reward yet"),
         (["a", "x=second"], "x is 'second'; allowed: 'step', 'seconds'; did you mean 'seconds'"),
-        (["a", "smooth=1"], "smooth must be .* got 1"),
         (["a", "colour=red"], "colour is not a setting"),
-        (["a", "--smooth"], "--smooth cannot be read: No such file"),
+        (["a", "--speed"], "--speed cannot be read: No such file"),
         (["a", "y=episodic_rewards"], "episodic_rewards is no metric of a; the nearest of its 7 are episodic_reward, "),
         (["a", "y=nothing_yet"], "a has no value of nothing_yet yet"),
         (["a", "output=p.html"], "Format 'html' is not supported .*png"),

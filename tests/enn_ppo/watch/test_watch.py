@@ -27,7 +27,7 @@ from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.eval.evaluate import evaluate_checkpoint
 from enn_ppo.settings.command_line.cli import run_watch
 from enn_ppo.settings.evaluation import WatchConfig
-from enn_ppo.watch.watch import watch
+from enn_ppo.watch import watch
 from entity_gym import (
     CategoricalActionMask,
     CategoricalActionSpace,

@@ -194,23 +194,21 @@ def test_parts_of_a_rollout_merge_to_the_whole() -> None:
     nobody = {name: Metric() for name in played.spreads} | {"reward": Metric(1, 9.0, 9.0, 9.0)}
     other = played._replace(
         num_frames=1,
-        episodes=episodes[:1],
+        stats=RolloutStats(
+            episodes[:1], {"gold": Metric(1, 9.0, 9.0, 9.0), "silver": Metric(1, 2.0, 2.0, 2.0)}, env_seconds=1.5
+        ),
         spreads=nobody,
         shares={name: Metric(0) for name in played.shares}
         | {"actions/walk/stay": Metric(4), "actions/walk/go": Metric(4), "actions/walk/fly": Metric(4, 4.0)},
         actors=dict.fromkeys(played.actors, 0) | {"walk": 4},
-        metrics={"gold": Metric(1, 9.0, 9.0, 9.0), "silver": Metric(1, 2.0, 2.0, 2.0)},
-        env_seconds=1.5,
-        act_seconds=0.0,
     )
     merged = merge_played([played, other])
-    assert (merged.num_frames, merged.episodes) == (5, [*episodes, episodes[0]])
-    assert (merged.env_seconds, merged.act_seconds) == (1.0, 0.5)
+    metrics = {"gold": Metric(5, 15.0, 0.0, 9.0), "silver": Metric(1, 2.0, 2.0, 2.0)}
+    assert merged.num_frames == 5 and merged.stats == RolloutStats([*episodes, episodes[0]], metrics, 1.0, 0.5)
     assert merged.spreads["reward"] == Metric(5, 11.0, -2.0, 9.0)
     assert merged.spreads["entities/Cat"] == played.spreads["entities/Cat"]
     assert merged.shares["actions/walk/fly"].mean == 0.5 and merged.shares["actions/walk/go"].mean == 3 / 8
     assert merged.actors == {**played.actors, "walk": 8}
-    assert merged.metrics == {"gold": Metric(5, 15.0, 0.0, 9.0), "silver": Metric(1, 2.0, 2.0, 2.0)}
 
 
 def test_metrics_of_others_join_the_row_but_may_not_change_it() -> None:

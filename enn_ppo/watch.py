@@ -113,3 +113,9 @@ def follow(
             time.sleep(PAUSE)
             if look():
                 print(f"step {played:,}: played {config.episodes} episodes", flush=True)
+
+
+if __name__ == "__main__":
+    from enn_ppo.settings.command_line.cli import run_watch
+
+    raise SystemExit(run_watch(watch))

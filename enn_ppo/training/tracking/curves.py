@@ -80,7 +80,7 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return labelled
 
 
-def draw(runs: Sequence[Run], x: XAxis, metrics: Sequence[str], smooth: float = 0.0) -> Any:
+def draw(runs: Sequence[Run], x: XAxis, metrics: Sequence[str]) -> Any:
     """Draw the curves of runs over `x`, a panel for each metric, and return the figure.
 
     Raises:
@@ -89,7 +89,7 @@ def draw(runs: Sequence[Run], x: XAxis, metrics: Sequence[str], smooth: float = 
     figure, panels = _panels(8, 0.6 + 3.2 * len(metrics), metrics, _LABELS[x])
     for axes, y in zip(panels, metrics, strict=True):
         for label, group in group_runs(runs).items():
-            _draw_group(axes, label, group, x, y, smooth)
+            _draw_group(axes, label, group, x, y)
         axes.legend(loc="best", fontsize="small")
     return figure
 
@@ -141,15 +141,15 @@ def _panels(width: float, height: float, labels: Sequence[str], x: str) -> tuple
     return figure, panels
 
 
-def _draw_group(axes: Any, label: str, runs: Sequence[Run], x: XAxis, y: str, smooth: float = 0.0) -> None:
+def _draw_group(axes: Any, label: str, runs: Sequence[Run], x: XAxis, y: str) -> None:
     """Draw the mean of runs that differ only in their seed, and its band: of one run, the 95 % interval of evaluations."""
-    curves = [smoothed(curve(run, x, y), smooth) for run in runs]
+    curves = [curve(run, x, y) for run in runs]
     if max(each[0, 0] for each in curves) > min(each[0, -1] for each in curves):
         raise ValueError(f"the seeds have no common range of {x}: {', '.join(str(run.path) for run in runs)}")
     places, mean, low, high = mean_and_band(curves)
     several = f" (n = {len(runs)})" if len(runs) > 1 else ""
     (line,) = axes.plot(places, mean, label=f"{label}{several}", marker="." if len(places) < 50 else "")
-    if len(runs) == 1 and not smooth and any(row.get(f"{y}_ci95") is not None for row in runs[0].rows):
+    if len(runs) == 1 and any(row.get(f"{y}_ci95") is not None for row in runs[0].rows):
         places, half_width = curve(runs[0], x, f"{y}_ci95")
         mean = np.interp(places, *curves[0])
         low, high = mean - half_width, mean + half_width
@@ -170,16 +170,6 @@ def curve(run: Run, x: XAxis, y: str) -> Curve:
     values = dict(zip(at, (row[y] for row in rows), strict=True))
     places = sorted(values)
     return np.array([places, [values[place] for place in places]], float)
-
-
-def smoothed(curve: Curve, past: float) -> Curve:
-    """The moving average of a curve in which the weight of each earlier value falls by the factor `past`."""
-    total = weight = 0.0
-    means = []
-    for value in curve[1].tolist():
-        total, weight = total * past + value, weight * past + 1
-        means.append(total / weight)
-    return np.array([curve[0], means])
 
 
 def mean_and_band(curves: Sequence[Curve]) -> NDArray[np.float64]:
