@@ -434,11 +434,7 @@ def test_the_strongest_finishes_who_is_nearly_down_and_wastes_no_fire() -> None:
 
 @pytest.mark.parametrize(
     ("healer", "melee", "heading"),
-    [
-        ((0, 0), (2, 1), [-2 / math.sqrt(5), -1 / math.sqrt(5)]),
-        ((9.5, 0), (8, -1), [0, 1]),
-        ((0, -9.5), (1, -8), [-1, 0]),
-    ],
+    [((0, 0), (1.6, 1.2), [-0.8, -0.6]), ((9.5, 0), (8, -1), [0, 1]), ((0, -9.5), (1, -8), [-1, 0])],
 )
 def test_a_healer_withdraws_from_a_melee_unit_and_at_the_edge_of_the_field_along_it(
     healer: tuple[float, float], melee: tuple[float, float], heading: list[float]
