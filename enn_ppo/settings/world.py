@@ -11,9 +11,6 @@ from enn_ppo.settings.schedule import Distribution, parse_distribution
 from enn_ppo.settings.schema import plain
 from rogue_net.checks import NonNegativeInt, NumWorkers, PositiveInt, Range, UnitInterval, check_fields
 
-Sampling = Literal["uniform", "prioritized"]
-Api = Literal["entity", "gymnasium", "dm_env", "pettingzoo", "program"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig:
@@ -22,7 +19,7 @@ class EnvConfig:
     id: str = "MineSweeper"
     """A registered name, or `package.module:Class` of an importable class or factory; with another `api`, that library's name of
     an environment, such as Gymnasium's `CartPole-v1`."""
-    api: Api = "entity"
+    api: Literal["entity", "gymnasium", "dm_env", "pettingzoo", "program"] = "entity"
     """Interface of the environment: `entity` (this project's), `gymnasium`, `dm_env`, `pettingzoo`, or `program` (a program in
     any language, see the page on the protocol)."""
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -102,12 +99,9 @@ class RolloutConfig:
     def share(self, number: int, of: str) -> RolloutConfig:
         """The settings of each of several equal shares of the environments.
 
-        Args:
-            number: of shares.
-            of: whose shares they are, such as `runners`.
-
         Raises:
-            ValueError: the environments do not divide into shares of whole blocks and processes.
+            ValueError: the environments do not divide into shares of whole blocks and processes; `of` says whose shares they are,
+                such as `runners`.
         """
         if number == 1:
             return self
@@ -139,7 +133,7 @@ class SelfPlayConfig:
     """Fraction of the environments in which the opponent is the current policy."""
     zero_sum: bool = False
     """Whether the mean reward of the other players is subtracted from the policy's reward."""
-    sampling: Sampling = "uniform"
+    sampling: Literal["uniform", "prioritized"] = "uniform"
     """Distribution of the snapshots: `uniform`, or `prioritized`, which prefers snapshots that the policy loses to."""
 
     def __post_init__(self) -> None:

@@ -5,7 +5,6 @@ Shapes: T steps, N environments, B = T * N frames, A actors of an action.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -34,21 +33,16 @@ def vtrace(
     *,
     gamma: float,
     gae_lambda: float,
-    max_rho: float = 1.0,
-    max_c: float = 1.0,
 ) -> Advantages:
     """V-trace: advantages of the current policy π from a rollout of another policy μ.
 
-        ρ_t = min(ρ̄, π(a_t) / μ(a_t))               c_t = λ min(c̄, π(a_t) / μ(a_t))
-        δ_t = ρ_t (r_t + γ V'_{t+1} - V_t)
-        v_t - V_t = δ_t + γ c_t (1 - ended_t) (v_{t+1} - V_{t+1})
+        ρ_t = min(1, π(a_t) / μ(a_t))
+        v_t - V_t = ρ_t (r_t + γ V'_{t+1} - V_t) + γ λ ρ_t (1 - ended_t) (v_{t+1} - V_{t+1})
 
-    where V' is as in `gae`. Advantages are v_t - V_t, returns v_t. With ρ̄ = c̄ the advantages are ρ_t times
-    r_t + γ V'_{t+1} - V_t + γ λ (1 - ended_t) (v_{t+1} - V_{t+1}): they contain the importance weight of the policy gradient,
-    so the probability ratios of the loss begin at 1. Where all log-ratios are 0 this is `gae` to the last bit.
-    Source: Espeholt et al. 2018 (arXiv 1802.01561), equation 1 in the form of remark 1; λ: remark 2. Truncating ρ moves the
-    fixed point of the values from those of π to those of a policy between π and μ; truncating c only changes the speed of
-    convergence: equation 3.
+    where V' is as in `gae`. Advantages are v_t - V_t, returns v_t. Advantages contain ρ_t, the importance weight of the policy
+    gradient, so the probability ratios of the loss begin at 1. Where all log-ratios are 0 this is `gae` to the last bit.
+    Source: Espeholt et al. 2018 (arXiv 1802.01561), equation 1 in the form of remark 1, with ρ̄ = c̄ = 1; λ: remark 2. Truncating
+    moves the fixed point of the values from those of π to those of a policy between π and μ: equation 3.
 
     Args:
         rewards: (T, N); these and the following are as in `gae`.
@@ -60,19 +54,15 @@ def vtrace(
         log_ratios: (T, N), log π(a_t) - log μ(a_t) of all actions of step t together; 0 for frames without actors.
         gamma: discount in [0, 1].
         gae_lambda: λ in [0, 1].
-        max_rho: ρ̄, greater than 0; may be infinite.
-        max_c: c̄, greater than 0 and not above ρ̄.
 
     Raises:
-        ValueError: as `gae`; or c̄ is above ρ̄.
+        ValueError: as `gae`.
     """
     check_rollout(rewards, values, terminated, truncated, final_values, log_ratios=log_ratios)
-    if not 0 < max_c <= max_rho:
-        raise ValueError(f"max_c must be greater than 0 and at most max_rho, got max_c={max_c}, max_rho={max_rho}")
-    rhos, cs = (log_ratios.clamp(max=math.log(limit)).exp() for limit in (max_rho, max_c))
+    rhos = log_ratios.clamp(max=0).exp()
     following = next_values(values, terminated, truncated, final_values, last_values)
     deltas = rhos * (rewards + gamma * following - values)
-    decay = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype) * cs
+    decay = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype) * rhos
     advantages = sum_backwards(deltas, decay)
     return Advantages(advantages, advantages + values)
 
