@@ -88,6 +88,7 @@ class PolicyServer:
         self._served = Served()
         self._started = time.monotonic()
         self._about = {"protocol": PROTOCOL, "checkpoint": str(policies.path)}
+        self._limits = {"max_message_bytes": config.max_message_bytes, "max_entities": config.max_entities}
 
     async def run(self, started: Callable[[int], None]) -> Served:
         """Serve until this task is cancelled; then answer the questions that have come, and end.
@@ -187,7 +188,9 @@ class PolicyServer:
                     policy = await self._greet(message)
                     news = f"; its spaces differ from training: {policy.news:.{_MOST_WORDS}}" if policy.news else ""
                     self._say(f"{client.name} came{news}")
-                    client.answers.put_nowait(encode(self._offer(policy)))
+                    spaces = spaces_to_dict(policy.obs_space, policy.action_space)
+                    offer = {"type": "policy", **self._about, "spaces": spaces, "news": policy.news, **self._limits}
+                    client.answers.put_nowait(encode(offer))
                 elif kind == "health":
                     client.answers.put_nowait(encode(self._health(message, policy is not None)))
                 elif kind in ("close", "error"):
@@ -244,12 +247,6 @@ class PolicyServer:
         self._check_token(message)
         check_parts(message, ("type", "protocol", "token", "spaces"), "'hello'")
         return await asyncio.to_thread(self._policies.policy, message.get("spaces"))
-
-    def _offer(self, policy: TrainedPolicy) -> Message:
-        """The answer to a greeting."""
-        spaces = spaces_to_dict(policy.obs_space, policy.action_space)
-        limits = {"max_message_bytes": self._config.max_message_bytes, "max_entities": self._config.max_entities}
-        return {"type": "policy", **self._about, "spaces": spaces, "news": policy.news, **limits}
 
     def _health(self, message: Message, is_greeted: bool) -> Message:
         check_parts(message, ("type", "token"), "'health'")
@@ -329,18 +326,15 @@ def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Serv
     gc.freeze()  # a long message starts many collections, which need not look at what has been loaded so far
 
     def started(port: int) -> None:
-        say(f"serving checkpoint {policies.path} on {device} at {config.host}:{port}; Ctrl-C ends it")
-        if not is_loopback(config.host):
-            say(f"host={config.host} lets other machines connect: they need the token, which is sent unencrypted")
-
-    async def serve_until_stopped() -> Served:
         serving = asyncio.current_task()
         assert serving is not None
         with suppress(NotImplementedError, RuntimeError, ValueError):  # not in other threads, and not on every system
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-        return await PolicyServer(config, policies, say).run(started)
+        say(f"serving checkpoint {policies.path} on {device} at {config.host}:{port}; Ctrl-C ends it")
+        if not is_loopback(config.host):
+            say(f"host={config.host} lets other machines connect: they need the token, which is sent unencrypted")
 
-    served = asyncio.run(serve_until_stopped())
+    served = asyncio.run(PolicyServer(config, policies, say).run(started))
     say("served " + ", ".join(f"{count:,} {name}" for name, count in vars(served).items()))
     return served
