@@ -140,12 +140,7 @@ def prepare_run_dir(path: Path, *, resume: bool, overwrite: bool) -> None:
 
 
 def _strange(path: Path, is_removed: bool) -> Iterator[str]:
-    """Say what of the files and folders with a run's names is a link or of another kind.
-
-    Args:
-        path: the run directory.
-        is_removed: everything is about to be removed, so other names and contents are strange, too.
-    """
+    """Say what of the files and folders with a run's names is a link or of another kind, or before removal of other contents."""
     for name in (*_FOLDERS, *_FILES):
         entry, is_folder = path / name, name in _FOLDERS
         if is_link(entry):
