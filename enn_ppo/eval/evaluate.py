@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.policy import load_trusted, saved_config, select_device
@@ -31,8 +29,7 @@ from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.files import replace_file
 from enn_ppo.training.players import Cast, cast_of, mapping_of
 from enn_ppo.training.recording import Recorder
-from enn_ppo.training.self_play.opponents import Opponents, load_opponent
-from entity_gym.batch.vec_obs import VecAction, VecObs
+from enn_ppo.training.self_play.opponents import load_opponent
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.players import players_of
 from entity_gym.pools.pool import ThreadedVecEnv
@@ -123,9 +120,9 @@ def evaluate_checkpoint(
         name, checkpoints, cast = _policies_of_run(checkpoint, bound)
     with own_random_numbers(config.seed), ExitStack() as stack:
         num_envs = min(config.num_envs, config.episodes)
-        whole = ThreadedVecEnv(bound.source, num_envs, seed=config.seed, autoreset=False)
-        stack.callback(whole.close)
-        pool = whole if cast else _seated(whole, bound, config, checkpoint, device)
+        pool: VecEnv = ThreadedVecEnv(bound.source, num_envs, seed=config.seed, autoreset=False)
+        stack.callback(pool.close)
+        pool = pool if cast else _seated(pool, bound, config, checkpoint, device)
         spaces = pool.obs_space(), pool.action_space()
         policies = {}
         for number, (each, its) in enumerate(checkpoints.items()):
@@ -136,12 +133,7 @@ def evaluate_checkpoint(
             recorder = Recorder(record, own.net.obs_space, own.net.action_space)
             stack.callback(recorder.flush)
         if replay:
-            mapping = cast.mapping if cast else pool.mapping if isinstance(pool, SeatedVecEnv) else None
-            played_by = cast.played_by if cast else ()
-            shown = Replay(replay, bound.config.id, config.seed, whole, own.net, mapping, played_by)
-            if isinstance(pool, SeatedVecEnv):
-                assert isinstance(pool.opponents, Opponents)
-                pool.on_opponents = partial(_see_opponents, shown, pool.opponents)
+            shown = Replay(replay, bound.config.id, config.seed, pool, own.net, cast)
         episodes = play_episodes(policies, pool, config, cast, video=video, replay=shown, recorder=recorder)[name]
     if video:
         video.write()
@@ -183,13 +175,6 @@ def _seated(
         return pool
     opponents = load_opponent(opponent, checkpoint, pool, device, greedy=bool(config.greedy), seed=config.seed)
     return SeatedVecEnv(pool, mapping, opponents)
-
-
-def _see_opponents(
-    replay: Replay, opponents: Opponents, obs: VecObs, seats: NDArray[np.int64], actions: Mapping[str, VecAction]
-) -> None:
-    """Record what opponents see and decide."""
-    replay.see(obs, actions, opponents.decided, seats, opponents=True)
 
 
 def bind_evaluation(trained_in: EnvConfig, config: EpisodesConfig, env: EnvFactory | None) -> BoundEnvironment:

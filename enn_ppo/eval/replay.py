@@ -6,6 +6,7 @@ Shapes: n frames, P players.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 
 from enn_ppo.eval.policy import Acted
 from enn_ppo.training.files import replace_file
+from enn_ppo.training.players import Cast
 from enn_ppo.training.policy_states import rows_of
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.pools.players import PlayerMapping, Seating
+from entity_gym.pools.players import Seating
+from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.replay.build import build_attention, build_decisions, build_replay, build_view, number, plain
 from entity_gym.replay.hints import check_hints
@@ -33,9 +36,8 @@ MOST_EXPLAINED = 2048
 class Replay:
     """Records the first episodes of an evaluation, each from its first observation to its last.
 
-    `pool` are the environments of the `world` with this `seed`, as all players together see them, and `net` is the network whose
-    sizes are shown. `played_by` are (P,) names of the players' policies; without them a policy plays one player
-    against opponents, or, without a `mapping`, all players together.
+    `pool` are the environments of the `world` with this `seed`, and `net` is the network whose sizes are shown. Without a `cast`
+    a policy plays one player against the opponents of a `SeatedVecEnv`, or all players together.
     """
 
     def __init__(
@@ -45,12 +47,13 @@ class Replay:
         seed: int,
         pool: VecEnv,
         net: RogueNet,
-        mapping: PlayerMapping | None = None,
-        played_by: Sequence[str] = (),
+        cast: Cast | None = None,
     ) -> None:
         self._left, self._world, self._seed, self._pool, self._net = num_episodes, world, seed, pool, net
-        self._mapping, self._played_by = mapping, played_by
-        self._num_players = 1 if mapping is None else mapping.num_players
+        self._mapping, self._played_by = (cast.mapping, cast.played_by) if cast else (None, [])
+        if isinstance(pool, SeatedVecEnv):
+            self._mapping, pool.on_opponents = pool.mapping, partial(self._see_opponents, pool.opponents)
+        self._num_players = 1 if self._mapping is None else self._mapping.num_players
         self._obs_space, self._action_space = pool.obs_space(), pool.action_space()
         self._num_rounds = 0
         self._episodes: list[dict[str, Any]] = []
@@ -126,6 +129,11 @@ class Replay:
                 if seats is not None and not opponents and not self._played_by:
                     self._running[env]["player"] = player
                 self._views.setdefault(env, {})[player] = view
+
+    def _see_opponents(
+        self, opponents: Any, obs: VecObs, seats: NDArray[np.int64], actions: Mapping[str, VecAction]
+    ) -> None:
+        self.see(obs, actions, opponents.decided, seats, opponents=True)
 
     def _view(self, obs: VecObs, row: int) -> dict[str, Any]:
         return build_view(obs, row, self._obs_space, self._pool.slots.world_ids(int(obs.env_id[row])))
