@@ -103,7 +103,8 @@ class Replay:
             if policy is not None:
                 batch = ObsBatch.from_vec_obs(obs, policy.device)[torch.from_numpy(own).to(policy.device)]
                 seen = policy.fitted.adapt(batch)
-                explained = explain(policy.fitted.net, seen, attention=seen.frames.max_length <= MOST_EXPLAINED)
+                longest = np.diff(seen.frames.host_offsets).max(initial=0)
+                explained = explain(policy.fitted.net, seen, attention=bool(longest <= MOST_EXPLAINED))
                 values = None if opponents else policy.values(batch).tolist()
             for i, row in enumerate(own.tolist()):
                 env, player = int(obs.env_id[row]), 0 if seats is None else int(seats[row])

@@ -188,7 +188,7 @@ def _type_and_range(hint: object) -> tuple[str, str]:
         elif origin is dict:
             types.append("mapping")
         elif isinstance(origin, type) and issubclass(origin, Sequence):
-            types.append("list of integers" if arguments == (int,) else "list of texts")
+            types.append("list of integers" if split_range(*arguments[:1])[0] is int else "list of texts")
         else:
             types.append(_TYPES[kind])
     return " or ".join(types), ", ".join(ranges)

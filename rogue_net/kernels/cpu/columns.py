@@ -20,9 +20,9 @@ from rogue_net.inputs.embedding import EntityEmbedding
 from rogue_net.kernels.cpu.calling import ints_at
 from rogue_net.kernels.cpu.compiling import Count, Ints, Table, address, bind, inline, kernel, table
 from rogue_net.kernels.cpu.inputs import prepare
-from rogue_net.kernels.cpu.tables import Action, EntityType, Geometry
+from rogue_net.kernels.cpu.tables import Action, EntityType, TokenPositions
 
-_TYPE, _ACTORS, _ACTOR, _ACTEES, _ACTEE, _PAIRS = range(1, 7)  # what is wrong
+_OFFSETS, _ACTOR, _ACTEE = range(1, 4)  # what is wrong
 
 
 @kernel
@@ -46,8 +46,8 @@ def survey(
         lengths: result, (B) tokens.
         sizes: result, (B) the largest number of tokens, actors and actees, at least 1.
         num_actors: result, (B) of all actions.
-        found: result: the largest number of actor-choice pairs for each unit of a frame's size; if something is wrong, what, of
-            which type or action, and the row.
+        found: result: the largest number of actor-choice pairs for each unit of a frame's size; if something is wrong, what, the
+            number of the type, or of the action behind all types, and the row.
     """
     for frame in range(num_frames):
         lengths[frame], num_actors[frame] = 0, 0
@@ -55,7 +55,7 @@ def survey(
     for number in range(num_types):
         offsets = ints_at(types[number].offsets)
         if not _are_offsets(offsets, num_frames, counts[number]):
-            found[1], found[2] = _TYPE, number
+            found[1], found[2] = _OFFSETS, number
             return
         for frame in range(num_frames):
             lengths[frame] += offsets[frame + 1] - offsets[frame]
@@ -65,11 +65,11 @@ def survey(
         action, of_action = actions[number], num_types + 3 * number
         offsets, rows = ints_at(action.actor_offsets), ints_at(action.actors)
         if not _are_offsets(offsets, num_frames, counts[of_action]):
-            found[1], found[2] = _ACTORS, number
+            found[1], found[2] = _OFFSETS, num_types + number
             return
         wrong = _beyond(offsets, rows, num_frames, lengths)
         if wrong >= 0:
-            found[1], found[2], found[3] = _ACTOR, number, wrong
+            found[1], found[2], found[3] = _ACTOR, num_types + number, wrong
             return
         for frame in range(num_frames):
             acting = offsets[frame + 1] - offsets[frame]
@@ -78,11 +78,11 @@ def survey(
         if action.actee_offsets != 0:
             actee_offsets, actees = ints_at(action.actee_offsets), ints_at(action.actees)
             if not _are_offsets(actee_offsets, num_frames, counts[of_action + 1]):
-                found[1], found[2] = _ACTEES, number
+                found[1], found[2] = _OFFSETS, num_types + number
                 return
             wrong = _beyond(actee_offsets, actees, num_frames, lengths)
             if wrong >= 0:
-                found[1], found[2], found[3] = _ACTEE, number, wrong
+                found[1], found[2], found[3] = _ACTEE, num_types + number, wrong
                 return
             pairs = ints_at(action.pair_offsets)
             for frame in range(num_frames):
@@ -90,10 +90,10 @@ def survey(
                 sizes[frame] = max(sizes[frame], selectable)
                 open_pairs = (offsets[frame + 1] - offsets[frame]) * selectable
                 if action.mask != 0 and pairs[frame + 1] - pairs[frame] != open_pairs:
-                    found[1], found[2] = _PAIRS, number
+                    found[1], found[2] = _OFFSETS, num_types + number
                     return
             if action.mask != 0 and not _are_offsets(pairs, num_frames, counts[of_action + 2]):
-                found[1], found[2] = _PAIRS, number
+                found[1], found[2] = _OFFSETS, num_types + number
                 return
     for number in range(num_actions):
         action = actions[number]
@@ -139,7 +139,7 @@ class ActionPlan(NamedTuple):
     discrete: bool
 
 
-class Columns(NamedTuple):
+class FrameTables(NamedTuple):
     """The frames of a rollout, as the kernels read them."""
 
     types: NDArray[Any]  # `EntityType`, in the batch's order
@@ -151,7 +151,7 @@ class Columns(NamedTuple):
     hides: bool
     pairs: int  # most actor-choice pairs of a frame for each unit of its size
     held: list[Any]  # owners of the memory
-    geometry: Geometry | None = None  # with relative positions
+    geometry: TokenPositions | None = None  # with relative positions
 
 
 def columns_of(
@@ -161,7 +161,7 @@ def columns_of(
     action_plans: Mapping[str, ActionPlan],
     actions: Mapping[str, RaggedTensor],
     log_probs: Mapping[str, Tensor],
-) -> Columns:
+) -> FrameTables:
     """Frames as the kernels read them, with inputs as the linear layers want them.
 
     Args:
@@ -218,9 +218,9 @@ def columns_of(
     lengths, sizes, acting = of_frames[:, :num_frames]
     pairs, wrong, number, index = result.tolist()
     if wrong:
-        _refuse(batch, wrong, number, index, list(action_plans), lengths)
+        _refuse(batch, wrong, [*batch.features, *action_plans][number], index, lengths)
     held.append(action_table)
-    return Columns(type_table, action_table, lengths, sizes, acting, bool(batch.visible), pairs, held)
+    return FrameTables(type_table, action_table, lengths, sizes, acting, bool(batch.visible), pairs, held)
 
 
 def _type_table(
@@ -278,15 +278,10 @@ def _check_type(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
         raise ValueError(f"{name!r} must be {dtype} on the CPU, got {tensor.dtype} on {tensor.device}")
 
 
-def _refuse(batch: ObsBatch, wrong: int, number: int, index: int, names: list[str], lengths: NDArray[np.int64]) -> None:
-    if wrong == _TYPE:
-        name = list(batch.features)[number]
-        raise ValueError(f"{name!r}: its offsets do not fit {len(batch.features[name].values)} rows")
-    name = names[number]
+def _refuse(batch: ObsBatch, wrong: int, name: str, index: int, lengths: NDArray[np.int64]) -> None:
+    if wrong == _OFFSETS:
+        raise ValueError(f"{name!r}: its offsets do not fit its rows")
     mask = batch.action_masks[name]
-    if wrong in (_ACTORS, _ACTEES, _PAIRS):
-        what = {_ACTORS: "actors", _ACTEES: "actees", _PAIRS: "pairs of its mask"}[wrong]
-        raise ValueError(f"{name!r}: the offsets of the {what} do not fit the actors and actees that there are")
     listed = mask.actors if wrong == _ACTOR or mask.actees is None else mask.actees
     frame = int(np.searchsorted(listed.offsets.numpy(), index, "right")) - 1
     raise ValueError(f"{name!r}: index {int(listed.values[index, 0])} in a frame of {lengths[frame]} entities")

@@ -269,11 +269,8 @@ class Flags(Floats):
 Row = TypeVar("Row")
 
 
-class Table(Generic[Row]):
+class Table(Floats, Generic[Row]):
     """Annotation: rows of numbers with names, as `table` makes them. Inside a kernel `rows[i].name`; from outside, an address."""
-
-    def __getitem__(self, index: Any) -> Any:
-        """One row."""
 
 
 def table(row: Any, rows: Sequence[Any]) -> NDArray[Any]:

@@ -6,9 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rogue_net.heads.gaussian import Bounds
 from rogue_net.heads.heads import LOG_STD_LIMIT
@@ -41,14 +39,9 @@ ZERO, ONE_, TWO = np.float32(0), np.float32(1), np.float32(2)
 
 def bounds_of(bounds: Bounds) -> NDArray[Any]:
     """(n) `NumberBounds` of an action of n numbers."""
+    assert len(bounds.weights) == NODES
     columns = [getattr(bounds, name).tolist() for name in NumberBounds._fields]
     return table(NumberBounds, [NumberBounds(*each) for each in zip(*columns, strict=True)])
-
-
-def quadrature_of(bounds: Bounds) -> Tensor:
-    """(2, `NODES`) nodes and weights."""
-    assert len(bounds.weights) == NODES
-    return torch.stack([bounds.nodes.flatten(), bounds.weights])
 
 
 @inner_kernel

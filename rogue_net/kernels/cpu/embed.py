@@ -82,7 +82,7 @@ def _look_up(lanes, net, of_type, tile, row, layer):  # type: ignore[no-untyped-
         else:
             z = spread(lanes, np.float32(0))
         for c in range(of_type.num_ids):
-            table = net.categories[of_type.category + c].table
+            table = net.categories[of_type.category + c].place
             index = ids[tile.sources[row] * of_type.num_ids + c]
             z = z + load(lanes, net.parameters, table + index * width + d)
         store(tile.hidden, at + d, where_positive(z * np.float32(-1), spread(lanes, np.float32(0)), z))
@@ -128,7 +128,7 @@ def embed_backward(lanes: Const, kernels: Kernels, net: Net, tile: Tile, gradien
             if layer >= 0:
                 add_row(lanes, gradient, net.linears[layer].bias, tile.hidden, row * width, width)
             for c in range(of_type.num_ids):
-                table = net.categories[of_type.category + c].dtable
+                table = net.categories[of_type.category + c].gradient
                 index = ids[tile.sources[row] * of_type.num_ids + c]
                 add_row(lanes, direct, table + index * width, tile.hidden, row * width, width)
         if layer >= 0:

@@ -15,7 +15,7 @@ import numpy as np
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, Number, Table, kernel
 from rogue_net.kernels.cpu.dense import LANES, place_of
 from rogue_net.kernels.cpu.simd import fma, load, spread, square_root, store, total
-from rogue_net.kernels.cpu.tables import Copy, Linear
+from rogue_net.kernels.cpu.tables import Linear, Parameter
 
 EIGHT = Const(8)
 
@@ -25,7 +25,7 @@ def fold(
     num_linears: Count,
     linears: Table[Linear],
     num_copies: Count,
-    copies: Table[Copy],
+    copies: Table[Parameter],
     parameters: Floats,
     weights: Floats,
     transposed: Floats,
@@ -34,7 +34,7 @@ def fold(
     for number in range(num_copies):
         copy = copies[number]
         for i in range(copy.size):
-            weights[copy.gradient + i] = parameters[copy.parameter + i]
+            weights[copy.gradient + i] = parameters[copy.place + i]
     for number in range(num_linears):
         each = linears[number]
         weight, bias, scale, shift = each.own_weight, each.own_bias, each.scale, each.shift
@@ -59,7 +59,7 @@ def unfold(
     num_linears: Count,
     linears: Table[Linear],
     num_copies: Count,
-    copies: Table[Copy],
+    copies: Table[Parameter],
     parameters: Floats,
     gradient: Floats,
     dparameters: Floats,
@@ -68,7 +68,7 @@ def unfold(
     for number in range(num_copies):
         copy = copies[number]
         for i in range(copy.size):
-            dparameters[copy.parameter + i] += gradient[copy.gradient + i]
+            dparameters[copy.place + i] += gradient[copy.gradient + i]
     for number in range(num_linears):
         each = linears[number]
         weight, bias, scale, shift = each.own_weight, each.own_bias, each.scale, each.shift

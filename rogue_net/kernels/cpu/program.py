@@ -56,24 +56,25 @@ from rogue_net.kernels.cpu import (
 )
 from rogue_net.kernels.cpu.ahead import Job, compile_all
 from rogue_net.kernels.cpu.calling import entry
-from rogue_net.kernels.cpu.columns import ActionPlan, Columns, TypePlan, columns_of
+from rogue_net.kernels.cpu.columns import ActionPlan, FrameTables, TypePlan, columns_of
 from rogue_net.kernels.cpu.compiling import Const, address, bind, table
 from rogue_net.kernels.cpu.dense import DEPTH, ROWS, outer, product
 from rogue_net.kernels.cpu.inputs import sources_of
 from rogue_net.kernels.cpu.memory import TileMemory, padded, usual_room
 from rogue_net.kernels.cpu.relative_terms import NO_SCHEME, scheme_of
+from rogue_net.kernels.cpu.simd import LANES
 from rogue_net.kernels.cpu.tables import ATTENTION, RELATIVE, Action, EntityType
 from rogue_net.kernels.cpu.threads import run_parts
-from rogue_net.transformer import Block
 
 if TYPE_CHECKING:
     from rogue_net.rogue_net import RogueNet
 
 EIGHT, SIXTEEN = Const(8), Const(16)
+KEYS = Const(LANES)  # of attention with relative positions, handled at once
 TOKENS_OF_A_THREAD = 256  # that are worth another thread
 WAKING = 2**16  # tokens times width squared that take as long as waking a thread
 _NOWHERE: Any = 0  # in the place of an address that is not used
-_NO_GEOMETRY = tables.Geometry(*[_NOWHERE] * len(tables.Geometry._fields))
+_NO_GEOMETRY = tables.TokenPositions(*[_NOWHERE] * len(tables.TokenPositions._fields))
 #: Memory for kernels, whatever torch makes by default.
 _zeros: Callable[..., Tensor] = partial(torch.zeros, dtype=torch.float32, device="cpu")
 
@@ -81,13 +82,13 @@ _zeros: Callable[..., Tensor] = partial(torch.zeros, dtype=torch.float32, device
 def kernels_of(width: int, head_width: int, mixing: int) -> dict[str, Job]:
     """Kernels for tokens of `width` features, heads of `head_width`, and what mixes tokens."""
     lanes = (SIXTEEN if width % 16 == 0 else EIGHT,)
-    token, hidden = elementwise.Shape.of(width), elementwise.Shape.of(4 * width)
-    head, gate = attention.Shape.of(head_width), elementwise.Shape.of(head_width)
+    token, hidden = elementwise.shape_of(width), elementwise.shape_of(4 * width)
+    head, gate = attention.shape_of(head_width), elementwise.shape_of(head_width)
     of_mixing: dict[int, dict[str, Job]] = {
-        ATTENTION: {"attend": (attention.forward, head[1:]), "attend_backward": (attention.backward, head[1:])},
+        ATTENTION: {"attend": (attention.forward, head), "attend_backward": (attention.backward, head)},
         RELATIVE: {
-            "relate": (relative_attention.forward, head),
-            "relate_backward": (relative_attention.backward, head),
+            "relate": (relative_attention.forward, (KEYS, *head)),
+            "relate_backward": (relative_attention.backward, (KEYS, *head)),
             "open_gates": (elementwise.open_gates, gate),
             "close_gates": (elementwise.gelu_backward, gate),
         },
@@ -130,17 +131,9 @@ def jobs_of(config: RogueNetConfig, action_space: Mapping[str, ActionSpace]) -> 
 _CALLED: list[Job] = [
     (each, ())
     for each in (
-        tile.learn,
-        columns.survey,
-        tile.act,
-        inputs.prepare,
-        flat.fold,
-        flat.unfold,
-        flat.adam,
-        flat.add_up,
-        flat.squares,
+        tile.learn, columns.survey, tile.act, inputs.prepare, flat.fold, flat.unfold, flat.adam, flat.add_up, flat.squares,
     )
-]
+]  # fmt: skip
 
 
 #: The kernels of each kind of action: a module of this folder.
@@ -191,9 +184,9 @@ class Program:
         self.steps = np.zeros(len(self._sizes), np.int64)  # of the optimizer, for each parameter
         self._seen: list[Any] = []  # version and address of each parameter when it was last copied
         self._linears: list[tables.Linear] = []
-        self._relative: list[tables.Copy] = []  # tables of relative positions
-        self._direct: list[tables.Copy] = []  # other parameters, whose gradients stand behind those in `weights`
-        self._categories: list[tables.Category] = []
+        self._relative: list[tables.Parameter] = []  # tables of relative positions
+        self._direct: list[tables.Parameter] = []  # other parameters, whose gradients stand behind those in `weights`
+        self._categories: list[tables.Parameter] = []  # their tables
         self._weights_size = self._transposed_size = self._direct_size = 0
         self._held: list[Any] = []  # owners of memory that tables point to
         self._describe()
@@ -220,7 +213,11 @@ class Program:
         }
         first_block = len(self._linears)
         for block in net.transformer.blocks:
-            self._describe_block(block)
+            norm, up, _, down = block.mlp
+            self._add_linear(block.query_key_value, block.attention_norm)
+            self._add_linear(block.project)
+            self._add_linear(up, norm)
+            self._add_linear(down)
         first_gate = len(self._linears)
         if relative is not None:
             for block in net.transformer.blocks:
@@ -236,9 +233,9 @@ class Program:
         # gradients: of linear layers and relative positions, where `weights` has them, then of the others
         self._gradient_size = padded(self._weights_size + self._direct_size, 16)
         direct = [each._replace(gradient=self._weights_size + each.gradient) for each in self._direct]
-        self._copies = table(tables.Copy, [*self._relative, *direct])
+        self._copies = table(tables.Parameter, [*self._relative, *direct])
         self._linear_table = table(tables.Linear, self._linears)
-        categories = table(tables.Category, self._categories)
+        categories = table(tables.Parameter, self._categories)
         self._held.append(categories)
         self._net_fields: dict[str, Any] = {
             "width": config.d_model,
@@ -287,7 +284,9 @@ class Program:
         layer = -1 if linear is None else self._add_linear(linear)
         (scale, dscale), (shift, dshift) = self._add_direct(finish.weight), self._add_direct(finish.bias)
         category, columns, sources = len(self._categories), entity.columns, sources_of(entity)
-        self._categories += [tables.Category(*self._add_direct(each)) for each in entity.tables]
+        for each in entity.tables:
+            self._add_direct(each)
+            self._categories.append(self._direct[-1])
         norm = [entity.norm.offset, entity.norm.scale] if columns.plain else []
         self._held += [sources, *norm]
         is_global = entity.name == GLOBAL_ENTITY
@@ -310,13 +309,6 @@ class Program:
         )
         return TypePlan(row, entity)
 
-    def _describe_block(self, block: Block) -> None:
-        norm2, up, _, down = list[Any](block.mlp)
-        self._add_linear(block.query_key_value, block.attention_norm)
-        self._add_linear(block.project)
-        self._add_linear(up, norm2)
-        self._add_linear(down)
-
     def _describe_action(self, name: str, space: ActionSpace, head: Any) -> ActionPlan:
         decide, decide_backward = self._kernels_of_actions[name]
         row = Action(decide=decide, decide_backward=decide_backward, noise=name_key(name), layer=len(self._linears))
@@ -328,7 +320,8 @@ class Program:
             own = head.nobody
         elif isinstance(head, ContinuousHead):
             own = head.log_std
-            bounds, quadrature = continuous.bounds_of(head.bounds), continuous.quadrature_of(head.bounds)
+            bounds = continuous.bounds_of(head.bounds)
+            quadrature = torch.stack([head.bounds.nodes.flatten(), head.bounds.weights])
             self._held += [bounds, quadrature]
             row = row._replace(bounds=address(bounds), quadrature=address(quadrature))
         if own is not None:
@@ -338,13 +331,13 @@ class Program:
 
     def _add_relative(self, parameter: Tensor) -> int:
         """Find the place of a table of relative positions in `weights`."""
-        self._relative.append(tables.Copy(self._at(parameter), self._weights_size, parameter.numel()))
+        self._relative.append(tables.Parameter(self._at(parameter), self._weights_size, parameter.numel()))
         self._weights_size += padded(parameter.numel(), 16)
         return self._relative[-1].gradient
 
     def _add_direct(self, parameter: Tensor) -> tuple[int, int]:
         """Find the place of the gradient of another parameter; returns those of both."""
-        self._direct.append(tables.Copy(self._at(parameter), self._direct_size, parameter.numel()))
+        self._direct.append(tables.Parameter(self._at(parameter), self._direct_size, parameter.numel()))
         self._direct_size += padded(parameter.numel(), 16)
         return self._direct[-1][:2]
 
@@ -407,7 +400,7 @@ class Program:
         actions: Mapping[str, RaggedTensor],
         log_probs: Mapping[str, Tensor],
         plans: Mapping[str, ActionPlan] | None = None,
-    ) -> Columns:
+    ) -> FrameTables:
         """Frames as the kernels read them; see `columns_of`. `plans`: the actions; None: all of the network.
 
         Raises:
@@ -421,7 +414,7 @@ class Program:
             return columns
         return columns._replace(geometry=self._geometry(batch, columns))
 
-    def _geometry(self, batch: ObsBatch, columns: Columns) -> tables.Geometry:
+    def _geometry(self, batch: ObsBatch, columns: FrameTables) -> tables.TokenPositions:
         positions = self.net.transformer.relative_positions
         assert positions is not None
         first = np.zeros(len(columns.lengths), np.int64)
@@ -433,7 +426,7 @@ class Program:
         columns.held.extend([first, *tensors])
         value_block = positions.num_buckets * positions.keys.shape[1] if positions.config.per_entity_values else 0
         numbers, facing, types = map(address, tensors)
-        return tables.Geometry(address(first), numbers, facing, types, value_block)
+        return tables.TokenPositions(address(first), numbers, facing, types, value_block)
 
     # - Acting
 
@@ -493,7 +486,7 @@ class Program:
         found = {name: ragged.values for name, ragged in log_probs.items()}
         columns = self.columns(obs, actions, found, plans=plans)
         values, frames = _zeros(len(obs)), np.arange(len(obs))
-        parts = self._shares(columns.sizes)
+        parts = _shares(columns.sizes, self.net.config.d_model)
         tiles = self._tiles_for(columns, len(parts))
         net, batch = self._net(columns), _minibatch(columns, frames, frames)
         run = bind(tile.act)
@@ -519,7 +512,7 @@ class Program:
 
     def gradient(
         self,
-        columns: Columns,
+        columns: FrameTables,
         frames: NDArray[np.int64],
         loss: int,
         settings: NDArray[np.float32],
@@ -539,7 +532,7 @@ class Program:
         Returns:
             (num_stats,) what the loss logs.
         """
-        parts = self._shares(columns.sizes[frames])
+        parts = _shares(columns.sizes[frames], self.net.config.d_model)
         if len(self._gradients) < len(parts):
             self._gradients = np.zeros((len(parts), self._gradient_size), np.float32)
         self._gradients.fill(0)  # torch would wake threads of its own, which then spin
@@ -607,12 +600,7 @@ class Program:
 
     # - What kernels are given
 
-    def _shares(self, sizes: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """The frames of each thread."""
-        threads = max(1, min(torch.get_num_threads(), int(sizes.sum()) // TOKENS_OF_A_THREAD))
-        return _shares(sizes, threads, WAKING // self.net.config.d_model**2)
-
-    def _net(self, columns: Columns) -> tables.Net:
+    def _net(self, columns: FrameTables) -> tables.Net:
         head = self.net.value_head
         return tables.Net(
             **self._net_fields,
@@ -627,7 +615,7 @@ class Program:
             transposed=address(self.transposed),
         )
 
-    def _tiles_for(self, columns: Columns, threads: int) -> list[tables.Tile]:
+    def _tiles_for(self, columns: FrameTables, threads: int) -> list[tables.Tile]:
         """The memory of each thread, and places for the logits of all actions in it."""
         largest = int(columns.sizes.max(initial=1))
         room = padded(max(usual_room(self.net.config.d_model), largest) + ROWS, ROWS)
@@ -640,7 +628,7 @@ class Program:
         return [each.of(room, logits, len(columns.types), len(columns.actions)) for each in tiles[:threads]]
 
 
-def _minibatch(columns: Columns, frames: NDArray[np.int64], loss_columns: NDArray[Any]) -> tables.Minibatch:
+def _minibatch(columns: FrameTables, frames: NDArray[np.int64], loss_columns: NDArray[Any]) -> tables.Minibatch:
     return tables.Minibatch(
         frames=address(frames),
         lengths=address(columns.lengths),
@@ -652,15 +640,16 @@ def _minibatch(columns: Columns, frames: NDArray[np.int64], loss_columns: NDArra
     )
 
 
-def _shares(sizes: NDArray[np.int64], threads: int, ahead: int) -> list[tuple[int, int]]:
-    """The positions `low:high` of each thread, about as many tokens each, the first `ahead` more: the others have to wake."""
+def _shares(sizes: NDArray[np.int64], width: int) -> list[tuple[int, int]]:
+    """The positions `low:high` of each thread, about as many tokens each, the first some more: the others have to wake."""
     if not len(sizes):
         return []
+    threads = max(1, min(torch.get_num_threads(), int(sizes.sum()) // TOKENS_OF_A_THREAD))
     if threads == 1:
         return [(0, len(sizes))]
     ends = sizes.cumsum()
     total = int(ends[-1])
-    ahead = min(ahead, total // (2 * threads))
+    ahead = min(WAKING // width**2, total // (2 * threads))
     each = (total - ahead) // threads
     cuts = ends.searchsorted([ahead + number * each for number in range(1, threads)], "right").tolist()
     limits = [0, *cuts, len(sizes)]

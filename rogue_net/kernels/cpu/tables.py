@@ -59,11 +59,11 @@ class Linear(NamedTuple):
     own_outputs: int
 
 
-class Copy(NamedTuple):
+class Parameter(NamedTuple):
     """A parameter of no linear layer."""
 
-    parameter: int  # place in the parameters
-    gradient: int  # place in the gradient, and of a table of relative positions in `weights`
+    place: int  # in the parameters
+    gradient: int  # place of the gradient, and of a table of relative positions in `weights`
     size: int
 
 
@@ -96,13 +96,6 @@ class EntityType(NamedTuple):
     dshift: int = 0
     vector: int = -1  # of a type without features; -1: it has some
     dvector: int = 0
-
-
-class Category(NamedTuple):
-    """The table of a category: its places in the parameters and in the gradient."""
-
-    table: int
-    dtable: int
 
 
 class Action(NamedTuple):
@@ -172,7 +165,7 @@ class Net(NamedTuple):
     value_deviation: Number
     linears: Table[Linear]
     types: Table[EntityType]
-    categories: Table[Category]
+    categories: Table[Parameter]  # their tables
     actions: Table[Action]
     parameters: Floats  # as the modules have them
     weights: Floats  # of linear layers, with the LayerNorm before folded in, and tables of relative positions
@@ -180,7 +173,7 @@ class Net(NamedTuple):
     scheme: Scheme  # of relative positions
 
 
-class Geometry(NamedTuple):
+class TokenPositions(NamedTuple):
     """Positions of the E entities of all frames; for relative positions alone."""
 
     first: Ints  # (B) the first token of each frame
@@ -199,7 +192,7 @@ class Minibatch(NamedTuple):
     hides: Count  # whether any entity is hidden
     columns: Floats  # (columns, M) of the loss
     size: Count  # M
-    geometry: Geometry
+    geometry: TokenPositions
 
 
 class Choice(NamedTuple):
