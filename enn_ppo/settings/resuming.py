@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import to_dict
-from rogue_net.checks import as_plain, check_text
+from rogue_net.checks import checked
 
 if TYPE_CHECKING:
     from enn_ppo.checkpoints import Checkpoint
@@ -38,8 +38,7 @@ def saved_config(resume: object) -> tuple[Checkpoint, TrainConfig]:
     from enn_ppo.checkpoints import load_checkpoint, load_common, runs_in  # imported here: it loads torch
     from enn_ppo.checkpoints.policy import saved_config as config_of
 
-    resume = as_plain(resume)
-    check_text("resume", resume, optional=True)
+    resume = checked("resume", resume, str | None)
     path = Path(str(resume))
     of_policies = runs_in(path)
     checkpoint = load_common(of_policies)[0] if of_policies else load_checkpoint(path)
