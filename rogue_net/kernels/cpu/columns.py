@@ -184,7 +184,7 @@ def columns_of(
         return tensor.data_ptr()
 
     num_frames = len(batch)
-    type_table = _type_table(batch, num_globals, type_plans, at, held, counts)
+    type_table, joining = _type_table(batch, num_globals, type_plans, at, held, counts)
     action_rows = []
     for name, plan in action_plans.items():
         mask = batch.action_masks[name]
@@ -219,14 +219,15 @@ def columns_of(
     pairs, wrong, number, index = result.tolist()
     if wrong:
         _refuse(batch, wrong, [*batch.features, *action_plans][number], index, lengths)
+    _write_inputs(batch, num_globals, type_plans, type_table, joining)
     held.append(action_table)
     return FrameTables(type_table, action_table, lengths, sizes, acting, bool(batch.visible), pairs, held)
 
 
 def _type_table(
     batch: ObsBatch, num_globals: int, plans: Mapping[str, TypePlan], at: Any, held: list[Any], counts: list[int]
-) -> NDArray[Any]:
-    """A row of the table of types for each type of the batch, in its order."""
+) -> tuple[NDArray[Any], Tensor | None]:
+    """A row of the table of types for each type of the batch, in its order, and the global features that join others."""
     joining, num_frames = None, len(batch)
     if num_globals:
         joining = batch.features[GLOBAL_ENTITY].values.contiguous()
@@ -251,17 +252,21 @@ def _type_table(
     types["inputs"] = types["inputs"] * 4 + address(inputs)
     types["ids"] = types["ids"] * 8 + address(ids)
     held += [inputs, ids, types, joining]
-    wrong = np.full(1, -1, np.int64)
-    bind(prepare)(
-        num_frames, len(rows), address(types), 0 if joining is None else joining.data_ptr(), num_globals, address(wrong)
-    )
+    return types, joining
+
+
+def _write_inputs(
+    batch: ObsBatch, num_globals: int, plans: Mapping[str, TypePlan], types: NDArray[Any], joining: Tensor | None
+) -> None:
+    """Write the inputs and ids of the table of types, whose offsets `survey` has checked."""
+    wrong, globals_at = np.full(1, -1, np.int64), 0 if joining is None else joining.data_ptr()
+    bind(prepare)(len(batch), len(types), address(types), globals_at, num_globals, address(wrong))
     if wrong[0] >= 0:
         name = list(batch.features)[int(wrong[0])]
         ragged, plan = batch.features[name], plans[name]
         joined = [joining[ragged.sequences]] if plan.row.joins and joining is not None else []
         plan.entity.looked_up(torch.cat([ragged.values, *joined], dim=1))  # names the id
         raise AssertionError("the modules take what the kernel refuses")
-    return types
 
 
 def _check(name: str, ragged: RaggedTensor, dtype: torch.dtype, num_frames: int) -> int:
