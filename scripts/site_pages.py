@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.plot.plot import PlotConfig
+from enn_ppo.plot import PlotConfig
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.options import Option, options_of

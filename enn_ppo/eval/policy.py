@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint
-from enn_ppo.checkpoints.policy import fit_policy
+from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.training.policy_states import PolicyStates
 from entity_gym.actions import Action, ActionSpace
 from entity_gym.actions.choices import world_actions
@@ -24,6 +24,7 @@ from entity_gym.batch.frame import Frame
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.spaces import ObsSpace
 from rogue_net import ActResult, FittedNet, ObsBatch, State
+from rogue_net import fit as fit_net
 from rogue_net.finite import check_finite
 from rogue_net.heads.noise import FrameKeys
 
@@ -150,7 +151,7 @@ def fit(
     greedy: bool = False,
     temperature: float = 1.0,
 ) -> Policy:
-    """Fit a checkpoint's policy and value function to the spaces of the world `env`; see `fit_policy`.
+    """Fit a checkpoint's policy and value function to the spaces of the world `env`; see `rogue_net.fit`.
 
     The policy runs on the device of `generator`, from which it samples.
 
@@ -159,9 +160,11 @@ def fit(
     """
 
     def fitted(network: str) -> FittedNet:
-        found = fit_policy(checkpoint, obs_space, action_space, generator.device, env, network)
-        found.net.eval()
-        return found
+        net = load_net(checkpoint, network, generator.device).eval()
+        try:
+            return fit_net(net, obs_space, action_space)
+        except ValueError as error:
+            raise ValueError(f"the {network} of checkpoint {checkpoint.path} does not fit {env}: {error}") from None
 
     critic = fitted("value_net") if checkpoint.value_net else None
     return Policy(fitted("policy"), generator, greedy, temperature, critic, checkpoint.value_unit)

@@ -21,12 +21,12 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
-from enn_ppo.checkpoints.policy import spaces_of
 from enn_ppo.eval.policy import Acted, fit
 from entity_gym.actions import Action, ActionSpace
 from entity_gym.agents.agent import Agent, Obs, check_obs
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import EntityNumbers, Frame, FrameReader
+from entity_gym.batch.saving import spaces_from_dict
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.environment import Observation
 from entity_gym.errors import check_whole, nearest
@@ -87,7 +87,7 @@ class TrainedPolicy:
         name: str = "the observation",
         **how: Any,
     ) -> None:
-        self.obs_space, self.action_space = spaces or spaces_of(checkpoint)
+        self.obs_space, self.action_space = spaces or spaces_from_dict(checkpoint.spaces)
         self._policy = fit(checkpoint, self.obs_space, self.action_space, name, generator, **how)
         # targets are of training alone
         self._reader = _ObservationReader(replace(self.obs_space, targets={}), self.action_space, name)

@@ -87,8 +87,8 @@ class TrainConfig:
     torch_deterministic: bool = False
     """Whether torch uses only deterministic algorithms; this makes CUDA slower. On the CPU results are always deterministic."""
     run_dir: str | None = None
-    """Folder of the run's files; null: with `resume` that of its run, otherwise `outputs/<env id>/<date>_<time>`, with `_2` and so
-    on behind it where that is taken."""
+    """Folder of the run's files; null: with `resume` that of its run, otherwise `outputs/<env id>/<date>_<time>`, with `_2` and
+    so on behind it where that is taken."""
     resume: str | None = None
     """A run directory, or one of its checkpoints, to continue from. null: start anew."""
     trust: bool = False
@@ -112,6 +112,11 @@ class TrainConfig:
         self._check_together()
         self._check_needs()
         self._check_sizes()
+
+    def progress(self, step: int, seconds: float) -> float:
+        """Fraction of the training that is done: of `total_timesteps` or of `max_train_seconds`, whichever is larger."""
+        by_time = seconds / self.max_train_seconds if self.max_train_seconds else 0.0
+        return min(1.0, max(step / self.total_timesteps, by_time))
 
     def _check_together(self) -> None:
         """Refuse what a run cannot have at the same time."""

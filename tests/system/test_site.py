@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.plot.plot import PlotConfig
+from enn_ppo.plot import PlotConfig
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.options import options_of

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.plot.plot import PlotConfig
+from enn_ppo.plot import PlotConfig
 from enn_ppo.settings.command_line.help import help_lines
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
