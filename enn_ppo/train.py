@@ -1,6 +1,10 @@
 """The training loop: rollout, advantage estimation, update.
 
-python -m enn_ppo.train env=MineSweeper
+python -m enn_ppo.train env=MineSweeper env.kwargs.width=8 total_timesteps=1e6 run_dir=outputs/mines
+python -m enn_ppo.train env=custom env.id=my_pkg.my_env:MyEnv    # or gymnasium, dm_env, pettingzoo, program
+python -m enn_ppo.train 'optim.lr=0.001@0 -> 0@1' 'env.info.num_mines=[3,4,5]'    # quotes: shells read > and [
+python -m enn_ppo.train --multirun env=Xor,Count seed=1,2,3 run_dir=outputs/all    # every combination
+python -m enn_ppo.train resume=outputs/mines total_timesteps=2e6
 """
 
 from __future__ import annotations

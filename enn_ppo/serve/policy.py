@@ -35,6 +35,7 @@ _REQUEST: Parts = {
     "type": TEXT,
     "id": ((int, str, type(None)), "a whole number or a text"),
     "observation": OBJECT,
+    "begins": FLAG,
     "greedy": FLAG,
     "value": FLAG,
     "probabilities": FLAG,
@@ -92,8 +93,8 @@ class ServedPolicies:
             policy = self._fitted[key] = self._fit((obs_space, action_space))
         return policy
 
-    def read(self, policy: TrainedPolicy, message: Message) -> Request:
-        """Check and convert a question of a client with this policy.
+    def read(self, policy: TrainedPolicy, message: Message, client: int = 0) -> Request:
+        """Check and convert a question of a client with this policy; `client` is its number.
 
         Raises:
             ValueError: the question is invalid; the message says why.
@@ -104,7 +105,7 @@ class ServedPolicies:
         if num_entities > limit:
             raise ProtocolError(f"the observation has {num_entities:,} entities; at most {limit:,} are taken")
         try:
-            obs, frame = policy.read(observation)
+            obs, frame = policy.read(observation, client, begins=bool(message.get("begins")))
         except OverflowError as error:
             raise ProtocolError(f"the observation holds a number that is too large: {error}") from None
         return Request(message, policy, obs, frame, message.get("greedy", self._config.greedy))
@@ -140,6 +141,7 @@ class ServedPolicies:
         for greedy in (True, False):
             message = {"type": "act", "observation": observation, "greedy": greedy}
             list(self.decide([self.read(self.trained, message)]))
+        self.trained.reset()
         self._generator.manual_seed(self._config.seed)
 
     def _fit(self, spaces: tuple[ObsSpace, Mapping[str, ActionSpace]] | None = None) -> TrainedPolicy:

@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import hmac
+import itertools
 import signal
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -71,6 +73,7 @@ class _Dropped(Exception):  # noqa: N818 - reads as a sentence
 @dataclass(eq=False)
 class _Client:
     name: str
+    number: int  # by which a policy remembers
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     messages: MessageReader
@@ -80,6 +83,7 @@ class _Client:
 
 
 class _Question(NamedTuple):
+    client: int  # its number
     policy: TrainedPolicy
     message: Message
     answer: asyncio.Future[bytes | _Dropped]
@@ -98,6 +102,7 @@ class PolicyServer:
         self._config, self._policies, self._say = config, policies, say
         self._clients: dict[_Client, asyncio.Task[None] | None] = {}  # connected clients and their tasks
         self._questions: asyncio.Queue[_Question] = asyncio.Queue()
+        self._numbers = itertools.count()
         self._served = Served()
         self._started = time.monotonic()
         self._is_ending = False
@@ -137,9 +142,12 @@ class PolicyServer:
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, port = (writer.get_extra_info("peername") or ("somewhere", 0))[:2]  # None if it has hung up already
-        client = _Client(f"{host}:{port}", reader, writer, MessageReader(self._config.max_message_bytes))
+        messages = MessageReader(self._config.max_message_bytes)
+        client = _Client(f"{host}:{port}", next(self._numbers), reader, writer, messages)
         try:
             dropped = await self._serve(client)
+            if client.policy and client.policy.remembers:
+                await asyncio.to_thread(client.policy.reset, client.number)
             client.policy = None  # a policy that no client uses any more is removed
             if dropped is None or dropped.fault == "ending":
                 self._say(f"client {client.name} left after {client.decisions:,} decisions")
@@ -201,7 +209,7 @@ class PolicyServer:
             message = decode(body)
             if message["type"] == "act" and client.policy is not None:
                 answers.append(asyncio.get_running_loop().create_future())
-                self._questions.put_nowait(_Question(client.policy, message, answers[-1]))
+                self._questions.put_nowait(_Question(client.number, client.policy, message, answers[-1]))
             elif message["type"] in ("close", "error"):
                 leaves = True
                 if message["type"] == "error":
@@ -314,14 +322,16 @@ class PolicyServer:
     def _decide(self, batch: Sequence[_Question]) -> list[bytes | _Dropped]:
         """Return the answer to each question, or why its client is dropped. Runs in the thread of the policy."""
         answers: dict[int, bytes | _Dropped] = {}
-        alike: dict[tuple[TrainedPolicy, bool], dict[int, Request]] = {}  # a forward pass each
-        for k, (policy, message, _) in enumerate(batch):
+        alike: dict[tuple[TrainedPolicy, bool, int], dict[int, Request]] = {}  # a forward pass each
+        turns: Counter[int] = Counter()
+        for k, (client, policy, message, _) in enumerate(batch):
+            turns[client] += policy.remembers  # then one answer depends on the one before
             try:
-                request = self._policies.read(policy, message)
+                request = self._policies.read(policy, message, client)
             except ValueError as error:
                 answers[k] = _Dropped("broken", str(error))
             else:
-                alike.setdefault((policy, request.greedy), {})[k] = request
+                alike.setdefault((policy, request.greedy, turns[client]), {})[k] = request
         for requests in alike.values():
             answers |= zip(requests, self._decide_together(list(requests.values())), strict=True)
         return [answers[k] for k in range(len(batch))]

@@ -6,22 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from rogue_net.checks import (
-    NonNegativeFloat,
-    NumWorkers,
-    PositiveInt,
-    check_fields,
-    check_int,
-)
-
-Mode = Literal["none", "ray", "ddp"]
+from rogue_net.checks import NonNegativeFloat, NumWorkers, PositiveInt, check_fields, check_int
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
     """Settings of training in more than one process."""
 
-    mode: Mode = "none"
+    mode: Literal["none", "ray", "ddp"] = "none"
     """`none`: a single process. `ray`: environment runners collect rollouts and learners train, on a Ray cluster (extra `ray`).
     `ddp`: data parallel ranks of torchrun, each with environments and a learner; gradients are averaged."""
     num_env_runners: NumWorkers = 2

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from enn_ppo.settings.config import TrainConfig
-from enn_ppo.settings.schema import from_dict, to_dict
+from enn_ppo.settings.schema import to_dict
 from rogue_net.checks import as_plain, check_text
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def saved_config(resume: object) -> tuple[Checkpoint, TrainConfig]:
         ValueError: there is no such checkpoint, or one of its settings is unknown.
     """
     from enn_ppo.checkpoints import load_checkpoint, load_common, runs_in  # imported here: it loads torch
+    from enn_ppo.checkpoints.policy import saved_config as config_of
 
     resume = as_plain(resume)
     check_text("resume", resume, optional=True)
@@ -48,13 +49,8 @@ def saved_config(resume: object) -> tuple[Checkpoint, TrainConfig]:
         run_dir = folder.parent if folder.name == "checkpoints" else None
     if run_dir and run_dir.is_relative_to(Path.cwd()):
         run_dir = run_dir.relative_to(Path.cwd())
-    try:
-        saved = from_dict(TrainConfig, checkpoint.config)
-    except ValueError as error:
-        error.add_note(f"(in the settings of checkpoint {checkpoint.path})")
-        raise
     changes: dict[str, Any] = {"resume": resume, "run_dir": run_dir, "overwrite": False, "trust": False}
-    return checkpoint, replace(saved, **changes)
+    return checkpoint, replace(config_of(checkpoint), **changes)
 
 
 def check_code(checkpoint: Checkpoint, config: TrainConfig) -> None:

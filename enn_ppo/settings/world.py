@@ -12,9 +12,6 @@ from enn_ppo.settings.schedule import Distribution, parse_distribution
 from enn_ppo.settings.schema import plain
 from rogue_net.checks import NonNegativeInt, NumWorkers, PositiveInt, Range, UnitInterval, check_fields
 
-Sampling = Literal["uniform", "prioritized"]
-Api = Literal["entity", "gymnasium", "dm_env", "pettingzoo", "program"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig:
@@ -23,7 +20,7 @@ class EnvConfig:
     id: str = "MineSweeper"
     """A registered name, or `package.module:Class` of an importable class or factory; with another `api`, that library's name of
     an environment, such as Gymnasium's `CartPole-v1`."""
-    api: Api = "entity"
+    api: Literal["entity", "gymnasium", "dm_env", "pettingzoo", "program"] = "entity"
     """Interface of the environment: `entity` (this project's), `gymnasium`, `dm_env`, `pettingzoo`, or `program` (a program in
     any language, see the page on the protocol)."""
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -98,12 +95,8 @@ class RolloutConfig:
     def check_shares(self, number: int = 1, shares: str = "") -> None:
         """Check that the environments divide into equal shares of whole blocks, as many as are played at a time.
 
-        Args:
-            number: of shares.
-            shares: whose they are, such as `2 ranks`.
-
         Raises:
-            ValueError: they do not.
+            ValueError: they do not; `shares` says whose they are, such as `2 ranks`.
         """
         factors = {
             shares: number,
@@ -135,7 +128,7 @@ class SelfPlayConfig:
     """Fraction of the environments in which the opponent is the current policy."""
     zero_sum: bool = False
     """Whether the mean reward of the other players is subtracted from the policy's reward."""
-    sampling: Sampling = "uniform"
+    sampling: Literal["uniform", "prioritized"] = "uniform"
     """Distribution of the snapshots: `uniform`, or `prioritized`, which prefers snapshots that the policy loses to."""
 
     def __post_init__(self) -> None:

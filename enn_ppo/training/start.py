@@ -34,7 +34,7 @@ from enn_ppo.training.run import Run
 from enn_ppo.training.self_play.pool import SelfPlay
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.torchrun.torch_ranks import join_ranks
-from enn_ppo.training.tracking.run_dir import CHECKPOINTS, RunLock, prepare_run_dir
+from enn_ppo.training.tracking.run_dir import RunLock, prepare_run_dir
 from enn_ppo.training.tracking.run_output import RunOutput, announce, make_live
 from entity_gym.pools.source import EnvFactory
 from entity_gym.pools.vec_env import VecEnv
@@ -57,7 +57,7 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
         lock = RunLock()
         stack.callback(lock.close)
         # before the checkpoint is read, so that no trainer can save another one meanwhile
-        run_dir = ranks.lead(lambda: _take_run_dir(config, bound.config.id, lock))
+        run_dir = ranks.lead(lambda: take_run_dir(config, bound.config.id, lock))
         checkpoints = ranks.each(lambda: _load(config, ranks))
         if config.policies:
             _check_home(config, run_dir)
@@ -80,10 +80,10 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
         outputs = _open(state, checkpoints, news, run_dir, stack)
         evaluators = {}
         for name, output in outputs.items():
-            evaluator = Evaluator(evaluation, env, config.device, run_dir / name, output.say)
+            evaluator = Evaluator(evaluation, env, run_dir / name, output.say)
             stack.callback(evaluator.close)
             if _continues(checkpoints, run_dir):
-                evaluator.resubmit(state.evaluations, run_dir / name / CHECKPOINTS)
+                evaluator.resubmit(state.evaluations)
             evaluators[name] = evaluator
         return Run(state, run_dir, outputs, evaluators, interrupted, stack.pop_all())
 
@@ -118,7 +118,7 @@ def make_state(
     models = {name: learner.model for name, learner in learners.items()}
     self_play = None
     if config.self_play.enabled:
-        self_play = SelfPlay(config.self_play, models[""].policy, device, config.seed)
+        self_play = SelfPlay(config.self_play, models[""].policy, config.seed)
         pools = [self_play.seat(pools[0], env.source, env.config.id)]
     sampler = make_sampler(config, env, pools, models, device, first_env, ranks)
     return TrainState(config, env.config.id, learners, sampler, callbacks, ranks, self_play)
@@ -232,7 +232,7 @@ def _continues(checkpoints: Mapping[str, Checkpoint], run_dir: Path) -> bool:
     return any(each.path.parent.parent.resolve() == (run_dir / name).resolve() for name, each in checkpoints.items())
 
 
-def _take_run_dir(config: TrainConfig, env_id: str, lock: RunLock) -> Path:
+def take_run_dir(config: TrainConfig, env_id: str, lock: RunLock) -> Path:
     """Lock the run directory, and return it."""
     if config.run_dir is not None:
         run_dir = Path(config.run_dir)

@@ -59,14 +59,14 @@ class Constructor:
         check_arguments(self.make, self.name, self.kwargs)
 
     def __call__(self, **more: Any) -> Any:
-        """Make an environment, with further arguments; what is raised has the environment's name.
+        """Make an environment, with these arguments besides or in place of its own; what is raised has its name.
 
         Raises:
             ValueError: in place of an ImportError.
         """
         try:
             with naming_extras():
-                return self.make(**own_values(self.kwargs), **more)
+                return self.make(**own_values(self.kwargs | more))
         except ImportError as error:
             raise ValueError(f"{self.name} cannot be made: {error}") from error
         except Exception as error:

@@ -78,7 +78,7 @@ class ObsBatch:
         for name in batches[0].action_masks:
             counts = [batch.action_masks[name].num_pairs for batch in batches]
             pairs[name] = None if None in counts else sum(count or 0 for count in counts)
-        return _batch(sum(map(len, batches)), columns, pairs)
+        return batch_of_columns(sum(map(len, batches)), columns, pairs)
 
     def columns(self) -> dict[Place, RaggedTensor]:
         """Return every ragged column by its place."""
@@ -112,7 +112,7 @@ class ObsBatch:
     def gather(self, gather: Gather) -> ObsBatch:
         """Some frames, or all in another order."""
         columns = {place: gather(each) for place, each in self.columns().items()}
-        return _batch(len(gather.sequences), columns, self._pairs if gather.all_of_them else {})
+        return batch_of_columns(len(gather.sequences), columns, self._pairs if gather.all_of_them else {})
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ObsBatch:
         """The batch with every tensor replaced by what `change` makes of it; tensors that are there twice are changed once."""
@@ -123,7 +123,9 @@ class ObsBatch:
                 changed[id(tensor)] = change(tensor)
             return changed[id(tensor)]
 
-        return _batch(self.num_frames, {place: each.map(once) for place, each in self.columns().items()}, self._pairs)
+        return batch_of_columns(
+            self.num_frames, {place: each.map(once) for place, each in self.columns().items()}, self._pairs
+        )
 
     def tensors(self) -> list[Tensor]:
         """Every tensor once, always in the same order."""
@@ -156,7 +158,7 @@ class ObsBatch:
         masks = self.action_masks.items()
         pairs = {name: cuts.counts(mask.pair_offsets) for name, mask in masks if mask.actees is not None}
         return [
-            _batch(
+            batch_of_columns(
                 size,
                 {place: parts[i] for place, parts in columns.items()},
                 {name: counts[i] for name, counts in pairs.items()},
@@ -205,8 +207,10 @@ class ObsBatch:
         }
 
 
-def _batch(num_frames: int, columns: Mapping[Place, RaggedTensor], pairs: Mapping[str, int | None]) -> ObsBatch:
-    """The batch of these columns; `pairs` are the `num_pairs` of its masks."""
+def batch_of_columns(
+    num_frames: int, columns: Mapping[Place, RaggedTensor], pairs: Mapping[str, int | None]
+) -> ObsBatch:
+    """Return the batch with these columns, the inverse of `ObsBatch.columns`; `pairs` are the `num_pairs` of its masks."""
 
     def of(field: str) -> dict[str, RaggedTensor]:
         return {name: each for (part, name), each in columns.items() if part == field}
@@ -235,7 +239,7 @@ def _batch_of(obs: VecObs, tensor_of: Callable[[NDArray[Any]], Tensor]) -> ObsBa
     buffers |= {("visible", name): each for name, each in obs.visible.items()}
     buffers |= {("ids", name): each for name, each in obs.ids.items()}
     columns = {place: RaggedTensor(tensor_of(each.values), tensor_of(each.offsets)) for place, each in buffers.items()}
-    return _batch(len(obs), columns, pairs)
+    return batch_of_columns(len(obs), columns, pairs)
 
 
 class _Sharing:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -38,6 +38,11 @@ class RaggedTensor(NamedTuple):
     def map(self, change: Callable[[Tensor], Tensor]) -> RaggedTensor:
         """Apply `change` to the values and to the offsets."""
         return RaggedTensor(change(self.values), change(self.offsets))
+
+
+#: What a policy remembers of B environments: columns of rows, such as (m, width) numbers and the (m, 1) int64 ids of the entities
+#: that they belong to, each with B sequences. An environment of which nothing is known has no rows.
+State: TypeAlias = "dict[str, RaggedTensor | State]"
 
 
 class Gather:

@@ -13,8 +13,8 @@ import yaml
 
 from enn_ppo import EnvConfig, TrainConfig, TrainResult, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.plot.curves import plot_learning_curve
 from enn_ppo.settings.schema import from_dict
+from enn_ppo.training.tracking.curves import plot_learning_curve
 from tests.enn_ppo.rows import rows_of, rows_without_times
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from enn_ppo.settings.command_line.options import Option
+from enn_ppo.settings.options import Option
 from tests.enn_ppo.rows import same
 from tests.nightly.bad_commands import bad_commands, bad_values
 from tests.nightly.drills import Lost, Tally

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.plot.plot import parse as parse_plot
+from enn_ppo.plot import parse as parse_plot
 from enn_ppo.settings.command_line import cli
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig

@@ -127,7 +127,7 @@ class Learner:
         self.begin(settings)
         log_ratios = None
         if stale:
-            rollout, log_ratios = recompute_log_probs(self.model, rollout)
+            rollout, log_ratios = recompute_log_probs(self.model, rollout, sequences=self._optim.sequences)
         advantages = self.estimate_advantages(rollout, settings.ppo, log_ratios)
         largest = self._check_scale(rollout.frames.rewards, advantages.returns)
         head = self.model.value_head
@@ -135,9 +135,10 @@ class Learner:
             # value clipping must compare with the new head's values, which are the mean
             frames = rollout.frames
             rollout = replace(rollout, frames=replace(frames, values=head.mean.expand_as(frames.values)))
-        samples = Samples.of(rollout, advantages)
+        samples = Samples.of(rollout, advantages, sequences=self._optim.sequences)
         learning = (self._optim, settings.ppo)
-        options: dict[str, Any] = {"generator": self._shuffling, "loss": self.loss, "ranks": self.ranks}
+        steps = len(samples) // rollout.num_envs if self._optim.sequences else 1
+        options: dict[str, Any] = {"generator": self._shuffling, "loss": self.loss, "steps": steps, "ranks": self.ranks}
         if self._compiled and self.loss is self._ppo_loss:
             learn = partial(self._compiled.learn, optim=learning[0], settings=learning[1], ranks=self.ranks)
             with self._compiled.update(samples) as frames:

@@ -34,7 +34,8 @@ def from_dm_env(env: Callable[..., Any], num_envs: int = 1, seed: int = 0, **opt
         env: a class or function that makes an environment.
         num_envs: number of environments.
         seed: dm_env has no seeds after an environment is made, so `env` is called again for environment i with `seed + i`
-            whenever the pool is seeded, if it has a parameter called seed, random, random_seed or random_state.
+            whenever the pool is seeded, if it has a parameter called seed, random, random_seed or random_state, or
+            `task_kwargs`, of which dm_control's suite takes "random".
         options: those of the pool as in `from_gymnasium`; `view` as in `gymnasium_worlds`; and arguments of `env`.
     """
     return pool_from(dm_worlds, env, num_envs, seed, options)
@@ -59,9 +60,14 @@ class DmConstructor(Constructor):
         super().__init__(env, kwargs, "the dm_env environment")
 
     def __call__(self, **more: Any) -> DmAsGym:
-        parameters = signature_of(self.make).parameters
-        seed_name = next((name for name in SEEDS if name in parameters and name not in self.kwargs), None)
-        return DmAsGym(functools.partial(super().__call__, **more), seed_name)
+        parameters, of_task = signature_of(self.make).parameters, self.kwargs.get("task_kwargs") or {}
+        name = next((name for name in SEEDS if name in parameters and name not in self.kwargs), None)
+        takes_seed = name is not None or ("task_kwargs" in parameters and "random" not in of_task)
+
+        def seeded(seed: int) -> dict[str, Any]:
+            return {"task_kwargs": {**of_task, "random": seed}} if name is None else {name: seed}
+
+        return DmAsGym(functools.partial(super().__call__, **more), seeded if takes_seed else None)
 
 
 class DmAsGym:
@@ -69,12 +75,12 @@ class DmAsGym:
 
     Args:
         make: makes the environment.
-        seed_name: the parameter of `make` that takes a seed; None if it has none.
+        seeded: returns the arguments of `make` with which it takes a seed; None if there are none.
     """
 
-    def __init__(self, make: Callable[..., Any], seed_name: str | None) -> None:
-        self._make, self._seed_name = make, seed_name
-        self.why_unseedable = "" if seed_name else f"its constructor has none of the parameters {', '.join(SEEDS)}"
+    def __init__(self, make: Callable[..., Any], seeded: Callable[[int], dict[str, Any]] | None) -> None:
+        self._make, self._seeded = make, seeded
+        self.why_unseedable = "" if seeded else f"its constructor has none of the parameters {', '.join(SEEDS)}"
         self.unwrapped: Any = make()
         for method in ("reset", "step", "observation_spec", "action_spec"):
             if not hasattr(self.unwrapped, method):
@@ -84,9 +90,9 @@ class DmAsGym:
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; with a seed, in an environment that is made anew."""
-        if seed is not None and self._seed_name is not None:
+        if seed is not None and self._seeded is not None:
             self.close()
-            self.unwrapped = self._make(**{self._seed_name: seed})
+            self.unwrapped = self._make(**self._seeded(seed))
         return self._checked(self.unwrapped.reset(), "reset").observation, {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:

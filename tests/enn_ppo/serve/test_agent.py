@@ -151,7 +151,7 @@ def values_of(path: Path) -> dict[str, float]:
         "policy": policy.act(seen).value,
         "agent": load_agent(path, greedy=True).decide(obs()).value,
         "server": answer["value"],
-        "play": advice(played, batch).value,
+        "play": advice(played, {}, batch).value,
         "evaluation": float(played.values(batch)[0]),
     }
 
@@ -177,7 +177,7 @@ def test_the_value_is_that_of_the_value_network_in_the_unit_of_rewards(normalize
 
 def test_what_is_no_policy_at_all_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(ValueError, match="text is no whole checkpoint or policy file: text: it is no safetensors file"):
+    with pytest.raises(ValueError, match="text is no whole checkpoint or policy file: it is no safetensors file"):
         load_agent(tmp_path / "text")
     with pytest.raises(ValueError, match="no checkpoint .*nowhere"):
         load_agent(tmp_path / "nowhere")

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_ppo.checkpoints import Checkpoint
-from enn_ppo.checkpoints.policy import fit_policy
+from enn_ppo.eval.policy import fit
 from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.serve.server import serve
 from enn_ppo.settings.command_line.cli import run_serve
@@ -57,7 +58,7 @@ def test_greedy_answers_are_those_of_the_network_in_the_clients_own_ids(
 ) -> None:
     obs = observation_from_json(garden(), ACTION_SPACE)
     batch = ObsBatch.from_vec_obs(batch_observations([obs], OBS_SPACE, ACTION_SPACE))
-    net = fit_policy(checkpoint, OBS_SPACE, ACTION_SPACE, CPU, "garden").net.eval()
+    net = fit(checkpoint, OBS_SPACE, ACTION_SPACE, "garden", torch.Generator()).fitted.net
     expected = net.act(batch, greedy=True)
     entities = ["bee 0", "bee 1", 100, 101, 102]
     visited = [

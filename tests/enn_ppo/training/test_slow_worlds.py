@@ -104,7 +104,7 @@ def test_progress_within_rollouts_is_printed(
     monkeypatch.setattr(run_module, "SHOWN_AFTER", 0.2)
     train(slow(tmp_path / "a", seconds=0.001, total_timesteps=400), env=Slow)
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if "steps/s" in line and not line.startswith("400/")]
+    assert [line for line in lines if "/400 steps (" in line and not line.startswith("400/")]
 
 
 class Stuck(Copycat):

@@ -77,6 +77,14 @@ def test_environment_i_is_made_anew_with_the_seed_plus_i() -> None:
         assert pool.reset(seed=1).features["Agent"].values.tolist() == [[1], [2], [3]]
 
 
+def test_dm_controls_suite_takes_the_seed_among_the_arguments_of_the_task() -> None:
+    def load(domain: str, task_kwargs: dict[str, int] | None = None) -> Walk:
+        return Walk(task_kwargs["random"] + task_kwargs["far"] if task_kwargs and "random" in task_kwargs else 50)
+
+    with from_dm_env(load, 2, seed=7, domain="cartpole", task_kwargs={"far": 100}) as pool:  # type: ignore[union-attr]
+        assert pool.reset().features["Agent"].values.tolist() == [[107], [108]]
+
+
 def test_a_discount_of_zero_is_an_end_and_another_one_a_cut() -> None:
     with from_dm_env(Walk, 2, seed=0) as pool:  # type: ignore[union-attr]
         pool.reset()

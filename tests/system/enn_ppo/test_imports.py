@@ -10,7 +10,7 @@ from tests.enn_ppo.worlds import tiny_config
 from tests.processes import output_of
 
 TRAINING = """
-import sys, enn_ppo.train, enn_ppo.clone, enn_ppo.training.tracking.run_output, enn_ppo.plot.plot
+import sys, enn_ppo.train, enn_ppo.clone, enn_ppo.training.tracking.run_output, enn_ppo.plot
 print([name for name in ("wandb", "tensorboard", "matplotlib", "rich") if name in sys.modules])
 import enn_ppo
 assert [type(getattr(enn_ppo, name)).__name__ for name in ("train", "clone", "evaluate")] == ["function"] * 3

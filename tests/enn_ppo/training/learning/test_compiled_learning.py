@@ -365,7 +365,11 @@ def test_batches_that_would_index_beyond_their_memory_are_refused() -> None:
     with pytest.raises(ValueError, match="index 3 in a frame of 3 entities"):
         net.act(batch, greedy=True)
     actors.values[1, 0] = 1
-    batch.features["a"] = RaggedTensor(batch.features["a"].values.double(), batch.features["a"].offsets)
+    rows, offsets = batch.features["a"].values, batch.features["a"].offsets
+    batch.features["a"] = RaggedTensor(rows[:-1], offsets)
+    with pytest.raises(ValueError, match="'a': its offsets do not fit 11 rows"):
+        net.act(batch, greedy=True)
+    batch.features["a"] = RaggedTensor(rows.double(), offsets)
     with pytest.raises(ValueError, match="must be torch.float32"):
         net.act(batch, greedy=True)
 

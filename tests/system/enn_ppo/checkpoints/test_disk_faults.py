@@ -37,8 +37,7 @@ def weights(size: int, value: float) -> dict[str, torch.Tensor]:
 def test_on_a_full_disk_the_checkpoints_that_were_there_still_load(small_disk: Path) -> None:
     home = small_disk / "run/checkpoints"
     save(home, 100, policy=weights(10_000, 100))
-    message = r"step_0*200.safetensors failed: No space left on device; the newest checkpoint is step_0*100, and resume=.*/run"
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=r"step_0*200.safetensors failed: No space left on device"):
         save(home, 200, policy=weights(100_000, 200))
     assert os.listdir(home) == ["step_000000000100.safetensors"]
     assert load_checkpoint(small_disk / "run").step == 100
@@ -70,7 +69,7 @@ def test_a_run_on_a_full_disk_ends_with_what_was_saved_named(small_disk: Path) -
         train(config, env=Copycat)
     loaded = load_checkpoint(small_disk / "run")
     assert loaded.step > 0
-    told = str(caught.value)
+    told = caught.value.__notes__[0]
     assert f"step_{loaded.step:012d}" in told and f"resume={small_disk / 'run'}" in told
 
 

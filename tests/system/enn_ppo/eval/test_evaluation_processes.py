@@ -118,12 +118,12 @@ def test_closing_ends_the_process_and_what_is_pending_can_be_submitted_again(
     assert pending == [32, 64]
 
     gate.open()
-    resumed = make(Gated, told, tmp_path, process=False, **kwargs)
-    resumed.resubmit([*pending, 96], checkpoints)
+    resumed = make(Gated, told, checkpoints.parent, process=False, **kwargs)
+    resumed.resubmit([*pending, 96])
     assert [measured(resumed.poll())["eval/step"] for _ in STEPS] == [32, 64]
     assert resumed.pending_steps == [] and not told
-    off = make(Gated, told, tmp_path, interval=None)
-    off.resubmit(pending, checkpoints)
+    off = make(Gated, told, checkpoints.parent, interval=None)
+    off.resubmit(pending)
     assert off.pending_steps == []
 
 
@@ -136,7 +136,7 @@ from enn_ppo.eval.evaluator import Evaluator
 from tests.enn_ppo.evaluation_worlds import Gated
 
 config = TrainEvalConfig(interval=1, episodes=4, env_kwargs={"gate": sys.argv[1]})
-evaluator = Evaluator(config, Gated, "cpu", Path("."), print)
+evaluator = Evaluator(config, Gated, Path("."), print)
 evaluator.submit(Path(sys.argv[2]), 32)
 time.sleep(1000)
 """
@@ -151,13 +151,3 @@ def test_the_process_ends_when_training_is_killed(checkpoints: Path, gate: Gate,
         training.kill()
     while is_running(pid):
         time.sleep(0.01)
-
-
-def test_evaluations_that_fall_behind_are_told(checkpoints: Path, tmp_path: Path) -> None:
-    told = Told()
-    evaluator = make(Gated, told, tmp_path, env_kwargs={"gate": str(tmp_path / "gate")})  # which never opens
-    for _ in range(5):
-        evaluator.submit(step_file(checkpoints, 32), 32)
-    evaluator.close()
-    (line,) = told
-    assert "evaluations are behind: at step 32, 3 are under way" in line and "eval.process=false" in line

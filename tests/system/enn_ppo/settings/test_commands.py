@@ -57,7 +57,7 @@ def test_training_says_where_it_is_and_how_far_and_leaves_everything_in_the_run_
     assert lines[0] == "starting MineSweeper: importing torch"
     assert "training MineSweeper on cpu into out/a" in lines[1:4]
     assert re.match(
-        r"320/320 steps \(100%\)  [\d,]+ steps/s  0:00:00 left  reward \S+  length \S+  entropy ", lines[-2]
+        r"320/320 steps \(100%\)  0:00:00 left  steps_per_second \S+  episodic_reward \S+  episode_length ", lines[-2]
     )
     assert lines[-1] == "done: out/a"
     names = {"config.yaml", "metrics.jsonl", "learning_curve.png", "checkpoints"}

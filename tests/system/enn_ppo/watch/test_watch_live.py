@@ -18,7 +18,7 @@ import pytest
 
 from enn_ppo import TrainEvalConfig, train
 from enn_ppo.settings.evaluation import WatchConfig
-from enn_ppo.watch.watch import follow
+from enn_ppo.watch import follow
 from entity_gym.replay.page import read_page
 from tests.enn_ppo.replay_contract import check_replay, read
 from tests.enn_ppo.worlds import tiny_config

@@ -268,10 +268,10 @@ def test_the_largest_weights_of_large_frames(show: Show) -> None:
 # --- Features
 
 
-def test_features_are_shown_raw_and_normalized(show: Show) -> None:
+def test_features_are_shown(show: Show) -> None:
     page = show(replays.grid())
-    click_entity(page, 2)  # a mine at (6, 2); mean 1.5, std 2
-    assert texts(page, "#features tr") == ["featurerawnormalized", "x62.25", "y20.25"]
+    click_entity(page, 2)  # a mine at (6, 2)
+    assert texts(page, "#features tr") == ["featurevalue", "x6", "y2"]
 
 
 # --- The timeline
