@@ -87,7 +87,8 @@ class TrainConfig:
     torch_deterministic: bool = False
     """Whether torch uses only deterministic algorithms; this makes CUDA slower. On the CPU results are always deterministic."""
     run_dir: str | None = None
-    """Folder of the run's files; null: `outputs/<env id>/<date>_<time>`, with `_2` and so on behind it where that is taken."""
+    """Folder of the run's files; null: with `resume` that of its run, otherwise `outputs/<env id>/<date>_<time>`, with `_2` and
+    so on behind it where that is taken."""
     resume: str | None = None
     """A run directory, or one of its checkpoints, to continue from. null: start anew."""
     trust: bool = False

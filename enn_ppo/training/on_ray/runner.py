@@ -14,8 +14,9 @@ import torch
 
 from enn_ppo.checkpoints.policy import set_determinism
 from enn_ppo.settings.config import RolloutConfig, TrainConfig
-from enn_ppo.training.build import make_model, make_pools, make_sampler
+from enn_ppo.training.build import make_model, make_pools
 from enn_ppo.training.on_ray.shipping import Weights, load_weights, ship
+from enn_ppo.training.players import cast_of
 from enn_ppo.training.sampling import LocalSampler, Parameters, block_state
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
@@ -62,7 +63,10 @@ class EnvRunner:
         pools = make_pools(env, self._rollout, config.seed, self._first_env)
         spaces = pools[0].obs_space(), pools[0].action_space()
         self._models = {name: make_model(config, *spaces) for name in config.policies or [""]}
-        self._sampler = make_sampler(config, env, pools, self._models, CPU, self._first_env)
+        actors = {name: model.actor for name, model in self._models.items()}
+        cast = cast_of(config.policies, env.source, env.config.id) if config.policies else None
+        pipeline = config.rollout.pipeline
+        self._sampler = LocalSampler(pools, actors, CPU, config.seed, self._first_env, cast=cast, pipeline=pipeline)
         if seed is not None:
             self.reset(seed, parameters)
         return spaces

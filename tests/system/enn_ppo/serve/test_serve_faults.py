@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +19,7 @@ from enn_ppo.serve.server import Served
 from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.bridges.remote.messages import encode
 from tests.enn_ppo.served import ACTION_SPACE, OBS_SPACE, Client, Running, garden, one_dropped, train_garden
+from tests.processes import start
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +35,7 @@ def server(checkpoint: Checkpoint) -> Iterator[Running]:
 
 def test_the_command_serves_an_exported_file_until_it_is_interrupted(checkpoint: Checkpoint, tmp_path: Path) -> None:
     file = save_policy(checkpoint.path, tmp_path / "garden.safetensors")
-    command = [sys.executable, "-m", "enn_ppo.serve", f"checkpoint={file}", "port=0", "device=cpu"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with start("-m", "enn_ppo.serve", f"checkpoint={file}", "port=0", "device=cpu") as process:
         assert process.stdout is not None and process.stderr is not None
         first = process.stdout.readline()
         assert "; Ctrl-C ends it" in first, process.stderr.read()

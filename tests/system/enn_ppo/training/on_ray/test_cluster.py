@@ -11,8 +11,7 @@ import pytest
 
 from enn_ppo import EnvConfig, train
 from enn_ppo.settings.config import DistributedConfig
-from tests.enn_ppo.training.on_ray.runs import actors, on_ray
-from tests.enn_ppo.training.on_ray.worlds import Unmakeable
+from tests.enn_ppo.training.on_ray.runs import Unmakeable, actors, on_ray
 
 
 def test_who_has_not_installed_ray_is_told_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
