@@ -50,7 +50,8 @@ class Replay:
         cast: Cast | None = None,
     ) -> None:
         self._left, self._world, self._seed, self._pool, self._net = num_episodes, world, seed, pool, net
-        self._mapping, self._played_by = (cast.mapping, cast.played_by) if cast else (None, [])
+        self._mapping = cast.mapping if cast else None
+        self._played_by = cast.played_by if cast else []
         if isinstance(pool, SeatedVecEnv):
             self._mapping, pool.on_opponents = pool.mapping, partial(self._see_opponents, pool.opponents)
         self._num_players = 1 if self._mapping is None else self._mapping.num_players
@@ -105,7 +106,8 @@ class Replay:
             if acted is not None:
                 net, seen = acted.policy.fitted.net, acted.batch[torch.from_numpy(own).to(acted.policy.device)]
                 known = rows_of(acted.before, own)
-                explained = explain(net, seen, known, attention=seen.frames.max_length <= MOST_EXPLAINED)
+                longest = np.diff(seen.frames.host_offsets).max(initial=0)
+                explained = explain(net, seen, known, attention=bool(longest <= MOST_EXPLAINED))
                 values = None if opponents else acted.values[own].tolist()
             for i, row in enumerate(rows[own].tolist()):
                 env, player = int(obs.env_id[row]), 0 if seats is None else int(seats[row])

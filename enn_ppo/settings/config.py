@@ -177,8 +177,7 @@ class TrainConfig:
                 "choose another"
             )
         if self.distributed.mode == "ray":
-            runners = self.distributed.num_env_runners
-            self.rollout.check_shares(runners, f"distributed.num_env_runners={runners}")
+            self.rollout.share(self.distributed.num_env_runners, "runners")
         if self.policies and self.keep_last < 2:
             raise ValueError(
                 f"keep_last={self.keep_last} must be at least 2 with policies={self.policies}: they save one after the other, "

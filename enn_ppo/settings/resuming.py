@@ -8,7 +8,7 @@ from pathlib import Path
 
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import to_dict
-from rogue_net.checks import as_plain, check_text
+from rogue_net.checks import checked
 
 
 def resumed(resume: object, change: Callable[[TrainConfig], TrainConfig]) -> TrainConfig:
@@ -25,8 +25,7 @@ def resumed(resume: object, change: Callable[[TrainConfig], TrainConfig]) -> Tra
     from enn_ppo.checkpoints.policy import saved_config
     from enn_ppo.checkpoints.trust import check_trust, code_of_training
 
-    resume = as_plain(resume)
-    check_text("resume", resume, optional=True)
+    resume = checked("resume", resume, str | None)
     path = Path(str(resume))
     of_policies = runs_in(path)
     checkpoint = load_common(of_policies)[0] if of_policies else load_checkpoint(path)

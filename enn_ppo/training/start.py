@@ -104,15 +104,15 @@ def make_state(
     if config.distributed.mode == "ray":
         if find_spec("ray") is None:
             raise ValueError('distributed=ray needs Ray: pip install "enn-ppo[ray]"')
-        from enn_ppo.training.on_ray.group import start_on_ray
+        from enn_ppo.training.on_ray.group import RunnerGroup
 
-        remote, group = start_on_ray(config, env)
-        return TrainState(config, env.config.id, remote, group, callbacks, ranks)
+        group = RunnerGroup(config, env)
+        return TrainState(config, env.config.id, group.learners, group, callbacks, ranks)
     if config.self_play.enabled and find_spec("openskill") is None:
         raise ValueError('self-play rates its snapshots with openskill: pip install "enn-ppo[self-play]"')
-    share = config.rollout.num_envs // ranks.size
-    first_env = ranks.rank * share
-    pools: Sequence[VecEnv] = make_pools(env, replace(config.rollout, num_envs=share), config.seed, first_env)
+    rollout = config.rollout.share(ranks.size, "ranks of torchrun")
+    first_env = ranks.rank * rollout.num_envs
+    pools: Sequence[VecEnv] = make_pools(env, rollout, config.seed, first_env)
     spaces = pools[0].obs_space(), pools[0].action_space()
     players = config.policies or {"": [0]}
     learners = {name: make_learner(config, *spaces, device, ranks, len(own)) for name, own in players.items()}

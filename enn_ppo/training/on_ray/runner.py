@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pickle
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -86,21 +85,22 @@ class EnvRunner:
             weights: of each policy.
 
         Returns:
-            (bytes of the rollouts, seconds that they took), and the rollout of each policy as arrays.
+            None, and the rollout of each policy as arrays.
 
         Raises:
             Exception: raised by an environment; one that calls `sys.exit` must not end this process in silence.
         """
-        started = time.perf_counter()
         for model, each in zip(self._models.values(), weights, strict=True):
             load_weights(model, each)
         try:
             played = self._sampler.collect(key, steps, parameters)
         except SystemExit as error:
             raise RuntimeError(f"the environment has called sys.exit({error.code!r})") from error
-        seconds = time.perf_counter() - started
-        rollouts, sizes = zip(*map(ship, played.values()), strict=True)
-        return [(sum(sizes), seconds), *rollouts]
+        # runners play at the same time, so an update, which adds their times, is to get the mean
+        for rollout in played.values():
+            rollout.stats.env_seconds /= self._config.distributed.num_env_runners
+            rollout.stats.act_seconds /= self._config.distributed.num_env_runners
+        return [None, *map(ship, played.values())]
 
     def state(self) -> list[dict[str, Any]]:
         """State of each block's environments."""
