@@ -34,13 +34,9 @@ from entity_gym.output import accept_all_characters
 
 
 def _main(name: str, schema: type[Any], run: Callable[[Any], object], argv: Sequence[str] | None = None) -> int:
-    """Compose the settings of a command, run it, and return the exit code; see `guarded`.
+    """Compose the settings of a command, `run` it with them, and return the exit code; see `guarded`.
 
-    Args:
-        name: of the command.
-        schema: class of its settings.
-        run: does the work.
-        argv: arguments without the program's name; None: those of the process.
+    `argv` are the arguments without the program's name, by default those of the process.
     """
     accept_all_characters()
     typed = list(sys.argv[1:] if argv is None else argv)

@@ -29,9 +29,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 _OPEN = r"(env\.kwargs|env\.info|eval\.env_kwargs|env_kwargs|policies)[.=]"  # mappings that accept any name
 _SCHEDULE = re.compile(r"[^\s,:{}\[\]()][^,:{}\[\]()]*->[^,:{}\[\]()]*[^\s,:{}\[\]()]")
 #: In configs: `${given:${env.view},1,0}` is 1 if there is a view, and otherwise 0.
-OmegaConf.register_new_resolver(
-    "given", lambda value, then, otherwise: otherwise if value is None else then, replace=True
-)
+OmegaConf.register_new_resolver("given", lambda value, then, other: other if value is None else then, replace=True)
 
 
 def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> DictConfig:
