@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from enn_ppo.settings.command_line.mistakes import guarded
 from enn_ppo.settings.schema import from_dict
 from enn_ppo.training.tracking.curves import XAxis, draw, read_run, save_figure
 from enn_ppo.training.tracking.run_dir import METRICS
-from entity_gym.errors import shortened
 from entity_gym.output import accept_all_characters
 from rogue_net.checks import check_fields
 
@@ -84,12 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(arguments):
         print(__doc__, end="")
         return 0
-    try:
-        print("wrote", plot(parse(arguments)))
-    except (ValueError, OSError) as error:
-        print("error:", shortened(" ".join(str(error).split())), file=sys.stderr)
-        return 2
-    return 0
+    return guarded(lambda: print("wrote", plot(parse(arguments))), PlotConfig)
 
 
 if __name__ == "__main__":

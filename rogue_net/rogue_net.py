@@ -21,7 +21,7 @@ from entity_gym.spaces import ObsSpace
 from rogue_net.batch.crossing import to_host
 from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.batch.ragged import RaggedTensor, State
-from rogue_net.checks import check_float, check_int
+from rogue_net.checks import Range
 from rogue_net.config import RogueNetConfig
 from rogue_net.heads.distributions import ActionDistribution
 from rogue_net.heads.heads import HEADS, FrameHead, ValueHead
@@ -34,6 +34,9 @@ from rogue_net.transformer import Transformer
 
 if TYPE_CHECKING:
     from rogue_net.kernels.cpu.program import Program
+
+
+ABOVE_0 = Range(0, open_low=True)
 
 
 class ActResult(NamedTuple):
@@ -133,7 +136,7 @@ class RogueNet(nn.Module):
             raise ValueError("the action space is empty; a policy needs at least one action")
         regression_heads = obs_space.targets if regression_heads is None else regression_heads
         for name, size in regression_heads.items():
-            check_int(f"regression_heads[{name!r}]", size, 1)
+            Range(1).check(f"regression_heads[{name!r}]", size, int)
         self.config = config
         self.obs_space = obs_space
         self.action_space = dict(action_space)
@@ -181,7 +184,7 @@ class RogueNet(nn.Module):
         Raises:
             ValueError: the temperature is not greater than 0, or the batch does not fit the network.
         """
-        check_float("temperature", temperature, 0, open_low=True)
+        ABOVE_0.check("temperature", temperature)
         is_keyed = greedy or isinstance(generator, FrameKeys)
         if is_keyed and temperature == 1 and not logits and (program := self.program()) is not None:
             keys = generator.keys if isinstance(generator, FrameKeys) and not greedy else None

@@ -105,7 +105,8 @@ class Replay:
             if acted is not None:
                 net, seen = acted.policy.fitted.net, acted.batch[torch.from_numpy(own).to(acted.policy.device)]
                 known = rows_of(acted.before, own)
-                explained = explain(net, seen, known, attention=seen.frames.max_length <= MOST_EXPLAINED)
+                longest = np.diff(seen.frames.host_offsets).max(initial=0)
+                explained = explain(net, seen, known, attention=bool(longest <= MOST_EXPLAINED))
                 values = None if opponents else acted.values[own].tolist()
             for i, row in enumerate(rows[own].tolist()):
                 env, player = int(obs.env_id[row]), 0 if seats is None else int(seats[row])

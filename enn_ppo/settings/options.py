@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from enn_ppo.settings.schedule import Scheduled
 from enn_ppo.settings.schema import section_of
-from rogue_net.checks import alternatives, field_types, split_range
+from rogue_net.checks import PositiveInt, alternatives, field_types, split_range
 
 _TYPES = {
     NoneType: "null",
@@ -28,7 +28,7 @@ _TYPES = {
     list[str]: "list of texts",
     Sequence[str]: "list of texts",
     tuple[str, ...]: "list of texts",
-    Sequence[int]: "list of integers",
+    Sequence[PositiveInt]: "list of integers",
 }
 
 

@@ -53,7 +53,30 @@ class ObsBatch:
 
         On the CPU it shares their memory. Nobody waits for copies to another device.
         """
-        return _batch_of(obs, _Sharing()).to(torch.device(device))
+        found: dict[int, Tensor] = {}  # by id of the array: one that is there several times is one tensor
+
+        def tensor_of(array: NDArray[Any]) -> Tensor:
+            if id(array) not in found:
+                found[id(array)] = torch.from_numpy(array)
+            return found[id(array)]
+
+        buffers: dict[Place, Buffer] = {("features", name): each for name, each in obs.features.items()}
+        pairs: dict[str, int | None] = {}
+        for name, mask in obs.action_masks.items():
+            buffers["actors", name] = mask.actors
+            if mask.actees is not None:
+                buffers["actees", name] = mask.actees
+                pairs[name] = int(np.dot(mask.actors.size1(), mask.actees.size1()))
+            if mask.mask is not None:  # of choices: with the very offsets of the actors
+                buffers["mask", name] = (
+                    mask.mask if mask.actees is not None else RaggedBuffer(mask.mask.values, mask.actors.offsets)
+                )
+        buffers |= {("visible", name): each for name, each in obs.visible.items()}
+        buffers |= {("ids", name): each for name, each in obs.ids.items()}
+        columns = {
+            place: RaggedTensor(tensor_of(each.values), tensor_of(each.offsets)) for place, each in buffers.items()
+        }
+        return batch_of_columns(len(obs), columns, pairs).to(torch.device(device))
 
     @staticmethod
     def cat(batches: Sequence[ObsBatch], cat: Cat | None = None) -> ObsBatch:
@@ -133,17 +156,13 @@ class ObsBatch:
         self.map(lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
         return found
 
-    def with_tensors(self, tensors: Sequence[Tensor]) -> ObsBatch:
-        """The batch with others in the places of `tensors()`."""
-        others = iter(tensors)
-        return self.map(lambda _: next(others))
-
     def to(self, device: torch.device) -> ObsBatch:
         """The batch on a device: itself if it is there. Nobody waits for copies from the CPU."""
         if is_on(self.device, device):
             return self
         if self.device.type == "cpu":
-            return self.with_tensors(to_device(self.tensors(), device))
+            copies = iter(to_device(self.tensors(), device))
+            return self.map(lambda _: next(copies))
         return self.map(lambda tensor: tensor.to(device))
 
     @property
@@ -221,34 +240,3 @@ def batch_of_columns(
         for name, actors in of("actors").items()
     }
     return ObsBatch(num_frames, of("features"), masks, of("visible"), of("ids"))
-
-
-def _batch_of(obs: VecObs, tensor_of: Callable[[NDArray[Any]], Tensor]) -> ObsBatch:
-    """The frames of a step, with a tensor in the place of every array."""
-    buffers: dict[Place, Buffer] = {("features", name): each for name, each in obs.features.items()}
-    pairs: dict[str, int | None] = {}
-    for name, mask in obs.action_masks.items():
-        buffers["actors", name] = mask.actors
-        if mask.actees is not None:
-            buffers["actees", name] = mask.actees
-            pairs[name] = int(np.dot(mask.actors.size1(), mask.actees.size1()))
-        if mask.mask is not None:  # of choices: with the very offsets of the actors
-            buffers["mask", name] = (
-                mask.mask if mask.actees is not None else RaggedBuffer(mask.mask.values, mask.actors.offsets)
-            )
-    buffers |= {("visible", name): each for name, each in obs.visible.items()}
-    buffers |= {("ids", name): each for name, each in obs.ids.items()}
-    columns = {place: RaggedTensor(tensor_of(each.values), tensor_of(each.offsets)) for place, each in buffers.items()}
-    return batch_of_columns(len(obs), columns, pairs)
-
-
-class _Sharing:
-    """Arrays as tensors that share their memory; arrays that are there several times are so as tensors."""
-
-    def __init__(self) -> None:
-        self._found: dict[int, Tensor] = {}
-
-    def __call__(self, array: NDArray[Any]) -> Tensor:
-        if id(array) not in self._found:
-            self._found[id(array)] = torch.from_numpy(array)
-        return self._found[id(array)]

@@ -162,19 +162,6 @@ def gather_items(offsets: Tensor, sequences: Tensor, gathered_offsets: Tensor, n
     return torch.arange(len(shifts), device=offsets.device) + shifts
 
 
-def segment_mean(values: Tensor, segments: Tensor, num_segments: int, counts: Tensor) -> Tensor:
-    """(num_segments, D) mean of the rows of each segment, 0 for an empty one.
-
-    Args:
-        values: (items, D).
-        segments: (items,) int64, the segment of each row.
-        num_segments: how many there are.
-        counts: (num_segments,) int64, rows in each.
-    """
-    sums = values.new_zeros(num_segments, values.shape[1]).index_add_(0, segments, values)
-    return sums / counts.clamp(min=1).unsqueeze(1)
-
-
 def segment_sum(values: Tensor, segments: Tensor, num_segments: int) -> Tensor:
     """(num_segments,) sums of the (items,) `values`."""
     return values.new_zeros(num_segments).index_add_(0, segments, values)

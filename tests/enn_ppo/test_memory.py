@@ -184,13 +184,14 @@ def test_a_resumed_run_is_the_uninterrupted_one(remembering: None, tmp_path: Pat
 def test_an_evaluation_remembers_while_its_batch_shrinks() -> None:
     steps: list[tuple[VecObs, Tensor]] = []
 
-    def record(obs: VecObs, acted: Acted, _: VecObs) -> None:
-        steps.append((obs, acted.values))
+    class Seen(Policy):
+        def act(self, obs: VecObs, *keys: Any, **how: Any) -> Acted:
+            acted = super().act(obs, *keys, **how)
+            steps.append((obs, acted.values))
+            return acted
 
-    policy = Policy(FittedNet(counting()))
-    play_episodes(
-        {"": policy}, ListEnv(Crowd, 4, 0, autoreset=False), EpisodesConfig(episodes=6, num_envs=4), record=record
-    )
+    pool = ListEnv(Crowd, 4, 0, autoreset=False)
+    play_episodes({"": Seen(FittedNet(counting()))}, pool, EpisodesConfig(episodes=6, num_envs=4))
     assert len({len(obs) for obs, _ in steps}) > 2
     for env in range(4):
         shown = [
@@ -215,7 +216,7 @@ def test_opponents_remember_by_player_and_are_saved() -> None:
         return acted.values.tolist()
 
     def opponents() -> Opponents:
-        return Opponents({5: counting()}, lambda n, rng: np.full(n, 5), pool, CPU)
+        return Opponents({5: Policy(FittedNet(counting()))}, lambda n, rng: np.full(n, 5), pool)
 
     who = opponents()
     assert [values(who), values(who)] == [[2.0] * 4, [4.0] * 4]

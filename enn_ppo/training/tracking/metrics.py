@@ -18,8 +18,7 @@ from enn_ppo.rollout import Rollout, RolloutStats
 from enn_ppo.training.tracking.logger import Row
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import Metric
-from entity_gym.spaces import GLOBAL_ENTITY
-from rogue_net import ObsBatch, RaggedTensor
+from rogue_net import ObsBatch
 
 
 class Played(NamedTuple):
@@ -34,12 +33,7 @@ class Played(NamedTuple):
 
 @torch.no_grad()
 def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Played:
-    """Statistics of a rollout. Synchronises with its device once.
-
-    Args:
-        rollout: T steps of N environments.
-        action_space: names the choices of each action; actions that the rollout does not have are left out.
-    """
+    """Statistics of a rollout, without the actions that it does not have. Synchronises with its device once."""
     frames = rollout.frames
     lengths = _entities_by_frame(frames.obs)
     spreads = {"reward": frames.rewards, "entities": lengths.sum(0), "elapsed_steps": frames.step}
@@ -51,11 +45,7 @@ def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Play
         chosen = frames.actions[name]
         if not action_space[name].discrete:
             spreads |= {f"actions/{name}/{label}": chosen.values[:, k] for k, label in enumerate(labels[name])}
-        elif action_space[name].selects:
-            types = [entity_type for entity_type in frames.obs.features if entity_type != GLOBAL_ENTITY]
-            labels[name] = (*types, "__nobody__")
-            tallies[name] = _tally(_selected_types(chosen, lengths[: len(types)]), len(types) + 1)
-        else:
+        elif not action_space[name].selects:
             tallies[name] = _tally(chosen.values[:, 0], len(labels[name]))
     computed = [*map(_sum_min_max, spreads.values()), *tallies.values()]
     numbers = iter(torch.cat(computed).tolist())  # the one synchronisation
@@ -73,11 +63,7 @@ def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Play
 
 
 def merge_played(parts: Sequence[Played]) -> Played:
-    """Merge statistics of rollouts that several processes collected at the same time: seconds are averaged.
-
-    Args:
-        parts: at least one, in the order of their environments.
-    """
+    """Merge statistics of rollouts that several processes collected at the same time: seconds are averaged."""
     stats = RolloutStats()
     for part in parts:
         stats.add(part.stats.episodes, part.stats.metrics)
@@ -101,18 +87,10 @@ def metrics_row(
     update_seconds: float,
     extra: Mapping[str, float | int | None],
 ) -> Row:
-    """The row of metrics of an update.
+    """The row of metrics of an update: name -> number; None without a value, such as the episodic reward if no episode ended.
 
-    Args:
-        step: environment steps trained so far.
-        played: statistics of the update's rollout.
-        learned: losses, learning rate and other statistics of the update.
-        run_seconds: training time from the beginning of the run to the end of this update.
-        update_seconds: time of this update, including its rollout.
-        extra: other metrics, such as `eval/...`, whose names must be new.
-
-    Returns:
-        Name -> number; None if there is no value, such as the episodic reward if no episode ended.
+    `run_seconds` are those of training up to the end of this update, `update_seconds` those of this update with its rollout.
+    `extra` are other metrics, such as `eval/...`, whose names must be new.
     """
     stats, episodes = played.stats, played.stats.episodes
     env, act = stats.env_seconds / update_seconds, stats.act_seconds / update_seconds
@@ -141,11 +119,7 @@ def metrics_row(
 
 
 def env_info_row(info: Mapping[str, Sequence[Any]]) -> Row:
-    """Metrics of environment parameters: mean, minimum and maximum of numbers; of other values, the share of environments.
-
-    Args:
-        info: name -> one value per environment.
-    """
+    """Metrics of environment parameters: mean, minimum and maximum of numbers; of other values, the share of environments."""
     row: Row = {}
     for name, values in info.items():
         if all(isinstance(value, Real) for value in values):
@@ -211,19 +185,3 @@ def _entities_by_frame(obs: ObsBatch) -> Tensor:
     if not obs.features:
         return torch.zeros(0, obs.num_frames, dtype=torch.int64, device=obs.device)
     return torch.stack([ragged.offsets for ragged in obs.features.values()]).diff(dim=1)
-
-
-def _selected_types(selected: RaggedTensor, lengths: Tensor) -> Tensor:
-    """(A,) int64: type index of each selected entity; E if no entity was selected.
-
-    Args:
-        selected: B sequences of (A, 1) entity indices inside the frame, -1 for none.
-        lengths: (E, B), entities by type and frame. A type's indices follow those of the types before it.
-    """
-    num_types, num_frames = lengths.shape
-    indices = selected.values[:, 0]
-    frames = torch.repeat_interleave(
-        torch.arange(num_frames, device=indices.device), selected.lengths, output_size=len(indices)
-    )
-    ends = lengths.cumsum(0)[:, frames]  # (E, A)
-    return torch.where(indices < 0, num_types, (indices >= ends).sum(0))

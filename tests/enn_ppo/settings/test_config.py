@@ -40,7 +40,7 @@ ROLLOUT = RolloutConfig(num_envs=8, steps=4)
         (TrainConfig, {"value_net": 3}, "value_net must be a RogueNetConfig, got 3"),
         (EvalConfig, {"checkpoint": "a", "render": "a.avi"}, "render must name a file .*got 'a.avi'"),
         (OptimConfig, {"value_lr": "-1@0 -> 0@1"}, r"optim\.value_lr must .*got -1\.0 \(in '-1@0 -> 0@1'\)"),
-        (RelposConfig, {"extent": [0]}, r"net\.relpos\.extent must be an integer of at least 1, got 0"),
+        (RelposConfig, {"extent": [0]}, r"net\.relpos\.extent must be an integer, at least 1, got 0"),
         # settings that do nothing without another
         (TrainConfig, {"optim": OptimConfig(value_lr=0.1)}, r"optim\.value_lr=0\.1 needs .*value_net=default"),
         (TrainConfig, {"trust": True}, "trust=true needs resume="),
@@ -159,7 +159,7 @@ def test_numbers_as_yaml_reads_them_are_understood(values: dict[str, Any], read:
     [
         ({"optim": {"lrr": 1}}, r"optim\.lrr is not a setting; allowed: 'optim\.lr', .*; did you mean 'optim\.lr'\?"),
         ({"optim": {"lr": "fast"}}, r"optim\.lr must be a number or a schedule .*, got 'fast': 'fast' is no point"),
-        ({"optim": {"epochs": "3"}}, r"optim\.epochs must be an integer of at least 1, got '3'"),
+        ({"optim": {"epochs": "3"}}, r"optim\.epochs must be an integer, at least 1, got '3'"),
         ({"value_net": {"d_modl": 8}}, r"value_net\.d_modl is not a setting.*did you mean 'value_net\.d_model'\?"),
     ],
 )

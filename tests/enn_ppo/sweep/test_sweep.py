@@ -263,7 +263,7 @@ def test_a_space_of_ones_own_is_a_file_in_a_folder_of_ones_own() -> None:
     ("arguments", "message"),
     [
         (["sweep=pop"], r"sweep=pop is not a choice;.*did you mean 'ppo'\?"),
-        (["sweep.jobs=2000"], r"sweep\.jobs must be an integer of at least 1 and at most 1024, got 2000"),
+        (["sweep.jobs=2000"], r"sweep\.jobs must be an integer, in \[1, 1024\], got 2000"),
         (["sweep.trails=3"], r"sweep\.trails is not a setting.*did you mean 'sweep\.trials'\?"),
         (["sweep.space=7"], r"sweep\.space must be a mapping, got 7"),
         (["sweep.pruner=medain"], r"sweep\.pruner is 'medain'.*did you mean 'median'\?"),

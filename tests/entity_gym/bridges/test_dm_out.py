@@ -14,11 +14,10 @@ from dm_env import specs  # noqa: E402
 from entity_gym import make_dm  # noqa: E402
 from entity_gym.bridges import to_dm_env  # noqa: E402
 from entity_gym.bridges.dm_env.envs import DmEnvironment  # noqa: E402
-from tests.entity_gym.bridges.out_worlds import Coins, Hall, Yard, maker  # noqa: E402
+from tests.entity_gym.bridges.out_worlds import ROOM, Coins, Hall, Yard, maker  # noqa: E402
 
 Made = Callable[..., Any]
 FIRST, MID, LAST = dm_env.StepType
-ROOM = {"max_entities": {"Dog": 3, "Cat": 2}, "max_actors": {"chase": 3, "bark": 3, "run": 3}}
 
 
 @pytest.fixture
@@ -44,6 +43,7 @@ def test_specs_carry_shapes_types_and_bounds(out: Made) -> None:
     obs = one.observation_spec()
     assert list(obs) == ["entities/Cart", "mask/Cart", "actors/Push", "action_mask/Push", "env_id", "elapsed_step"]
     assert (obs["entities/Cart"].shape, obs["entities/Cart"].dtype) == ((1, 4), np.float32)
+    assert obs["mask/Cart"] == specs.BoundedArray((1,), np.int8, 0, 1, name=obs["mask/Cart"].name)
     assert out(Hall).action_spec() == specs.BoundedArray((5,), np.int64, 0, [5, 5, 2, 2, 1])
     run = out(Yard, **ROOM).action_spec()["run"]
     assert (run.shape, run.dtype, run.minimum.tolist()) == ((3, 2), np.float32, [[-2, 1]] * 3)

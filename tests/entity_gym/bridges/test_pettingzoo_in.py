@@ -25,6 +25,7 @@ from entity_gym import (  # noqa: E402
 )
 from entity_gym.actions.choices import random_actions  # noqa: E402
 from entity_gym.batch.vec_obs import VecAction, VecObs  # noqa: E402
+from entity_gym.bridges import masks  # noqa: E402
 from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment, from_pettingzoo, pettingzoo_worlds  # noqa: E402
 from entity_gym.pools.players import players_of  # noqa: E402
 from entity_gym.pools.pool import ListEnv  # noqa: E402
@@ -213,6 +214,12 @@ def test_an_agent_with_nothing_open_does_not_act_and_the_world_is_told_its_first
     herd.masks = {**herd.masks, "sheep_1": np.ones(2, np.int8)}
     with pytest.raises(ValueError, match="agent 'sheep_1': .*the action mask is .*expected 3 flags"):
         env.reset()
+
+
+def test_masks_of_a_pool_are_named_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(masks, "_said", set())
+    from_pettingzoo(Masked, 2).reset()
+    assert capsys.readouterr().err == 'herd_v0: observation["action_mask"] closes actions\n'
 
 
 # ---- pools

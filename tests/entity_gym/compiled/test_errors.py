@@ -180,6 +180,8 @@ def refusals(obs: VecObs, actions: dict[str, RaggedBuffer[np.int64]]) -> dict[st
         "masked": wrong(actions, "Sniff", close),
         "no such entity": wrong(actions, "Chase", first_row_becomes(77)),
         "nobody where there is somebody": wrong(actions, "Chase", first_row_becomes(-1)),
+        "no such entity, without a mask": wrong(actions, "Throw Rock", first_row_becomes(77)),
+        "nobody, without a mask": wrong(actions, "Throw Rock", first_row_becomes(-1)),
         "missing": {name: buffer for name, buffer in actions.items() if name != "Walk"},
         "unknown": {**actions, "Wlak": actions["Walk"]},
         "no buffer": {**actions, "Walk": actions["Walk"].values},

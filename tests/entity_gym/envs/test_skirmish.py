@@ -432,6 +432,17 @@ def test_the_strongest_finishes_who_is_nearly_down_and_wastes_no_fire() -> None:
     assert s.aim[1] == s.aim[2] == 4, "the ranged unit, which falls before the melee unit"
 
 
+@pytest.mark.parametrize(
+    ("healer", "melee", "heading"),
+    [((0, 0), (1.6, 1.2), [-0.8, -0.6]), ((9.5, 0), (8, -1), [0, 1]), ((0, -9.5), (1, -8), [-1, 0])],
+)
+def test_a_healer_withdraws_from_a_melee_unit_and_at_the_edge_of_the_field_along_it(
+    healer: tuple[float, float], melee: tuple[float, float], heading: list[float]
+) -> None:
+    s = ordered(world([(HEALER, *healer)], [(MELEE, *melee)]), 0, FOCUS)
+    assert s.heading[0].tolist() == pytest.approx(heading)
+
+
 def test_a_script_knows_nothing_of_enemies_that_it_does_not_see() -> None:
     orders = []
     for x in (8.0, 9.0):  # the enemy is out of sight at both

@@ -133,6 +133,7 @@ def test_a_wrong_request_changes_nothing(given: Any, refusal: str) -> None:
         played.act(given)
     assert json.dumps(played.replay) == before
     assert played.act({"actions": GOOD})["steps"] == 2
+    assert played.act({"actions": {**GOOD, "push": [[0, 0]]}})["steps"] == 3  # both bounds are numbers that it may take
 
 
 def test_moves_out_of_turn_are_refused() -> None:

@@ -232,13 +232,6 @@ def test_an_episode_begins_with_an_observation_that_is_not_done(returned: Any, w
 # --- The environment's own exceptions
 
 
-def test_an_exception_of_a_reset_keeps_its_type_and_says_which_environment_it_came_from() -> None:
-    error = KeyError("cat")
-    with pytest.raises(KeyError) as in_reset:
-        pool([garden()], [garden()], [error]).reset()
-    assert in_reset.value is error and error.__notes__ == ["raised by Garden (environment 2) in reset()"]
-
-
 class Fragile(Garden):
     def __init__(self) -> None:
         super().__init__([garden()], SPACE, ACTIONS)
@@ -260,6 +253,7 @@ def test_every_method_of_an_environment_is_named_when_it_raises() -> None:
     env = ListEnv(Fragile, 2)
     env.reset()
     for act, error, note in (
+        (pool([garden()], [garden()], [KeyError("x")]).reset, KeyError, "raised by Garden (environment 2) in reset()"),
         (lambda: env.act(nobody(2)), ValueError, "raised by Fragile (environment 0) in act()"),
         (lambda: env.render([1]), RuntimeError, "raised by Fragile (environment 1) in render()"),
         (lambda: (env.reset(), env.state()), OSError, "raised by Fragile (environment 0) in state()"),

@@ -24,6 +24,7 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.batch.saving import spaces_to_dict
+from entity_gym.bridges.remote import messages
 from entity_gym.bridges.remote.messages import (
     MessageReader,
     ProtocolError,
@@ -41,10 +42,10 @@ MESSAGES: list[dict[str, object]] = [
 
 
 def read_all(reader: MessageReader) -> list[dict[str, object]]:
-    messages = []
+    read = []
     while (message := reader.next()) is not None:
-        messages.append(message)
-    return messages
+        read.append(message)
+    return read
 
 
 def framed(body: bytes) -> bytes:
@@ -63,19 +64,19 @@ def test_messages_come_out_as_they_went_in_however_the_stream_is_cut(size: int) 
         reader.feed(stream[start : start + size])
         received += read_all(reader)
     assert received == MESSAGES
-    assert not reader.is_in_message
-
-
-def test_part_of_a_message_is_not_yet_one() -> None:
-    reader = MessageReader()
-    reader.feed(encode({"type": "act"})[:-1])
-    assert reader.next() is None
-    assert reader.is_in_message
 
 
 def test_numbers_that_json_does_not_have_are_not_sent() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         encode({"type": "act", "x": float("nan")})
+
+
+def test_a_message_as_long_as_the_limit_is_sent_and_a_longer_one_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "_MOST_BYTES", 14)
+    assert len(encode({"type": "ac"})) == 4 + 13
+    assert len(encode({"type": "act"})) == 4 + 14
+    with pytest.raises(ValueError, match="a message of 15 bytes cannot be sent; at most 14$"):
+        encode({"type": "acts"})
 
 
 def test_a_message_as_long_as_the_limit_is_read_and_a_longer_one_refused_before_it_has_come() -> None:
