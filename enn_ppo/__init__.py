@@ -25,14 +25,14 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # each as itself, which makes it public for type checkers
-    from enn_ppo.clone.clone import CloneResult as CloneResult
-    from enn_ppo.clone.clone import clone as clone
-    from enn_ppo.clone.config import CloneConfig as CloneConfig
-    from enn_ppo.clone.config import CloningConfig as CloningConfig
+    from enn_ppo.clone import CloneResult as CloneResult
+    from enn_ppo.clone import clone as clone
     from enn_ppo.eval.evaluate import EvalResult as EvalResult
     from enn_ppo.eval.evaluate import evaluate as evaluate
     from enn_ppo.serve.agent import load_agent as load_agent
     from enn_ppo.serve.agent import load_policy as load_policy
+    from enn_ppo.settings.cloning import CloneConfig as CloneConfig
+    from enn_ppo.settings.cloning import CloningConfig as CloningConfig
     from enn_ppo.settings.config import EnvConfig as EnvConfig
     from enn_ppo.settings.config import EvalConfig as EvalConfig
     from enn_ppo.settings.config import LoggerConfig as LoggerConfig
@@ -54,8 +54,8 @@ if TYPE_CHECKING:  # each as itself, which makes it public for type checkers
 
 #: Module -> its public names.
 _NAMES = {
-    "enn_ppo.clone.clone": "CloneResult clone",
-    "enn_ppo.clone.config": "CloneConfig CloningConfig",
+    "enn_ppo.clone": "CloneResult clone",
+    "enn_ppo.settings.cloning": "CloneConfig CloningConfig",
     "enn_ppo.eval.evaluate": "EvalResult evaluate",
     "enn_ppo.serve.agent": "load_agent load_policy",
     "enn_ppo.settings.config": (

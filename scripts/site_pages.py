@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from enn_ppo.clone.config import CloneConfig
 from enn_ppo.plot import PlotConfig
+from enn_ppo.settings.cloning import CloneConfig
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.options import Option, options_of
 from enn_ppo.settings.serving import ServeConfig
-from enn_ppo.sweep.config import SweepCommand
+from enn_ppo.settings.sweeping import SweepCommand
 from entity_gym.registry import bind, list_envs
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ whole checkpoints only. Only one process may save to a folder. Every file that i
 """
 
 from enn_ppo.checkpoints.folder import (
+    Retention,
     load_checkpoint,
     load_common,
     record_score,
@@ -22,7 +23,6 @@ from enn_ppo.checkpoints.folder import (
     step_files,
 )
 from enn_ppo.checkpoints.policy_file import Checkpoint, CheckpointError, check_finite
-from enn_ppo.checkpoints.retention import Retention
 
 __all__ = [
     "Checkpoint",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from enn_ppo.checkpoints.policy_file import (
@@ -18,12 +18,41 @@ from enn_ppo.checkpoints.policy_file import (
     read_policy_file,
     score_of,
 )
-from enn_ppo.checkpoints.retention import Retention, best_of
 from enn_ppo.training.files import ASIDE, flush_folder, make_folder, replace_file
 from entity_gym.errors import nearest
 
 LATEST, BEST = "latest", "best"
 _SUFFIX = ".safetensors"
+
+
+# --- Which are kept
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Rules for keeping checkpoints; a checkpoint is kept if any rule holds. The settings of the same names explain them."""
+
+    keep_last: int
+    keep_best: int = 0
+    protected: Collection[int] = ()  # steps of checkpoints that are being evaluated
+
+    def to_remove(self, scores: Mapping[int, float | None], now: int) -> set[int]:
+        """The steps of the checkpoints to remove.
+
+        Removing after every save leaves the same checkpoints as removing once at the end, unless scores change.
+
+        `scores` maps the step of every checkpoint to its score, None where it is unknown. The last save, of step `now`, is kept;
+        later checkpoints were abandoned when the run was resumed from an earlier one, and are removed.
+        """
+        ours = sorted((step for step in scores if step <= now), reverse=True)
+        best = best_of({step: scores[step] for step in ours})
+        return scores.keys() - {*ours[: self.keep_last], *best[: self.keep_best], *self.protected, now}
+
+
+def best_of(scores: Mapping[int, float | None]) -> list[int]:
+    """Steps of the checkpoints with a score, best first; of equal scores, the later checkpoint first."""
+    scored = [(score, step) for step, score in scores.items() if score is not None]
+    return [step for _, step in sorted(scored, reverse=True)]
 
 
 # --- Saving

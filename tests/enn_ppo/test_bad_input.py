@@ -11,7 +11,7 @@ import pytest
 
 from enn_ppo import EnvConfig, train
 from enn_ppo.checkpoints import step_file
-from enn_ppo.clone.clone import clone
+from enn_ppo.clone import clone
 from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.plot import main as plot
 from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_train

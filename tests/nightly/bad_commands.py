@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from enn_ppo import export, play
-from enn_ppo.clone.clone import clone
-from enn_ppo.clone.config import CloneConfig
+from enn_ppo.clone import clone
 from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.plot import main as plot
 from enn_ppo.serve.server import serve
+from enn_ppo.settings.cloning import CloneConfig
 from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_serve, run_sweep, run_train, run_watch
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.options import Option, options_of
 from enn_ppo.settings.serving import ServeConfig
-from enn_ppo.sweep.config import SweepCommand
-from enn_ppo.sweep.sweep import sweep
+from enn_ppo.settings.sweeping import SweepCommand
+from enn_ppo.sweep import sweep
 from enn_ppo.train import train
 from enn_ppo.watch import watch
 from entity_gym.check.command import main as check

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from enn_ppo.clone.config import CloneConfig
 from enn_ppo.plot import parse as parse_plot
+from enn_ppo.settings.cloning import CloneConfig
 from enn_ppo.settings.command_line import cli
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import fields_of
 from enn_ppo.settings.serving import ServeConfig
-from enn_ppo.sweep.config import SweepCommand
+from enn_ppo.settings.sweeping import SweepCommand
 from rogue_net import RelposConfig, RogueNetConfig, TranslationConfig
 from tests.processes import ROOT, run
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from enn_ppo.clone.config import CloneConfig
 from enn_ppo.plot import PlotConfig
+from enn_ppo.settings.cloning import CloneConfig
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.options import options_of
 from enn_ppo.settings.schema import flatten, to_dict
 from enn_ppo.settings.serving import ServeConfig
-from enn_ppo.sweep.config import SweepCommand
+from enn_ppo.settings.sweeping import SweepCommand
 from entity_gym.registry import list_envs
 
 pytestmark = pytest.mark.slow

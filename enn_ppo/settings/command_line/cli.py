@@ -19,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 import enn_ppo
-from enn_ppo.clone.config import CloneConfig
+from enn_ppo.settings.cloning import CloneConfig
 from enn_ppo.settings.command_line.composition import CONFIGS, compose, escaped, plain_values, prepare, store_defaults
 from enn_ppo.settings.command_line.help import help_page
 from enn_ppo.settings.command_line.mistakes import guarded, told
@@ -28,7 +28,7 @@ from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.resuming import resumed
 from enn_ppo.settings.schema import from_dict, to_dict
 from enn_ppo.settings.serving import ServeConfig
-from enn_ppo.sweep.config import SweepCommand
+from enn_ppo.settings.sweeping import SweepCommand
 from enn_ppo.training.errors import Interrupted
 from entity_gym.output import accept_all_characters
 

@@ -16,12 +16,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from enn_ppo.clone.config import CloningConfig
+from enn_ppo.settings.cloning import CloningConfig
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import fields_of, quoted, to_dict
 from enn_ppo.settings.serving import ServeConfig
-from enn_ppo.sweep.config import SweepConfig
+from enn_ppo.settings.sweeping import SweepConfig
 from rogue_net.checks import alternatives
 from rogue_net.config import RogueNetConfig
 

@@ -19,7 +19,7 @@ from enn_ppo.checkpoints import (
     step_file,
     step_files,
 )
-from enn_ppo.checkpoints.retention import best_of
+from enn_ppo.checkpoints.folder import best_of
 from tests.enn_ppo.forged import save
 
 LAST, BEST = Retention(keep_last=1), Retention(keep_last=1, keep_best=1)

@@ -27,7 +27,7 @@ from enn_ppo import (
     train,
 )
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.clone.clone import hold_out, learn, make_samples, measure, samples_of, settings_of
+from enn_ppo.clone import hold_out, learn, make_samples, measure, samples_of, settings_of
 from enn_ppo.ppo import Samples
 from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_train
 from enn_ppo.training.environment import bind_environment
@@ -255,7 +255,7 @@ def test_ctrl_c_saves_the_clone_after_the_pass_under_way(
     lessons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = clone_config(tmp_path / "run", lessons)
-    learning = importlib.import_module("enn_ppo.clone.clone")
+    learning = importlib.import_module("enn_ppo.clone")
     monkeypatch.setattr(learning, "measure", lambda *arguments: os.kill(os.getpid(), signal.SIGINT) or {})
     with pytest.raises(Interrupted, match="interrupted after pass 1 of 8; saved .*step_000000000000"):
         clone(config, env=Copycat)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enn_ppo.clone.config import CloneConfig
+from enn_ppo.settings.cloning import CloneConfig
 from enn_ppo.settings.config import (
     DistributedConfig,
     EnvConfig,

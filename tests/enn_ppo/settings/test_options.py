@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from enn_ppo.clone.config import CloneConfig
 from enn_ppo.plot import PlotConfig
+from enn_ppo.settings.cloning import CloneConfig
 from enn_ppo.settings.command_line.help import help_lines
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
@@ -20,7 +20,7 @@ from enn_ppo.settings.options import Option, options_of
 from enn_ppo.settings.schedule import Scheduled, ScheduleRange
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.settings.serving import ServeConfig
-from enn_ppo.sweep.config import SweepCommand, SweepConfig
+from enn_ppo.settings.sweeping import SweepCommand, SweepConfig
 from rogue_net.checks import Range
 
 COMMANDS: dict[str, Any] = {

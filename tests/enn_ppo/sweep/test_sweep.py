@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
+from enn_ppo import sweep as sweeping
 from enn_ppo.settings.command_line.cli import run_sweep
 from enn_ppo.settings.config import TrainEvalConfig
-from enn_ppo.sweep import sweep as sweeping
-from enn_ppo.sweep.config import SweepCommand, SweepConfig, check_space
-from enn_ppo.sweep.sweep import best_of, count_done, open_study, suggest, sweep
+from enn_ppo.settings.sweeping import SweepCommand, SweepConfig, check_space
+from enn_ppo.sweep import best_of, count_done, open_study, suggest, sweep
 from enn_ppo.training.errors import Interrupted
 from entity_gym.pools.processes.worker import WorkerDied
 

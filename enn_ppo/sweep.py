@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from enn_ppo.settings.schema import quoted
-from enn_ppo.sweep.config import SweepCommand, SweepConfig
+from enn_ppo.settings.sweeping import SweepCommand, SweepConfig
 from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.training.tracking.logger import read_metrics
@@ -239,3 +239,9 @@ def mean_before(curve: Sequence[tuple[float, float]], progress: float) -> float:
     before = [(at, value) for at, value in curve if at <= progress + 1e-9] or list(curve[:1])
     recent = [value for at, value in before if at > progress - LAST] or [before[-1][1]]
     return sum(recent) / len(recent)
+
+
+if __name__ == "__main__":
+    from enn_ppo.settings.command_line.cli import run_sweep
+
+    raise SystemExit(run_sweep(sweep))

@@ -23,8 +23,8 @@ import yaml
 from torch import Tensor
 
 from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threads
-from enn_ppo.clone.config import CloneConfig
 from enn_ppo.ppo import Samples, Stats, update
+from enn_ppo.settings.cloning import CloneConfig
 from enn_ppo.settings.learning import OptimConfig, PPOSettings
 from enn_ppo.settings.schedule import parse_schedule
 from enn_ppo.settings.schema import to_dict
@@ -241,3 +241,9 @@ def measure(model: ActorCritic, samples: Samples, settings: PPOSettings) -> dict
         }
     model.train()
     return sums
+
+
+if __name__ == "__main__":
+    from enn_ppo.settings.command_line.cli import run_clone
+
+    raise SystemExit(run_clone(clone))
