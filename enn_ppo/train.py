@@ -36,9 +36,7 @@ class TrainResult(NamedTuple):
     step: int  # environment steps trained
     metrics: Row | None  # the last update's; None if there was nothing left to train
     policy: RogueNet
-    policies: Mapping[str, TrainResult] = MappingProxyType(
-        {}
-    )  # policy name -> its result, in runs with several policies
+    policies: Mapping[str, TrainResult] = MappingProxyType({})  # policy -> its result, in runs with several
 
     def __repr__(self) -> str:
         reward = (self.metrics or {}).get("episodic_reward")
@@ -73,7 +71,7 @@ def train(
         if not isinstance(callback, Callback):
             raise ValueError(f"callbacks must hold instances of enn_ppo.Callback, got {callback!r}")
     if config is None and settings.get("resume"):
-        config = resumed(**settings)
+        config = resumed(settings["resume"], lambda saved: replace(saved, **settings))
     else:
         config = replace(config or TrainConfig(), **settings)
     world = config.env.id if env is None else getattr(env, "__qualname__", type(env).__name__)

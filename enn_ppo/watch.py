@@ -27,14 +27,7 @@ PAUSE = 1.0  # seconds between two looks at the run directory
 
 
 def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
-    """Write a page of episodes and open it, or with `config.live` serve it until Ctrl-C.
-
-    Args:
-        config: every setting.
-        env: the environment, if the checkpoint's `env.id` cannot be imported; as in `train`.
-
-    Returns:
-        The file; None if the page was served.
+    """Write a page of episodes, open it and return its file, or with `config.live` serve it until Ctrl-C; `env` as in `train`.
 
     Raises:
         ValueError: a setting, the checkpoint or the environment is invalid, the checkpoint names code and is not trusted, an
@@ -63,13 +56,9 @@ def follow(
     opened: Callable[[str], object] = lambda address: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Serve episodes of a run's newest checkpoint on 127.0.0.1 until Ctrl-C.
+    """Serve episodes of a run's newest checkpoint on 127.0.0.1 until Ctrl-C, or until `stopped`, which is asked once a second.
 
-    Args:
-        config: of the run, which may be in progress, the episodes that are played, and the server.
-        env: the environment, if it cannot be imported by name; as in `train`.
-        opened: called with the address of the page.
-        stopped: whether to end; asked once a second.
+    `opened` is called with the address of the page.
 
     Raises:
         ValueError: there is no run, the port is taken, or the checkpoint names code and is not trusted.

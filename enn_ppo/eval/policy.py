@@ -125,7 +125,7 @@ class Acted:
             if space.discrete:
                 rows, offsets = self.result.logits[name]
                 own = rows[int(offsets[k]) : int(offsets[k + 1])].exp().cpu().numpy()
-                of_actors = own.reshape(len(offer.actors), -1).tolist()
+                of_actors = own.reshape(len(offer.actors), -1).tolist() if len(offer.actors) else []
                 if space.selects:
                     told[name] = {"actees": [frame.ids[actee] for actee in offer.actees.tolist()], "rows": of_actors}
                 else:

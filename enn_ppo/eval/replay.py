@@ -50,7 +50,8 @@ class Replay:
         cast: Cast | None = None,
     ) -> None:
         self._left, self._world, self._seed, self._pool, self._net = num_episodes, world, seed, pool, net
-        self._mapping, self._played_by = (cast.mapping, cast.played_by) if cast else (None, [])
+        self._mapping = cast.mapping if cast else None
+        self._played_by = cast.played_by if cast else []
         if isinstance(pool, SeatedVecEnv):
             self._mapping, pool.on_opponents = pool.mapping, partial(self._see_opponents, pool.opponents)
         self._num_players = 1 if self._mapping is None else self._mapping.num_players

@@ -152,7 +152,7 @@ class TrainedAgent(Agent):
 
     def __init__(self, checkpoint: Checkpoint, generator: torch.Generator, *, greedy: bool) -> None:
         self._checkpoint, self._greedy, self._generator = checkpoint, greedy, generator
-        self._known = TrainedPolicy(checkpoint, generator)
+        self._spaces = spaces_from_dict(checkpoint.spaces)
         self._types: dict[str, Entity] = {}  # entity types in the program's observations so far
         self._policies: dict[str, TrainedPolicy] = {}  # action -> the policy, fitted to the spaces of the program
 
@@ -176,12 +176,10 @@ class TrainedAgent(Agent):
             ValueError: `obs` lacks an entity type, feature or action that the policy needs; the message names it.
         """
         check_obs(obs)
-        policy, name, choices = self._policy(obs), obs.action.__name__, obs.choices
-        acted = policy.decide([policy.read(obs.to_observation())[0]])
-        assert acted.result.logits is not None
-        actions = [choices[index] for index in acted.result.actions[name].values[:, 0].tolist()]
-        probabilities = acted.result.logits[name].values.exp().view(len(actions), len(choices)).numpy()
-        return Decision(actions, obs.space.labels, probabilities, float(acted.values[0]))
+        decided, name, choices = self._policy(obs).act(obs.to_observation()), obs.action.__name__, obs.choices
+        probabilities = np.array(decided.probabilities[name], np.float32).reshape(-1, len(choices))
+        actions: Any = decided.actions[name]
+        return Decision([choices[k] for k in actions.actions], obs.space.labels, probabilities, decided.value)
 
     def game_over(self, obs: Obs[A], *, truncated: bool = False) -> None:
         """End the game: what was remembered of it is forgotten."""
@@ -191,16 +189,11 @@ class TrainedAgent(Agent):
 
     def _policy(self, obs: Obs[A]) -> TrainedPolicy:
         """Fit the policy to the entity types of all observations so far, and to the action of `obs`."""
-        for name, shown in obs.types().items():
-            if name not in self._types:
-                self._types[name] = shown
-                self._policies.clear()
-            elif self._types[name] != shown:
-                raise ValueError(
-                    f"the entity type {name!r} is {self._types[name]} since this agent was first shown one, and is now "
-                    f"{shown}: a type stays as it is; call load_agent again for a class that has changed"
-                )
-        action, known, known_actions = obs.action.__name__, self._known.obs_space, self._known.action_space
+        types, action = obs.types(), obs.action.__name__
+        if not types.items() <= self._types.items():
+            self._types |= types
+            self._policies.clear()
+        known, known_actions = self._spaces
         if action not in known_actions:
             raise ValueError(
                 f"checkpoint {self._checkpoint.path} was not trained for the action {action!r}; "

@@ -87,7 +87,8 @@ class TrainConfig:
     torch_deterministic: bool = False
     """Whether torch uses only deterministic algorithms; this makes CUDA slower. On the CPU results are always deterministic."""
     run_dir: str | None = None
-    """Folder of the run's files; null: `outputs/<env id>/<date>_<time>`, with `_2` and so on behind it where that is taken."""
+    """Folder of the run's files; null: with `resume` that of its run, otherwise `outputs/<env id>/<date>_<time>`, with `_2` and
+    so on behind it where that is taken."""
     resume: str | None = None
     """A run directory, or one of its checkpoints, to continue from. null: start anew."""
     trust: bool = False
@@ -176,8 +177,7 @@ class TrainConfig:
                 "choose another"
             )
         if self.distributed.mode == "ray":
-            runners = self.distributed.num_env_runners
-            self.rollout.check_shares(runners, f"distributed.num_env_runners={runners}")
+            self.rollout.share(self.distributed.num_env_runners, "runners")
         if self.policies and self.keep_last < 2:
             raise ValueError(
                 f"keep_last={self.keep_last} must be at least 2 with policies={self.policies}: they save one after the other, "

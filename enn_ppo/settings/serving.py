@@ -44,7 +44,7 @@ class ServeConfig:
     """Timeout in seconds for a client's greeting, for the rest of a message that has begun, and for reading its answers. Also the
     longest time that the server takes to end."""
     idle_seconds: PositiveFloat = 600.0
-    """Timeout in seconds for a greeted client that sends nothing; `health` counts as something."""
+    """Timeout in seconds for a greeted client that sends nothing and waits for no answer; `health` counts as something."""
 
     def __post_init__(self) -> None:
         check_fields(self)

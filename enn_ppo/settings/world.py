@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -81,7 +80,12 @@ class RolloutConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "rollout.")
-        self.check_shares()
+        unit = (self.block or 1) * self.pipeline
+        if self.num_envs % unit:
+            raise ValueError(
+                f"rollout.num_envs={self.num_envs} must be a multiple of {unit} (rollout.block={self.block}, "
+                f"rollout.pipeline={self.pipeline})"
+            )
         if self.num_processes > self.block_size:
             raise ValueError(
                 f"rollout.num_processes must be at most the {self.block_size} environments of a block (rollout.num_envs="
@@ -92,20 +96,21 @@ class RolloutConfig:
                 f"rollout.num_processes={self.num_processes} and rollout.num_threads={self.num_threads}: use one of them"
             )
 
-    def check_shares(self, number: int = 1, shares: str = "") -> None:
-        """Check that the environments divide into equal shares of whole blocks, as many as are played at a time.
+    def share(self, number: int, of: str) -> RolloutConfig:
+        """The settings of each of several equal shares of the environments.
 
         Raises:
-            ValueError: they do not; `shares` says whose they are, such as `2 ranks`.
+            ValueError: the environments do not divide into shares of whole blocks and processes; `of` says whose shares they are,
+                such as `runners`.
         """
-        factors = {
-            shares: number,
-            f"rollout.block={self.block}": self.block or 1,
-            f"rollout.pipeline={self.pipeline}": self.pipeline,
-        }
-        if self.num_envs % (unit := math.prod(factors.values())):
-            because = " times ".join(name for name, factor in factors.items() if factor > 1)
-            raise ValueError(f"rollout.num_envs={self.num_envs} must be a multiple of {unit}: {because}")
+        if number == 1:
+            return self
+        if self.num_envs % number:
+            raise ValueError(f"rollout.num_envs={self.num_envs} must be a multiple of the {number} {of}")
+        try:
+            return replace(self, num_envs=self.num_envs // number)
+        except ValueError as error:
+            raise ValueError(f"each of {number} {of} has {self.num_envs // number} environments: {error}") from None
 
     @property
     def block_size(self) -> int:

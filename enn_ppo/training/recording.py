@@ -167,11 +167,7 @@ class Recorder:
 
 
 def read_all(paths: Path | str | Sequence[Path | str], spaces: Spaces | None = None) -> RecordedFrames:
-    """Read all frames of one or several recordings into memory. Episode numbers are unique across them.
-
-    Args:
-        paths: their folders.
-        spaces: of the environment, which the recordings must have; None: those of the first.
+    """Read all frames of recordings, which must have `spaces`, or those of the first. Episode numbers are unique across them.
 
     Raises:
         ValueError: a folder does not exist, is no recording or holds no frames, a chunk is damaged, or has other spaces.

@@ -139,7 +139,7 @@ COMMANDS: dict[str, dict[str, Callable[[Path], int]]] = {
         "play": lambda run: play([str(run)]),
         "load_policy": loaded,
     },
-    "resume": {"resume": lambda run: run_train(train, [f"resume={run}", "total_timesteps=64"])},
+    "resume": {"resume": lambda run: run_train(train, [f"resume={run}", "total_timesteps=128"])},
     "watch": {"watch": lambda run: run_watch(watch, [str(run), "open=false", "episodes=1"])},
     "plot": {"plot": lambda run: plot([str(run), f"output={run.parent / 'plot.svg'}"])},
     "serve": {"serve": served},

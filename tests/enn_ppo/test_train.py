@@ -146,14 +146,6 @@ def test_the_settings_name_an_environment_that_was_given_so_that_it_is_found_aga
     assert rows_without_times(tmp_path / "b") == rows_without_times(tmp_path / "a")
 
 
-def test_arguments_that_do_not_fit_the_environment_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"Clock has no parameter 'shrt'; allowed: 'short', 'long'; did you mean 'short'\?"
-    ):
-        train(tiny_config(tmp_path / "a", env=EnvConfig(kwargs={"shrt": 2})), env=Clock)
-    assert not (tmp_path / "a").exists()
-
-
 def test_an_existing_run_is_refused_untouched_and_overwritten_if_asked(tmp_path: Path) -> None:
     train(tiny_config(tmp_path / "a", total_timesteps=64))
     before = (tmp_path / "a/metrics.jsonl").read_bytes()

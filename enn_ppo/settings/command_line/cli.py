@@ -25,7 +25,7 @@ from enn_ppo.settings.command_line.help import help_page
 from enn_ppo.settings.command_line.mistakes import guarded, told
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
-from enn_ppo.settings.resuming import check_code, saved_config
+from enn_ppo.settings.resuming import resumed
 from enn_ppo.settings.schema import from_dict, to_dict
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
@@ -114,17 +114,18 @@ def _settings(schema: type[Any], config: DictConfig, overrides: Sequence[str], c
     """
     if schema is not TrainConfig or config.get("resume") is None:
         return from_dict(schema, plain_values(config))
-    checkpoint, of_checkpoint = saved_config(config.resume)
-    base = escaped(to_dict(of_checkpoint))
-    # on resuming, `env=...` only selects the environment: the preset's other settings are for new runs
-    typed = [override for override in overrides if not override.startswith("env=")]
-    if len(typed) < len(overrides):
-        base["env"] = escaped(OmegaConf.to_container(config.env, resolve=True))
-    groups = ["_self_", *({group: None} for group in ("value_net", "distributed", "env", "experiment"))]
-    ConfigStore.instance().store(name="resumed", node={"defaults": groups, **base})
-    resumed = from_dict(TrainConfig, plain_values(compose("resumed", typed, config_dir)))
-    check_code(checkpoint, resumed)
-    return resumed
+
+    def change(saved: TrainConfig) -> TrainConfig:
+        base = escaped(to_dict(saved))
+        # on resuming, `env=...` only selects the environment: the preset's other settings are for new runs
+        typed = [override for override in overrides if not override.startswith("env=")]
+        if len(typed) < len(overrides):
+            base["env"] = escaped(OmegaConf.to_container(config.env, resolve=True))
+        groups = ["_self_", *({group: None} for group in ("value_net", "distributed", "env", "experiment"))]
+        ConfigStore.instance().store(name="resumed", node={"defaults": groups, **base})
+        return from_dict(TrainConfig, plain_values(compose("resumed", typed, config_dir)))
+
+    return resumed(config.resume, change)
 
 
 def run_eval(run: Callable[[EvalConfig], object], argv: Sequence[str] | None = None) -> int:

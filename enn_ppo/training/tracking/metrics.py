@@ -33,12 +33,7 @@ class Played(NamedTuple):
 
 @torch.no_grad()
 def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Played:
-    """Statistics of a rollout. Synchronises with its device once.
-
-    Args:
-        rollout: T steps of N environments.
-        action_space: names the choices of each action; actions that the rollout does not have are left out.
-    """
+    """Statistics of a rollout, without the actions that it does not have. Synchronises with its device once."""
     frames = rollout.frames
     lengths = _entities_by_frame(frames.obs)
     spreads = {"reward": frames.rewards, "entities": lengths.sum(0), "elapsed_steps": frames.step}
@@ -68,11 +63,7 @@ def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Play
 
 
 def merge_played(parts: Sequence[Played]) -> Played:
-    """Merge statistics of rollouts that several processes collected at the same time: seconds are averaged.
-
-    Args:
-        parts: at least one, in the order of their environments.
-    """
+    """Merge statistics of rollouts that several processes collected at the same time: seconds are averaged."""
     stats = RolloutStats()
     for part in parts:
         stats.add(part.stats.episodes, part.stats.metrics)
@@ -96,18 +87,10 @@ def metrics_row(
     update_seconds: float,
     extra: Mapping[str, float | int | None],
 ) -> Row:
-    """The row of metrics of an update.
+    """The row of metrics of an update: name -> number; None without a value, such as the episodic reward if no episode ended.
 
-    Args:
-        step: environment steps trained so far.
-        played: statistics of the update's rollout.
-        learned: losses, learning rate and other statistics of the update.
-        run_seconds: training time from the beginning of the run to the end of this update.
-        update_seconds: time of this update, including its rollout.
-        extra: other metrics, such as `eval/...`, whose names must be new.
-
-    Returns:
-        Name -> number; None if there is no value, such as the episodic reward if no episode ended.
+    `run_seconds` are those of training up to the end of this update, `update_seconds` those of this update with its rollout.
+    `extra` are other metrics, such as `eval/...`, whose names must be new.
     """
     stats, episodes = played.stats, played.stats.episodes
     env, act = stats.env_seconds / update_seconds, stats.act_seconds / update_seconds
@@ -136,11 +119,7 @@ def metrics_row(
 
 
 def env_info_row(info: Mapping[str, Sequence[Any]]) -> Row:
-    """Metrics of environment parameters: mean, minimum and maximum of numbers; of other values, the share of environments.
-
-    Args:
-        info: name -> one value per environment.
-    """
+    """Metrics of environment parameters: mean, minimum and maximum of numbers; of other values, the share of environments."""
     row: Row = {}
     for name, values in info.items():
         if all(isinstance(value, Real) for value in values):

@@ -106,12 +106,9 @@ class RunLock:
 
 
 def prepare_run_dir(path: Path, *, resume: bool, overwrite: bool) -> None:
-    """Check that a run directory can be used.
+    """Check that a run directory, which exists, can be used: `resume` continues a run in it, and removes nothing.
 
-    Args:
-        path: the directory, which exists.
-        resume: an existing run is continued; nothing is removed.
-        overwrite: an existing run's files are removed, if they look like those of a run; other files stay.
+    `overwrite` removes the files of an existing run, if they look like those of a run; other files stay.
 
     Raises:
         ValueError: the directory holds a run and neither flag is set, both are set, something that no run writes has the name
@@ -140,12 +137,7 @@ def prepare_run_dir(path: Path, *, resume: bool, overwrite: bool) -> None:
 
 
 def _strange(path: Path, is_removed: bool) -> Iterator[str]:
-    """Say what of the files and folders with a run's names is a link or of another kind.
-
-    Args:
-        path: the run directory.
-        is_removed: everything is about to be removed, so other names and contents are strange, too.
-    """
+    """Say what of the files and folders with a run's names is a link or of another kind, or before removal of other contents."""
     for name in (*_FOLDERS, *_FILES):
         entry, is_folder = path / name, name in _FOLDERS
         if is_link(entry):

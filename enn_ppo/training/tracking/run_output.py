@@ -119,12 +119,7 @@ class RunOutput:
             self.say("  ".join([f"evaluation of step {row['eval/step']:,.0f}:", *_values(row, _OF_EVALUATION)]))
 
     def show(self, step: int, seconds: float) -> None:
-        """Show the progress of the training.
-
-        Args:
-            step: environment steps so far, with those of a rollout that is being played.
-            seconds: of training so far.
-        """
+        """Show the steps and seconds of training so far, with those of a rollout that is being played."""
         self._step, self._trained, self._is_held_back = step, seconds, True
         self._done = self._config.progress(step, seconds)
         self._begun = self._begun or (monotonic(), self._done)

@@ -184,10 +184,7 @@ def columns_of(
         return tensor.data_ptr()
 
     num_frames = len(batch)
-    joining = batch.features[GLOBAL_ENTITY].values.contiguous() if num_globals else None
-    if joining is not None and len(joining) != num_frames:
-        raise ValueError(f"there are {len(joining)} rows of {GLOBAL_ENTITY!r}; every frame has exactly one")
-    type_table = _type_table(batch, type_plans, at, held, counts)
+    type_table, joining = _type_table(batch, num_globals, type_plans, at, held, counts)
     action_rows = []
     for name, plan in action_plans.items():
         mask = batch.action_masks[name]
@@ -222,16 +219,21 @@ def columns_of(
     pairs, wrong, number, index = result.tolist()
     if wrong:
         _refuse(batch, wrong, [*batch.features, *action_plans][number], index, lengths)
-    _write_inputs(batch, type_table, num_globals, type_plans, joining)
+    _write_inputs(batch, num_globals, type_plans, type_table, joining)
     held.append(action_table)
     return FrameTables(type_table, action_table, lengths, sizes, acting, bool(batch.visible), pairs, held)
 
 
 def _type_table(
-    batch: ObsBatch, plans: Mapping[str, TypePlan], at: Any, held: list[Any], counts: list[int]
-) -> NDArray[Any]:
-    """A row of the table of types for each type of the batch, in its order."""
-    rows, num_inputs, num_ids, num_frames = [], 0, 0, len(batch)
+    batch: ObsBatch, num_globals: int, plans: Mapping[str, TypePlan], at: Any, held: list[Any], counts: list[int]
+) -> tuple[NDArray[Any], Tensor | None]:
+    """A row of the table of types for each type of the batch, in its order, and the global features that join others."""
+    joining, num_frames = None, len(batch)
+    if num_globals:
+        joining = batch.features[GLOBAL_ENTITY].values.contiguous()
+        if joining.shape[0] != num_frames:
+            raise ValueError(f"there are {len(joining)} rows of {GLOBAL_ENTITY!r}; every frame has exactly one")
+    rows, num_inputs, num_ids = [], 0, 0
     for name, ragged in batch.features.items():
         count = _check(name, ragged, torch.float32, num_frames)
         counts.append(count)
@@ -249,16 +251,16 @@ def _type_table(
     types = table(EntityType, rows)
     types["inputs"] = types["inputs"] * 4 + address(inputs)
     types["ids"] = types["ids"] * 8 + address(ids)
-    held += [inputs, ids, types]
-    return types
+    held += [inputs, ids, types, joining]
+    return types, joining
 
 
 def _write_inputs(
-    batch: ObsBatch, types: NDArray[Any], num_globals: int, plans: Mapping[str, TypePlan], joining: Tensor | None
+    batch: ObsBatch, num_globals: int, plans: Mapping[str, TypePlan], types: NDArray[Any], joining: Tensor | None
 ) -> None:
-    """Write inputs and ids to where the table of types says, once it is known that all rows are there."""
-    wrong, everywhere = np.full(1, -1, np.int64), 0 if joining is None else address(joining)
-    bind(prepare)(len(batch), len(types), address(types), everywhere, num_globals, address(wrong))
+    """Write the inputs and ids of the table of types, whose offsets `survey` has checked."""
+    wrong, globals_at = np.full(1, -1, np.int64), 0 if joining is None else joining.data_ptr()
+    bind(prepare)(len(batch), len(types), address(types), globals_at, num_globals, address(wrong))
     if wrong[0] >= 0:
         name = list(batch.features)[int(wrong[0])]
         ragged, plan = batch.features[name], plans[name]

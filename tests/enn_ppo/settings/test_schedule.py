@@ -236,10 +236,3 @@ def test_what_was_checked_is_a_copy() -> None:
 def test_what_cannot_be_drawn_from_is_refused_with_the_parameter(distribution: object, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         EnvConfig(info={"x": distribution})
-
-
-def test_parameters_are_a_mapping_with_texts_as_names() -> None:
-    with pytest.raises(ValueError, match=r"env\.info must be a mapping, got \[3\]"):
-        EnvConfig(info=[3])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"env\.info must have texts as names, got 1"):
-        EnvConfig(info={1: 2})  # type: ignore[dict-item]

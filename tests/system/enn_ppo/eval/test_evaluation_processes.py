@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +21,7 @@ from tests.enn_ppo.eval.test_evaluator import (
     trained,
 )
 from tests.enn_ppo.evaluation_worlds import Careless, Gated
+from tests.processes import is_running, start
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +102,6 @@ def test_an_evaluation_whose_process_is_killed_is_given_up_and_the_next_one_gets
     assert len(told) == 1
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def test_closing_ends_the_process_and_what_is_pending_can_be_submitted_again(
     checkpoints: Path, gate: Gate, tmp_path: Path
 ) -> None:
@@ -151,8 +143,7 @@ time.sleep(1000)
 
 
 def test_the_process_ends_when_training_is_killed(checkpoints: Path, gate: Gate, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", STARTS_AND_WAITS, str(gate.path), str(step_file(checkpoints, 32))]
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as training:
+    with start("-c", STARTS_AND_WAITS, gate.path, step_file(checkpoints, 32)) as training:
         pid = gate.reached_by(make(Gated, Told(), tmp_path))
         for ignored in (signal.SIGINT, signal.SIGTERM):  # go to the whole process group, and are for training to heed
             os.kill(pid, ignored)
