@@ -33,6 +33,7 @@ from entity_gym import (
 )
 from entity_gym.batch.batching import batch_observations
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, keyed
+from rogue_net.kernels.cpu import columns
 from tests.rogue_net.worlds import World, batches, make_net, to_batch, worlds
 
 ppo_settings = st.builds(
@@ -358,8 +359,10 @@ def test_a_program_made_in_inference_mode_works_outside_it() -> None:
     assert_acts_alike(nets, batch, None)
 
 
-def test_batches_that_would_index_beyond_their_memory_are_refused() -> None:
+def test_batches_that_would_index_beyond_their_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     net, batch = crowded_nets()[0], to_batch([frame_of(3)] * 4, CROWDED)
+    net.act(batch, greedy=True)
+    monkeypatch.setattr(columns, "prepare", None)  # which writes inputs: nothing is written before all is checked
     actors = batch.action_masks["m"].actors
     actors.values[1, 0] = 3
     with pytest.raises(ValueError, match="index 3 in a frame of 3 entities"):
