@@ -14,6 +14,7 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 
@@ -22,6 +23,7 @@ import torch
 from enn_ppo.checkpoints.policy import load_trusted, saved_config
 from enn_ppo.eval.policy import Policy, fit
 from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.policy_states import PolicyStates
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.check.loading import parse_settings
 from entity_gym.output import accept_all_characters
@@ -29,9 +31,15 @@ from entity_gym.play.command import add_options, broken, run, usage_error
 from entity_gym.play.game import Advice
 
 
-def advice(policy: Policy, obs: VecObs) -> Advice:
-    """Return the policy's actions, log-probs of the choices, and value in a single frame."""
+def advice(policy: Policy, known: dict[int, PolicyStates], obs: VecObs) -> Advice:
+    """Return the policy's actions, log-probs of the choices, and value in a single frame.
+
+    `known` is what it remembers before each step of the episode, to which a player may go back.
+    """
+    step = int(obs.elapsed_step[0])
+    policy = replace(policy, states=copy(known.get(step, PolicyStates())))
     acted = policy.act(obs, logits=True)
+    known[step + 1] = policy.states
     assert acted.result.logits is not None
     logits = {name: ragged.values.numpy() for name, ragged in acted.result.logits.items()}
     return Advice(acted.result.to_buffers(), logits, float(acted.values[0]))
@@ -57,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return broken(error)
     if policy.fitted.news:
         print(f"the environment is not as it was in training; {policy.fitted.news}")
-    return run(source, options, partial(advice, policy))
+    return run(source, options, partial(advice, policy, {}))
 
 
 def _parser() -> argparse.ArgumentParser:

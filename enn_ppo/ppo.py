@@ -148,12 +148,19 @@ class Samples(Frames):
     # Of minibatches alone: the weight of each unit of a frame (`unit_weights`), and that of each frame. Each adds up to 1.
     weights: Tensor = None  # type: ignore[assignment]  # (B,) float32
     frame_weights: Tensor = None  # type: ignore[assignment]  # (B,) float32
+    follows: Tensor | None = None  # (B,) bool, see `RogueNet.evaluate`; None: no frame does
 
     @staticmethod
-    def of(rollout: Rollout, advantages: Advantages) -> Samples:
-        """The T * N frames of a rollout."""
-        columns = {field.name: getattr(rollout.frames, field.name) for field in fields(rollout.frames)}
-        return Samples(**columns, advantages=advantages.advantages.flatten(), returns=advantages.returns.flatten())
+    def of(rollout: Rollout, advantages: Advantages, *, sequences: bool = False) -> Samples:
+        """The T * N frames of a rollout; with `sequences`, frames follow those of the step before."""
+        frames = rollout.frames
+        columns = {field.name: getattr(frames, field.name) for field in fields(frames)}
+        return Samples(
+            **columns,
+            advantages=advantages.advantages.flatten(),
+            returns=advantages.returns.flatten(),
+            follows=rollout.follows if sequences else None,
+        )
 
     def weighed(self, settings: PPOSettings) -> Samples:
         """These samples as one minibatch."""
@@ -237,7 +244,7 @@ def ppo_loss(
         The loss, a tensor (), and statistics to log: `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`, and
         those of the terms.
     """
-    new = net.evaluate(batch.obs, batch.actions)
+    new = net.evaluate(batch.obs, batch.actions, batch.state, batch.follows)
     log_probs, old_log_probs, entropies = (
         torch.cat([ragged.values for ragged in each.values()])
         for each in (new.log_probs, batch.log_probs, new.entropies)
@@ -351,10 +358,11 @@ def update(
     *,
     generator: torch.Generator,
     loss: Loss = ppo_loss,
+    steps: int = 1,
     ranks: Ranks = ALONE,
     learn: Callable[[Any], Stats] | None = None,
 ) -> dict[str, float]:
-    """Train `net` on one rollout: epochs of minibatches of whole frames, shuffled in every epoch.
+    """Train `net` on one rollout: epochs of minibatches of whole frames or sequences, shuffled in every epoch.
 
     Args:
         net: the policy, changed in place.
@@ -365,6 +373,7 @@ def update(
         settings: of the objective.
         generator: shuffles the frames; on the CPU. Its seed also seeds dropout.
         loss: to be minimised.
+        steps: frames of a sequence, T: environment by environment, all steps of the rollout. 1: single frames are shuffled.
         ranks: the processes that learn together: each minibatch has an equal part of each rank's rollout; statistics are of all.
         learn: does the optimizer step of a minibatch; None: `learn_minibatch`.
 
@@ -372,11 +381,16 @@ def update(
         The means over all minibatches of the statistics of `learn_minibatch`; `explained_variance` of the rollout, NaN if all
         returns are equal; `epochs`, the number of epochs, which `target_kl` may reduce.
     """
-    learn = learn or partial(learn_minibatch, net, optimizer, optim=optim, settings=settings, loss=loss, ranks=ranks)
-    device = samples.values.device
-    num_minibatches = math.ceil(len(samples) * ranks.size / optim.batch_size)
-    sizes = [len(part) for part in torch.arange(len(samples)).tensor_split(num_minibatches)]  # nearly equal
-    orders = [moved(torch.randperm(len(samples), generator=generator), device) for _ in range(optim.epochs)]
+    if learn is None:
+        options: dict[str, Any] = {"optim": optim, "settings": settings, "loss": loss, "steps": steps, "ranks": ranks}
+        learn = partial(learn_minibatch, net, optimizer, **options)
+    device, num_sequences = samples.values.device, len(samples) // steps
+    num_minibatches = min(num_sequences, math.ceil(len(samples) * ranks.size / optim.batch_size))
+    sizes = [len(part) * steps for part in torch.arange(num_sequences).tensor_split(num_minibatches)]  # nearly equal
+    orders = [
+        moved(by_sequence(torch.randperm(num_sequences, generator=generator), steps), device)
+        for _ in range(optim.epochs)
+    ]
     sums: Tensor | None = None  # stays on the device until the end
     epochs = 0
     with dropout_seed(generator.initial_seed() ^ 1, device):
@@ -400,6 +414,16 @@ def update(
     return dict(zip(stats, means, strict=True)) | {"explained_variance": explained_share, "epochs": epochs}
 
 
+def by_sequence(sequences: Tensor, steps: int) -> Tensor:
+    """(n * T,) frames of a rollout, which is ordered by step: all T steps of the first of (n,) sequences, and so on.
+
+    Args:
+        sequences: (n,) int64, all of the rollout's environments in any order.
+        steps: T.
+    """
+    return (sequences.unsqueeze(1) + len(sequences) * torch.arange(steps, device=sequences.device)).flatten()
+
+
 def learn_minibatch(
     net: RogueNet | ActorCritic,
     optimizer: torch.optim.Optimizer,
@@ -407,6 +431,7 @@ def learn_minibatch(
     optim: OptimConfig,
     settings: PPOSettings,
     loss: Loss = ppo_loss,
+    steps: int = 1,
     ranks: Ranks = ALONE,
 ) -> Stats:
     """Do one optimizer step.
@@ -418,6 +443,7 @@ def learn_minibatch(
         optim: the size of micro-batches and the gradient's largest norm.
         settings: of the objective.
         loss: to be minimised.
+        steps: frames of a sequence, which micro-batches do not cut.
         ranks: the processes that learn together, each from the same number of frames.
 
     Returns:
@@ -427,7 +453,7 @@ def learn_minibatch(
     groups = optimizer.param_groups
     optimizer.zero_grad(set_to_none=True)
     # weights and normalization are of the whole minibatch, so that the size of micro-batches only affects rounding
-    size = optim.micro_batch_size or len(minibatch)
+    size = max(1, (optim.micro_batch_size or len(minibatch)) // steps) * steps
     stats: Stats = {}
     for part in minibatch.split([min(size, len(minibatch) - first) for first in range(0, len(minibatch), size)]):
         total, logged = loss(net, part, settings)

@@ -19,12 +19,13 @@ from torch import Tensor
 from enn_ppo.training.frames import Frames, cat_columns
 from enn_ppo.training.learning.actor_critic import Actor
 from enn_ppo.training.players import Cast
+from enn_ppo.training.policy_states import PolicyStates, rows_of
 from enn_ppo.training.watchdog import Watchdog
 from entity_gym.batch.vec_obs import TARGET, Metric, VecAction, VecObs
 from entity_gym.pools.episodes import Episode, EpisodeTracker
 from entity_gym.pools.players import Seating
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
-from rogue_net import ActResult, FrameKeys, ObsBatch, keyed
+from rogue_net import ActResult, FrameKeys, ObsBatch, State, keyed
 from rogue_net.batch.crossing import moved, to_device
 from rogue_net.batch.ragged import Cat
 from rogue_net.finite import fetch_actions
@@ -76,6 +77,12 @@ class Rollout:
     def num_envs(self) -> int:
         """N."""
         return len(self.last_values)
+
+    @property
+    def follows(self) -> Tensor:
+        """(B,) bool, frames that come after the frame of the same episode and environment one step before."""
+        is_later = torch.arange(len(self.frames), device=self.last_values.device) >= self.num_envs
+        return is_later & (self.frames.step > 0)
 
     def by_step(self, name: str) -> Tensor:
         """Reshape the column `name`, one number for each frame, from (B,) to (T, N)."""
@@ -137,8 +144,9 @@ class EnvBlock:
         self.env_id: NDArray[np.int64] = first_env + np.arange(len(vec_env))  # numbers of the environments in the run
         self.tracker = EpisodeTracker(len(vec_env), first_env, cast.policies if cast else None)
         self.obs: VecObs | None = None  # the current observations of the environments; None before `reset`
-        # In the order of `_show`; after a rollout they keep the states of their policies.
-        self._trajectories: list[Trajectory] = []
+        self._trajectories: list[Trajectory] = []  # in the order of `_show`
+        seats = cast.policies.values() if cast else [[0]]
+        self.states = [PolicyStates() for players in seats for _ in players]  # in the same order
 
     def begin(self, steps: int, seed: int) -> None:
         """Begin a rollout of `steps` steps from the current observations.
@@ -156,10 +164,9 @@ class EnvBlock:
                 for name, players in self._cast.policies.items()
                 for place, player in enumerate(players)
             ]
-        states = [each.state for each in self._trajectories] or [None] * len(seats)
         self._trajectories = [
-            Trajectory(name, self._nets[name], own_keys, torch.from_numpy(env_id), [view], state)
-            for (name, own_keys, env_id), view, state in zip(seats, self._show(self.obs), states, strict=True)
+            Trajectory(name, self._nets[name], own_keys, torch.from_numpy(env_id), [view], states)
+            for (name, own_keys, env_id), view, states in zip(seats, self._show(self.obs), self.states, strict=True)
         ]
 
     def act(self) -> Mapping[str, VecAction]:
@@ -168,9 +175,11 @@ class EnvBlock:
         actions: list[dict[str, VecAction]] = []
         for each in self._trajectories:
             batch, keys = ObsBatch.from_vec_obs(each.seen[-1], self.device), each.keys[len(each.results)]
-            result = each.net.act(batch, each.state, generator=FrameKeys(keys))
+            before = each.recall()
+            result = each.net.act(batch, before, generator=FrameKeys(keys))
             actions.append(fetch_actions(each.net, batch, result))  # synchronises: the environments need the actions
-            each.state = result.state
+            each.states.keep(each.seen[-1].env_id, result.state)
+            each.before.append(before)
             each.batches.append(batch)
             each.results.append(result)
         joined = self._seating.join(list(zip(self._parts, actions, strict=True))) if self._cast else actions[0]
@@ -213,7 +222,6 @@ class EnvBlock:
         with self.waiting():
             self.obs = self.vec_env.reset(seed, env_info)
         self.tracker.reset()
-        self._trajectories = []
 
     def waiting(self) -> AbstractContextManager[None]:
         """The context in which to wait for the environments."""
@@ -229,9 +237,14 @@ class Trajectory:
     keys: Tensor  # (T, N) int64, keys of the sampling noise
     env_id: Tensor  # (N,) int64, the rollout's numbers of the environments
     seen: list[VecObs]  # T + 1 observations of N frames in the end
-    state: object  # of the policy, after the last step
+    states: PolicyStates  # after the last step
+    before: list[State | None] = field(default_factory=list)  # before each step
     batches: list[ObsBatch] = field(default_factory=list)  # the observations on the policy's device
     results: list[ActResult] = field(default_factory=list)
+
+    def recall(self) -> State | None:
+        """What the policy knows before the next step."""
+        return self.states.recall(self.seen[-1].env_id, self.seen[-1].elapsed_step == 0)
 
     def rollout(self, stats: RolloutStats, device: torch.device) -> Rollout:
         """Make the rollout of all T * N frames."""
@@ -260,6 +273,7 @@ class Trajectory:
             step=step,
             actions=of_results([result.actions for result in results]),
             log_probs=of_results([result.log_probs for result in results]),
+            state=of_results(self._before()),
             targets={name.removeprefix(TARGET): each for name, each in zip(targets, told, strict=True)} or None,
             values=of_results([result.values for result in results]),
             rewards=rewards,
@@ -267,8 +281,13 @@ class Trajectory:
             truncated=truncated,
             final_values=self._final_values(after, device),
         )
-        last_values = self.net.value(ObsBatch.from_vec_obs(self.seen[-1], device))
+        last_values = self.net.value(ObsBatch.from_vec_obs(self.seen[-1], device), self.recall())
         return Rollout(frames, last_values, stats)
+
+    def _before(self) -> Sequence[State | None]:
+        """The states before each step; before the first step of all, nothing is known of the environments."""
+        known = self.results[-1].state
+        return [rows_of(known, np.full(len(self.env_id), -1)) if known and not each else each for each in self.before]
 
     def _final_values(self, after: Sequence[VecObs], device: torch.device) -> Tensor:
         """(B,) values of the final observations of truncated episodes, evaluated in one batch; 0 elsewhere."""
@@ -278,7 +297,8 @@ class Trajectory:
         if ended:
             places = torch.cat([t * num_envs + torch.from_numpy(final.env_id) for t, final in ended])
             batch = ObsBatch.cat([ObsBatch.from_vec_obs(final) for _, final in ended]).to(device)
-            values.index_copy_(0, moved(places, device), self.net.value(batch))
+            known = cat_columns([rows_of(self.results[t].state, final.env_id) for t, final in ended], Cat())
+            values.index_copy_(0, moved(places, device), self.net.value(batch, known))
         return values
 
 

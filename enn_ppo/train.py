@@ -1,6 +1,10 @@
 """The training loop: rollout, advantage estimation, update.
 
-python -m enn_ppo.train env=MineSweeper
+python -m enn_ppo.train env=MineSweeper env.kwargs.width=8 total_timesteps=1e6 run_dir=outputs/mines
+python -m enn_ppo.train env=custom env.id=my_pkg.my_env:MyEnv    # or gymnasium, dm_env, pettingzoo, program
+python -m enn_ppo.train 'optim.lr=0.001@0 -> 0@1' 'env.info.num_mines=[3,4,5]'    # quotes: shells read > and [
+python -m enn_ppo.train --multirun env=Xor,Count seed=1,2,3 run_dir=outputs/all    # every combination
+python -m enn_ppo.train resume=outputs/mines total_timesteps=2e6
 """
 
 from __future__ import annotations
@@ -32,9 +36,7 @@ class TrainResult(NamedTuple):
     step: int  # environment steps trained
     metrics: Row | None  # the last update's; None if there was nothing left to train
     policy: RogueNet
-    policies: Mapping[str, TrainResult] = MappingProxyType(
-        {}
-    )  # policy name -> its result, in runs with several policies
+    policies: Mapping[str, TrainResult] = MappingProxyType({})  # policy -> its result, in runs with several
 
     def __repr__(self) -> str:
         reward = (self.metrics or {}).get("episodic_reward")
@@ -69,7 +71,7 @@ def train(
         if not isinstance(callback, Callback):
             raise ValueError(f"callbacks must hold instances of enn_ppo.Callback, got {callback!r}")
     if config is None and settings.get("resume"):
-        config = resumed(**settings)
+        config = resumed(settings["resume"], lambda saved: replace(saved, **settings))
     else:
         config = replace(config or TrainConfig(), **settings)
     world = config.env.id if env is None else getattr(env, "__qualname__", type(env).__name__)

@@ -42,12 +42,20 @@ class Range:
             return f"{'greater than' if self.open_low else 'at least'} {self.low:,g}"
         return f"in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}{')' if self.open_high else ']'}"
 
-    def check(self, field: str, value: object, kind: object, *, optional: bool) -> None:
-        """Check a number. `kind` is `int` or `float`."""
-        if kind is int:
-            check_int(field, value, int(self.low), self.high, optional=optional)
-        else:
-            check_float(field, value, self.low, self.high, open_low=self.open_low, open_high=self.open_high)
+    def check(self, field: str, value: object, kind: object = float, *, optional: bool = False) -> None:
+        """Check a finite number of the range. `kind`: `int` or `float`; `optional`: whether the message allows null.
+
+        Raises:
+            ValueError: with the field, the value and the range.
+        """
+        number, largest = (int, LARGEST) if kind is int else (int | float, math.inf)
+        if not isinstance(value, bool) and isinstance(value, number) and math.isfinite(value):
+            above = value > self.low if self.open_low else value >= self.low
+            if above and (value < self.high if self.open_high else value <= min(self.high, largest)):
+                return
+        limit = f" and at most {largest:g}" if isinstance(value, int) and value > largest else ""
+        what, null = "an integer" if kind is int else "a number", ", or null" if optional else ""
+        raise ValueError(f"{field} must be {what}, {self}{limit}{null}, got {value!r}")
 
 
 PositiveInt = Annotated[int, Range(1)]
@@ -60,24 +68,57 @@ HalfOpenUnitInterval = Annotated[float, Range(0, 1, open_high=True)]
 
 
 def check_fields(settings: Any, section: str = "") -> None:
-    """Check every field of a dataclass by its type: a number with a `Range`, a text, a truth value, a choice, or a section.
+    """Check every field of a dataclass by its type: a number with a `Range`, a text, true or false, a choice, a list, a section.
 
-    NumPy's numbers become Python's, paths become texts, and whole floats become integers where the type asks for these.
+    NumPy's numbers become Python's, paths become texts, lists become tuples, and whole floats become integers where the type asks
+    for these.
 
     Args:
         settings: the dataclass; fields of other types are left to it.
         section: its dotted name, with a dot at its end, for messages.
     """
     for name, hint in field_types(type(settings)).items():
-        value = as_plain(getattr(settings, name))
-        if (
-            isinstance(value, float)
-            and value.is_integer()
-            and int in (split_range(kind)[0] for kind in alternatives(hint))
-        ):
-            value = int(value)
-        _check(section + name, value, hint)
-        object.__setattr__(settings, name, value)
+        object.__setattr__(settings, name, checked(section + name, getattr(settings, name), hint))
+
+
+def checked(field: str, value: Any, hint: object) -> Any:
+    """Check a value by its type; returns it as plain Python, see `check_fields`.
+
+    Raises:
+        ValueError: with the field, the value and what is allowed.
+    """
+    value, kinds = as_plain(value), alternatives(hint)
+    optional = NoneType in kinds
+    if isinstance(value, float) and value.is_integer() and int in (split_range(kind)[0] for kind in kinds):
+        value = int(value)
+    kinds = [kind for kind in kinds if kind is not NoneType]
+    if len(kinds) != 1 or (optional and value is None):
+        return value
+    kind, range_ = split_range(kinds[0])
+    origin, choices = get_origin(kind), get_args(kind)
+    null, problem = " or null" if optional else "", ""
+    if range_ is not None:
+        range_.check(field, value, kind, optional=optional)
+    elif origin is Literal and not (isinstance(value, str) and value in choices):
+        raise ValueError(f"{field} is {value!r}; {nearest(value, choices)}")
+    elif kind is bool and not isinstance(value, bool):
+        problem = "true or false"
+    elif kind is str and not (isinstance(value, str) and value.strip()):
+        problem = f"a text{null}"
+    elif origin is dict and not isinstance(value, Mapping):
+        problem = "a mapping"
+    elif origin is Sequence:
+        if not isinstance(value, list | tuple):
+            problem = "a list"
+        elif len(set(map(repr, value))) < len(value) and choices == (str,):
+            problem = "a list without repetitions"
+        else:
+            return tuple(checked(field, each, *choices) for each in value)
+    elif dataclasses.is_dataclass(kind) and isinstance(kind, type) and not isinstance(value, kind):
+        problem = f"a {kind.__name__}"
+    if problem:
+        raise ValueError(f"{field} must be {problem}, got {value!r}")
+    return value
 
 
 def as_plain(value: Any) -> Any:
@@ -105,102 +146,3 @@ def alternatives(hint: object) -> list[Any]:
 def split_range(kind: object) -> tuple[Any, Range | None]:
     """A type and its range, which is None where it has none."""
     return get_args(kind)[:2] if get_origin(kind) is Annotated else (kind, None)
-
-
-def _check(field: str, value: object, hint: object) -> None:
-    kinds = alternatives(hint)
-    optional = NoneType in kinds
-    kinds = [kind for kind in kinds if kind is not NoneType]
-    if len(kinds) != 1 or (optional and value is None):
-        return
-    kind, range_ = split_range(kinds[0])
-    if range_ is not None:
-        range_.check(field, value, kind, optional=optional)
-    elif get_origin(kind) is Literal:
-        check_choice(field, value, get_args(kind))
-    elif kind is bool:
-        check_bool(field, value)
-    elif kind is str:
-        check_text(field, value, optional=optional)
-    elif get_origin(kind) is dict and not isinstance(value, Mapping):
-        raise ValueError(f"{field} must be a mapping, got {value!r}")
-    elif dataclasses.is_dataclass(kind) and isinstance(kind, type) and not isinstance(value, kind):
-        raise ValueError(f"{field} must be a {kind.__name__}, got {value!r}")
-
-
-def check_int(field: str, value: object, low: int, high: float = math.inf, *, optional: bool = False) -> None:
-    """Check a whole number between `low` and `high`, at most `LARGEST`, or None if it is optional.
-
-    Raises:
-        ValueError: with the field, the value and the range.
-    """
-    if optional and value is None:
-        return
-    high = min(high, LARGEST)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        is_usual = high == LARGEST and not (isinstance(value, int) and value > high)
-        allowed = f"an integer of at least {low}" + ("" if is_usual else f" and at most {high:g}")
-        raise ValueError(f"{field} must be {allowed}{' or null' if optional else ''}, got {value!r}")
-
-
-def check_float(
-    field: str, value: object, low: float, high: float = math.inf, *, open_low: bool = False, open_high: bool = False
-) -> None:
-    """Check a finite number between `low` and `high`; an open end is itself not allowed.
-
-    Raises:
-        ValueError: with the field, the value and what is allowed.
-    """
-    if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
-        above = value > low if open_low else value >= low
-        below = value < high if open_high else value <= high
-        if above and below:
-            return
-    left = f"greater than {low:g}" if open_low else f"at least {low:g}"
-    right = "" if math.isinf(high) else f" and {'less than' if open_high else 'at most'} {high:g}"
-    raise ValueError(f"{field} must be a number {left}{right}, got {value!r}")
-
-
-def check_bool(field: str, value: object) -> None:
-    """Check a truth value; 0 and 1 are not.
-
-    Raises:
-        ValueError: with the field and the value.
-    """
-    if not isinstance(value, bool):
-        raise ValueError(f"{field} must be true or false, got {value!r}")
-
-
-def check_choice(field: str, value: object, choices: Sequence[str]) -> None:
-    """Check that `value` is one of `choices`.
-
-    Raises:
-        ValueError: with the field, the value, the choices and the nearest of them.
-    """
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{field} is {value!r}; {nearest(value, choices)}")
-
-
-def check_text(field: str, value: object, *, optional: bool = False) -> None:
-    """Check a text that is not empty.
-
-    Raises:
-        ValueError: with the field, the value and what is allowed.
-    """
-    if optional and value is None:
-        return
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{field} must be a text{' or null' if optional else ''}, got {value!r}")
-
-
-def check_names(field: str, value: object) -> tuple[str, ...]:
-    """Check a list of texts, without repetitions; returns it as a tuple.
-
-    Raises:
-        ValueError: with the field and the value.
-    """
-    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(name, str) for name in value):
-        raise ValueError(f"{field} must be a list of names, got {value!r}")
-    if len(set(value)) < len(value):
-        raise ValueError(f"{field} must not name anything twice, got {list(value)!r}")
-    return tuple(value)

@@ -6,15 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rogue_net.checks import (
-    HalfOpenUnitInterval,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    check_fields,
-    check_int,
-    check_names,
-)
+from rogue_net.checks import HalfOpenUnitInterval, NonNegativeInt, PositiveFloat, PositiveInt, check_fields
 
 Backend = Literal["auto", "reference", "fused"]
 Precision = Literal["fp32", "tf32", "bf16"]
@@ -33,7 +25,7 @@ class RelposConfig:
     kind: RelposKind = "none"
     """Buckets for the difference of two positions: by coordinates (`grid`), angle (`radial`), distance (`distance`), angle and
     distance (`polar`); `none` switches relative positions off."""
-    extent: Sequence[int] = ()
+    extent: Sequence[PositiveInt] = ()
     """Numbers of buckets, each at least 1. `grid`: for every coordinate e, which makes 2 e + 1 buckets from -e to e; `radial`:
     [angles]; `distance`: [distances]; `polar`: [angles, distances]."""
     position_features: Sequence[str] = ()
@@ -65,13 +57,6 @@ class RelposConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "net.relpos.")
-        for name in ("position_features", "rotation_vec_features", "exclude_entities"):
-            object.__setattr__(self, name, check_names(f"net.relpos.{name}", getattr(self, name)))
-        if not isinstance(self.extent, list | tuple):
-            raise ValueError(f"net.relpos.extent must be a list of integers, got {self.extent!r}")
-        for extent in self.extent:
-            check_int("net.relpos.extent", extent, 1)
-        object.__setattr__(self, "extent", tuple(self.extent))
         if self.kind != "none":
             self._check_geometry()
 
@@ -115,8 +100,6 @@ class TranslationConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "net.translation.")
-        for name in ("position_features", "rotation_vec_features"):
-            object.__setattr__(self, name, check_names(f"net.translation.{name}", getattr(self, name)))
         if self.reference_entity is not None and not self.position_features:
             raise ValueError(
                 "net.translation.position_features is empty; name the features that are an entity's coordinates"

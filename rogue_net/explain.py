@@ -13,7 +13,7 @@ from torch import Tensor
 from rogue_net.attention import packed_weights
 from rogue_net.batch.frames import Frames
 from rogue_net.batch.obs_batch import ObsBatch
-from rogue_net.batch.ragged import RaggedTensor
+from rogue_net.batch.ragged import RaggedTensor, State
 from rogue_net.heads.readout import Readout
 from rogue_net.rogue_net import RogueNet
 from rogue_net.transformer import Block, Transformer
@@ -31,7 +31,7 @@ class Explanation(NamedTuple):
 
 
 @torch.no_grad()
-def explain(net: RogueNet, batch: ObsBatch, *, attention: bool = True) -> Explanation:
+def explain(net: RogueNet, batch: ObsBatch, state: State | None = None, *, attention: bool = True) -> Explanation:
     """Compute a batch as the reference does, and keep what it computes on its way.
 
     Tokens of a frame are in the order of its entity indices, as the network sees the frame.
@@ -39,6 +39,7 @@ def explain(net: RogueNet, batch: ObsBatch, *, attention: bool = True) -> Explan
     Args:
         net: the network.
         batch: B frames.
+        state: what was remembered before them; see `RogueNet.act`.
         attention: whether to keep the weights, as many as there are pairs of entities of a frame.
 
     Raises:

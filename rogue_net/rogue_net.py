@@ -20,8 +20,8 @@ from entity_gym.batch.vec_obs import VecAction
 from entity_gym.spaces import ObsSpace
 from rogue_net.batch.crossing import to_host
 from rogue_net.batch.obs_batch import ObsBatch
-from rogue_net.batch.ragged import RaggedTensor
-from rogue_net.checks import check_float, check_int
+from rogue_net.batch.ragged import RaggedTensor, State
+from rogue_net.checks import Range
 from rogue_net.config import RogueNetConfig
 from rogue_net.heads.distributions import ActionDistribution
 from rogue_net.heads.heads import HEADS, FrameHead, ValueHead
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from rogue_net.kernels.cpu.program import Program
 
 
+ABOVE_0 = Range(0, open_low=True)
+
+
 class ActResult(NamedTuple):
     """Actions of the policy in B frames."""
 
@@ -46,8 +49,7 @@ class ActResult(NamedTuple):
     #: or for select-entity (actor-choice pairs, 1), actor by actor, the choice of nobody last. Continuous: (A, 2 n) means and
     #: then log standard deviations, before they are bounded.
     logits: dict[str, RaggedTensor] | None = None
-    #: State of the policy for the next step of these environments; None: it has none.
-    state: object = None
+    state: State | None = None  # what the policy knows at the next step, of B environments; None: it remembers nothing
 
     def tensors(self) -> list[Tensor]:
         """The values, log-probs, and numbers of the actions."""
@@ -118,6 +120,7 @@ class RogueNet(nn.Module):
         ValueError: there are no actions, or two settings or spaces do not go together.
     """
 
+    remembers = False  # whether decisions depend on a state
     _program: Program | None = None  # compiled, to act with
     _has_chosen = False  # whether modules or a program compute this network
 
@@ -133,7 +136,7 @@ class RogueNet(nn.Module):
             raise ValueError("the action space is empty; a policy needs at least one action")
         regression_heads = obs_space.targets if regression_heads is None else regression_heads
         for name, size in regression_heads.items():
-            check_int(f"regression_heads[{name!r}]", size, 1)
+            Range(1).check(f"regression_heads[{name!r}]", size, int)
         self.config = config
         self.obs_space = obs_space
         self.action_space = dict(action_space)
@@ -160,7 +163,7 @@ class RogueNet(nn.Module):
     def act(
         self,
         batch: ObsBatch,
-        state: object = None,
+        state: State | None = None,
         *,
         greedy: bool = False,
         temperature: float = 1.0,
@@ -171,7 +174,7 @@ class RogueNet(nn.Module):
 
         Args:
             batch: B frames.
-            state: `ActResult.state` of the last step of the same environments; None: there is none, as in a first step.
+            state: what is remembered of B environments, `ActResult.state` of their last step. This network remembers nothing.
             greedy: take the most probable action, and of numbers the middle, instead of sampling.
             temperature: below 1 bolder, above 1 more random: logits are divided by it, and standard deviations of numbers
                 (before they are bounded) multiplied. Greater than 0.
@@ -181,11 +184,11 @@ class RogueNet(nn.Module):
         Raises:
             ValueError: the temperature is not greater than 0, or the batch does not fit the network.
         """
-        check_float("temperature", temperature, 0, open_low=True)
+        ABOVE_0.check("temperature", temperature)
         is_keyed = greedy or isinstance(generator, FrameKeys)
         if is_keyed and temperature == 1 and not logits and (program := self.program()) is not None:
             keys = generator.keys if isinstance(generator, FrameKeys) and not greedy else None
-            return ActResult(*program.act(batch, keys), state=state)
+            return ActResult(*program.act(batch, keys))
         readout = self.readout(batch)
         decisions = self.decide(readout, greedy=greedy, temperature=temperature, generator=generator)
         return ActResult(
@@ -193,13 +196,23 @@ class RogueNet(nn.Module):
             log_probs={name: made.log_probs for name, made in decisions.items()},
             values=self.value_head(readout.means),
             logits=self.ragged_logits(readout, decisions) if logits else None,
-            state=state,
         )
 
-    def evaluate(self, batch: ObsBatch, actions: Mapping[str, RaggedTensor]) -> Evaluation:
-        """Log-probs and entropies of `actions` (aligned with the batch's actors), and values; differentiable.
+    def evaluate(
+        self,
+        batch: ObsBatch,
+        actions: Mapping[str, RaggedTensor],
+        state: State | None = None,
+        follows: Tensor | None = None,
+    ) -> Evaluation:
+        """Log-probs and entropies of given actions, and values; differentiable. Dropout is active in training mode.
 
-        Dropout is active where the module is in training mode.
+        Args:
+            batch: B frames.
+            actions: action -> B sequences, aligned with the batch's actors.
+            state: what was remembered before each frame. This network remembers nothing.
+            follows: (B,) bool, frames that come a step after the frame before them: a network that remembers goes on from what
+                it knew there, and gradients flow back through it, in the place of `state`. None: no frame does.
         """
         readout = self.readout(batch, drop=self.training)
         regressions = zip(self.regression_names, self.regression_heads, strict=True)
@@ -262,8 +275,8 @@ class RogueNet(nn.Module):
             for name, head in heads
         }
 
-    def value(self, batch: ObsBatch, *, drop: bool = False) -> Tensor:
-        """(B,) values alone; `drop`: whether dropout is active."""
+    def value(self, batch: ObsBatch, state: State | None = None, *, drop: bool = False) -> Tensor:
+        """(B,) values alone; `state` as in `act`; `drop`: whether dropout is active."""
         if not torch.is_grad_enabled() and (program := self.program()) is not None:
             return program.values(batch)
         values: Tensor = self.value_head(self.readout(batch, drop=drop).means)

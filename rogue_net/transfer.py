@@ -320,11 +320,6 @@ class Weight(NamedTuple):
     axes: tuple[Axis, ...]
     new: NewPlaces = "fresh"
 
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """A key that is equal for tensors of the same purpose in different networks."""
-        return self.owner, self.name, self.part
-
 
 def weight_names(net: RogueNet) -> dict[str, Weight]:
     """Tensor name in the state dict -> its purpose."""
@@ -378,10 +373,10 @@ def _of_entity(net: RogueNet, entity: str, part: str, unnamed: tuple[Axis, ...])
 
 def _moves(before: Mapping[str, Weight], now: Mapping[str, Weight]) -> dict[str, Move]:
     """Name of a network's tensor -> its source in the saved network."""
-    sources = {weight.key: name for name, weight in before.items()}
+    sources = {weight[:3]: name for name, weight in before.items()}
     moves = {}
     for name, weight in now.items():
-        source = sources.get(weight.key)
+        source = sources.get(weight[:3])
         if source is not None:
             pairs = [_common(*axes) for axes in zip(before[source].axes, weight.axes, strict=True)]
             moves[name] = Move(source, tuple(taken for taken, _ in pairs), tuple(places for _, places in pairs))

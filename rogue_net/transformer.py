@@ -6,7 +6,7 @@ These modules hold the weights for every backend, and are the reference for all.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,8 @@ from entity_gym.spaces import ObsSpace
 from rogue_net.attention import ragged_attention
 from rogue_net.batch.frames import Frames
 from rogue_net.batch.obs_batch import ObsBatch
-from rogue_net.batch.ragged import segment_mean, segment_sum
-from rogue_net.config import Pooling, Precision, RogueNetConfig
+from rogue_net.batch.ragged import segment_sum
+from rogue_net.config import Pooling, RogueNetConfig
 from rogue_net.kernels.select import check_precision
 from rogue_net.relative.relative_positions import Relative, RelativePositions
 
@@ -113,7 +113,8 @@ class Pool(nn.Module):
             counts = (
                 frames.offsets.diff() if counted is None else segment_sum(counted[:, 0].long(), numbers, num_frames)
             )
-            pooled.append(segment_mean(added, numbers, num_frames, counts))
+            sums = added.new_zeros(num_frames, added.shape[1]).index_add_(0, numbers, added)
+            pooled.append(sums / counts.clamp(min=1).unsqueeze(1))
         if "max" in self.pooling:
             compared = values if counted is None else values.masked_fill(~counted, -torch.inf)
             places = numbers.unsqueeze(1).expand_as(values)
@@ -168,14 +169,9 @@ class Transformer(nn.Module):
         check_precision(self.config, tokens.device.type)
         positions = self.relative_positions
         relative = None if positions is None else positions(batch, frames.rows.index)
-        with _products_in(self.config.precision, tokens.device):
+        # tf32 is a setting of torch that holds everywhere
+        in_bf16 = self.config.precision == "bf16"
+        with torch.autocast(tokens.device.type, torch.bfloat16) if in_bf16 else nullcontext():
             for block in self.blocks:
                 tokens = block(tokens, frames, relative, positions, drop=drop)
         return tokens
-
-
-def _products_in(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Matrix products of modules in bf16, or as they are: tf32 is a setting of torch that holds everywhere."""
-    if precision != "bf16":
-        return nullcontext()
-    return torch.autocast(device.type, torch.bfloat16)

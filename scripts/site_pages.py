@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.plot.plot import PlotConfig
-from enn_ppo.settings.command_line.options import Option, Section, sections_of
+from enn_ppo.plot import PlotConfig
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
+from enn_ppo.settings.options import Option, options_of
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
 from entity_gym.registry import bind, list_envs
@@ -123,41 +123,32 @@ def options_page() -> str:
 
 
 def chapter(command: Command) -> str:
-    """The page's chapter about one command."""
+    """The page's chapter about one command: a table for each section, without the options of another command's chapter."""
     name = command.call.rpartition(".")[2].partition(" ")[0]
     parts = [f"## {name}\n\n`{command.call}` {command.does}\n"]
-    optional: Section | None = None  # the outermost section that may be null
-    for section in own_sections(command):
-        if optional and section.path.startswith(optional.path + "."):
+    known = {option.name for option in options_of(command.besides)} - {""} if command.besides else set()
+    options = [option for option in options_of(command.settings) if option.name not in known]
+    optional: Option | None = None  # the outermost section that may be null
+    for head in (option for option in options if option.type.startswith("section")):
+        if optional and head.name.startswith(f"{optional.name}."):
             continue  # listed with its parent section
-        if section.optional:
-            optional = section
-            inside = [s for s in own_sections(command) if s.path.startswith(section.path)]
-            parts.append(optional_section(section, [option for part in inside for option in part.options]))
-        else:
-            title = section.path or "Without a section"
-            parts.append(f"### {title}\n\n{section.summary}\n\n{options_table(section.options)}\n")
+        if head.type == "section or null":
+            optional = head
+            parts.append(optional_section(head, [each for each in options if each.name.startswith(f"{head.name}.")]))
+        elif own := [
+            each for each in options if each.name.rpartition(".")[0] == head.name and each.type[:7] != "section"
+        ]:
+            parts.append(f"### {head.name or 'Without a section'}\n\n{head.meaning}\n\n{options_table(own)}\n")
     return "\n".join(parts)
 
 
-def own_sections(command: Command) -> list[Section]:
-    """The sections and options that no other command's chapter documents."""
-    elsewhere = sections_of(command.besides) if command.besides else []
-    known = {option.name for section in elsewhere for option in section.options}
-    sections = [
-        section._replace(options=[option for option in section.options if option.name not in known])
-        for section in sections_of(command.settings)
-    ]
-    return [section for section in sections if section.options]
-
-
-def optional_section(section: Section, options: Sequence[Option]) -> str:
+def optional_section(section: Option, options: Sequence[Option]) -> str:
     """A section with the same settings as another section, by name only."""
-    names = ", ".join(f"`{option.name}`" for option in options)
-    like = section.path.replace("value_", "")
+    names = ", ".join(f"`{option.name}`" for option in options if not option.type.startswith("section"))
+    like = section.name.replace("value_", "")
     return (
-        f"### {section.path}\n\n{section.summary} `{section.path}=default` gives it the defaults of `{like}`, and\n"
-        f"`{section.path}=none` takes it away. Then each as in `{like}`: {names}.\n"
+        f"### {section.name}\n\n{section.meaning} `{section.name}=default` gives it the defaults of `{like}`, and\n"
+        f"`{section.name}=none` takes it away. Then each as in `{like}`: {names}.\n"
     )
 
 

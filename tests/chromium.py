@@ -226,6 +226,31 @@ class Page:
         self.browser.send("Target.closeTarget", {"targetId": self._target})
 
 
+# --- Pages of replays and of games
+
+
+def settle(page: Page) -> None:
+    """Wait until the page has been drawn again."""
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    """Return the texts of all elements that are shown."""
+    elements = f"[...document.querySelectorAll({json.dumps(selector)})]"
+    found: list[str] = page.evaluate(f"{elements}.filter((e) => e.checkVisibility()).map((e) => e.textContent)")
+    return found
+
+
+def click_entity(page: Page, number: int, *, shift: bool = False) -> None:
+    """Click on an entity in the picture."""
+    page.evaluate("document.getElementById('world').scrollIntoView({block: 'center'})")
+    settle(page)
+    box = page.evaluate("document.getElementById('world').getBoundingClientRect().toJSON()")
+    x, y = page.evaluate(f"replay.place({number})")
+    page.click(box["x"] + x, box["y"] + y, shift=shift)
+    settle(page)
+
+
 def _pipe() -> tuple[int, int]:
     """Return the ends of a pipe for reading and for writing, neither of which is below 10."""
     import fcntl

@@ -16,7 +16,6 @@ def replay(
     entities: dict[str, list[str]], actions: dict[str, Any], episodes: list[dict[str, Any]], **parts: Any
 ) -> Any:
     """A replay of a world with these types and actions."""
-    moments = {name: {"mean": [1.5] * len(f), "std": [2.0] * len(f)} for name, f in entities.items()}
     made = {
         "format": "enn-ppo replay",
         "version": 1,
@@ -28,7 +27,7 @@ def replay(
         "global_kinds": {},
         "actions": actions,
         "players": [""],
-        "network": {"layers": LAYERS, "heads": HEADS, "normalization": moments},
+        "network": {"layers": LAYERS, "heads": HEADS},
         "episodes": episodes,
     }
     return {**made, **parts}

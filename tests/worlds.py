@@ -21,7 +21,6 @@ from entity_gym import (
 )
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.pools.vec_env import VecEnv
 
 # --- Environments
 
@@ -197,16 +196,6 @@ def open_choices(obs: VecObs, name: str, space: ActionSpace) -> list[list[list[i
     return frames
 
 
-def play(env: VecEnv, obs: VecObs, steps: int, seed: int = 0) -> list[VecObs]:
-    """Random steps from `obs` on; environment `i` draws from a stream of its own, so pools of any size do the same."""
-    rngs = [np.random.default_rng((seed, i)) for i in range(len(env))]
-    seen = []
-    for _ in range(steps):
-        obs = env.act(actions_of_each(obs, env.action_space(), rngs))
-        seen.append(obs)
-    return seen
-
-
 def actions_of_each(
     obs: VecObs, action_space: Mapping[str, ActionSpace], rngs: Sequence[np.random.Generator]
 ) -> dict[str, RaggedBuffer[np.int64]]:
@@ -260,11 +249,6 @@ def frame(obs: VecObs, i: int) -> dict[str, Any]:
 
 def frames(obs: VecObs) -> list[dict[str, Any]]:
     return [frame(obs, i) for i in range(len(obs))]
-
-
-def trajectory(seen: Sequence[VecObs], i: int) -> list[dict[str, Any]]:
-    """Return the frames of environment `i`, step by step."""
-    return [frame(obs, i) for obs in seen]
 
 
 def making(*envs: Environment) -> Callable[[], Environment]:

@@ -20,7 +20,6 @@ from enn_ppo.checkpoints.folder import (
     save_policy,
     step_file,
     step_files,
-    what_is_there,
 )
 from enn_ppo.checkpoints.policy_file import Checkpoint, CheckpointError, check_finite
 from enn_ppo.checkpoints.retention import Retention
@@ -39,5 +38,4 @@ __all__ = [
     "save_policy",
     "step_file",
     "step_files",
-    "what_is_there",
 ]

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from enn_ppo.checkpoints.policy_file import (
+    STEP,
     Checkpoint,
     CheckpointError,
     first_line,
@@ -17,12 +18,11 @@ from enn_ppo.checkpoints.policy_file import (
     read_policy_file,
     score_of,
 )
-from enn_ppo.checkpoints.retention import Retention, Saved, best_of
+from enn_ppo.checkpoints.retention import Retention, best_of
 from enn_ppo.training.files import ASIDE, flush_folder, make_folder, replace_file
 from entity_gym.errors import nearest
 
 LATEST, BEST = "latest", "best"
-_STEP = re.compile(r"step_(\d{12,})")
 _SUFFIX = ".safetensors"
 
 
@@ -52,13 +52,11 @@ def save_checkpoint(checkpoint: Checkpoint, retention: Retention) -> Path:
                 leftover.unlink()
         replace_file(file, data)
         flush_folder(file.parent)
-        removed = retention.to_remove(_saved(file.parent), step)
+        removed = retention.to_remove(_scores(file.parent), step)
         for other in sorted(removed, key=lambda other: (other <= step, other)):  # abandoned ones, then the oldest
             step_file(file.parent, other).unlink()
     except OSError as error:
-        raise CheckpointError(
-            f"saving checkpoint {file} failed: {first_line(error)}; {what_is_there(file.parent)}"
-        ) from error
+        raise CheckpointError(f"saving checkpoint {file} failed: {first_line(error)}") from error
     return file
 
 
@@ -81,12 +79,8 @@ def record_score(directory: Path, step: int, score: float) -> None:
 def save_policy(path: str | Path, file: str | Path) -> Path:
     """Copy a checkpoint without the trainer's state, which `load_policy` and all commands but `train` take.
 
-    Args:
-        path: a run directory, one of its checkpoints, or a policy file.
-        file: the file to write, whose name ends in .safetensors; only an existing policy file is replaced.
-
-    Returns:
-        `file`.
+    `path` is a run directory, one of its checkpoints, or a policy file. The name of `file` ends in .safetensors; only an existing
+    policy file is replaced. Returns `file`.
 
     Raises:
         CheckpointError: there is no policy at `path`, or the file cannot be written or exists and is no policy file.
@@ -94,8 +88,7 @@ def save_policy(path: str | Path, file: str | Path) -> Path:
     file, found = Path(file), load_checkpoint(Path(path))
     if file.suffix != _SUFFIX:
         raise CheckpointError(
-            f"{file} cannot be written: a policy is a safetensors file, so its name must end in {_SUFFIX}; programs in other "
-            "languages ask python -m enn_ppo.serve"
+            f"{file} cannot be written: a policy is a safetensors file; its name must end in {_SUFFIX}"
         )
     try:
         if file.is_file():
@@ -112,13 +105,6 @@ def save_policy(path: str | Path, file: str | Path) -> Path:
     return file
 
 
-def what_is_there(directory: Path) -> str:
-    """The end of an error message: the checkpoint in this folder from which the run can be resumed."""
-    for _, file in step_files(directory)[:1]:
-        return f"the newest checkpoint is {file.stem}, and resume={directory.parent} goes on from there"
-    return "there is no checkpoint yet"
-
-
 # --- Finding and reading
 
 
@@ -131,11 +117,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     file = resolve_checkpoint(Path(path))
     try:
-        return _read(file)
+        return read_policy_file(file)
     except CheckpointError as error:
-        for _, other in step_files(file.parent) if _STEP.fullmatch(file.stem) else ():
+        for _, other in step_files(file.parent) if STEP.fullmatch(file.stem) else ():
             with suppress(CheckpointError):
-                whole = _read(other).path
+                whole = read_policy_file(other).path
                 break
         else:
             raise
@@ -152,12 +138,11 @@ def load_common(run_dirs: Sequence[Path]) -> list[Checkpoint]:
     """
     for run_dir in run_dirs:
         if not (run_dir / "checkpoints").is_dir():
-            there = nearest(run_dir.name, [run.name for run in runs_in(run_dir.parent)])
-            raise CheckpointError(f"there is no run of policy {run_dir.name} in {run_dir.parent}; {there}")
+            raise CheckpointError(f"there is no run of policy {run_dir.name} in {run_dir.parent}")
     files = [dict(step_files(run_dir / "checkpoints")) for run_dir in run_dirs]
     for step in sorted(set.intersection(*map(set, files)), reverse=True):
         with suppress(CheckpointError):
-            return [_read(of_run[step]) for of_run in files]
+            return [read_policy_file(of_run[step]) for of_run in files]
     newest = [next((str(file) for file in of_run.values()), "nothing") for of_run in files]
     raise CheckpointError(f"no step that all policies have saved: the newest are {', '.join(newest)}")
 
@@ -172,9 +157,8 @@ def runs_in(directory: Path) -> list[Path]:
 def resolve_checkpoint(path: Path) -> Path:
     """Find the file of a checkpoint.
 
-    Args:
-        path: a run directory or its `checkpoints` folder, which stand for the newest checkpoint; `checkpoints/latest`;
-            `checkpoints/best`; or a file, whose suffix may be left out.
+    `path` is a run directory or its `checkpoints` folder, which stand for the newest checkpoint; `checkpoints/latest`;
+    `checkpoints/best`; or a file, whose suffix may be left out.
 
     Raises:
         CheckpointError: there is no checkpoint; the message says what exists.
@@ -186,7 +170,7 @@ def resolve_checkpoint(path: Path) -> Path:
     home = home / "checkpoints" if (home / "checkpoints").is_dir() else home
     found = [file for _, file in step_files(home)] if name == LATEST else []
     if name == BEST:
-        found = [step_file(home, best.step) for best in best_of(_saved(home))]
+        found = [step_file(home, step) for step in best_of(_scores(home))]
     if not found:
         raise CheckpointError(f"no checkpoint {path}: {_why_none(path)}")
     return found[0]
@@ -200,41 +184,24 @@ def step_file(directory: Path, step: int) -> Path:
 def step_files(directory: Path) -> list[tuple[int, Path]]:
     """(step, file) of every checkpoint in `directory`, newest first."""
     paths = [Path(name) for name in os.listdir(directory)] if directory.is_dir() else []
-    matches = [match for path in paths if path.suffix == _SUFFIX and (match := _STEP.fullmatch(path.stem))]
+    matches = [match for path in paths if path.suffix == _SUFFIX and (match := STEP.fullmatch(path.stem))]
     return sorted(((int(match[1]), directory / f"{match[0]}{_SUFFIX}") for match in matches), reverse=True)
 
 
-def _read(file: Path) -> Checkpoint:
-    try:
-        checkpoint = read_policy_file(file)
-        of_name = _STEP.fullmatch(file.stem)
-        if of_name and checkpoint.step != int(of_name[1]):
-            raise ValueError(f"it belongs to the checkpoint of step {checkpoint.step}")
-        return checkpoint
-    except CheckpointError:
-        raise
-    except ValueError as error:
-        raise CheckpointError(
-            f"{file} is no whole checkpoint or policy file: {error}; give a run directory, one of its checkpoints, or a "
-            "file that enn_ppo.export wrote"
-        ) from error
-
-
-def _saved(directory: Path) -> list[Saved]:
-    saved = []
-    for step, file in step_files(directory):
-        score = None
+def _scores(directory: Path) -> dict[int, float | None]:
+    """Step of each checkpoint -> its score; None: unknown."""
+    scores: dict[int, float | None] = dict.fromkeys(step for step, _ in step_files(directory))
+    for step in scores:
         with suppress(ValueError):  # damage of one checkpoint does not stop the saving of others
-            score = score_of(file)
-        saved.append(Saved(step, score))
-    return saved
+            scores[step] = score_of(step_file(directory, step))
+    return scores
 
 
 def _why_none(path: Path) -> str:
     """The cause of a missing checkpoint, and what is there."""
     home = next(parent for parent in (path, *path.parents) if parent.is_dir())
     folder = home / "checkpoints" if (home / "checkpoints").is_dir() else home
-    if any(_STEP.fullmatch(entry.name) for entry in folder.iterdir()):
+    if any(STEP.fullmatch(entry.name) for entry in folder.iterdir()):
         return f"{folder} has checkpoints of format 3, which are folders; commit 6b82b570 of enn-ppo reads them"
     if home == path and (path / "config.yaml").is_file():
         return "its training ended before it saved one; begin again with overwrite=true"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +13,10 @@ from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.trust import check_trust, code_of_environment
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import from_dict, to_dict
-from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_from_dict
-from entity_gym.spaces import ObsSpace
 from rogue_net import RogueNet
 from rogue_net.kernels.select import why_not_precision
-from rogue_net.transfer import FittedNet, Transferred, fit, transfer
+from rogue_net.transfer import Transferred, transfer
 
 log = logging.getLogger(__name__)
 
@@ -70,18 +67,6 @@ def load_trusted(path: Path | str, trusted: bool) -> Checkpoint:
     return checkpoint
 
 
-def spaces_of(checkpoint: Checkpoint) -> tuple[ObsSpace, dict[str, ActionSpace]]:
-    """Read the observation and action spaces of a checkpoint's training.
-
-    Raises:
-        ValueError: they are no spaces.
-    """
-    try:
-        return spaces_from_dict(checkpoint.spaces)
-    except ValueError as error:
-        raise ValueError(f"checkpoint {checkpoint.path} holds no spaces: {error}") from error
-
-
 def set_threads(count: int | None) -> None:
     """Set the number of threads that act and learn in this process; None: torch's default, at most `MOST_THREADS`."""
     torch.set_num_threads(min(torch.get_num_threads(), MOST_THREADS) if count is None else count)
@@ -108,13 +93,12 @@ def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.devi
     if net_config is None:
         raise ValueError(f"checkpoint {checkpoint.path} has weights of a {network}, and its settings have none")
     weights = checkpoint.policy if network == "policy" else checkpoint.value_net
-    obs_space, action_space = spaces_of(checkpoint)
     if (reason := why_not_precision(net_config, device.type)) is not None:
         log.warning("the policy is played in fp32: %s", reason)
         net_config = replace(net_config, precision="fp32")
     try:
         with torch.random.fork_rng(devices=[]):  # its initial weights are replaced
-            net = RogueNet(net_config, obs_space, action_space)
+            net = RogueNet(net_config, *spaces_from_dict(checkpoint.spaces))
         for name, own in net.state_dict().items():
             if name in weights and weights[name].dtype != own.dtype:
                 raise ValueError(f"{name} is {weights[name].dtype} in it, and {own.dtype} in the network")
@@ -125,26 +109,6 @@ def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.devi
             f"checkpoint {checkpoint.path} holds other weights than its settings and spaces ask for: {lines}"
         ) from error
     return net.to(device)
-
-
-def fit_policy(
-    checkpoint: Checkpoint,
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
-    device: torch.device,
-    env: str,
-    network: str = "policy",
-) -> FittedNet:
-    """Fit a network of a checkpoint to the spaces of the environment `env`; see `rogue_net.fit` and `load_net`.
-
-    Raises:
-        ValueError: it does not fit; the message names the first difference.
-    """
-    net = load_net(checkpoint, network, device)
-    try:
-        return fit(net, obs_space, action_space)
-    except ValueError as error:
-        raise ValueError(f"the {network} of checkpoint {checkpoint.path} does not fit {env}: {error}") from None
 
 
 def transfer_weights(net: RogueNet, checkpoint: Checkpoint, env: str, network: str = "policy") -> Transferred:

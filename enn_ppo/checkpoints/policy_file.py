@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from entity_gym.untrusted import JSON_BYTES, open_regular, parse_json, read_regu
 from rogue_net.finite import NotFinite
 
 FORMAT = 5  # raised when older files can no longer be read
+STEP = re.compile(r"step_(\d{12,})")  # a checkpoint's name
 _FILE_BYTES = 2**34
 _CONFIG_BYTES = 2**20
 _METADATA = "__metadata__"
@@ -103,11 +105,10 @@ def policy_bytes(checkpoint: Checkpoint) -> bytes:
 
 
 def read_policy_file(path: Path) -> Checkpoint:
-    """Read a policy file.
+    """Read a policy file, or a checkpoint, whose step must be that of its name.
 
     Raises:
-        CheckpointError: the file has another format; the message says which version reads it.
-        ValueError: the file cannot be read, is damaged or holds NaN; the message names it and the cause.
+        CheckpointError: the file cannot be read, has another format, is damaged or holds NaN; the message has the cause.
     """
     try:
         data = read_regular(path, _FILE_BYTES)
@@ -121,6 +122,8 @@ def read_policy_file(path: Path) -> Checkpoint:
         signature = metadata["signature"]
         is_own = bool(signature) and is_signature(signature, _sha256(_blanked(start, "signature", signature), content))
         values = {name: _from_json(name, metadata[name]) for name in _ENTRIES if name != "format"}
+        if (of_name := STEP.fullmatch(path.stem)) and values["step"] != int(of_name[1]):
+            raise ValueError(f"it belongs to the checkpoint of step {values['step']}")
         networks: dict[str, dict[str, Tensor]] = {"": {}, _VALUE_NET: {}, _TRAINER: {}}
         for name, tensor in safetensors.torch.load(data).items():
             part = next((part for part in (_VALUE_NET, _TRAINER) if name.startswith(part)), "")
@@ -133,7 +136,10 @@ def read_policy_file(path: Path) -> Checkpoint:
     except CheckpointError:
         raise
     except Exception as error:  # a damaged file can raise many types: safetensors, JSON, Unicode, shapes
-        raise ValueError(f"{path.name}: {first_line(error)}") from error
+        raise CheckpointError(
+            f"{path} is no whole checkpoint or policy file: {first_line(error)}; give a run directory, one of its "
+            "checkpoints, or a file that enn_ppo.export wrote"
+        ) from error
     return Checkpoint(path=path, policy=policy, value_net=value_net, trainer=trainer, is_own=is_own, **values)
 
 

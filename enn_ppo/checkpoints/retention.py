@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
-
-
-class Saved(NamedTuple):
-    """A checkpoint, as `Retention` needs it."""
-
-    step: int  # environment steps trained
-    score: float | None = None  # higher is better; None: unknown, or not evaluated yet
 
 
 @dataclass(frozen=True)
@@ -22,22 +14,20 @@ class Retention:
     keep_best: int = 0
     protected: Collection[int] = ()  # steps of checkpoints that are being evaluated
 
-    def to_remove(self, saved: Sequence[Saved], now: int) -> set[int]:
+    def to_remove(self, scores: Mapping[int, float | None], now: int) -> set[int]:
         """The steps of the checkpoints to remove.
 
         Removing after every save leaves the same checkpoints as removing once at the end, unless scores change.
 
-        Args:
-            saved: all checkpoints, in any order; their steps differ.
-            now: step of the last save, which is kept. Later checkpoints were abandoned when the run was resumed from an earlier
-                one, and are removed.
+        `scores` maps the step of every checkpoint to its score, None where it is unknown. The last save, of step `now`, is kept;
+        later checkpoints were abandoned when the run was resumed from an earlier one, and are removed.
         """
-        ours = sorted((each for each in saved if each.step <= now), key=lambda each: each.step, reverse=True)
-        stays = {each.step for each in [*ours[: self.keep_last], *best_of(ours)[: self.keep_best]]}
-        return {each.step for each in saved} - stays - set(self.protected) - {now}
+        ours = sorted((step for step in scores if step <= now), reverse=True)
+        best = best_of({step: scores[step] for step in ours})
+        return scores.keys() - {*ours[: self.keep_last], *best[: self.keep_best], *self.protected, now}
 
 
-def best_of(saved: Iterable[Saved]) -> list[Saved]:
-    """Checkpoints with a score, best first; of equal scores, the later checkpoint first."""
-    scored = [each for each in saved if each.score is not None]
-    return sorted(scored, key=lambda each: (each.score, each.step), reverse=True)
+def best_of(scores: Mapping[int, float | None]) -> list[int]:
+    """Steps of the checkpoints with a score, best first; of equal scores, the later checkpoint first."""
+    scored = [(score, step) for step, score in scores.items() if score is not None]
+    return [step for _, step in sorted(scored, reverse=True)]

@@ -21,11 +21,8 @@ _HEADER_BYTES = 2**20  # of an array, whose dtype may have many fields
 def encode(value: Any, where: str, tensors: list[Tensor]) -> Any:
     """Convert `value` to what JSON can hold; its tensors and arrays are appended to `tensors`.
 
-    Args:
-        value: nested dicts, lists and tuples of str, bytes, int, float, bool, None, tensors on any device, NumPy arrays
-            and NumPy scalars.
-        where: name of `value` in errors; keys and indices are appended.
-        tensors: of the file.
+    It is made of nested dicts, lists and tuples of str, bytes, int, float, bool, None, tensors on any device, NumPy arrays and
+    NumPy scalars. `where` is its name in errors, to which keys and indices are appended.
 
     Raises:
         ValueError: a value has another type; the message names its place.
@@ -60,9 +57,7 @@ def encode(value: Any, where: str, tensors: list[Tensor]) -> Any:
 def decode(value: Any, tensors: dict[int, Tensor]) -> Any:
     """The inverse of `encode`: restores every type, dtype, shape and memory order.
 
-    Args:
-        value: returned by `encode`, from JSON.
-        tensors: number -> tensor of the file. Each is taken out, so that a small file cannot become a large value.
+    Each tensor is taken out of `tensors`, so that a small file cannot become a large value.
 
     Raises:
         ValueError: `value` was not made by `encode`.

@@ -43,10 +43,8 @@ def check_trust(checkpoint: Checkpoint, code: Sequence[str]) -> None:
 def code_of_environment(env: Mapping[str, Any]) -> list[str]:
     """The settings of `env` that name code to import or programs to start. Registered environments run nothing."""
     id_, api = str(env.get("id", "")), env.get("api", "entity")
-    if api == "entity" and (
-        id_ in list_envs() or ":" not in id_
-    ):  # other unknown names import nothing, and are an error
-        return []
+    if api == "entity" and (id_ in list_envs() or ":" not in id_):
+        return []  # other unknown names import nothing, and are an error
     return [f"env.{name}={env[name]}" for name in ("api", "id", "kwargs", "wrappers") if env.get(name)]
 
 

@@ -1,1 +1,4 @@
-"""Behavioural cloning from recordings, by `python -m enn_ppo.clone`."""
+"""Behavioural cloning from recordings.
+
+python -m enn_ppo.clone data=expert.rec env=MineSweeper run_dir=outputs/clone
+"""

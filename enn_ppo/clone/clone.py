@@ -1,33 +1,45 @@
 """Behavioural cloning: a policy imitates recorded actions, and its value function learns the recorded returns.
 
 python -m enn_ppo.clone data=expert.rec env=MineSweeper
+
+Shapes: B frames.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import time
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import fields, replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import yaml
+from torch import Tensor
 
 from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threads
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.clone.learning import hold_out, learn, make_samples
-from enn_ppo.settings.config import default_run_dir
+from enn_ppo.ppo import Samples, Stats, update
+from enn_ppo.settings.learning import OptimConfig, PPOSettings
+from enn_ppo.settings.schedule import parse_schedule
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.files import append_to_file, replace_file
+from enn_ppo.training.frames import Frames
 from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
+from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.learner import Learner
-from enn_ppo.training.recording import read_all
-from enn_ppo.training.start import make_state
+from enn_ppo.training.learning.optimizer import AdamW, set_learning_rates
+from enn_ppo.training.learning.teacher import of_items
+from enn_ppo.training.random_keys import Purpose, random_key
+from enn_ppo.training.recording import RecordedFrames, read_all
+from enn_ppo.training.start import make_state, take_run_dir
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CONFIG, RunLock, prepare_run_dir
 from entity_gym.pools.source import EnvFactory
@@ -35,6 +47,9 @@ from rogue_net import RogueNet
 
 SETTINGS, ROWS = "clone.yaml", "clone.jsonl"
 _say = partial(print, flush=True)
+#: Largest batch of frames when measuring losses without training.
+FRAMES_AT_ONCE = 8192
+MAX_GRAD_NORM = 1.0
 
 
 class CloneResult(NamedTuple):
@@ -47,10 +62,6 @@ class CloneResult(NamedTuple):
 
 def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
     """Learn a policy from recordings, and save it as a run with 0 training steps, which can be evaluated or resumed.
-
-    Args:
-        config: every setting.
-        env: the environment, as in `train`.
 
     Raises:
         ValueError: a setting, a recording, the environment or the run directory is invalid, or the loss has diverged; nothing is
@@ -65,10 +76,7 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
     with ExitStack() as stack:
         lock = RunLock()
         stack.callback(lock.close)
-        if config.run_dir is None:
-            run_dir = lock.take_unused(Path(default_run_dir(bound.config.id, datetime.now())))
-        else:
-            lock.take(run_dir := Path(config.run_dir))
+        run_dir = take_run_dir(config, bound.config.id, lock)
         config = replace(config, env=bound.config, run_dir=str(run_dir))
         state = make_state(config.training, bound, device)
         stack.callback(state.close)
@@ -82,18 +90,24 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
         cloning = {name: value for name, value in to_dict(config).items() if name in ("data", "clone")}
         for name, settings in ((CONFIG, to_dict(config.training)), (SETTINGS, cloning)):
             replace_file(run_dir / name, yaml.safe_dump(settings, sort_keys=False).encode())
-        replace_file(run_dir / ROWS, b"")
         _say(
             f"cloning {len(frames):,} frames of {len(torch.unique(frames.episode)):,} episodes into {run_dir}; "
             f"{len(torch.unique(apart.episode)):,} episodes are held out"
         )
+        losses = [math.inf]  # held-out, after each pass
         with finish_on_interrupt(_say) as interrupted:
-            log = partial(_log, run_dir / ROWS)
-            row = learn(learner.model, learned, held_out, config, log, lambda: bool(interrupted()))
+            for row in learn(learner.model, learned, held_out, config):
+                _log(run_dir / ROWS, row)
+                losses.append(row.get("holdout_loss") or 0.0)
+                if interrupted():
+                    break
             saved = state.save(run_dir)
             if how := interrupted():
                 passes = f"{how} after pass {row['epoch']} of {config.clone.epochs}"
                 raise Interrupted(f"{passes}; saved {saved}", EXIT_CODES[how])
+        best = min(losses[:-1])
+        if losses[-1] < best - 1e-3 * abs(best):
+            _say("the held-out loss still fell in the last pass: more passes (clone.epochs) may make a better clone")
         _say(
             f"done: {run_dir}; to go on from it without forgetting: python -m enn_ppo.train resume={run_dir} "
             f"ppo.teacher={run_dir}"
@@ -107,3 +121,123 @@ def _log(path: Path, row: Row) -> None:
     shown = ("loss", "value_loss", "holdout_loss", "holdout_value_loss")
     numbers = "  ".join(f"{name} {row[name]:.4g}" for name in shown if row.get(name) is not None)
     _say(f"pass {row['epoch']}: {numbers}")
+
+
+# --- The frames
+
+
+def hold_out(frames: RecordedFrames, share: float, seed: int) -> tuple[RecordedFrames, RecordedFrames]:
+    """Hold out a random fraction of the episodes: at least one, unless `share` is 0 or there is only one.
+
+    Returns:
+        The training frames, and the held-out frames.
+    """
+    episodes = torch.unique(frames.episode)
+    number = min(max(1, round(share * len(episodes))), len(episodes) - 1) if share else 0
+    chosen = torch.randperm(len(episodes), generator=torch.Generator().manual_seed(seed))[:number]
+    is_held_out = torch.isin(frames.episode, episodes[chosen])
+    return frames.gather((~is_held_out).nonzero()[:, 0]), frames.gather(is_held_out.nonzero()[:, 0])
+
+
+def make_samples(learner: Learner, learned: RecordedFrames, held_out: RecordedFrames) -> tuple[Samples, Samples]:
+    """Initialise the input statistics, and the reward or return scale of `ppo.normalize`, from the training frames.
+
+    Returns:
+        The training and the held-out samples on the learner's device; returns are in the unit of values, NaN where unknown.
+    """
+    gamma = learner.ppo.schedules["gamma"](0.0)
+    learner.measure(learned.to(learner.device).obs)
+    returns = learned.returns(gamma)
+    known = returns[~returns.isnan()]
+    if learner.return_scale and len(known):
+        learner.return_scale(known, learner.model.value_head)
+    if learner.reward_scale:
+        order = torch.argsort(learned.step, stable=True)
+        order = order[torch.argsort(learned.episode[order], stable=True)]
+        is_last = torch.cat([learned.episode[order].diff() != 0, torch.ones(1, dtype=torch.bool)])
+        learner.reward_scale.measure(learned.rewards[order].unsqueeze(1), is_last.unsqueeze(1), gamma)
+    return samples_of(learned, returns, learner), samples_of(held_out, held_out.returns(gamma), learner)
+
+
+def samples_of(frames: RecordedFrames, returns: Tensor, learner: Learner) -> Samples:
+    """Samples on the learner's device, with returns in the unit of values."""
+    columns = {field.name: getattr(frames, field.name) for field in fields(Frames)}
+    samples = Samples(**columns, advantages=torch.zeros_like(returns), returns=returns / learner.value_unit)
+    return samples.to(learner.device)
+
+
+# --- The loss
+
+
+def clone_loss(net: RogueNet | ActorCritic, batch: Samples, settings: PPOSettings) -> tuple[Tensor, Stats]:
+    """L = L_policy + c_V L_value of recorded actions and returns, in place of `enn_ppo.ppo.ppo_loss`.
+
+        L_policy = -sum_a w_a log q(a) of the recorded actions a
+        L_value = 0.5 sum_b w_b ((V_b - G_b) / deviation)², over the frames whose return G is known
+
+    Returns:
+        The loss, and `loss` (L_policy) and `value_loss`.
+    """
+    new = net.evaluate(batch.obs, batch.actions)
+    log_probs = [of_items(batch.weights, each).dot(each.values) for each in new.log_probs.values()]
+    policy = -torch.stack(log_probs).sum()
+    errors = (new.values - batch.returns.nan_to_num()) / net.value_head.deviation
+    value = 0.5 * batch.frame_weights.dot(torch.where(batch.returns.isnan(), 0.0, errors).square())
+    return policy + settings.vf_coef * value, {"loss": policy, "value_loss": value}
+
+
+# --- Passes
+
+
+def learn(model: ActorCritic, learned: Samples, held_out: Samples, config: CloneConfig) -> Iterator[Row]:
+    """Train `model` in place to imitate the actions of `learned`; yields the metrics of each pass.
+
+    Its input statistics are initialised already. `held_out` may be empty.
+
+    Raises:
+        ValueError: the loss has become infinite or NaN; the message names the pass and the learning rate.
+    """
+    cloning, schedule = config.clone, parse_schedule("clone.lr", config.clone.lr)
+    optimizer = AdamW(model.parameters(), lr=0.0, eps=1e-5, weight_decay=0.0, fused=True)
+    optim = OptimConfig(batch_size=cloning.batch_size, epochs=1, max_grad_norm=MAX_GRAD_NORM)
+    settings, generator = settings_of(config), torch.Generator()
+    for epoch in range(1, cloning.epochs + 1):
+        started = time.perf_counter()
+        generator.manual_seed(random_key(config.seed, epoch, Purpose.SHUFFLING))
+        rate = schedule((epoch - 1) / cloning.epochs)
+        set_learning_rates(optimizer, repeat(rate))
+        stats = update(model, optimizer, learned, optim, settings, generator=generator, loss=clone_loss)
+        row: Row = {"epoch": epoch} | {name: stats[name] for name in ("loss", "value_loss", "grad_norm")}
+        measured = measure(model, held_out, settings)
+        row |= {"learning_rate": rate} | {f"holdout_{name}": value for name, value in measured.items()}
+        row["seconds"] = time.perf_counter() - started
+        if not measured and epoch == cloning.epochs:  # the losses of a pass do not show its last step
+            measured = measure(model, learned.gather(torch.arange(min(512, len(learned)))), settings)
+        for name, value in (row | measured).items():
+            if value is not None and not math.isfinite(value):
+                raise ValueError(
+                    f"cloning has diverged in pass {epoch}: {name} is {value}; nothing is saved: set a clone.lr below "
+                    f"{cloning.lr!r}"
+                )
+        yield row
+
+
+def settings_of(config: CloneConfig) -> PPOSettings:
+    """The settings that `update` needs: an actor is a unit, and advantages do not count."""
+    return replace(PPOSettings.at(config.ppo), target_kl=None, ratio="per_actor", normalize_advantages=False)
+
+
+@torch.no_grad()
+def measure(model: ActorCritic, samples: Samples, settings: PPOSettings) -> dict[str, float]:
+    """`loss` and `value_loss` of all samples, without dropout; empty if there are no samples."""
+    sums: dict[str, float] = {}
+    if not len(samples):
+        return sums
+    minibatch = samples.weighed(settings)  # weights are of all, so the losses of its parts add up
+    model.eval()
+    for part in minibatch.split([len(each) for each in torch.split(minibatch.weights, FRAMES_AT_ONCE)]):
+        sums = {
+            name: sums.get(name, 0.0) + float(number) for name, number in clone_loss(model, part, settings)[1].items()
+        }
+    model.train()
+    return sums

@@ -1,1 +1,4 @@
-"""Evaluation of checkpoints on whole episodes, during training and by `python -m enn_ppo.eval`."""
+"""Evaluation of checkpoints on whole episodes, during training and as a command.
+
+python -m enn_ppo.eval checkpoint=outputs/mines episodes=1000 output=result.json
+"""

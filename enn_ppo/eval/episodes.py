@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from numbers import Real
 from statistics import fmean, stdev
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from enn_ppo.eval.policy import Acted, Policy
 from enn_ppo.eval.replay import Replay
 from enn_ppo.eval.video import Video
-from enn_ppo.settings.evaluation import EpisodesConfig
+from enn_ppo.settings.evaluation import EpisodesConfig, TrainEvalConfig
+from enn_ppo.training.frames import Frames
 from enn_ppo.training.players import Cast
+from enn_ppo.training.policy_states import PolicyStates
+from enn_ppo.training.recording import Recorder
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.episodes import Episode, EpisodeTracker
 from entity_gym.pools.players import Seating
@@ -46,22 +47,14 @@ def play_episodes(
     *,
     video: Video | None = None,
     replay: Replay | None = None,
-    record: Callable[[VecObs, Acted, VecObs], None] | None = None,
-    progress: bool = False,
+    recorder: Recorder | None = None,
 ) -> dict[str, list[Episode]]:
     """Play `config.episodes` episodes to their end, in rounds of one episode per environment.
 
-    Taking the first episodes to finish instead would favour short ones.
+    Taking the first episodes to finish instead would favour short ones. A terminal shows the progress, except during training.
 
-    Args:
-        policies: name -> policy; a single one without a `cast`.
-        pool: the environments, without autoreset. With seats, the learner plays every side in turn.
-        config: number, seed and longest episode.
-        cast: assignment of players to policies. None: the policy acts for all actors.
-        video: films the first episodes.
-        replay: records the first episodes for a page.
-        record: without a `cast`, called after each step with the observations, what was done, and the next observations.
-        progress: whether to show a bar on standard error, if that is a terminal.
+    Without a `cast` there is a single policy, which acts for all actors, and `recorder` records every step. The environments have
+    no autoreset; with seats, the policy plays every side in turn.
 
     Returns:
         Policy name -> the episodes, with the rewards of that policy's players.
@@ -69,11 +62,18 @@ def play_episodes(
     Raises:
         ValueError: an episode is longer than `config.max_episode_steps`.
     """
+    from rich.console import Console  # imported here: slow to import
+    from rich.progress import Progress
+
     (name, *_), num_done = policies, 0
     episodes: dict[str, list[Episode]] = {each: [] for each in policies}
     seated = pool if isinstance(pool, SeatedVecEnv) else None
+    # each player remembers for itself
+    players = [replace(policies[each], states=PolicyStates()) for each in cast.played_by] if cast else []
     tracker = EpisodeTracker(len(pool), policies=cast.policies if cast else None)
-    with _progress_bar(config.episodes) if progress else nullcontext(lambda num_done, lengths: None) as show:
+    is_shown, stays = sys.stderr.isatty() and not isinstance(config, TrainEvalConfig), sys.stdout.isatty()
+    with Progress(console=Console(stderr=True), redirect_stdout=stays, disable=not is_shown) as bar:
+        task = bar.add_task("episodes", total=config.episodes)
         while num_done < config.episodes:
             seed = None if num_done else config.seed
             if seated and num_done:
@@ -83,7 +83,7 @@ def play_episodes(
                 obs = obs.gather(np.arange(config.episodes - num_done))
             tracker.reset()
             if video:
-                video.start(pool.render, obs.env_id)
+                video.start(pool, obs.env_id)
             if replay:
                 replay.start(obs.env_id)
             while len(obs):
@@ -94,18 +94,18 @@ def play_episodes(
                         "max_episode_steps"
                     )
                 if cast:
-                    actions = _act_together(policies, cast, obs, replay)
+                    actions = _act_together(players, cast, obs, replay)
                 else:
                     acted = policies[name].act(obs)
                     actions = acted.result.to_buffers()
                     if replay:
                         seats = seated.seats[obs.env_id] if seated else None
-                        replay.see(obs, actions, [policies[name]] * len(obs), seats)
+                        replay.see(obs, actions, [(acted, np.arange(len(obs)))], seats)
                 outcome = pool.act(actions, obs.env_id)
-                if record and not cast:
-                    record(obs, acted, outcome)
+                if recorder and not cast:
+                    _record(recorder, obs, acted, outcome)
                 if video:
-                    video.add(pool.render, outcome.env_id)
+                    video.add(pool, outcome.env_id)
                 if replay:
                     replay.step(outcome.env_id, outcome.end_of_episode_info)
                 if cast:
@@ -115,39 +115,45 @@ def play_episodes(
                 for each, own in ended.items():
                     episodes[each] += own
                 num_done += int(outcome.done.sum())
-                show(num_done, tracker.lengths)
+                bar.update(task, completed=num_done)
                 obs = outcome.gather(np.flatnonzero(~outcome.done)) if outcome.done.any() else outcome
     return episodes
 
 
-@contextmanager
-def _progress_bar(num_episodes: int) -> Iterator[Callable[[int, NDArray[np.int64]], None]]:
-    """Show how many episodes are done and how long the longest running one is; nothing where there is no terminal."""
-    from rich.console import Console  # imported here: slow to import, and evaluations of a run show no progress
-    from rich.progress import MofNCompleteColumn, Progress
-
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    stays, is_shown = sys.stdout.isatty(), sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True), redirect_stdout=stays, disable=not is_shown) as bar:
-        task = bar.add_task("", total=num_episodes)
-        yield lambda num_done, lengths: bar.update(
-            task, completed=num_done, description=f"episodes of up to {lengths.max():,} steps"
-        )
-
-
-def _act_together(
-    policies: Mapping[str, Policy], cast: Cast, obs: VecObs, replay: Replay | None
-) -> dict[str, VecAction]:
+def _act_together(players: Sequence[Policy], cast: Cast, obs: VecObs, replay: Replay | None) -> dict[str, VecAction]:
     """The actions of all players, each chosen by the player's policy from the player's observations."""
     seating, parts = Seating(obs, cast.mapping), []
-    for player, name in enumerate(cast.played_by):
+    for player, policy in enumerate(players):
         part = seating.part(player)
         seen = seating.show(part)
-        actions = policies[name].act(seen).result.to_buffers()
+        acted = policy.act(seen)
+        actions = acted.result.to_buffers()
         if replay:
-            replay.see(seen, actions, [policies[name]] * len(obs), part.seats)
+            replay.see(seen, actions, [(acted, np.arange(len(obs)))], part.seats)
         parts.append((part, actions))
     return seating.join(parts)
+
+
+def _record(recorder: Recorder, obs: VecObs, acted: Acted, outcome: VecObs) -> None:
+    """Record a step, with values in the unit of rewards."""
+    done, truncated = torch.from_numpy(outcome.done), torch.from_numpy(outcome.truncated)
+    final_values = torch.zeros(len(obs))
+    if truncated.any():
+        final_values = torch.where(truncated, acted.policy.values(outcome), 0.0)
+    recorder.add(
+        Frames(
+            obs=acted.batch,
+            env_id=torch.from_numpy(obs.env_id),
+            step=torch.from_numpy(obs.elapsed_step),
+            actions=acted.result.actions,
+            log_probs=acted.result.log_probs,
+            values=acted.values,
+            rewards=torch.from_numpy(outcome.reward),
+            terminated=done & ~truncated,
+            truncated=truncated,
+            final_values=final_values,
+        )
+    )
 
 
 def policy_seed(seed: int, number: int) -> int:

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.policy import load_trusted, saved_config, select_device
 from enn_ppo.eval.episodes import Estimate, play_episodes, policy_seed, summarize
-from enn_ppo.eval.policy import Acted, fit
+from enn_ppo.eval.policy import fit
 from enn_ppo.eval.replay import Replay
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EnvConfig, EvalConfig
@@ -29,19 +27,15 @@ from enn_ppo.settings.distributed import check_policies
 from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.files import replace_file
-from enn_ppo.training.frames import Frames
 from enn_ppo.training.players import Cast, cast_of, mapping_of
 from enn_ppo.training.recording import Recorder
-from enn_ppo.training.self_play.opponents import Opponents, load_opponent
-from entity_gym.batch.vec_obs import VecAction, VecObs
+from enn_ppo.training.self_play.opponents import load_opponent
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.players import players_of
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.source import EnvFactory
 from entity_gym.pools.vec_env import VecEnv
-
-OPPONENTS = "an opponent is random, past, policies, or a run directory or checkpoint"  # for messages
 
 
 @dataclass(frozen=True)
@@ -55,9 +49,8 @@ class EvalResult:
     episodes: list[Episode] = field(repr=False)
     notes: list[str]  # differences from training, a sentence each
     greedy: bool = False  # whether the most likely actions were taken
-    replay: dict[str, Any] | None = field(
-        default=None, repr=False
-    )  # the first episodes, in the format of docs/replays.md
+    #: The first episodes, in the format of docs/replays.md.
+    replay: dict[str, Any] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         lines = []
@@ -70,9 +63,7 @@ class EvalResult:
 def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
     """Play `config.episodes` episodes with a checkpoint's policy, and write the files that the config names.
 
-    Args:
-        config: every setting.
-        env: the environment, if the checkpoint's `env.id` cannot be imported; as in `train`.
+    `env` is the environment, if the checkpoint's `env.id` cannot be imported; as in `train`.
 
     Raises:
         ValueError: a setting, the checkpoint or the environment is invalid, the checkpoint names code and is not trusted, or an
@@ -80,15 +71,9 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
     """
     device = select_device(config.device)
     checkpoint = load_trusted(config.checkpoint, config.trust or env is not None)
-    result = evaluate_checkpoint(
-        checkpoint,
-        config,
-        env,
-        device,
-        video=Video(Path(config.render), config.video, f"render={config.render}") if config.render else None,
-        record=Path(config.record) if config.record else None,
-        progress=True,
-    )
+    video = Video(Path(config.render), config.video) if config.render else None
+    record = Path(config.record) if config.record else None
+    result = evaluate_checkpoint(checkpoint, config, env, device, video=video, record=record)
     if config.output:
         world = checkpoint.config["env"]
         report = {name: vars(estimate) for name, estimate in result.estimates.items()} | {
@@ -116,13 +101,11 @@ def evaluate_checkpoint(
     video: Video | None = None,
     replay: int = 0,
     record: Path | None = None,
-    progress: bool = False,
 ) -> EvalResult:
     """Play `config.episodes` episodes with a checkpoint's policy.
 
     `env` is the environment, if `env.id` of the checkpoint cannot be imported. The film of the first episodes is written to the
     file of `video`, and the result has a replay of the first `replay` episodes. Samples are recorded into the folder `record`.
-    `progress` shows a progress bar.
 
     Raises:
         ValueError: a setting or the environment is invalid, an episode does not end, or a file cannot be written.
@@ -135,47 +118,28 @@ def evaluate_checkpoint(
         if record:
             raise ValueError(f"opponent=policies and record={record} do not go together; leave one out")
         name, checkpoints, cast = _policies_of_run(checkpoint, bound)
-    with _naming(checkpoint, bound), own_random_numbers(config.seed), ExitStack() as stack:
+    with own_random_numbers(config.seed), ExitStack() as stack:
         num_envs = min(config.num_envs, config.episodes)
-        whole = ThreadedVecEnv(bound.source, num_envs, seed=config.seed, autoreset=False)
-        stack.callback(whole.close)
-        pool = whole if cast else _seated(whole, bound, config, checkpoint, device)
+        pool: VecEnv = ThreadedVecEnv(bound.source, num_envs, seed=config.seed, autoreset=False)
+        stack.callback(pool.close)
+        pool = pool if cast else _seated(pool, bound, config, checkpoint, device)
         spaces = pool.obs_space(), pool.action_space()
         policies = {}
         for number, (each, its) in enumerate(checkpoints.items()):
             generator = torch.Generator(device).manual_seed(policy_seed(config.seed, number))
             policies[each] = fit(its, *spaces, bound.config.id, generator, greedy=bool(config.greedy))
-        own, record_step, shown = policies[name].fitted, None, None
+        own, recorder, shown = policies[name].fitted, None, None
         if record:
             recorder = Recorder(record, own.net.obs_space, own.net.action_space)
             stack.callback(recorder.flush)
-            record_step = partial(_record_step, recorder)
         if replay:
-            mapping = cast.mapping if cast else pool.mapping if isinstance(pool, SeatedVecEnv) else None
-            played_by = cast.played_by if cast else ()
-            shown = Replay(replay, bound.config.id, config.seed, whole, own.net, mapping, played_by)
-            if isinstance(pool, SeatedVecEnv):
-                assert isinstance(pool.opponents, Opponents)
-                pool.on_opponents = partial(_see_opponents, shown, pool.opponents)
-        episodes = play_episodes(
-            policies, pool, config, cast, video=video, replay=shown, record=record_step, progress=progress
-        )[name]
+            shown = Replay(replay, bound.config.id, config.seed, pool, own.net, cast)
+        episodes = play_episodes(policies, pool, config, cast, video=video, replay=shown, recorder=recorder)[name]
     if video:
         video.write()
     notes = [f"the environment is not as it was in training; {own.news}"] if own.news else []
     page = shown.build(f"{bound.config.id}, step {checkpoint.step:,}", bound.config.kwargs) if shown else None
     return EvalResult(summarize(episodes), episodes, notes, bool(config.greedy), page)
-
-
-@contextmanager
-def _naming(checkpoint: Checkpoint, bound: BoundEnvironment) -> Iterator[None]:
-    """Add the checkpoint and the environment to errors whose message does not name them."""
-    try:
-        yield
-    except Exception as error:
-        if str(checkpoint.path) not in str(error):
-            error.add_note(f"(in the evaluation of {checkpoint.path} in {bound.config.id})")
-        raise
 
 
 def _policies_of_run(checkpoint: Checkpoint, bound: BoundEnvironment) -> tuple[str, dict[str, Checkpoint], Cast]:
@@ -187,10 +151,7 @@ def _policies_of_run(checkpoint: Checkpoint, bound: BoundEnvironment) -> tuple[s
     home = checkpoint.path.parent.parent  # <run>/<policy>
     cast = cast_of(check_policies(checkpoint.config.get("policies", {})), bound.source, bound.config.id)
     if home.name not in cast.policies:
-        raise ValueError(
-            f"opponent=policies needs the run directory of one of several policies, and {home} is none (policies="
-            f"{dict(cast.policies)})"
-        )
+        raise ValueError(f"opponent=policies needs the run directory of one of several policies, and {home} is none")
     within = checkpoint.path.relative_to(home)
     checkpoints = {
         name: checkpoint if name == home.name else load_checkpoint(home.parent / name / within)
@@ -212,41 +173,8 @@ def _seated(
         opponent = str(checkpoint.path)  # after self-play the policy expects one player's observations: it plays itself
     if opponent is None or mapping is None:
         return pool
-    try:
-        opponents = load_opponent(opponent, checkpoint, pool, device, greedy=bool(config.greedy), seed=config.seed)
-        return SeatedVecEnv(pool, mapping, opponents)
-    except Exception as error:
-        error.add_note(f"(with opponent={opponent}; {OPPONENTS})")
-        raise
-
-
-def _see_opponents(
-    replay: Replay, opponents: Opponents, obs: VecObs, seats: NDArray[np.int64], actions: Mapping[str, VecAction]
-) -> None:
-    """Record what opponents see and decide."""
-    replay.see(obs, actions, list(map(opponents.policy_of, obs.env_id.tolist())), seats, opponents=True)
-
-
-def _record_step(recorder: Recorder, obs: VecObs, acted: Acted, outcome: VecObs) -> None:
-    """Record a step, with values in the unit of rewards."""
-    done, truncated = torch.from_numpy(outcome.done), torch.from_numpy(outcome.truncated)
-    final_values = torch.zeros(len(obs))
-    if truncated.any():
-        final_values = torch.where(truncated, acted.policy.values(outcome), 0.0)
-    recorder.add(
-        Frames(
-            obs=acted.batch,
-            env_id=torch.from_numpy(obs.env_id),
-            step=torch.from_numpy(obs.elapsed_step),
-            actions=acted.result.actions,
-            log_probs=acted.result.log_probs,
-            values=acted.values,
-            rewards=torch.from_numpy(outcome.reward),
-            terminated=done & ~truncated,
-            truncated=truncated,
-            final_values=final_values,
-        )
-    )
+    opponents = load_opponent(opponent, checkpoint, pool, device, greedy=bool(config.greedy), seed=config.seed)
+    return SeatedVecEnv(pool, mapping, opponents)
 
 
 def bind_evaluation(trained_in: EnvConfig, config: EpisodesConfig, env: EnvFactory | None) -> BoundEnvironment:

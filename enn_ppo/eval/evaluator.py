@@ -28,14 +28,14 @@ from typing import NamedTuple
 import torch
 
 from enn_ppo.checkpoints import load_checkpoint, step_file
-from enn_ppo.checkpoints.policy import select_device, set_determinism
-from enn_ppo.eval.evaluate import OPPONENTS, bind_evaluation, evaluate_checkpoint, own_random_numbers
+from enn_ppo.checkpoints.policy import saved_config, select_device, set_determinism
+from enn_ppo.eval.evaluate import bind_evaluation, evaluate_checkpoint, own_random_numbers
 from enn_ppo.eval.replay import write_page
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EnvConfig, TrainEvalConfig
 from enn_ppo.training.self_play.opponents import load_opponent
 from enn_ppo.training.tracking.logger import read_metrics
-from enn_ppo.training.tracking.run_dir import METRICS, REPLAYS, VIDEOS
+from enn_ppo.training.tracking.run_dir import CHECKPOINTS, METRICS, REPLAYS, VIDEOS
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.processes.interpreter import describe_end, exit_when_orphaned, start_interpreter
@@ -56,35 +56,27 @@ class EvalRow(NamedTuple):
     notes: list[str]  # differences from training, a sentence each
 
 
-def evaluate_step(
-    step: int,
-    checkpoint: Path,
-    config: TrainEvalConfig,
-    env: EnvFactory | None,
-    device: str,
-    run_dir: Path,
-    deterministic: bool,
-) -> EvalRow:
+def evaluate_step(checkpoint: Path, config: TrainEvalConfig, env: EnvFactory | None, run_dir: Path) -> EvalRow:
     """Evaluate the checkpoint of a step with one thread: the result is the same in any process."""
-    started, threads, at = time.perf_counter(), torch.get_num_threads(), f"step_{step:012d}"
-    video = None
-    if config.video:
-        video = Video(run_dir / VIDEOS / f"{at}.gif", config.video, f"eval.video={config.video}")
-    set_determinism(deterministic)
+    started, threads, at = time.perf_counter(), torch.get_num_threads(), checkpoint.stem
+    video = Video(run_dir / VIDEOS / f"{at}.gif", config.video) if config.video else None
     torch.set_num_threads(1)
     try:
         saved = load_checkpoint(checkpoint)
-        result = evaluate_checkpoint(saved, config, env, select_device(device), video=video, replay=config.replay)
+        trained = saved_config(saved)
+        set_determinism(trained.torch_deterministic)
+        device = select_device(trained.device)
+        result = evaluate_checkpoint(saved, config, env, device, video=video, replay=config.replay)
     finally:
         torch.set_num_threads(threads)
     if result.replay:
-        write_page(run_dir / REPLAYS / f"{at}.html", result.replay, f"eval.replay={config.replay}")
-    metrics = {"eval/step": float(step), "eval/seconds": time.perf_counter() - started}
+        write_page(run_dir / REPLAYS / f"{at}.html", result.replay)
+    metrics = {"eval/step": float(saved.step), "eval/seconds": time.perf_counter() - started}
     for name, estimate in result.estimates.items():
         metrics[f"eval/{name}"] = estimate.mean
         if estimate.ci95 is not None:
             metrics[f"eval/{name}_ci95"] = estimate.ci95
-    return EvalRow(step, metrics, result.notes)
+    return EvalRow(saved.step, metrics, result.notes)
 
 
 def attempt(evaluation: Callable[..., EvalRow], *arguments: bytes) -> EvalRow | str:
@@ -109,10 +101,9 @@ class Evaluator:
     """
 
     def __init__(
-        self, config: TrainEvalConfig, env: EnvFactory | None, device: str, run_dir: Path, say: Callable[[str], None]
+        self, config: TrainEvalConfig, env: EnvFactory | None, run_dir: Path, say: Callable[[str], None]
     ) -> None:
-        self.config = config
-        self._env, self._device, self._run_dir, self._say = env, device, run_dir, say
+        self.config, self._env, self._run_dir, self._say = config, env, run_dir, say
         self._pending: deque[tuple[int, Future[EvalRow | str]]] = deque()  # (step, evaluation), oldest first
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = ThreadPoolExecutor(1)  # sends evaluations to the process, and waits for their results
@@ -120,23 +111,15 @@ class Evaluator:
 
     def submit(self, checkpoint: Path, step: int) -> None:
         """Queue a checkpoint, which must stay on disk while `step` is in `pending_steps`. In line, evaluate it at once."""
-        deterministic = torch.are_deterministic_algorithms_enabled()
-        evaluation = partial(
-            evaluate_step, step, checkpoint, self.config, self._env, self._device, self._run_dir, deterministic
-        )
+        evaluation = partial(evaluate_step, checkpoint, self.config, self._env, self._run_dir)
         if not self.config.process:
             future: Future[EvalRow | str] = Future()
             future.set_result(attempt(evaluation))
         else:
             future = self._thread.submit(self._run, evaluation)
-            if sum(not each.done() for _, each in self._pending) == 2:
-                self._say(
-                    f"evaluations are behind: at step {step:,}, 3 are under way; take fewer eval.episodes, a longer "
-                    "eval.interval, or eval.process=false, with which training waits"
-                )
         self._pending.append((step, future))
 
-    def resubmit(self, steps: Iterable[int], checkpoints: Path) -> None:
+    def resubmit(self, steps: Iterable[int]) -> None:
         """Submit the evaluations that were unfinished when the run's checkpoint was saved, unless evaluation is off now.
 
         Evaluations that are in metrics.jsonl already are left out, and those whose checkpoint is gone.
@@ -144,7 +127,7 @@ class Evaluator:
         metrics = self._run_dir / METRICS
         told = {row.get("eval/step") for row in (read_metrics(metrics) if metrics.is_file() else [])}
         for step in steps if self.config.interval is not None else ():
-            if step not in told and (checkpoint := step_file(checkpoints, step)).is_file():
+            if step not in told and (checkpoint := step_file(self._run_dir / CHECKPOINTS, step)).is_file():
                 self.submit(checkpoint, step)
 
     @property
@@ -241,21 +224,16 @@ def check_evaluation(
         pool = ThreadedVecEnv(bound.source, 1, seed=config.seed, autoreset=False)
         with own_random_numbers(config.seed), pool:
             spaces = pool.obs_space(), pool.action_space()
-            try:
-                fitted_space(obs_space, action_space, *spaces)
-            except ValueError as error:
-                raise ValueError(f"the policy of this run does not fit {bound.config.id}: {error}") from None
+            fitted_space(obs_space, action_space, *spaces)
             if config.opponent not in (None, "past", "policies"):  # these do not exist before training
                 load_opponent(str(config.opponent), None, pool, torch.device("cpu"))
             if config.video:
-                Video(Path(), 1, f"eval.video={config.video}").start(pool.render, pool.reset().env_id)
+                Video(Path(), 1).start(pool, pool.reset().env_id)
             if config.replay:
                 pool.reset()
                 (hints,) = pool.draw([0])
                 check_hints(hints, spaces[0], bound.config.id)
     except ValueError as error:
-        if config.opponent:
-            error.add_note(f"(with eval.opponent={config.opponent}; {OPPONENTS})")
         if config.env_kwargs:
             error.add_note(f"(with eval.env_kwargs={config.env_kwargs})")
         raise

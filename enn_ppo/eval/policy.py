@@ -6,28 +6,35 @@ Shapes: B frames.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint
-from enn_ppo.checkpoints.policy import fit_policy
+from enn_ppo.checkpoints.policy import load_net
+from enn_ppo.training.policy_states import PolicyStates
 from entity_gym.actions import Action, ActionSpace
 from entity_gym.actions.choices import world_actions
 from entity_gym.batch.frame import Frame
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.spaces import ObsSpace
-from rogue_net import ActResult, FittedNet, ObsBatch
+from rogue_net import ActResult, FittedNet, ObsBatch, State
+from rogue_net import fit as fit_net
 from rogue_net.finite import check_finite
 from rogue_net.heads.noise import FrameKeys
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy, and its value function, fitted to the spaces of a world."""
+    """A policy, and its value function, fitted to the spaces of a world.
+
+    It remembers by environment, from step to step of an episode; `states` are those of one player of each environment.
+    """
 
     fitted: FittedNet
     generator: torch.Generator | None = None  # of the sampling, on the policy's device; None: torch's own
@@ -35,38 +42,52 @@ class Policy:
     temperature: float = 1.0  # see `RogueNet.act`
     critic: FittedNet | None = None  # a separate value network; None: the policy estimates values
     value_unit: float = 1.0  # the reward that equals a value of 1
+    states: PolicyStates = field(default_factory=PolicyStates)
 
     def act(
         self,
-        obs: VecObs | ObsBatch,
+        obs: VecObs,
+        keys: NDArray[np.int64] | None = None,
         *,
         greedy: bool | None = None,
         logits: bool = False,
         generator: FrameKeys | None = None,
     ) -> Acted:
-        """Choose actions for B observations of the world; `greedy` and `generator` replace those of the policy.
+        """Choose actions for B observations of the world, and remember.
+
+        Args:
+            obs: B frames; with an `elapsed_step` of 0 they begin an episode.
+            keys: (B,) numbers by which the policy remembers; None: `obs.env_id`.
+            greedy: in the place of the policy's own.
+            logits: see `RogueNet.act`.
+            generator: in the place of the policy's own.
 
         Raises:
             NotFinite: the network returns NaN or infinite numbers.
         """
-        shown = obs if isinstance(obs, ObsBatch) else ObsBatch.from_vec_obs(obs, self.device)
-        batch = self.fitted.adapt(shown)
+        shown, keys = ObsBatch.from_vec_obs(obs, self.device), obs.env_id if keys is None else keys
+        batch, before = self.fitted.adapt(shown), self.states.recall(keys, obs.elapsed_step == 0)
         result = self.fitted.net.act(
             batch,
+            before,
             greedy=self.greedy if greedy is None else greedy,
             temperature=self.temperature,
             generator=generator or self.generator,
             logits=logits,
         )
         check_finite(self.fitted.net, batch, result)
-        return Acted(self, shown, batch, result)
+        self.states.keep(keys, result.state)
+        return Acted(self, shown, batch, before, result)
+
+    def values(self, obs: VecObs) -> Tensor:
+        """(B,) values of observations that follow what is remembered, on the CPU, in the unit of rewards."""
+        shown = ObsBatch.from_vec_obs(obs, self.device)
+        return self._values(shown, self.states.recall(obs.env_id, obs.elapsed_step == 0))
 
     @torch.no_grad()
-    def values(self, obs: VecObs | ObsBatch) -> Tensor:
-        """(B,) values of observations of the world, on the CPU, in the unit of rewards."""
-        shown = obs if isinstance(obs, ObsBatch) else ObsBatch.from_vec_obs(obs, self.device)
+    def _values(self, shown: ObsBatch, state: State | None) -> Tensor:
         critic = self.critic or self.fitted
-        return critic.net.value(critic.adapt(shown)).cpu() * self.value_unit
+        return critic.net.value(critic.adapt(shown), None if self.critic else state).cpu() * self.value_unit
 
     @property
     def device(self) -> torch.device:
@@ -81,6 +102,7 @@ class Acted:
     policy: Policy
     shown: ObsBatch  # as the world shows it
     batch: ObsBatch  # as the policy sees it
+    before: State | None  # what the policy remembered
     result: ActResult
 
     @cached_property
@@ -88,7 +110,7 @@ class Acted:
         """(B,) values, on the CPU, in the unit of rewards."""
         if self.policy.critic is None:
             return self.result.values.cpu() * self.policy.value_unit
-        return self.policy.values(self.shown)
+        return self.policy._values(self.shown, None)
 
     def actions(self, k: int, frame: Frame) -> dict[str, Action]:
         """The actions of frame `k`, with the world's own ids; the argument of `Environment.act`."""
@@ -103,7 +125,7 @@ class Acted:
             if space.discrete:
                 rows, offsets = self.result.logits[name]
                 own = rows[int(offsets[k]) : int(offsets[k + 1])].exp().cpu().numpy()
-                of_actors = own.reshape(len(offer.actors), -1).tolist()
+                of_actors = own.reshape(len(offer.actors), -1).tolist() if len(offer.actors) else []
                 if space.selects:
                     told[name] = {"actees": [frame.ids[actee] for actee in offer.actees.tolist()], "rows": of_actors}
                 else:
@@ -129,7 +151,7 @@ def fit(
     greedy: bool = False,
     temperature: float = 1.0,
 ) -> Policy:
-    """Fit a checkpoint's policy and value function to the spaces of the world `env`; see `fit_policy`.
+    """Fit a checkpoint's policy and value function to the spaces of the world `env`; see `rogue_net.fit`.
 
     The policy runs on the device of `generator`, from which it samples.
 
@@ -138,9 +160,11 @@ def fit(
     """
 
     def fitted(network: str) -> FittedNet:
-        found = fit_policy(checkpoint, obs_space, action_space, generator.device, env, network)
-        found.net.eval()
-        return found
+        net = load_net(checkpoint, network, generator.device).eval()
+        try:
+            return fit_net(net, obs_space, action_space)
+        except ValueError as error:
+            raise ValueError(f"the {network} of checkpoint {checkpoint.path} does not fit {env}: {error}") from None
 
     critic = fitted("value_net") if checkpoint.value_net else None
     return Policy(fitted("policy"), generator, greedy, temperature, critic, checkpoint.value_unit)

@@ -6,6 +6,7 @@ Shapes: n frames, P players.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from enn_ppo.eval.policy import Policy
+from enn_ppo.eval.policy import Acted
 from enn_ppo.training.files import replace_file
+from enn_ppo.training.players import Cast
+from enn_ppo.training.policy_states import rows_of
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.pools.players import PlayerMapping, Seating
+from entity_gym.pools.players import Seating
+from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.replay.build import build_attention, build_decisions, build_replay, build_view, number, plain
 from entity_gym.replay.hints import check_hints
 from entity_gym.replay.page import page_html
-from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
-from rogue_net import ObsBatch, RogueNet
+from rogue_net import RogueNet
 from rogue_net.explain import explain
-from rogue_net.inputs.embedding import EntityEmbedding
 
 #: Entities of a frame up to which attention is explained: weights of larger frames, of all pairs, would take too much memory.
 MOST_EXPLAINED = 2048
@@ -34,9 +36,8 @@ MOST_EXPLAINED = 2048
 class Replay:
     """Records the first episodes of an evaluation, each from its first observation to its last.
 
-    `pool` are the environments of the `world` with this `seed`, as all players together see them, and `net` is the network whose
-    statistics and sizes are shown. `played_by` are (P,) names of the players' policies; without them a policy plays one player
-    against opponents, or, without a `mapping`, all players together.
+    `pool` are the environments of the `world` with this `seed`, and `net` is the network whose sizes are shown. Without a `cast`
+    a policy plays one player against the opponents of a `SeatedVecEnv`, or all players together.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class Replay:
         seed: int,
         pool: VecEnv,
         net: RogueNet,
-        mapping: PlayerMapping | None = None,
-        played_by: Sequence[str] = (),
+        cast: Cast | None = None,
     ) -> None:
         self._left, self._world, self._seed, self._pool, self._net = num_episodes, world, seed, pool, net
-        self._mapping, self._played_by = mapping, played_by
-        self._num_players = 1 if mapping is None else mapping.num_players
+        self._mapping = cast.mapping if cast else None
+        self._played_by = cast.played_by if cast else []
+        if isinstance(pool, SeatedVecEnv):
+            self._mapping, pool.on_opponents = pool.mapping, partial(self._see_opponents, pool.opponents)
+        self._num_players = 1 if self._mapping is None else self._mapping.num_players
         self._obs_space, self._action_space = pool.obs_space(), pool.action_space()
         self._num_rounds = 0
         self._episodes: list[dict[str, Any]] = []
@@ -81,7 +84,7 @@ class Replay:
         self,
         obs: VecObs,
         actions: Mapping[str, VecAction],
-        policies: Sequence[Policy | None],
+        decided: Sequence[tuple[Acted | None, NDArray[np.int64]]],
         seats: NDArray[np.int64] | None = None,
         *,
         opponents: bool = False,
@@ -91,21 +94,22 @@ class Replay:
         Args:
             obs: n frames, as the players see them.
             actions: action -> n sequences, chosen by these players.
-            policies: n, which have chosen; None: none that could be explained.
+            decided: decisions of policies, None for random actions, and the numbers of their frames.
             seats: (n,) the players; None: all together.
             opponents: whether these are opponents of the policy that is evaluated, whose values are not shown.
         """
-        rows = np.flatnonzero(np.isin(obs.env_id, list(self._running)))
-        acting = [policies[row] for row in rows.tolist()]
-        for policy in {id(each): each for each in acting}.values():
-            own = rows[[each is policy for each in acting]]
+        for acted, rows in decided:
+            own = np.flatnonzero(np.isin(obs.env_id[rows], list(self._running)))
+            if not len(own):
+                continue
             explained = values = None
-            if policy is not None:
-                batch = ObsBatch.from_vec_obs(obs, policy.device)[torch.from_numpy(own).to(policy.device)]
-                seen = policy.fitted.adapt(batch)
-                explained = explain(policy.fitted.net, seen, attention=seen.frames.max_length <= MOST_EXPLAINED)
-                values = None if opponents else policy.values(batch).tolist()
-            for i, row in enumerate(own.tolist()):
+            if acted is not None:
+                net, seen = acted.policy.fitted.net, acted.batch[torch.from_numpy(own).to(acted.policy.device)]
+                known = rows_of(acted.before, own)
+                longest = np.diff(seen.frames.host_offsets).max(initial=0)
+                explained = explain(net, seen, known, attention=bool(longest <= MOST_EXPLAINED))
+                values = None if opponents else acted.values[own].tolist()
+            for i, row in enumerate(rows[own].tolist()):
                 env, player = int(obs.env_id[row]), 0 if seats is None else int(seats[row])
                 view, of_frame = self._view(obs, row), []
                 if explained is not None:
@@ -128,16 +132,16 @@ class Replay:
                     self._running[env]["player"] = player
                 self._views.setdefault(env, {})[player] = view
 
+    def _see_opponents(
+        self, opponents: Any, obs: VecObs, seats: NDArray[np.int64], actions: Mapping[str, VecAction]
+    ) -> None:
+        self.see(obs, actions, opponents.decided, seats, opponents=True)
+
     def _view(self, obs: VecObs, row: int) -> dict[str, Any]:
         return build_view(obs, row, self._obs_space, self._pool.slots.world_ids(int(obs.env_id[row])))
 
     def step(self, env_ids: NDArray[np.int64], infos: Mapping[int, Mapping[str, Any]]) -> None:
-        """Record what a step of these environments led to.
-
-        Args:
-            env_ids: all that took the step.
-            infos: environment -> report on its episode, of those that ended.
-        """
+        """Record what a step of these environments led to; `infos` are the reports on the episodes that ended."""
         mine = np.array([env for env in env_ids.tolist() if env in self._running], np.int64)
         if not len(mine):
             return
@@ -177,13 +181,13 @@ class Replay:
             obs_space=self._obs_space,
             action_space=self._action_space,
             players=players,
-            network=describe_network(self._net, self._obs_space),
+            network={"layers": self._net.config.n_layer, "heads": self._net.config.n_head},
             episodes=self._episodes,
         )
 
 
-def write_page(path: Path, replay: Mapping[str, Any], setting: str) -> None:
-    """Write a replay as a page, atomically; folders are created. `setting` is the one that asked for it, for messages.
+def write_page(path: Path, replay: Mapping[str, Any]) -> None:
+    """Write a replay as a page, atomically; folders are created.
 
     Raises:
         ValueError: the file cannot be written.
@@ -192,31 +196,4 @@ def write_page(path: Path, replay: Mapping[str, Any], setting: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, page_html(replay).encode())
     except OSError as error:
-        raise ValueError(f"{setting}: the replay {path} cannot be written: {error.strerror or error}") from error
-
-
-def describe_network(net: RogueNet, obs_space: ObsSpace) -> dict[str, Any]:
-    """Return the sizes of a network, and by type the statistics that its inputs are normalized with.
-
-    Features of the world that the network does not normalize as the world shows them have None: categories, angles and flags,
-    positions that are moved first, and those it does not see.
-    """
-    normalization = {}
-    for name, entity in zip(net.embedding.types, net.embedding.entities, strict=True):
-        assert isinstance(entity, EntityEmbedding)
-        is_global = name == GLOBAL_ENTITY
-        if not is_global and name not in obs_space.entities:
-            continue
-        known, shown = (
-            space.global_features if is_global else space.entities[name].features
-            for space in (net.obs_space, obs_space)
-        )
-        moved = net.translation.columns.get(name, [])
-        moments = {
-            known[column]: (number(float(entity.norm.offset[i])), number(1 / float(entity.norm.scale[i])))
-            for i, column in enumerate(entity.columns.plain if entity.num_features else ())
-            if column < len(known) and column not in moved
-        }
-        mean, std = ([moments.get(feature, (None, None))[i] for feature in shown] for i in (0, 1))
-        normalization[name] = {"mean": mean, "std": std}
-    return {"layers": net.config.n_layer, "heads": net.config.n_head, "normalization": normalization}
+        raise ValueError(f"the replay {path} cannot be written: {error.strerror or error}") from error

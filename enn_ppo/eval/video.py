@@ -5,51 +5,43 @@ Shapes: n environments.
 
 from __future__ import annotations
 
-import os
+import io
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import imageio.v2 as imageio
 import numpy as np
 from numpy.typing import NDArray
 
-from enn_ppo.training.files import aside_of
+from enn_ppo.training.files import replace_file
+from entity_gym.pools.vec_env import VecEnv
 
 IMAGES_PER_SECOND = 4
 SIDE = 480  # pixels: the longer side of a film is enlarged to about so many
 
-#: Draws some environments of a pool, each as a (height, width, 3) image.
-Render: TypeAlias = Callable[[NDArray[np.int64]], list[NDArray[np.uint8]]]
-
 
 class Video:
-    """Films the first episodes of an evaluation, each from its first observation to its last.
+    """Films the first `num_episodes` episodes of an evaluation, each from its first observation to its last, into a GIF.
 
     Images are enlarged by a whole number to a side of about 480 pixels.
-
-    Args:
-        path: ends with `.gif`; folders are created.
-        num_episodes: number of episodes to film.
-        setting: the setting that requested the film, for messages: `eval.video=2`.
     """
 
-    def __init__(self, path: Path, num_episodes: int, setting: str) -> None:
-        self.path, self._left, self._setting = path, num_episodes, setting
+    def __init__(self, path: Path, num_episodes: int) -> None:
+        self.path, self._left = path, num_episodes
         # compressed pixels and shapes of the images of an episode, since all episodes of a film are played in parallel
         self._episodes: list[list[tuple[bytes, tuple[int, ...]]]] = []
         self._running: dict[int, list[tuple[bytes, tuple[int, ...]]]] = {}  # environment -> its episode
 
-    def start(self, render: Render, env_ids: NDArray[np.int64]) -> None:
+    def start(self, pool: VecEnv, env_ids: NDArray[np.int64]) -> None:
         """Begin episodes in `env_ids`, and film the first of them until `num_episodes` is reached; see `add`."""
         self._running = {env: [] for env in env_ids[: self._left].tolist()}
         self._left -= len(self._running)
         self._episodes += self._running.values()
-        self.add(render, env_ids)
+        self.add(pool, env_ids)
 
-    def add(self, render: Render, env_ids: NDArray[np.int64]) -> None:
+    def add(self, pool: VecEnv, env_ids: NDArray[np.int64]) -> None:
         """Add an image of each of n environments that is being filmed.
 
         Raises:
@@ -57,15 +49,13 @@ class Video:
         """
         filmed = [env for env in env_ids.tolist() if env in self._running]
         try:
-            images = render(np.array(filmed)) if filmed else []
+            images = pool.render(np.array(filmed)) if filmed else []
         except NotImplementedError as error:
-            raise ValueError(f"{self._setting} was asked for, but {error}") from error
+            raise ValueError(f"a film was asked for, but {error}") from error
         for env, image in zip(filmed, images, strict=True):
             if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.shape[2:] != (3,):
                 given = f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else f"{image!r:.80}"
-                raise ValueError(
-                    f"{self._setting}: render() must return uint8 of shape (height, width, 3), got {given}"
-                )
+                raise ValueError(f"render() must return uint8 of shape (height, width, 3), got {given}")
             self._running[env].append((zlib.compress(image.tobytes(), level=1), image.shape))
 
     def write(self) -> None:
@@ -74,18 +64,16 @@ class Video:
         Raises:
             ValueError: the file cannot be written.
         """
-        aside = aside_of(self.path)
+        content = io.BytesIO()
+        film: Any = imageio.get_writer(content, format="gif", duration=1000 / IMAGES_PER_SECOND, loop=0)
+        with film:
+            for image in self._images():
+                film.append_data(image)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            film: Any = imageio.get_writer(aside, duration=1000 / IMAGES_PER_SECOND, loop=0)
-            with film:
-                for image in self._images():
-                    film.append_data(image)
-            os.replace(aside, self.path)
+            replace_file(self.path, content.getvalue())
         except OSError as error:
-            with suppress(OSError):
-                aside.unlink()
-            raise ValueError(f"{self._setting}: the film {self.path} cannot be written: {error}") from error
+            raise ValueError(f"the film {self.path} cannot be written: {error}") from error
 
     def _images(self) -> Iterator[NDArray[np.uint8]]:
         """The images of the film, all of one size."""

@@ -1,1 +1,4 @@
-"""Trained policies for other programs: in Python (`agent.py`), and over sockets by `python -m enn_ppo.serve`."""
+"""Trained policies for other programs: in Python (`agent.py`), and over sockets.
+
+python -m enn_ppo.serve checkpoint=outputs/orchard port=5577
+"""

@@ -21,12 +21,12 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
-from enn_ppo.checkpoints.policy import spaces_of
 from enn_ppo.eval.policy import Acted, fit
 from entity_gym.actions import Action, ActionSpace
 from entity_gym.agents.agent import Agent, Obs, check_obs
 from entity_gym.batch.batching import batch_frames
-from entity_gym.batch.frame import Frame, FrameReader
+from entity_gym.batch.frame import EntityNumbers, Frame, FrameReader
+from entity_gym.batch.saving import spaces_from_dict
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.environment import Observation
 from entity_gym.errors import check_whole, nearest
@@ -87,38 +87,60 @@ class TrainedPolicy:
         name: str = "the observation",
         **how: Any,
     ) -> None:
-        self.obs_space, self.action_space = spaces or spaces_of(checkpoint)
+        self.obs_space, self.action_space = spaces or spaces_from_dict(checkpoint.spaces)
         self._policy = fit(checkpoint, self.obs_space, self.action_space, name, generator, **how)
         # targets are of training alone
         self._reader = _ObservationReader(replace(self.obs_space, targets={}), self.action_space, name)
         self.news = self._policy.fitted.news
+        self._numbers: dict[int, EntityNumbers] = {}  # environment -> those of the ids in its episode
 
     def act(self, observation: Observation) -> PolicyDecision:
-        """Choose actions for one observation; see `act_all`."""
+        """Choose actions for one observation; see `act_all`. Call `reset` before the first one of each further episode."""
         return self.act_all([observation])[0]
 
     def act_all(self, observations: Sequence[Observation]) -> list[PolicyDecision]:
         """Choose actions for at least one observation, for all of them in one forward pass.
 
+        A policy that remembers takes the k-th observation for the next one of environment k.
+
         Raises:
             ValueError: an observation does not fit the spaces of training.
         """
-        read = [self.read(observation) for observation in observations]
+        read = [self.read(observation, k) for k, observation in enumerate(observations)]
         acted = self.decide([obs for obs, _ in read])
         return [
             PolicyDecision(acted.actions(k, frame), acted.probabilities(k, frame), float(acted.values[k]))
             for k, (_, frame) in enumerate(read)
         ]
 
-    def read(self, observation: Observation) -> tuple[VecObs, Frame]:
+    def reset(self, env: int | None = None) -> None:
+        """Forget what the policy remembers of an environment, since a new episode begins; None: of all environments."""
+        self._policy.states.forget(None if env is None else np.array([env]))
+        for each in [*self._numbers] if env is None else [env]:
+            self._numbers.pop(each, None)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether decisions depend on those before in the same episode."""
+        return self._policy.fitted.net.remembers
+
+    def read(self, observation: Observation, env: int = 0, *, begins: bool = False) -> tuple[VecObs, Frame]:
         """Check an observation; returns it as a batch of one frame, for `decide`, and with indices in place of ids.
+
+        Args:
+            observation: of one environment.
+            env: its number, by which the policy remembers.
+            begins: whether a new episode begins with it.
 
         Raises:
             ValueError: it does not fit the spaces.
         """
         observation = replace(observation, targets={})
-        frame, zero = self._reader.read(observation, 0), np.zeros(1, np.int64)
-        return batch_frames([frame], [observation], zero, zero, self._reader), frame
+        if begins:
+            self._numbers.pop(env, None)
+        numbers = self._numbers.setdefault(env, EntityNumbers()) if self.remembers else None
+        frame, elapsed_step = self._reader.read(observation, 0, numbers=numbers), np.array([0 if begins else 1])
+        return batch_frames([frame], [observation], np.array([env]), elapsed_step, self._reader), frame
 
     def decide(self, obs: Sequence[VecObs], *, greedy: bool | None = None, logits: bool = True) -> Acted:
         """Decide for observations that `read` has returned, in one forward pass."""
@@ -130,7 +152,7 @@ class TrainedAgent(Agent):
 
     def __init__(self, checkpoint: Checkpoint, generator: torch.Generator, *, greedy: bool) -> None:
         self._checkpoint, self._greedy, self._generator = checkpoint, greedy, generator
-        self._known = TrainedPolicy(checkpoint, generator)
+        self._spaces = spaces_from_dict(checkpoint.spaces)
         self._types: dict[str, Entity] = {}  # entity types in the program's observations so far
         self._policies: dict[str, TrainedPolicy] = {}  # action -> the policy, fitted to the spaces of the program
 
@@ -154,25 +176,24 @@ class TrainedAgent(Agent):
             ValueError: `obs` lacks an entity type, feature or action that the policy needs; the message names it.
         """
         check_obs(obs)
-        policy, name, choices = self._policy(obs), obs.action.__name__, obs.choices
-        acted = policy.decide([policy.read(obs.to_observation())[0]])
-        assert acted.result.logits is not None
-        actions = [choices[index] for index in acted.result.actions[name].values[:, 0].tolist()]
-        probabilities = acted.result.logits[name].values.exp().view(len(actions), len(choices)).numpy()
-        return Decision(actions, obs.space.labels, probabilities, float(acted.values[0]))
+        decided, name, choices = self._policy(obs).act(obs.to_observation()), obs.action.__name__, obs.choices
+        probabilities = np.array(decided.probabilities[name], np.float32).reshape(-1, len(choices))
+        actions: Any = decided.actions[name]
+        return Decision([choices[k] for k in actions.actions], obs.space.labels, probabilities, decided.value)
+
+    def game_over(self, obs: Obs[A], *, truncated: bool = False) -> None:
+        """End the game: what was remembered of it is forgotten."""
+        super().game_over(obs, truncated=truncated)
+        for policy in self._policies.values():
+            policy.reset()
 
     def _policy(self, obs: Obs[A]) -> TrainedPolicy:
         """Fit the policy to the entity types of all observations so far, and to the action of `obs`."""
-        for name, shown in obs.types().items():
-            if name not in self._types:
-                self._types[name] = shown
-                self._policies.clear()
-            elif self._types[name] != shown:
-                raise ValueError(
-                    f"the entity type {name!r} is {self._types[name]} since this agent was first shown one, and is now "
-                    f"{shown}: a type stays as it is; call load_agent again for a class that has changed"
-                )
-        action, known, known_actions = obs.action.__name__, self._known.obs_space, self._known.action_space
+        types, action = obs.types(), obs.action.__name__
+        if not types.items() <= self._types.items():
+            self._types |= types
+            self._policies.clear()
+        known, known_actions = self._spaces
         if action not in known_actions:
             raise ValueError(
                 f"checkpoint {self._checkpoint.path} was not trained for the action {action!r}; "

@@ -29,12 +29,14 @@ from entity_gym.bridges.remote.messages import (
     observation_from_json,
     spaces_from_json,
 )
+from entity_gym.environment import Observation
 from entity_gym.spaces import Category, Entity, ObsSpace
 
 _REQUEST: Parts = {
     "type": TEXT,
     "id": ((int, str, type(None)), "a whole number or a text"),
     "observation": OBJECT,
+    "begins": FLAG,
     "greedy": FLAG,
     "value": FLAG,
     "probabilities": FLAG,
@@ -46,7 +48,7 @@ _MOST_SPACES = 8  # spaces of connected clients besides those of training: each 
 class Request(NamedTuple):
     """A client's question that `ServedPolicies.read` has checked."""
 
-    message: Message
+    asked: Message  # without the observation
     policy: TrainedPolicy  # in the spaces of the client
     obs: VecObs  # one frame
     frame: Frame
@@ -70,30 +72,28 @@ class ServedPolicies:
         self._largest = max(_LARGEST_SPACES, _size(self.trained.obs_space, self.trained.action_space))
 
     def policy(self, given: Any) -> TrainedPolicy:
-        """Fit the policy to a client's spaces, given as JSON. Takes up to a second, so call it outside of the event loop.
+        """Fit the policy to a client's spaces, given as JSON; None: those of training. It may take a second.
 
         Raises:
             ValueError: the spaces are invalid or too large, or lack an entity type, feature or action that the policy needs.
         """
+        if given is None:
+            return self.trained
         obs_space, action_space = spaces_from_json(given)
-        size, limit = (
-            _size(obs_space, action_space),
-            max(_LARGEST_SPACES, _size(self.trained.obs_space, self.trained.action_space)),
-        )
-        if size > limit:
+        if (size := _size(obs_space, action_space)) > self._largest:
             raise ValueError(
-                f"the spaces have {size:,} entity types, features, actions and choices together; at most {limit:,} are taken"
+                f"the spaces have {size:,} entity types, features, actions and choices together; at most {self._largest:,} "
+                "are taken"
             )
         key = json.dumps(spaces_to_dict(obs_space, action_space))
-        policy = self._fitted.get(key)
-        if policy is None:
+        if (policy := self._fitted.get(key)) is None:
             if len(self._fitted) >= _MOST_SPACES:
                 raise ValueError(f"clients with {_MOST_SPACES} other spaces are connected, which is the limit")
             policy = self._fitted[key] = self._fit((obs_space, action_space))
         return policy
 
-    def read(self, policy: TrainedPolicy, message: Message) -> Request:
-        """Check and convert a question of a client with this policy.
+    def read(self, policy: TrainedPolicy, message: Message, client: int = 0) -> Request:
+        """Check and convert a question of a client with this policy; `client` is its number.
 
         Raises:
             ValueError: the question is invalid; the message says why.
@@ -104,10 +104,11 @@ class ServedPolicies:
         if num_entities > limit:
             raise ProtocolError(f"the observation has {num_entities:,} entities; at most {limit:,} are taken")
         try:
-            obs, frame = policy.read(observation)
+            obs, frame = policy.read(observation, client, begins=bool(message.get("begins")))
         except OverflowError as error:
             raise ProtocolError(f"the observation holds a number that is too large: {error}") from None
-        return Request(message, policy, obs, frame, message.get("greedy", self._config.greedy))
+        asked = {name: value for name, value in message.items() if name != "observation"}
+        return Request(asked, policy, obs, frame, message.get("greedy", self._config.greedy))
 
     def decide(self, requests: Sequence[Request]) -> Iterator[Message]:
         """Answer requests with one forward pass. Yields a message for each.
@@ -116,7 +117,7 @@ class ServedPolicies:
             requests: at least one, all with the same `policy` and `greedy`.
         """
         policy, greedy = requests[0].policy, requests[0].greedy
-        logits = any(request.message.get("probabilities") for request in requests)
+        logits = any(request.asked.get("probabilities") for request in requests)
         acted = policy.decide([request.obs for request in requests], greedy=greedy, logits=logits)
         for k, (asked, _, _, frame, _) in enumerate(requests):
             answer: Message = {"type": "actions", "actions": actions_to_json(acted.actions(k, frame))}
@@ -130,16 +131,16 @@ class ServedPolicies:
 
     def warm_up(self) -> None:
         """Decide once, greedily and by sampling: the first decision loads or compiles kernels, which takes seconds."""
-        obs_space, action_space = self.trained.obs_space, self.trained.action_space
-        observation = {
-            "features": {name: np.zeros((2, len(each.features))).tolist() for name, each in obs_space.entities.items()},
-            "ids": {name: [f"{name} 1", f"{name} 2"] for name in obs_space.entities},
-            "actions": {name: {} for name in action_space},
-            "global_features": [0.0] * len(obs_space.global_features),
-        }
+        types, num_global = self.trained.obs_space.entities, len(self.trained.obs_space.global_features)
+        observation = Observation(
+            features={name: np.zeros((2, len(each.features))) for name, each in types.items()},
+            ids={name: [f"{name} 1", f"{name} 2"] for name in types},
+            actions={name: space.mask_type() for name, space in self.trained.action_space.items()},
+            global_features=np.zeros(num_global),
+        )
         for greedy in (True, False):
-            message = {"type": "act", "observation": observation, "greedy": greedy}
-            list(self.decide([self.read(self.trained, message)]))
+            self.trained.decide([self.trained.read(observation)[0]], greedy=greedy)
+        self.trained.reset()
         self._generator.manual_seed(self._config.seed)
 
     def _fit(self, spaces: tuple[ObsSpace, Mapping[str, ActionSpace]] | None = None) -> TrainedPolicy:

@@ -2,9 +2,9 @@
 
 python -m enn_ppo.serve checkpoint=outputs/my_run port=5577
 
-Each client has a task, which takes the questions that the client has sent so far, waits for all answers, and reads on. Questions
-of all clients go into one queue. One thread runs the policy: the questions that come during a forward pass are the next batch. A
-client's mistake ends its own connection alone.
+Each client has two tasks: one reads its messages, the other sends it the answers in the order of the messages. Questions of all
+clients go into one queue. One thread runs the policy: the questions that come during a forward pass are the next batch. A mistake
+of a client ends its own connection alone.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import hmac
 import signal
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import select_device
@@ -29,17 +29,26 @@ from enn_ppo.serve.agent import TrainedPolicy
 from enn_ppo.serve.policy import Request, ServedPolicies
 from enn_ppo.settings.serving import ServeConfig, is_loopback
 from entity_gym.batch.saving import spaces_to_dict
-from entity_gym.bridges.remote.messages import PROTOCOL, Message, MessageReader, ProtocolError, decode, encode
+from entity_gym.bridges.remote.messages import (
+    HEADER_BYTES,
+    PROTOCOL,
+    Message,
+    ProtocolError,
+    body_length,
+    decode,
+    encode,
+)
 from entity_gym.errors import check_parts
 
-_CHUNK = 2**16  # bytes that are received at once
-_MOST_OPEN = 16  # questions of a client that wait for answers; then no more of it is read
+_MOST_OPEN = 16  # messages of a client that wait for answers; then no more of it is read
 _MOST_TOGETHER = 64  # questions in a batch
 _LINGER = 2.0  # seconds for which a dropped client is still read
 _MOST_WORDS = 2000  # characters of a reason
 _ENDING = "the server is ending"
 
-Fault = Literal["refused", "slow", "broken", "ending"]
+#: The bytes of an answer, or the reason why the client is dropped.
+_Answer = bytes | str
+_Question = tuple[Request, asyncio.Future[_Answer]]
 
 
 @dataclass
@@ -47,25 +56,9 @@ class Served:
     """Counters of a server."""
 
     decisions: int = 0
-    batches: int = 0
+    batches: int = 0  # forward passes
     clients: int = 0
-    refused: int = 0  # clients that were turned away, or whose greeting was
-    slow: int = 0  # clients that took too long to send or to read
-    broken: int = 0  # clients that sent something invalid, or whose connection broke
-
-    def __str__(self) -> str:
-        return (
-            f"served {self.decisions:,} decisions in {self.batches:,} batches to {self.clients:,} clients; refused "
-            f"{self.refused:,}, dropped {self.slow:,} slow and {self.broken:,} broken ones"
-        )
-
-
-class _Dropped(Exception):  # noqa: N818 - reads as a sentence
-    """A client is dropped, with this reason."""
-
-    def __init__(self, fault: Fault, reason: str) -> None:
-        super().__init__(reason[:_MOST_WORDS])
-        self.fault = fault
+    dropped: int = 0  # clients that were refused, took too long, sent something invalid, or whose connection broke
 
 
 @dataclass(eq=False)
@@ -73,16 +66,10 @@ class _Client:
     name: str
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    messages: MessageReader
-    policy: TrainedPolicy | None = None  # None until it has been greeted
-    decisions: int = 0
-    reading: asyncio.Timeout | None = None  # of the read under way
-
-
-class _Question(NamedTuple):
-    policy: TrainedPolicy
-    message: Message
-    answer: asyncio.Future[bytes | _Dropped]
+    #: The answers to its messages in their order; at the end why it is dropped, or None if it has left.
+    answers: asyncio.Queue[asyncio.Future[_Answer] | _Answer | None] = field(default_factory=asyncio.Queue)
+    room: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, _MOST_OPEN))  # acquired for each answer
+    number: int = 0  # by which a policy remembers it
 
 
 class PolicyServer:
@@ -96,248 +83,231 @@ class PolicyServer:
 
     def __init__(self, config: ServeConfig, policies: ServedPolicies, say: Callable[[str], None]) -> None:
         self._config, self._policies, self._say = config, policies, say
-        self._clients: dict[_Client, asyncio.Task[None] | None] = {}  # connected clients and their tasks
+        self._clients: dict[asyncio.Task[None], asyncio.Task[None] | None] = {}  # the tasks that read -> that send
         self._questions: asyncio.Queue[_Question] = asyncio.Queue()
         self._served = Served()
         self._started = time.monotonic()
-        self._is_ending = False
+        self._about = {"protocol": PROTOCOL, "checkpoint": str(policies.path)}
 
-    async def run(self, stop: asyncio.Event, started: Callable[[int], None]) -> Served:
-        """Serve until `stop` is set; then answer the questions that have come, and end.
+    async def run(self, started: Callable[[int], None]) -> Served:
+        """Serve until this task is cancelled; then answer the questions that have come, and end.
 
         Args:
-            stop: ends the server when set.
             started: called with the port when clients can connect.
 
         Raises:
             ValueError: the address cannot be used.
         """
-        config, loop = self._config, asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(1, thread_name_prefix="policy"))  # the loop ends it
+        config = self._config
+        executor = ThreadPoolExecutor(1, thread_name_prefix="policy")  # the loop ends it
+        asyncio.get_running_loop().set_default_executor(executor)
         try:
-            listener = await asyncio.start_server(self._welcome, config.host, config.port, limit=_CHUNK, backlog=1024)
+            listener = await asyncio.start_server(self._welcome, config.host, config.port, backlog=1024)
         except OSError as error:
             reason = error.strerror or error
             raise ValueError(f"host={config.host} port={config.port} cannot be listened on: {reason}") from None
         started(listener.sockets[0].getsockname()[1])
-        deciding, stopping = asyncio.create_task(self._decide_forever()), asyncio.create_task(stop.wait())
-        await asyncio.wait([deciding, stopping], return_when=asyncio.FIRST_COMPLETED)
-        listener.close()
-        self._is_ending = True
-        for client in self._clients:
-            if client.reading:
-                client.reading.reschedule(loop.time())
-        if tasks := [task for task in self._clients.values() if task]:
-            await asyncio.wait(tasks, timeout=config.read_seconds)
-        if deciding.done():
+        deciding = asyncio.create_task(self._decide_forever())
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([deciding])
             deciding.result()  # raises what has ended it
+        listener.close()
+        for reading in self._clients:
+            reading.cancel()
+        with suppress(asyncio.CancelledError):  # a second time: no more is answered
+            if sending := [task for task in self._clients.values() if task]:
+                await asyncio.wait(sending, timeout=config.read_seconds)
         return self._served
 
     # ---- one client
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, port = (writer.get_extra_info("peername") or ("somewhere", 0))[:2]  # None if it has hung up already
-        client = _Client(f"{host}:{port}", reader, writer, MessageReader(self._config.max_message_bytes))
+        client = _Client(f"client {host}:{port}", reader, writer)
+        writer.transport.set_write_buffer_limits(0)  # `drain` waits until everything is sent
         try:
-            dropped = await self._serve(client)
-            client.policy = None  # a policy that no client uses any more is removed
-            if dropped is None or dropped.fault == "ending":
-                self._say(f"client {client.name} left after {client.decisions:,} decisions")
+            why = await self._serve(client)
+            if why is None or why == _ENDING:
+                self._say(f"{client.name} left")
             else:
-                setattr(self._served, dropped.fault, getattr(self._served, dropped.fault) + 1)
-                self._say(f"{'refused' if dropped.fault == 'refused' else 'dropped'} client {client.name}: {dropped}")
-            if dropped:  # tell it why, and read what still comes: closing with unread data would reset the connection
-                writer.write(encode({"type": "error", "message": str(dropped)}))
+                self._served.dropped += 1
+                self._say(f"dropped {client.name}: {why:.{_MOST_WORDS}}")
+            if why:  # tell it why, and read what still comes: closing with unread data would reset the connection
+                writer.write(encode({"type": "error", "message": why[:_MOST_WORDS]}))
                 writer.write_eof()
                 async with asyncio.timeout(_LINGER):
-                    while await reader.read(_CHUNK):
+                    while await reader.read(2**16):
                         pass
-            else:
-                writer.transport.set_write_buffer_limits(0)  # `drain` waits until everything is sent
-                await asyncio.wait_for(writer.drain(), self._config.read_seconds)
-        except (OSError, TimeoutError, asyncio.CancelledError):  # it does not read its answers, or the server is ending
+        except (OSError, TimeoutError, asyncio.CancelledError):  # it does not hang up, or the server is ending
             pass
         finally:
-            if writer.transport.get_write_buffer_size():
-                writer.transport.abort()  # `close` would wait until the client has read everything
-            writer.close()
+            writer.transport.abort()  # `close` would wait until the client has read everything
 
-    async def _serve(self, client: _Client) -> _Dropped | None:
-        """Serve a client until it leaves. Returns why it is to be dropped; None if it has left."""
+    async def _serve(self, client: _Client) -> str | None:
+        """Send a client its answers until it leaves. Returns why it is dropped; None if it has left."""
         if len(self._clients) >= self._config.max_clients:
-            return _Dropped("refused", f"the server is full: max_clients={self._config.max_clients}")
-        self._clients[client] = asyncio.current_task()
+            return f"the server is full: max_clients={self._config.max_clients}"
         self._served.clients += 1
+        client.number = self._served.clients
+        reading = asyncio.create_task(self._read(client))
+        self._clients[reading] = asyncio.current_task()
         try:
-            while await self._answer(client):
-                pass
-            return None
-        except _Dropped as dropped:
-            return dropped
-        except ValueError as error:
-            return _Dropped("broken", str(error))
+            while True:
+                answer = await client.answers.get()
+                if isinstance(answer, asyncio.Future):
+                    answer = await answer
+                if not isinstance(answer, bytes):
+                    return answer
+                client.writer.write(answer)
+                async with asyncio.timeout(self._config.read_seconds):
+                    await client.writer.drain()
+                client.room.release()
+        except TimeoutError:
+            return f"it does not read its answers within read_seconds={self._config.read_seconds:g}"
         except ConnectionError as error:
-            return _Dropped("broken", f"the connection broke: {error.strerror or error}")
-        except Exception as error:  # a bug: the other clients are still served
-            traceback.print_exception(error)
-            return _Dropped("broken", f"the server failed: {type(error).__name__}: {error}")
+            return _reason(error)
         finally:
-            del self._clients[client]
+            reading.cancel()
+            del self._clients[reading]
 
-    async def _answer(self, client: _Client) -> bool:
-        """Wait for a message, answer it and the questions that have come with it, and wait until the client has read.
+    async def _read(self, client: _Client) -> None:
+        """Read the messages of a client until it leaves, and put the answers into its queue."""
+        policy: TrainedPolicy | None = None  # None until the client has been greeted
+        future: asyncio.Future[_Answer] | None = None  # the answer to its last question
+        end: str | None = None
+        try:
+            while (message := await self._receive(client.reader, policy is not None, future)) is not None:
+                kind = message["type"]
+                if kind == "act" and policy is not None:
+                    request = self._policies.read(policy, message, client.number)
+                    future = asyncio.get_running_loop().create_future()
+                    self._questions.put_nowait((request, future))
+                    client.answers.put_nowait(future)
+                elif kind == "hello" and policy is None:
+                    policy = await self._greet(message)
+                    news = f"; its spaces differ from training: {policy.news:.{_MOST_WORDS}}" if policy.news else ""
+                    self._say(f"{client.name} came{news}")
+                    client.answers.put_nowait(encode(self._offer(policy)))
+                elif kind == "health":
+                    client.answers.put_nowait(encode(self._health(message, policy is not None)))
+                elif kind in ("close", "error"):
+                    if kind == "error":
+                        self._say(f"{client.name} reported an error: {message.get('message')!r:.1000}")
+                    break
+                else:
+                    allowed = f"{'hello' if policy is None else 'act'!r}, 'health', 'close', 'error'"
+                    raise ProtocolError(f"a message of the type {kind!r:.200}; allowed: {allowed}")
+                await client.room.acquire()
+        except asyncio.CancelledError:
+            end = _ENDING
+        except Exception as error:
+            end = _reason(error)
+        if policy is not None and policy.remembers:
+            if future is not None:
+                await future  # after which the policy remembers it no more
+            await asyncio.to_thread(policy.reset, client.number)
+        client.answers.put_nowait(end)
 
-        Returns:
-            False if the client has left.
+    async def _receive(
+        self, reader: asyncio.StreamReader, is_greeted: bool, last: asyncio.Future[_Answer] | None
+    ) -> Message | None:
+        """The next message of a client; None if it has hung up. `last` is the answer to its last question.
 
         Raises:
-            _Dropped: the client is too slow, or refused.
-            ProtocolError: it breaks the protocol.
+            ValueError: the client takes too long, or sends something that is no message.
         """
-        body = await self._receive(client)
-        answers: list[asyncio.Future[bytes | _Dropped]] = []
-        leaves = body is None
-        while body is not None and not leaves:
-            message = decode(body)
-            if message["type"] == "act" and client.policy is not None:
-                answers.append(asyncio.get_running_loop().create_future())
-                self._questions.put_nowait(_Question(client.policy, message, answers[-1]))
-            elif message["type"] in ("close", "error"):
-                leaves = True
-                if message["type"] == "error":
-                    self._say(f"client {client.name} reported an error: {message.get('message')!r:.1000}")
-            else:
-                client.writer.write(encode(await self._reply(client, message)))
-            body = client.messages.next_body() if len(answers) < _MOST_OPEN else None
-        for future in answers:
-            answer = await future
-            if isinstance(answer, _Dropped):
-                raise answer
-            client.writer.write(answer)
-            client.decisions += 1
-            self._served.decisions += 1
-        seconds = self._config.read_seconds
+        config, header = self._config, b""
+        seconds, late = config.read_seconds, "not greeted within read_seconds"
+        if is_greeted:
+            seconds, late = config.idle_seconds, "sent nothing for idle_seconds"
         try:
             async with asyncio.timeout(seconds):
-                await client.writer.drain()
+                header = await reader.readexactly(1)
+            seconds, late = config.read_seconds, "not ended the message that it began within read_seconds"
+            async with asyncio.timeout(seconds):
+                header += await reader.readexactly(HEADER_BYTES - 1)
+                return decode(await reader.readexactly(body_length(header, config.max_message_bytes)))
         except TimeoutError:
-            raise _Dropped("slow", f"it does not read its answers within read_seconds={seconds:g}") from None
-        return not leaves
+            if not header and last is not None and not last.done():  # it waits for the answer
+                return await self._receive(reader, is_greeted, last)
+            raise ValueError(f"it has {late}={seconds:g}") from None
+        except asyncio.IncompleteReadError:
+            if header:
+                raise ProtocolError("it hung up in the middle of a message") from None
+            return None
 
-    async def _receive(self, client: _Client) -> bytes | None:
-        """The next message of a client; None if it has hung up. See `_answer` for what is raised."""
-        messages, config, clock = client.messages, self._config, asyncio.get_running_loop().time
-        seconds, late = config.idle_seconds, "sent nothing for idle_seconds"
-        if client.policy is None:
-            seconds, late = config.read_seconds, "not greeted within read_seconds"
-        deadline, has_begun = clock() + seconds, False
-        while (body := messages.next_body()) is None:
-            if messages.is_in_message and not has_begun:
-                has_begun, late = True, "not ended the message that it began within read_seconds"
-                seconds = config.read_seconds
-                deadline = clock() + seconds
-            if self._is_ending:
-                raise _Dropped("ending", _ENDING)
-            try:
-                async with asyncio.timeout_at(deadline) as client.reading:
-                    data = await client.reader.read(_CHUNK)
-            except TimeoutError:
-                late = f"it has {late}={seconds:g}"
-                raise (_Dropped("ending", _ENDING) if self._is_ending else _Dropped("slow", late)) from None
-            finally:
-                client.reading = None
-            if not data:
-                if has_begun:
-                    raise ProtocolError("it hung up in the middle of a message")
-                break
-            messages.feed(data)
-        return body
-
-    async def _reply(self, client: _Client, message: Message) -> Message:
-        """The answer to a greeting, or to a question for the server's health.
-
-        Raises:
-            ProtocolError: the client breaks the protocol.
-            _Dropped: the greeting is refused.
-        """
-        kind, checkpoint = message["type"], str(self._policies.path)
-        if kind == "health":
-            check_parts(message, ("type", "token"), "'health'")
-            if client.policy is None:
-                self._check_token(message)
-            now = {"seconds": round(time.monotonic() - self._started, 3), "connected": len(self._clients)}
-            return {"type": "health", "protocol": PROTOCOL, "checkpoint": checkpoint, **now, **vars(self._served)}
-        if client.policy is not None:
-            raise ProtocolError(f"a message of the type {kind!r:.200}; allowed: 'act', 'health', 'close', 'error'")
-        if kind != "hello":
-            raise ProtocolError(f"the first message is {kind!r:.200}; it must be 'hello' or 'health'")
-        if type(message.get("protocol")) is not int or message["protocol"] != PROTOCOL:
-            version = f"version {message.get('protocol')!r:.200} of the protocol; this is version {PROTOCOL}"
-            raise _Dropped("refused", version)
+    async def _greet(self, message: Message) -> TrainedPolicy:
+        """The policy in the spaces of a greeting."""
+        version = message.get("protocol")
+        if type(version) is not int or version != PROTOCOL:
+            raise ProtocolError(f"version {version!r:.200} of the protocol; this is version {PROTOCOL}")
         self._check_token(message)
         check_parts(message, ("type", "protocol", "token", "spaces"), "'hello'")
-        policy = self._policies.trained
-        if (spaces := message.get("spaces")) is not None:
-            try:
-                policy = await asyncio.to_thread(self._policies.policy, spaces)
-            except ValueError as error:
-                raise _Dropped("refused", str(error)) from None
-        client.policy = policy
-        news = f"; its spaces differ from training: {policy.news:.{_MOST_WORDS}}" if policy.news else ""
-        self._say(f"client {client.name} came{news}")
-        told = {"spaces": spaces_to_dict(policy.obs_space, policy.action_space), "news": policy.news}
+        return await asyncio.to_thread(self._policies.policy, message.get("spaces"))
+
+    def _offer(self, policy: TrainedPolicy) -> Message:
+        """The answer to a greeting."""
+        spaces = spaces_to_dict(policy.obs_space, policy.action_space)
         limits = {"max_message_bytes": self._config.max_message_bytes, "max_entities": self._config.max_entities}
-        return {"type": "policy", "protocol": PROTOCOL, "checkpoint": checkpoint, **told, **limits}
+        return {"type": "policy", **self._about, "spaces": spaces, "news": policy.news, **limits}
+
+    def _health(self, message: Message, is_greeted: bool) -> Message:
+        check_parts(message, ("type", "token"), "'health'")
+        if not is_greeted:
+            self._check_token(message)
+        now = {"seconds": round(time.monotonic() - self._started, 3), "connected": len(self._clients)}
+        return {"type": "health", **self._about, **now, **vars(self._served)}
 
     def _check_token(self, message: Message) -> None:
         token, given = self._config.token, message.get("token")
-        if token is None:
-            return
-        if not isinstance(given, str) or not hmac.compare_digest(given.encode(), token.encode()):
-            raise _Dropped("refused", "the token is missing or wrong")
+        if token is not None and not (isinstance(given, str) and hmac.compare_digest(given.encode(), token.encode())):
+            raise ProtocolError("the token is missing or wrong")
 
     # ---- the policy
 
     async def _decide_forever(self) -> None:
-        """Answer the questions that have come, all of them in one batch."""
         while True:
-            batch = [await self._questions.get()]
-            while len(batch) < _MOST_TOGETHER and not self._questions.empty():
-                batch.append(self._questions.get_nowait())
-            answers = await asyncio.to_thread(self._decide, batch)
-            self._served.batches += any(isinstance(answer, bytes) for answer in answers)
-            for question, answer in zip(batch, answers, strict=True):
-                if not question.answer.done():  # cancelled with the task of its client
-                    question.answer.set_result(answer)
-            del batch, question  # which would keep the policy of a client that leaves
+            await self._answer([await self._questions.get()])
 
-    def _decide(self, batch: Sequence[_Question]) -> list[bytes | _Dropped]:
-        """Return the answer to each question, or why its client is dropped. Runs in the thread of the policy."""
-        answers: dict[int, bytes | _Dropped] = {}
-        alike: dict[tuple[TrainedPolicy, bool], dict[int, Request]] = {}  # a forward pass each
-        for k, (policy, message, _) in enumerate(batch):
-            try:
-                request = self._policies.read(policy, message)
-            except ValueError as error:
-                answers[k] = _Dropped("broken", str(error))
-            else:
-                alike.setdefault((policy, request.greedy), {})[k] = request
-        for requests in alike.values():
-            answers |= zip(requests, self._decide_together(list(requests.values())), strict=True)
-        return [answers[k] for k in range(len(batch))]
+    async def _answer(self, questions: list[_Question]) -> None:
+        """Answer a question, and those that have come with it, in one batch."""
+        while len(questions) < _MOST_TOGETHER and not self._questions.empty():
+            questions.append(self._questions.get_nowait())
+        alike: dict[tuple[TrainedPolicy, bool, int], list[_Question]] = {}  # a forward pass each
+        turns: Counter[int] = Counter()  # client -> its questions so far, if one answer depends on that before
+        for question in questions:
+            policy, client = question[0].policy, int(question[0].obs.env_id[0])
+            turns[client] += policy.remembers
+            alike.setdefault((policy, question[0].greedy, turns[client]), []).append(question)
+        for _, together in sorted(alike.items(), key=lambda each: each[0][2]):
+            answers = await asyncio.to_thread(self._decide, [request for request, _ in together])
+            for (_, future), answer in zip(together, answers, strict=True):
+                future.set_result(answer)
+            self._served.batches += 1
+            self._served.decisions += sum(isinstance(answer, bytes) for answer in answers)
 
-    def _decide_together(self, requests: Sequence[Request]) -> list[bytes | _Dropped]:
+    def _decide(self, requests: Sequence[Request]) -> list[_Answer]:
         """Answer requests in one forward pass; if it fails, one by one, so that only the client at fault is dropped."""
         limit = self._config.max_message_bytes
-        too_long = _Dropped("broken", f"the answer does not fit into max_message_bytes={limit:,}; ask for less")
+        too_long = f"the answer does not fit into max_message_bytes={limit:,}; ask for less"
         try:
             answers = [encode(answer) for answer in self._policies.decide(requests)]
         except Exception as error:  # such as full memory
             if len(requests) > 1:
-                return [self._decide_together([request])[0] for request in requests]
+                return [self._decide([request])[0] for request in requests]
             traceback.print_exception(error)
-            return [_Dropped("broken", f"the server could not decide: {type(error).__name__}: {error}")]
+            return [f"the server could not decide: {type(error).__name__}: {error}"]
         return [answer if len(answer) <= limit else too_long for answer in answers]
+
+
+def _reason(error: Exception) -> str:
+    """Why an error drops a client. An error of the server itself is printed: the other clients are still served."""
+    if isinstance(error, ValueError):
+        return str(error)
+    if isinstance(error, ConnectionError):
+        return f"the connection broke: {error.strerror or error}"
+    traceback.print_exception(error)
+    return f"the server failed: {type(error).__name__}: {error}"
 
 
 def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Served:
@@ -364,18 +334,13 @@ def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Serv
             say(f"host={config.host} lets other machines connect: they need the token, which is sent unencrypted")
 
     async def serve_until_stopped() -> Served:
-        stop, loop, signals = asyncio.Event(), asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
-
-        def end() -> None:
-            stop.set()
-            for number in signals:  # a second signal ends the process at once
-                loop.remove_signal_handler(number)
-
+        serving = asyncio.current_task()
+        assert serving is not None
         with suppress(NotImplementedError, RuntimeError, ValueError):  # not in other threads, and not on every system
-            for number in signals:
-                loop.add_signal_handler(number, end)
-        return await PolicyServer(config, policies, say).run(stop, started)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+        return await PolicyServer(config, policies, say).run(started)
 
     served = asyncio.run(serve_until_stopped())
-    say(str(served))
+    say("served " + ", ".join(f"{count:,} {name}" for name, count in vars(served).items()))
     return served

@@ -12,36 +12,25 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from enn_ppo.settings.distributed import DistributedConfig, check_policies
-from enn_ppo.settings.evaluation import Device, EvalConfig, TrainEvalConfig
-from enn_ppo.settings.learning import OptimConfig, PPOConfig
-from enn_ppo.settings.world import EnvConfig, RolloutConfig, SelfPlayConfig
+from enn_ppo.settings.distributed import DistributedConfig as DistributedConfig
+from enn_ppo.settings.distributed import check_policies
+from enn_ppo.settings.evaluation import Device
+from enn_ppo.settings.evaluation import EvalConfig as EvalConfig
+from enn_ppo.settings.evaluation import TrainEvalConfig as TrainEvalConfig
+from enn_ppo.settings.learning import OptimConfig as OptimConfig
+from enn_ppo.settings.learning import PPOConfig as PPOConfig
+from enn_ppo.settings.world import EnvConfig as EnvConfig
+from enn_ppo.settings.world import RolloutConfig as RolloutConfig
+from enn_ppo.settings.world import SelfPlayConfig as SelfPlayConfig
 from rogue_net.checks import NonNegativeInt, NumWorkers, PositiveFloat, PositiveInt, check_fields
 from rogue_net.config import RogueNetConfig
-
-__all__ = [
-    "DistributedConfig",
-    "EnvConfig",
-    "EvalConfig",
-    "LoggerConfig",
-    "OptimConfig",
-    "PPOConfig",
-    "RogueNetConfig",
-    "RolloutConfig",
-    "SelfPlayConfig",
-    "TrainConfig",
-    "TrainEvalConfig",
-    "default_run_dir",
-]
-
-WandbMode = Literal["disabled", "offline", "online"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggerConfig:
     """Trackers that receive the metrics in addition to `metrics.jsonl`."""
 
-    wandb: WandbMode = "disabled"
+    wandb: Literal["disabled", "offline", "online"] = "disabled"
     """Weights & Biases: `disabled`, `offline` (files in the run directory, no account) or `online`."""
     project: str = "enn-ppo"
     """Project name in Weights & Biases."""
@@ -98,7 +87,8 @@ class TrainConfig:
     torch_deterministic: bool = False
     """Whether torch uses only deterministic algorithms; this makes CUDA slower. On the CPU results are always deterministic."""
     run_dir: str | None = None
-    """Folder of the run's files; null: `outputs/<env id>/<date>_<time>`, with `_2` and so on behind it where that is taken."""
+    """Folder of the run's files; null: with `resume` that of its run, otherwise `outputs/<env id>/<date>_<time>`, with `_2` and
+    so on behind it where that is taken."""
     resume: str | None = None
     """A run directory, or one of its checkpoints, to continue from. null: start anew."""
     trust: bool = False
@@ -122,6 +112,11 @@ class TrainConfig:
         self._check_together()
         self._check_needs()
         self._check_sizes()
+
+    def progress(self, step: int, seconds: float) -> float:
+        """Fraction of the training that is done: of `total_timesteps` or of `max_train_seconds`, whichever is larger."""
+        by_time = seconds / self.max_train_seconds if self.max_train_seconds else 0.0
+        return min(1.0, max(step / self.total_timesteps, by_time))
 
     def _check_together(self) -> None:
         """Refuse what a run cannot have at the same time."""
@@ -182,8 +177,7 @@ class TrainConfig:
                 "choose another"
             )
         if self.distributed.mode == "ray":
-            runners = self.distributed.num_env_runners
-            self.rollout.check_shares(runners, f"distributed.num_env_runners={runners}")
+            self.rollout.share(self.distributed.num_env_runners, "runners")
         if self.policies and self.keep_last < 2:
             raise ValueError(
                 f"keep_last={self.keep_last} must be at least 2 with policies={self.policies}: they save one after the other, "
@@ -198,6 +192,6 @@ def _change(section: Any, but: str = "") -> str | None:
     return next(changes, None)
 
 
-def default_run_dir(env_id: str, when: datetime, root: str = "outputs") -> str:
-    """The default run directory: `<root>/<env id>/<YYYY-mm-dd_HH-MM-SS>`, as a safe file name."""
-    return str(Path(root) / re.sub(r"[^\w.-]+", "_", env_id) / when.strftime("%Y-%m-%d_%H-%M-%S"))
+def default_run_dir(env_id: str, when: datetime) -> str:
+    """The default run directory: `outputs/<env id>/<YYYY-mm-dd_HH-MM-SS>`, as a safe file name."""
+    return str(Path("outputs") / re.sub(r"[^\w.-]+", "_", env_id) / when.strftime("%Y-%m-%d_%H-%M-%S"))

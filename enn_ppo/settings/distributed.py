@@ -6,22 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from rogue_net.checks import (
-    NonNegativeFloat,
-    NumWorkers,
-    PositiveInt,
-    check_fields,
-    check_int,
-)
-
-Mode = Literal["none", "ray", "ddp"]
+from rogue_net.checks import NonNegativeFloat, NumWorkers, PositiveInt, Range, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
     """Settings of training in more than one process."""
 
-    mode: Mode = "none"
+    mode: Literal["none", "ray", "ddp"] = "none"
     """`none`: a single process. `ray`: environment runners collect rollouts and learners train, on a Ray cluster (extra `ray`).
     `ddp`: data parallel ranks of torchrun, each with environments and a learner; gradients are averaged."""
     num_env_runners: NumWorkers = 2
@@ -65,7 +57,7 @@ def check_policies(given: Mapping[str, Any]) -> dict[str, list[int]]:
         if not isinstance(listed, list | tuple) or not listed:
             raise ValueError(f"policies.{name} must be a player's number or a list of them, got {players!r}")
         for player in listed:
-            check_int(f"policies.{name}", player, 0)
+            Range(0).check(f"policies.{name}", player, int)
         policies[str(name)] = list(listed)
     everyone = [player for players in policies.values() for player in players]
     if policies and sorted(everyone) != list(range(len(everyone))):

@@ -59,13 +59,22 @@ class TrainEvalConfig(EpisodesConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalConfig(EpisodesConfig):
+class CheckpointConfig(EpisodesConfig):
+    """Settings of the episodes that a checkpoint plays."""
+
+    device: Device = "auto"
+    """`cpu`, `cuda`, or `auto`: cuda where there is one."""
+    trust: bool = False
+    """Whether to run the code that the checkpoint's settings name, its environment, although this installation of enn-ppo has
+    not written the checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig(CheckpointConfig):
     """Settings of an evaluation."""
 
     checkpoint: str
     """A run directory, one of its checkpoints, or a file that `python -m enn_ppo.export` wrote."""
-    device: Device = "auto"
-    """`cpu`, `cuda`, or `auto`: cuda where there is one."""
     output: str | None = None
     """JSON file for the result; null: only printed."""
     render: str | None = None
@@ -74,9 +83,6 @@ class EvalConfig(EpisodesConfig):
     """Number of episodes to film."""
     record: str | None = None
     """Folder of samples to record, for behavioural cloning; null: none."""
-    trust: bool = False
-    """Whether to run the code that the checkpoint's settings name, its environment, although this installation of enn-ppo has
-    not written the checkpoint."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,7 +92,7 @@ class EvalConfig(EpisodesConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchConfig(EpisodesConfig):
+class WatchConfig(CheckpointConfig):
     """Settings of watching a policy in the browser."""
 
     run: str
@@ -102,11 +108,6 @@ class WatchConfig(EpisodesConfig):
     themselves. `--live` sets it, too."""
     port: Annotated[int, Range(0, 65_535)] = 0
     """TCP port of the page with `live`; 0: any free one."""
-    device: Device = "auto"
-    """`cpu`, `cuda`, or `auto`: cuda where there is one."""
-    trust: bool = False
-    """Whether to run the code that the checkpoint's settings name, its environment, although this installation of enn-ppo has
-    not written the checkpoint."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,7 +11,6 @@ from rogue_net.checks import NonNegativeFloat, PositiveFloat, PositiveInt, check
 
 Ratio = Literal["per_actor", "joint"]
 Weighting = Literal["actor", "frame"]
-Normalize = Literal["none", "rewards", "returns"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +24,9 @@ class OptimConfig:
     micro_batch_size: PositiveInt | None = None
     """Frames per forward pass, at most `batch_size`: gradients are accumulated over the minibatch, which saves memory. null: the
     whole minibatch at once."""
+    sequences: bool = False
+    """Whether minibatches are of whole sequences, all steps of an environment in a rollout: the gradients of a policy that
+    remembers flow from step to step. Otherwise they are of single frames, each with what was remembered in the rollout."""
     epochs: PositiveInt = 3
     """Passes over each rollout."""
     weight_decay: NonNegativeFloat = 0.0
@@ -80,7 +82,7 @@ class PPOConfig:
     target_kl: PositiveFloat | None = None
     """Early stopping: no further epoch begins once the mean KL divergence over an epoch's minibatches is above this, typically
     0.01 to 0.05. null: all epochs."""
-    normalize: Normalize = "none"
+    normalize: Literal["none", "rewards", "returns"] = "none"
     """`rewards`: rewards are divided by the running standard deviation of their discounted sum; `returns`: the value head learns
     returns normalized to mean 0 and standard deviation 1 (PopArt). Checkpoints include the statistics."""
     normalize_advantages: bool = True

@@ -2,68 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from enn_ppo.settings.config import TrainConfig
-from enn_ppo.settings.schema import from_dict, to_dict
-from rogue_net.checks import as_plain, check_text
-
-if TYPE_CHECKING:
-    from enn_ppo.checkpoints import Checkpoint
+from enn_ppo.settings.schema import to_dict
+from rogue_net.checks import checked
 
 
-def resumed(resume: str | Path, **settings: Any) -> TrainConfig:
-    """The settings of a run that goes on from a run directory, or from one of its checkpoints, changed by `settings`.
+def resumed(resume: object, change: Callable[[TrainConfig], TrainConfig]) -> TrainConfig:
+    """The settings of a run that goes on from a run directory, or from one of its checkpoints.
+
+    Args:
+        resume: a run directory, a checkpoint, or the directory of a run with several policies.
+        change: changes the saved settings, in which `run_dir` is null: the run goes on where it was.
 
     Raises:
         ValueError: a setting is not allowed, there is no such checkpoint, or it names code and is not trusted.
     """
-    checkpoint, saved = saved_config(resume)
-    config = replace(saved, **settings)
-    check_code(checkpoint, config)
-    return config
+    from enn_ppo.checkpoints import load_checkpoint, load_common, runs_in  # imported here: they load torch
+    from enn_ppo.checkpoints.policy import saved_config
+    from enn_ppo.checkpoints.trust import check_trust, code_of_training
 
-
-def saved_config(resume: object) -> tuple[Checkpoint, TrainConfig]:
-    """A checkpoint, and its settings with `resume` and the run directory in which the run goes on.
-
-    Args:
-        resume: a run directory, a checkpoint, or the directory of a run with several policies.
-
-    Raises:
-        ValueError: there is no such checkpoint, or one of its settings is unknown.
-    """
-    from enn_ppo.checkpoints import load_checkpoint, load_common, runs_in  # imported here: it loads torch
-
-    resume = as_plain(resume)
-    check_text("resume", resume, optional=True)
+    resume = checked("resume", resume, str | None)
     path = Path(str(resume))
     of_policies = runs_in(path)
     checkpoint = load_common(of_policies)[0] if of_policies else load_checkpoint(path)
-    run_dir: Path | None = path.absolute()
-    if not of_policies:
-        folder = checkpoint.path.absolute().parent
-        run_dir = folder.parent if folder.name == "checkpoints" else None
-    if run_dir and run_dir.is_relative_to(Path.cwd()):
-        run_dir = run_dir.relative_to(Path.cwd())
-    try:
-        saved = from_dict(TrainConfig, checkpoint.config)
-    except ValueError as error:
-        error.add_note(f"(in the settings of checkpoint {checkpoint.path})")
-        raise
-    changes: dict[str, Any] = {"resume": resume, "run_dir": run_dir, "overwrite": False, "trust": False}
-    return checkpoint, replace(saved, **changes)
-
-
-def check_code(checkpoint: Checkpoint, config: TrainConfig) -> None:
-    """Refuse to run code that the settings of a stranger's checkpoint name, unless `config.trust`.
-
-    Raises:
-        ValueError: the message says what would have been run.
-    """
-    from enn_ppo.checkpoints.trust import check_trust, code_of_training
-
+    saved = saved_config(checkpoint)
+    config = change(replace(saved, resume=str(path), run_dir=None, overwrite=False, trust=False))
     if not config.trust:
         check_trust(checkpoint, code_of_training(to_dict(config)))
+    return config

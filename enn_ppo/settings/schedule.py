@@ -63,8 +63,7 @@ def parse_schedule(field: str, value: object, *, decays: bool = False) -> Schedu
     Args:
         field: the setting's name, for messages.
         value: a number, or a schedule's text.
-        decays: whether a plain number falls linearly to 0 (settings named `anneal_...`) instead of being constant; has no effect
-            on a schedule's text.
+        decays: whether a plain number falls linearly to 0 (settings named `anneal_...`) instead of being constant.
 
     Raises:
         ValueError: the value is no schedule; the message has the field, the value and the syntax.

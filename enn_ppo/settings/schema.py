@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar, get_type_hints
 
 from entity_gym.errors import nearest
@@ -16,15 +16,10 @@ C = TypeVar("C")
 
 
 def from_dict(cls: type[C], mapping: Mapping[str, Any], path: str = "") -> C:
-    """Make an instance of a settings class from nested mappings.
+    """Make an instance of a settings class, whose dotted name inside its parent is `path`, from nested mappings.
 
     Floats that are whole numbers are accepted as integers (`1e6` for a count) and the reverse, and texts like `"1e-3"`, which
     YAML 1.1 does not read as a number, as numbers. Missing fields have their defaults.
-
-    Args:
-        cls: a dataclass of settings.
-        mapping: field names to values.
-        path: dotted name of `cls` itself inside its parent, for messages.
 
     Raises:
         ValueError: a field is unknown or its value is not allowed; the message has its dotted name, and the nearest known name.
@@ -96,14 +91,10 @@ def unknown_setting(key: str, names: Iterable[str]) -> str:
 
 def _convert(value: object, hint: object) -> object:
     """Convert YAML's number types to the field's; other values are left to the field's own check."""
-    if float not in alternatives(hint) or not isinstance(value, str | int) or isinstance(value, bool):
-        return value
-    try:
-        return float(value)
-    except ValueError:
-        return value
-    except OverflowError:  # an integer of hundreds of digits
-        return math.copysign(math.inf, int(value))
+    if float in alternatives(hint) and isinstance(value, str | int) and not isinstance(value, bool):
+        with suppress(ValueError):
+            return float(str(value))  # also an integer of hundreds of digits, which becomes infinite
+    return value
 
 
 def plain(value: Any, where: str) -> Any:

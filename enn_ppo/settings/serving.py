@@ -9,7 +9,6 @@ from typing import Annotated
 from enn_ppo.settings.evaluation import Device
 from rogue_net.checks import NonNegativeInt, PositiveFloat, PositiveInt, Range, check_fields
 
-MAX_PORT = 65_535
 MIN_TOKEN = 16  # characters
 
 
@@ -19,7 +18,7 @@ class ServeConfig:
 
     checkpoint: str
     """A run directory, one of its checkpoints, or a file that `python -m enn_ppo.export` wrote."""
-    port: Annotated[int, Range(0, MAX_PORT)] = 5577
+    port: Annotated[int, Range(0, 65_535)] = 5577
     """TCP port; 0: any free port, which is printed."""
     host: str = "127.0.0.1"
     """Address to listen on. The default, loopback, accepts only clients on this machine; other addresses need a `token`. Nothing
@@ -45,7 +44,7 @@ class ServeConfig:
     """Timeout in seconds for a client's greeting, for the rest of a message that has begun, and for reading its answers. Also the
     longest time that the server takes to end."""
     idle_seconds: PositiveFloat = 600.0
-    """Timeout in seconds for a greeted client that sends nothing; `health` counts as something."""
+    """Timeout in seconds for a greeted client that sends nothing and waits for no answer; `health` counts as something."""
 
     def __post_init__(self) -> None:
         check_fields(self)

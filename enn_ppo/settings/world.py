@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from enn_ppo.settings.schedule import Distribution, parse_distribution
 from enn_ppo.settings.schema import plain
 from rogue_net.checks import NonNegativeInt, NumWorkers, PositiveInt, Range, UnitInterval, check_fields
-
-Sampling = Literal["uniform", "prioritized"]
-Api = Literal["entity", "gymnasium", "dm_env", "pettingzoo", "program"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +19,7 @@ class EnvConfig:
     id: str = "MineSweeper"
     """A registered name, or `package.module:Class` of an importable class or factory; with another `api`, that library's name of
     an environment, such as Gymnasium's `CartPole-v1`."""
-    api: Api = "entity"
+    api: Literal["entity", "gymnasium", "dm_env", "pettingzoo", "program"] = "entity"
     """Interface of the environment: `entity` (this project's), `gymnasium`, `dm_env`, `pettingzoo`, or `program` (a program in
     any language, see the page on the protocol)."""
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -84,7 +80,12 @@ class RolloutConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "rollout.")
-        self.check_shares()
+        unit = (self.block or 1) * self.pipeline
+        if self.num_envs % unit:
+            raise ValueError(
+                f"rollout.num_envs={self.num_envs} must be a multiple of {unit} (rollout.block={self.block}, "
+                f"rollout.pipeline={self.pipeline})"
+            )
         if self.num_processes > self.block_size:
             raise ValueError(
                 f"rollout.num_processes must be at most the {self.block_size} environments of a block (rollout.num_envs="
@@ -95,24 +96,21 @@ class RolloutConfig:
                 f"rollout.num_processes={self.num_processes} and rollout.num_threads={self.num_threads}: use one of them"
             )
 
-    def check_shares(self, number: int = 1, shares: str = "") -> None:
-        """Check that the environments divide into equal shares of whole blocks, as many as are played at a time.
-
-        Args:
-            number: of shares.
-            shares: whose they are, such as `2 ranks`.
+    def share(self, number: int, of: str) -> RolloutConfig:
+        """The settings of each of several equal shares of the environments.
 
         Raises:
-            ValueError: they do not.
+            ValueError: the environments do not divide into shares of whole blocks and processes; `of` says whose shares they are,
+                such as `runners`.
         """
-        factors = {
-            shares: number,
-            f"rollout.block={self.block}": self.block or 1,
-            f"rollout.pipeline={self.pipeline}": self.pipeline,
-        }
-        if self.num_envs % (unit := math.prod(factors.values())):
-            because = " times ".join(name for name, factor in factors.items() if factor > 1)
-            raise ValueError(f"rollout.num_envs={self.num_envs} must be a multiple of {unit}: {because}")
+        if number == 1:
+            return self
+        if self.num_envs % number:
+            raise ValueError(f"rollout.num_envs={self.num_envs} must be a multiple of the {number} {of}")
+        try:
+            return replace(self, num_envs=self.num_envs // number)
+        except ValueError as error:
+            raise ValueError(f"each of {number} {of} has {self.num_envs // number} environments: {error}") from None
 
     @property
     def block_size(self) -> int:
@@ -135,7 +133,7 @@ class SelfPlayConfig:
     """Fraction of the environments in which the opponent is the current policy."""
     zero_sum: bool = False
     """Whether the mean reward of the other players is subtracted from the policy's reward."""
-    sampling: Sampling = "uniform"
+    sampling: Literal["uniform", "prioritized"] = "uniform"
     """Distribution of the snapshots: `uniform`, or `prioritized`, which prefers snapshots that the policy loses to."""
 
     def __post_init__(self) -> None:

@@ -1,1 +1,4 @@
-"""Hyperparameter search with Optuna, by `python -m enn_ppo.sweep`."""
+"""Hyperparameter search with Optuna.
+
+python -m enn_ppo.sweep sweep=ppo env=Xor sweep.trials=30 run_dir=outputs/sweep    # the same command again goes on
+"""

@@ -11,9 +11,6 @@ from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import fields_of, quoted, unknown_setting
 from rogue_net.checks import NumWorkers, PositiveInt, check_fields
 
-Direction = Literal["maximize", "minimize"]
-Pruner = Literal["median", "halving", "none"]
-
 _FIXED = "run_dir resume overwrite trust seed total_timesteps max_train_seconds".split()
 _OPEN = ("env.kwargs.", "env.info.", "eval.env_kwargs.")  # accept any name
 _EXAMPLES = "{scale: log, low: 1e-4, high: 1e-2} or a list of two or more choices that differ"
@@ -32,7 +29,7 @@ class SweepConfig:
     metric: str = "episodic_reward"
     """The metric that is optimized, a column of metrics.jsonl, for example `eval/episodic_reward`. The score of a run is its mean
     over the last fifth of the run."""
-    direction: Direction = "maximize"
+    direction: Literal["maximize", "minimize"] = "maximize"
     """Whether the metric is maximized or minimized."""
     seeds: PositiveInt = 1
     """Runs of each trial, with the seeds `seed`, `seed` + 1 and so on, one after another; their mean is the trial's score."""
@@ -40,10 +37,9 @@ class SweepConfig:
     """Total number of trials, including those before an interruption."""
     jobs: NumWorkers = 1
     """Trials that run in parallel, each in a separate process."""
-    pruner: Pruner = "median"
+    pruner: Literal["median", "none"] = "median"
     """Rule for stopping trials after a quarter of a run: `median`, if the learning curve is below the median of at least five
-    others at the same point; `halving`, for all but the best third (asynchronous successive halving: Li and others, 2018,
-    arXiv 1810.05934); `none`."""
+    others at the same point; `none`."""
 
     def __post_init__(self) -> None:
         check_fields(self, "sweep.")
@@ -73,7 +69,7 @@ def check_space(space: Mapping[str, Any]) -> None:
     Raises:
         ValueError: a parameter is invalid; the message names it, the value and the allowed values.
     """
-    if not isinstance(space, Mapping) or not space:
+    if not space:
         raise ValueError(f"sweep.space must say which settings are varied, each as {_EXAMPLES}, got {space!r}")
     known = [*fields_of(TrainConfig), "experiment"]
     for name, given in space.items():
@@ -84,19 +80,19 @@ def check_space(space: Mapping[str, Any]) -> None:
         if isinstance(given, list):
             fits = len({quoted(choice, f"sweep.space: {name}") for choice in given}) == len(given) >= 2
         else:
-            fits = isinstance(given, Mapping) and _is_range(given)
+            fits = _is_range(given)
         if not fits:
             raise ValueError(
                 f"sweep.space: {name} must be {_EXAMPLES}, got {given!r}. Scales: linear, log (numbers above 0), integer"
             )
 
 
-def _is_range(given: Mapping[str, Any]) -> bool:
+def _is_range(given: Any) -> bool:
     """Whether `low` is less than `high`, and both are numbers of the scale; `scale` may be missing."""
-    scale = given.get("scale", "linear")
     try:
         low, high = float(given["low"]), float(given["high"])  # YAML 1.1 reads 1e-4 as a text
     except (KeyError, TypeError, ValueError):
         return False
-    allowed = {"linear": True, "log": low > 0, "integer": low.is_integer() and high.is_integer()}.get(str(scale), False)
-    return allowed and low < high and math.isfinite(high - low) and given.keys() <= {"scale", "low", "high"}
+    scales = {"linear": True, "log": low > 0, "integer": low.is_integer() and high.is_integer()}
+    fits = scales.get(str(given.get("scale", "linear")), False) and given.keys() <= {"scale", "low", "high"}
+    return fits and low < high and math.isfinite(high - low)

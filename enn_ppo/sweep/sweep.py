@@ -15,8 +15,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,13 +39,8 @@ LAST = 0.2  # fraction of a run over which its score is the mean
 STARTUP = 5  # complete trials before the median pruner begins
 GRACE = 60.0  # seconds that a trainer has to save and end
 LOOK = 0.5  # seconds between two looks at a trial
-REASON = "reason"  # user attribute of trials that have failed or were pruned; interrupted trials have none
+OUTCOME = "outcome"  # user attribute of trials that have failed or were pruned; interrupted trials have none
 _MUST_AGREE = ("space", "metric", "direction", "seeds")  # settings of a sweep that is continued
-_PRUNING = {
-    "median": f"pruning begins once {STARTUP} are complete",
-    "halving": "pruning begins with the second",
-    "none": "none is pruned",
-}
 
 
 def sweep(command: SweepCommand, arguments: Sequence[str]) -> optuna.Study:
@@ -65,14 +60,12 @@ def sweep(command: SweepCommand, arguments: Sequence[str]) -> optuna.Study:
         raise ValueError('a sweep needs optuna: pip install "enn-ppo[sweep]"') from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep prints its trials itself
     config, folder = command.sweep, Path(str(command.run_dir))
-    for name in config.space:
-        if given := [each for each in arguments if each.lstrip("+").startswith(f"{name}=")]:
-            raise ValueError(f"{given[0]} is given for all trials, and sweep.space varies it: leave one out")
     with closing(RunLock()) as lock, finish_on_interrupt(lambda text: None) as interrupted:
         lock.take(folder)
         study = open_study(config, folder, arguments, command.seed)
         left = max(0, config.trials - count_done(study))
-        print(f"{config.trials} trials, {left} to go; {_PRUNING[config.pruner]}", flush=True)
+        pruning = f"pruning begins once {STARTUP} are complete" if config.pruner == "median" else "none is pruned"
+        print(f"{config.trials} trials, {left} to go; {pruning}", flush=True)
         # Optuna looks at the exceptions of parallel trials only before it starts another one, so all are caught.
         caught = (Interrupted, OSError, ValueError)
         objective = partial(train_trial, command=command, arguments=arguments, interrupted=interrupted)
@@ -95,19 +88,15 @@ def open_study(config: SweepConfig, folder: Path, arguments: Sequence[str], seed
     """
     import optuna
 
-    pruners = {
-        "median": lambda: optuna.pruners.MedianPruner(STARTUP, n_warmup_steps=POINTS // 4),
-        "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(POINTS // 4, 3),
-        "none": optuna.pruners.NopPruner,
-    }
+    median = optuna.pruners.MedianPruner(STARTUP, n_warmup_steps=POINTS // 4)
     study: optuna.Study = optuna.create_study(
         storage=f"sqlite:///{(folder / STUDY).resolve()}",
         study_name="sweep",
         load_if_exists=True,
-        pruner=pruners[config.pruner](),
+        pruner=median if config.pruner == "median" else optuna.pruners.NopPruner(),
         direction=config.direction,
     )
-    now: Mapping[str, Any] = {name: getattr(config, name) for name in _MUST_AGREE} | {"train": list(arguments)}
+    now: dict[str, Any] = {name: getattr(config, name) for name in _MUST_AGREE} | {"train": list(arguments)}
     before = study.user_attrs.get("settings", now)
     if other := [f"sweep.{name} {before[name]!r}, now {now[name]!r}" for name in now if now[name] != before[name]]:
         raise ValueError(f"{folder} holds a sweep with other settings: {other[0]}; give another run_dir")
@@ -133,28 +122,52 @@ def best_of(study: optuna.Study) -> optuna.trial.FrozenTrial | None:
 
 def report(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
     """Print a line about a finished trial: its score, or why it was pruned or has failed, and its values."""
-    best, reason = best_of(study), trial.user_attrs.get(REASON)
-    how = {"COMPLETE": f"{trial.value or 0.0:.4g}", "PRUNED": f"pruned: {reason}", "FAIL": f"failed: {reason}"}
-    if trial.state.name == "FAIL" and reason is None:  # interrupted
-        return
+    best = best_of(study)
+    how = f"{trial.value:.4g}" if trial.state.name == "COMPLETE" else trial.user_attrs.get(OUTCOME)
     record = "" if best is None else f" (best {best.value:.4g}, trial {best.number})"
-    print(
-        f"trial {trial.number}: {how[trial.state.name]}{record}  {' '.join(trial.user_attrs['arguments'])}", flush=True
-    )
+    if how is not None:  # else it was interrupted
+        print(f"trial {trial.number}: {how}{record}  {' '.join(trial.user_attrs['arguments'])}", flush=True)
 
 
 def train_trial(
     trial: optuna.Trial, command: SweepCommand, arguments: Sequence[str], interrupted: Callable[[], object]
 ) -> float:
-    """Train with the values of a trial, once for each seed, and return the mean score: Optuna's objective."""
-    drawn = [suggest(trial, name, given) for name, given in command.sweep.space.items()]
+    """Train with the values of a trial, once for each seed, and return the mean score: Optuna's objective.
+
+    Raises:
+        ValueError: a trainer has failed, or the metric has no value.
+        TrialPruned: the learning curve falls behind those of other trials.
+        Interrupted: after Ctrl-C or SIGTERM, which also ends the sweep.
+    """
+    import optuna
+
+    config, folder = command.sweep, Path(str(command.run_dir)) / TRIALS / f"{trial.number:04d}"
+    drawn = [suggest(trial, name, given) for name, given in config.space.items()]
     trial.set_user_attr("arguments", drawn)
     scores: list[float] = []
     try:
-        for seed in range(command.seed, command.seed + command.sweep.seeds):
-            scores.append(train_seed(trial, command, [*arguments, *drawn], seed, scores, interrupted))
+        for seed in range(command.seed, command.seed + config.seeds):
+            run_dir, reported = folder / f"seed_{seed}", 0
+            with trainer([*arguments, *drawn, f"seed={seed}"], run_dir, config.jobs) as process:
+                while process.poll() is None:
+                    curve = learning_curve(run_dir / METRICS, command)
+                    for point in range(reported + 1, math.floor(POINTS * curve[-1][0]) + 1 if curve else 0):
+                        reported, level = point, mean_before(curve, point / POINTS)
+                        trial.report((sum(scores) + level) / (len(scores) + 1), len(scores) * POINTS + point)
+                        if trial.should_prune():
+                            behind = f"pruned: behind the others after {point / POINTS:.0%} of {run_dir.name}"
+                            trial.set_user_attr(OUTCOME, behind)
+                            raise optuna.TrialPruned
+                    if interrupted():
+                        trial.study.stop()
+                        raise Interrupted("")
+                    time.sleep(LOOK)
+            if not (curve := learning_curve(run_dir / METRICS, command)):
+                names = dict.fromkeys(name for row in read_metrics(run_dir / METRICS) for name in row)
+                raise ValueError(f"{config.metric} has no value in metrics.jsonl; {nearest(config.metric, names)}")
+            scores.append(mean_before(curve, curve[-1][0]))
     except (OSError, ValueError) as error:
-        trial.set_user_attr(REASON, str(error))
+        trial.set_user_attr(OUTCOME, f"failed: {error}")
         raise
     return sum(scores) / len(scores)
 
@@ -169,62 +182,20 @@ def suggest(trial: optuna.Trial, name: str, given: Any) -> str:
     return f"{name}={trial.suggest_float(name, low, high, log=scale == 'log'):.6g}"  # precise enough, and readable
 
 
-def train_seed(
-    trial: optuna.Trial,
-    command: SweepCommand,
-    arguments: Sequence[str],
-    seed: int,
-    scores: Sequence[float],
-    interrupted: Callable[[], object],
-) -> float:
-    """Train in a process and return the score. `scores` are those of the trial's earlier seeds.
+@contextmanager
+def trainer(arguments: Sequence[str], run_dir: Path, jobs: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a trainer, one of `jobs` that share the cores, which prints into `<run_dir>.log`. At the end of the context it saves.
+
+    It is killed if that takes longer than `GRACE`, or after a second Ctrl-C.
 
     Raises:
-        ValueError: the trainer has failed, or the metric has no value.
-        TrialPruned: the learning curve falls behind those of other trials.
-        Interrupted: after Ctrl-C or SIGTERM, which also ends the sweep.
+        ValueError: the trainer has failed.
     """
-    import optuna
-
-    config, folder = command.sweep, Path(str(command.run_dir))
-    run_dir = folder / TRIALS / f"{trial.number:04d}" / f"seed_{seed}"
-    process = start([*arguments, f"seed={seed}"], run_dir, config.jobs)
-    reported = 0
-    try:
-        while process.poll() is None:
-            curve = learning_curve(run_dir / METRICS, command)
-            for point in range(reported + 1, math.floor(POINTS * curve[-1][0]) + 1 if curve else 0):
-                reported, level = point, mean_before(curve, point / POINTS)
-                trial.report((sum(scores) + level) / (len(scores) + 1), len(scores) * POINTS + point)
-                if trial.should_prune():
-                    trial.set_user_attr(REASON, f"behind the others after {point / POINTS:.0%} of {run_dir.name}")
-                    raise optuna.TrialPruned
-            if interrupted():
-                trial.study.stop()
-                raise Interrupted("")
-            time.sleep(LOOK)
-    finally:
-        end(process)
-    if process.returncode < 0:
-        raise ValueError(describe_end(process))
-    if process.returncode:
-        lines = run_dir.with_suffix(".log").read_text("utf-8", errors="replace").splitlines()
-        last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
-        raise ValueError(last.removeprefix("error: "))
-    curve = learning_curve(run_dir / METRICS, command)
-    if not curve:
-        names = dict.fromkeys(name for row in read_metrics(run_dir / METRICS) for name in row)
-        raise ValueError(f"{config.metric} has no value in metrics.jsonl; {nearest(config.metric, names)}")
-    return mean_before(curve, curve[-1][0])
-
-
-def start(arguments: Sequence[str], run_dir: Path, jobs: int) -> subprocess.Popen[bytes]:
-    """Start a trainer, one of `jobs` that share the cores. It prints into `<run_dir>.log`."""
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(max(1, cores // jobs))}
     with open(run_dir.with_suffix(".log"), "wb") as log:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "enn_ppo.train", *arguments, f"run_dir={quoted(str(run_dir), 'run_dir')}"],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -232,19 +203,22 @@ def start(arguments: Sequence[str], run_dir: Path, jobs: int) -> subprocess.Pope
             env=threads | os.environ,
             process_group=0,  # Ctrl-C in a terminal reaches only the sweep
         )
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a trainer to save and end; kill it if it does not, or after a second Ctrl-C."""
     try:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM if os.name == "nt" else signal.SIGINT)
-        process.wait(GRACE)
-    except subprocess.TimeoutExpired:
-        pass
+        yield process
     finally:
-        process.kill()
-        process.wait()
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                process.send_signal(signal.SIGTERM if os.name == "nt" else signal.SIGINT)
+                process.wait(GRACE)
+        finally:
+            process.kill()
+            process.wait()
+    if process.returncode < 0:
+        raise ValueError(describe_end(process))
+    if process.returncode:
+        lines = run_dir.with_suffix(".log").read_text("utf-8", errors="replace").splitlines()
+        last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
+        raise ValueError(last.removeprefix("error: "))
 
 
 def learning_curve(file: Path, config: SweepCommand) -> list[tuple[float, float]]:

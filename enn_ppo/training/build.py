@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 import torch
@@ -15,12 +15,9 @@ from enn_ppo.training.learning.auxiliary import TargetLoss
 from enn_ppo.training.learning.learner import Learner
 from enn_ppo.training.learning.optimizer import make_optimizer
 from enn_ppo.training.learning.teacher import load_teacher
-from enn_ppo.training.players import cast_of
 from enn_ppo.training.ranks import ALONE, Ranks
-from enn_ppo.training.sampling import LocalSampler
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import ObsSpace
 from rogue_net import RogueNet
 
@@ -105,32 +102,6 @@ def make_learner(
         num_envs=config.rollout.num_envs // ranks.size,
         num_players=num_players,
         freeze_normalization_after=config.rollout.freeze_normalization_after,
-        ranks=ranks,
-    )
-
-
-def make_sampler(
-    config: TrainConfig,
-    env: BoundEnvironment,
-    pools: Sequence[VecEnv],
-    nets: Mapping[str, ActorCritic],
-    device: torch.device,
-    first_env: int,
-    ranks: Ranks = ALONE,
-) -> LocalSampler:
-    """Make the sampler that plays with `nets` in `pools`, whose first environment is number `first_env` of the run.
-
-    Raises:
-        ValueError: the policies do not fit the environment's players.
-    """
-    return LocalSampler(
-        pools,
-        {name: net.actor for name, net in nets.items()},
-        device,
-        config.seed,
-        first_env,
-        cast=cast_of(config.policies, env.source, env.config.id) if config.policies else None,
-        pipeline=config.rollout.pipeline,
         ranks=ranks,
     )
 

@@ -55,17 +55,9 @@ class Callback:
         """Called after a checkpoint was written into the folder `path`."""
 
     def env_info(self, progress: float, num_envs: int, rng: np.random.Generator) -> Mapping[str, Sequence[Any]] | None:
-        """Parameters for the episodes that begin from now on: name -> one value for each environment.
+        """Parameters for the episodes that begin from now on: name -> a value for each environment; None leaves them as they are.
 
         Called when a run begins, before its first episodes, and before every update. A later callback overrides earlier ones
-        and the setting `env.info`.
-
-        Args:
-            progress: of the training, 0 to 1.
-            num_envs: number of environments.
-            rng: seeded with the run's seed and the step.
-
-        Returns:
-            None leaves the parameters as they are.
+        and the setting `env.info`. `progress` is that of the training, 0 to 1; `rng` is seeded with the run's seed and the step.
         """
         return None

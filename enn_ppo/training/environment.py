@@ -22,11 +22,7 @@ class BoundEnvironment(NamedTuple):
 
 
 def bind_environment(config: EnvConfig, env: EnvFactory | None = None) -> BoundEnvironment:
-    """Find the environment and check its arguments.
-
-    Args:
-        config: the environment's name and arguments.
-        env: used instead of looking `config.id` up.
+    """Find the environment and check its arguments; `env` is used instead of looking `config.id` up.
 
     Raises:
         ValueError: there is no such environment, or it does not take these arguments.

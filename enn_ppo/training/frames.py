@@ -17,7 +17,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from rogue_net import ObsBatch, RaggedTensor
+from rogue_net import ObsBatch, RaggedTensor, State
 from rogue_net.batch.crossing import is_on, to_device
 from rogue_net.batch.ragged import Cat, Cuts, Gather
 
@@ -87,6 +87,7 @@ class Frames(Columns):
     step: Tensor  # (B,) int64, steps of the episode before this frame; 0 for its first
     actions: dict[str, RaggedTensor]  # action -> B sequences of (A, 1) int64 or (A, n) float32
     log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32, under the policy that acted
+    state: State | None = None  # what the policy knew before each frame; None: it remembers nothing
     targets: dict[str, Tensor] | None = None  # target -> (B, size) float32; None: the space has no targets
     values: Tensor  # (B,) float32, V(s_t) of the policy that acted
     rewards: Tensor  # (B,) float32, for the actions taken in this frame

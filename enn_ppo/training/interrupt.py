@@ -15,10 +15,7 @@ _SIGNALS = {signal.SIGINT: ("Ctrl-C", "interrupted"), signal.SIGTERM: ("SIGTERM"
 
 @contextmanager
 def finish_on_interrupt(say: Callable[[str], None]) -> Iterator[Callable[[], str | None]]:
-    """Within this context the first Ctrl-C or SIGTERM only sets a flag; the second ends the process at once.
-
-    Args:
-        say: prints a line for the user.
+    """Within this context the first Ctrl-C or SIGTERM only sets a flag and is told; the second ends the process at once.
 
     Yields:
         A function that returns "interrupted" after Ctrl-C, "terminated" after SIGTERM, and None before a signal.

@@ -42,8 +42,8 @@ from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
 from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 from entity_gym.untrusted import parse_json, read_regular
-from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.batch.masks import ActionMask
+from rogue_net import RaggedTensor
+from rogue_net.batch.obs_batch import Place, batch_of_columns
 
 #: Frames that are buffered before a chunk is written.
 CHUNK_FRAMES = 4096
@@ -51,6 +51,7 @@ FORMAT = 5  # raised when an old reader would misread a new chunk
 _CHUNK = re.compile(r"(\d{6,})_([0-9a-f]{8})\.safetensors")
 _MOST_BYTES = 2**33
 _WHOLE, _REAL, _FLAG = torch.int64, torch.float32, torch.bool
+_OPTIONAL = ("visible", "ids", "mask")  # columns that are left out where they say nothing
 #: Observation space, and action name -> its space.
 Spaces = tuple[ObsSpace, Mapping[str, ActionSpace]]
 #: Fields of `Frames` with a number for each frame.
@@ -73,9 +74,6 @@ class RecordedFrames(Frames):
             G_t = r_t + γ G_{t+1}
 
         where G after the last step is 0 if the episode terminated, and the value estimate if it was truncated.
-
-        Args:
-            gamma: γ in [0, 1].
 
         Returns:
             (B,) float32; NaN if the end of the episode is not among these frames, or if it was truncated without a value
@@ -103,7 +101,8 @@ class Recorder:
             new.
 
     Raises:
-        ValueError: the folder cannot be written, holds anything, or is not the recording that `state` belongs to.
+        ValueError: the folder holds anything, or is not the recording that `state` belongs to; also by the methods where it
+            cannot be written, and keeps all earlier chunks.
     """
 
     def __init__(
@@ -137,21 +136,13 @@ class Recorder:
                 chunk.unlink()
 
     def add(self, frames: Frames) -> None:
-        """Add frames; they are written once there are `CHUNK_FRAMES`, or by `flush`.
-
-        Raises:
-            ValueError: as `flush`.
-        """
+        """Add frames; they are written once there are `CHUNK_FRAMES`, or by `flush`."""
         self._pending.append(frames)
         if sum(map(len, self._pending)) >= CHUNK_FRAMES:
             self.flush()
 
     def flush(self) -> None:
-        """Write the added frames as a chunk, which is on the disk when this returns.
-
-        Raises:
-            ValueError: the folder cannot be written. It keeps all earlier chunks.
-        """
+        """Write the added frames as a chunk, which is on the disk when this returns."""
         if not self._pending:
             return
         data, self._pending = _chunk_of(Frames.cat(self._pending), self._spaces), []
@@ -161,11 +152,7 @@ class Recorder:
         self.num_chunks += 1
 
     def state(self) -> dict[str, Any]:
-        """Position in the recording, for a checkpoint. All frames are on the disk when this returns.
-
-        Raises:
-            ValueError: as `flush`.
-        """
+        """Position in the recording, for a checkpoint. All frames are on the disk when this returns."""
         self.flush()
         return {"path": self._given, "chunks": self.num_chunks}
 
@@ -180,11 +167,7 @@ class Recorder:
 
 
 def read_all(paths: Path | str | Sequence[Path | str], spaces: Spaces | None = None) -> RecordedFrames:
-    """Read all frames of one or several recordings into memory. Episode numbers are unique across them.
-
-    Args:
-        paths: their folders.
-        spaces: of the environment, which the recordings must have; None: those of the first.
+    """Read all frames of recordings, which must have `spaces`, or those of the first. Episode numbers are unique across them.
 
     Raises:
         ValueError: a folder does not exist, is no recording or holds no frames, a chunk is damaged, or has other spaces.
@@ -231,27 +214,13 @@ def _chunks_of(folder: Path) -> list[Path]:
 
 def _chunk_of(frames: Frames, spaces: Spaces) -> bytes:
     """The bytes of a chunk."""
-    obs, masks = frames.obs, frames.obs.action_masks
-    columns: dict[str, RaggedTensor | Tensor | None] = {name: getattr(frames, name) for name in _NUMBERS}
-    named: dict[str, Mapping[str, Any] | None] = {
-        "target": frames.targets,
-        "features": obs.features,
-        "visible": obs.visible,
-        "ids": obs.ids,
-        "actors": {name: mask.actors for name, mask in masks.items()},
-        "actees": {name: mask.actees for name, mask in masks.items()},
-        "mask": {name: mask.mask for name, mask in masks.items()},
-        "action": frames.actions,
-        "log_prob": frames.log_probs,
-    }
-    for kind, each in named.items():
-        columns |= {f"{kind}/{name}": column for name, column in (each or {}).items()}
-    tensors: dict[str, Tensor] = {}
-    for name, column in columns.items():
-        if isinstance(column, RaggedTensor):
-            tensors[f"{name}.values"], tensors[f"{name}.offsets"] = column
-        elif column is not None:
-            tensors[name] = column
+    columns = frames.obs.columns()
+    columns |= {("action", name): column for name, column in frames.actions.items()}
+    columns |= {("log_prob", name): column for name, column in frames.log_probs.items()}
+    tensors = {name: getattr(frames, name) for name in _NUMBERS}
+    tensors |= {f"target/{name}": column for name, column in (frames.targets or {}).items()}
+    for (kind, name), column in columns.items():
+        tensors[f"{kind}/{name}.values"], tensors[f"{kind}/{name}.offsets"] = column
     about = {"format": FORMAT, "spaces": spaces_to_dict(*spaces)}
     arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
     return safetensors.numpy.save(arrays, {"recording": json.dumps(about)})
@@ -280,49 +249,52 @@ def _read_chunk(path: Path) -> tuple[Spaces, Frames]:
 def _frames_of(tensors: Mapping[str, Tensor], obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> Frames:
     """The frames of `_chunk_of`, whose tensors must have the right types and shapes."""
     num_frames = len(tensors["env_id"])
-
-    def numbers(name: str, dtype: torch.dtype, *shape: int) -> Tensor:
-        return _checked(name, tensors[name], dtype, num_frames, *shape)
-
-    def ragged(name: str, dtype: torch.dtype, *shape: int) -> RaggedTensor:
-        values = _checked(f"{name}.values", tensors[f"{name}.values"], dtype, -1, *shape)
-        offsets = _checked(f"{name}.offsets", tensors[f"{name}.offsets"], _WHOLE, num_frames + 1)
+    columns: dict[Place, RaggedTensor] = {}
+    for place, (dtype, *shape) in _layout(obs_space, action_space).items():
+        name = "/".join(place)
+        if place[0] in _OPTIONAL and f"{name}.values" not in tensors:
+            continue
+        values = _checked(tensors, f"{name}.values", dtype, -1, *shape)
+        offsets = _checked(tensors, f"{name}.offsets", _WHOLE, num_frames + 1)
         if offsets[0] != 0 or offsets[-1] != len(values) or bool((offsets.diff() < 0).any()):
             raise ValueError(f"{name}.offsets do not ascend from 0 to {len(values)}")
-        return RaggedTensor(values, offsets)
-
-    def given(kind: str, dtype: torch.dtype) -> dict[str, RaggedTensor]:
-        return {name: ragged(f"{kind}/{name}", dtype, 1) for name in widths if f"{kind}/{name}.values" in tensors}
-
-    widths = {name: len(entity.features) for name, entity in obs_space.entities.items()}
-    if has_global_entity(obs_space, action_space):
-        widths[GLOBAL_ENTITY] = len(obs_space.global_features)
-    masks: dict[str, ActionMask] = {}
-    actions: dict[str, RaggedTensor] = {}
+        columns[place] = RaggedTensor(values, offsets)
     for name, space in action_space.items():
-        actors = ragged(f"actors/{name}", _WHOLE, 1)
-        actees = ragged(f"actees/{name}", _WHOLE, 1) if space.selects else None
-        mask = None
-        if f"mask/{name}.values" in tensors:
-            mask = ragged(f"mask/{name}", _FLAG, 1 if space.selects else space.num_choices or 2 * space.width)
-            if not space.selects:
-                mask = mask._replace(offsets=actors.offsets)  # shared, so that they are gathered once
-        masks[name] = ActionMask(actors, actees, mask)
-        is_choice = space.selects or space.num_choices is not None
-        actions[name] = ragged(f"action/{name}", *((_WHOLE, 1) if is_choice else (_REAL, space.width)))
-    features = {name: ragged(f"features/{name}", _REAL, width) for name, width in widths.items()}
-    targets = {name: size for name, size in obs_space.targets.items() if f"target/{name}" in tensors}
+        if ("mask", name) in columns and not space.selects:  # shared offsets, so that they are gathered once
+            columns["mask", name] = columns["mask", name]._replace(offsets=columns["actors", name].offsets)
+    targets = {
+        name: _checked(tensors, f"target/{name}", _REAL, num_frames, size)
+        for name, size in obs_space.targets.items()
+        if f"target/{name}" in tensors
+    }
     return Frames(
-        obs=ObsBatch(num_frames, features, masks, given("visible", _FLAG), given("ids", _WHOLE)),
-        actions=actions,
-        log_probs={name: ragged(f"log_prob/{name}", _REAL) for name in actions},
-        targets={name: numbers(f"target/{name}", _REAL, size) for name, size in targets.items()} or None,
-        **{name: numbers(name, dtype) for name, dtype in _NUMBERS.items()},
+        obs=batch_of_columns(num_frames, columns, {}),
+        actions={name: columns["action", name] for name in action_space},
+        log_probs={name: columns["log_prob", name] for name in action_space},
+        targets=targets or None,
+        **{name: _checked(tensors, name, dtype, num_frames) for name, dtype in _NUMBERS.items()},
     )
 
 
-def _checked(name: str, tensor: Tensor, dtype: torch.dtype, *shape: int) -> Tensor:
+def _layout(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> dict[Place, tuple[Any, ...]]:
+    """Place of a ragged column -> its type, and the shape of a value."""
+    widths = {name: len(entity.features) for name, entity in obs_space.entities.items()}
+    if has_global_entity(obs_space, action_space):
+        widths[GLOBAL_ENTITY] = len(obs_space.global_features)
+    layout: dict[Place, tuple[Any, ...]] = {}
+    for name, width in widths.items():
+        layout |= {("features", name): (_REAL, width), ("visible", name): (_FLAG, 1), ("ids", name): (_WHOLE, 1)}
+    for name, space in action_space.items():
+        choices = 1 if space.selects else space.num_choices or 2 * space.width
+        layout |= {("actors", name): (_WHOLE, 1), ("mask", name): (_FLAG, choices), ("log_prob", name): (_REAL,)}
+        layout |= {("actees", name): (_WHOLE, 1)} if space.selects else {}
+        layout["action", name] = (_WHOLE, 1) if space.discrete else (_REAL, space.width)
+    return layout
+
+
+def _checked(tensors: Mapping[str, Tensor], name: str, dtype: torch.dtype, *shape: int) -> Tensor:
     """A tensor of a stranger's file, which must have this type and shape; the length -1 is any."""
+    tensor = tensors[name]
     lengths = [given if wanted == -1 else wanted for given, wanted in zip(tensor.shape, shape, strict=False)]
     if tensor.dtype != dtype or list(tensor.shape) != lengths or len(shape) != tensor.dim():
         raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)}, and should be {dtype} {list(shape)}")

@@ -118,7 +118,7 @@ class Run:
         self._outputs[name].log(self.metrics[name])
         learner = self.state.learners[name]
         update = Update(self.state.step, self.metrics[name], lambda: learner.model.policy, policy_name=name or None)
-        for episode in learned.played.episodes:
+        for episode in learned.played.stats.episodes:
             for callback in self.state.callbacks:
                 callback.on_episode(episode)
         for callback in self.state.callbacks:

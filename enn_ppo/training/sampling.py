@@ -167,10 +167,11 @@ class LocalSampler:
 
 
 def block_state(block: EnvBlock) -> dict[str, Any]:
-    """The state of the environments and their episodes; None for environments that cannot be saved."""
+    """The state of the environments, their episodes and what policies remember; None for environments that cannot be saved."""
     return {
         "environments": block.vec_env.state() if block.vec_env.can_save else None,
         "episodes": block.tracker.state(),
+        "policies": [states.state() for states in block.states],
     }
 
 
@@ -192,6 +193,8 @@ def load_block(block: EnvBlock, state: Mapping[str, Any]) -> str | None:
     except ValueError as error:  # the environment has changed since
         return str(error)
     block.tracker.load_state(state["episodes"])
+    for states, saved in zip(block.states, state["policies"], strict=True):
+        states.load_state(saved, block.device)
     return None
 
 

@@ -23,7 +23,7 @@ from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threa
 from enn_ppo.eval.evaluate import bind_evaluation
 from enn_ppo.eval.evaluator import Evaluator, check_evaluation
 from enn_ppo.settings.config import TrainConfig, default_run_dir
-from enn_ppo.training.build import make_learner, make_pools, make_sampler
+from enn_ppo.training.build import make_learner, make_pools
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.interrupt import finish_on_interrupt
@@ -31,10 +31,11 @@ from enn_ppo.training.players import cast_of
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.recording import Recorder
 from enn_ppo.training.run import Run
+from enn_ppo.training.sampling import LocalSampler
 from enn_ppo.training.self_play.pool import SelfPlay
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.torchrun.torch_ranks import join_ranks
-from enn_ppo.training.tracking.run_dir import CHECKPOINTS, RunLock, prepare_run_dir
+from enn_ppo.training.tracking.run_dir import RunLock, prepare_run_dir
 from enn_ppo.training.tracking.run_output import RunOutput, announce, make_live
 from entity_gym.pools.source import EnvFactory
 from entity_gym.pools.vec_env import VecEnv
@@ -57,7 +58,7 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
         lock = RunLock()
         stack.callback(lock.close)
         # before the checkpoint is read, so that no trainer can save another one meanwhile
-        run_dir = ranks.lead(lambda: _take_run_dir(config, bound.config.id, lock))
+        run_dir = ranks.lead(lambda: take_run_dir(config, bound.config.id, lock))
         checkpoints = ranks.each(lambda: _load(config, ranks))
         if config.policies:
             _check_home(config, run_dir)
@@ -80,10 +81,10 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
         outputs = _open(state, checkpoints, news, run_dir, stack)
         evaluators = {}
         for name, output in outputs.items():
-            evaluator = Evaluator(evaluation, env, config.device, run_dir / name, output.say)
+            evaluator = Evaluator(evaluation, env, run_dir / name, output.say)
             stack.callback(evaluator.close)
             if _continues(checkpoints, run_dir):
-                evaluator.resubmit(state.evaluations, run_dir / name / CHECKPOINTS)
+                evaluator.resubmit(state.evaluations)
             evaluators[name] = evaluator
         return Run(state, run_dir, outputs, evaluators, interrupted, stack.pop_all())
 
@@ -103,24 +104,28 @@ def make_state(
     if config.distributed.mode == "ray":
         if find_spec("ray") is None:
             raise ValueError('distributed=ray needs Ray: pip install "enn-ppo[ray]"')
-        from enn_ppo.training.on_ray.group import start_on_ray
+        from enn_ppo.training.on_ray.group import RunnerGroup
 
-        remote, group = start_on_ray(config, env)
-        return TrainState(config, env.config.id, remote, group, callbacks, ranks)
+        group = RunnerGroup(config, env)
+        return TrainState(config, env.config.id, group.learners, group, callbacks, ranks)
     if config.self_play.enabled and find_spec("openskill") is None:
         raise ValueError('self-play rates its snapshots with openskill: pip install "enn-ppo[self-play]"')
-    share = config.rollout.num_envs // ranks.size
-    first_env = ranks.rank * share
-    pools: Sequence[VecEnv] = make_pools(env, replace(config.rollout, num_envs=share), config.seed, first_env)
+    rollout = config.rollout.share(ranks.size, "ranks of torchrun")
+    first_env = ranks.rank * rollout.num_envs
+    pools: Sequence[VecEnv] = make_pools(env, rollout, config.seed, first_env)
     spaces = pools[0].obs_space(), pools[0].action_space()
     players = config.policies or {"": [0]}
     learners = {name: make_learner(config, *spaces, device, ranks, len(own)) for name, own in players.items()}
     models = {name: learner.model for name, learner in learners.items()}
     self_play = None
     if config.self_play.enabled:
-        self_play = SelfPlay(config.self_play, models[""].policy, device, config.seed)
+        self_play = SelfPlay(config.self_play, models[""].policy, config.seed)
         pools = [self_play.seat(pools[0], env.source, env.config.id)]
-    sampler = make_sampler(config, env, pools, models, device, first_env, ranks)
+    actors = {name: model.actor for name, model in models.items()}
+    cast = cast_of(config.policies, env.source, env.config.id) if config.policies else None
+    sampler = LocalSampler(
+        pools, actors, device, config.seed, first_env, cast=cast, pipeline=config.rollout.pipeline, ranks=ranks
+    )
     return TrainState(config, env.config.id, learners, sampler, callbacks, ranks, self_play)
 
 
@@ -232,14 +237,15 @@ def _continues(checkpoints: Mapping[str, Checkpoint], run_dir: Path) -> bool:
     return any(each.path.parent.parent.resolve() == (run_dir / name).resolve() for name, each in checkpoints.items())
 
 
-def _take_run_dir(config: TrainConfig, env_id: str, lock: RunLock) -> Path:
+def take_run_dir(config: TrainConfig, env_id: str, lock: RunLock) -> Path:
     """Lock the run directory, and return it."""
     if config.run_dir is not None:
         run_dir = Path(config.run_dir)
     elif config.resume is None:
         return lock.take_unused(Path(default_run_dir(env_id, datetime.now())), *config.policies)
     else:
-        resumed = Path(config.resume)
+        resumed = Path(config.resume).absolute()
         run_dir = resumed if config.policies else resolve_checkpoint(resumed).parent.parent
+        run_dir = run_dir.relative_to(Path.cwd()) if run_dir.is_relative_to(Path.cwd()) else run_dir
     lock.take(run_dir, *config.policies)
     return run_dir

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enn_ppo.checkpoints import Checkpoint, Retention, check_finite, save_checkpoint, step_file, what_is_there
+from enn_ppo.checkpoints import Checkpoint, Retention, check_finite, save_checkpoint, step_file
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.settings.config import EnvConfig, TrainConfig
 from enn_ppo.settings.learning import PPOSettings
@@ -111,10 +111,8 @@ class TrainState:
         return max(0, min(self.config.rollout.steps, left))
 
     def progress(self) -> float:
-        """Progress of the training, 0 to 1: the larger fraction of `total_timesteps` and `max_train_seconds`."""
-        by_steps = self.step / self.config.total_timesteps
-        by_seconds = self.seconds / self.config.max_train_seconds if self.config.max_train_seconds else 0.0
-        return min(1.0, max(by_steps, by_seconds))
+        """Fraction of the training that is done."""
+        return self.config.progress(self.step, self.seconds)
 
     def begin_update(self) -> Settings:
         """Draw environment parameters, and evaluate the schedules."""
@@ -163,13 +161,13 @@ class TrainState:
     def advance(self, learned: Mapping[str, Learned], seconds: float) -> None:
         """Count an update of all policies that took `seconds`."""
         for name, each in learned.items():
-            self.recent_rewards[name].extend(episode.reward for episode in each.played.episodes)
+            self.recent_rewards[name].extend(episode.reward for episode in each.played.stats.episodes)
         played = next(iter(learned.values())).played
         self.step += played.num_frames
         self.num_updates += 1
         self.seconds += seconds
         if self.self_play:
-            self.self_play.update(played.episodes, self.step)
+            self.self_play.update(played.stats.episodes, self.step)
 
     def save(
         self, run_dir: Path, *, evaluations: Sequence[int] = (), scores: Mapping[str, float | None] | None = None
@@ -203,8 +201,8 @@ class TrainState:
         if self.self_play:  # the checkpoint refers to these files, so they are written first
             try:
                 self.self_play.write(run_dir, to_dict(self.config))
-            except ValueError as error:
-                raise ValueError(f"{error}; {what_is_there(run_dir / CHECKPOINTS)}") from error
+            except OSError as error:
+                raise ValueError(f"the snapshots in {run_dir} cannot be written: {error.strerror or error}") from error
 
         def write(name: str, learner: LearnerState) -> Path:
             own = run_dir / name

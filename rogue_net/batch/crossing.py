@@ -6,7 +6,7 @@ memory and nobody waits for it; torch keeps such memory, and gives it out again 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,11 +18,7 @@ def to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """Copy tensors of the host to a device, without waiting for it; on the CPU the tensors themselves."""
     if device.type == "cpu":
         return list(tensors)
-
-    def copy(joined: Tensor) -> Tensor:
-        return joined.to(device, non_blocking=True)
-
-    return _joined_by_type(tensors, copy, pinned=device.type == "cuda")
+    return _joined_by_type(tensors, device, pinned=device.type == "cuda")
 
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
@@ -38,11 +34,7 @@ def to_host(tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
     device = tensors[0].device
     if device.type == "cpu":
         return [tensor.numpy() for tensor in tensors]
-
-    def copy(joined: Tensor) -> Tensor:
-        return joined.to("cpu", non_blocking=True)
-
-    found = _joined_by_type(tensors, copy)
+    found = _joined_by_type(tensors, torch.device("cpu"), pinned=False)
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
     return [tensor.numpy() for tensor in found]
@@ -53,22 +45,14 @@ def is_on(here: torch.device, wanted: torch.device) -> bool:
     return here.type == wanted.type and (None in (here.index, wanted.index) or here.index == wanted.index)
 
 
-def _joined_by_type(
-    tensors: Sequence[Tensor], copy: Callable[[Tensor], Tensor], *, pinned: bool = False
-) -> list[Tensor]:
-    """Copies of tensors of one device, of which those of one type share their memory.
-
-    Args:
-        tensors: of any shapes.
-        copy: copies a tensor, which has all numbers of one type.
-        pinned: whether that tensor is in pinned memory of the host.
-    """
+def _joined_by_type(tensors: Sequence[Tensor], device: torch.device, *, pinned: bool) -> list[Tensor]:
+    """Copies of tensors on another device, one for each type of numbers; `pinned`: from pinned memory of the host."""
     found: dict[int, Tensor] = {}
     for dtype in {tensor.dtype for tensor in tensors}:
         own = {i: tensor for i, tensor in enumerate(tensors) if tensor.dtype == dtype}
         sizes = [tensor.numel() for tensor in own.values()]
         joined = torch.empty(sum(sizes), dtype=dtype, device=tensors[0].device, pin_memory=pinned)
         torch.cat([tensor.reshape(-1) for tensor in own.values()], out=joined)
-        parts = torch.split(copy(joined), sizes)
+        parts = torch.split(joined.to(device, non_blocking=True), sizes)
         found |= {i: part.view(tensor.shape) for (i, tensor), part in zip(own.items(), parts, strict=True)}
     return [found[i] for i in range(len(tensors))]

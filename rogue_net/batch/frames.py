@@ -101,11 +101,6 @@ class Frames:
         offsets: NDArray[np.int64] = self.offsets.contiguous().cpu().numpy()
         return offsets
 
-    @cached_property
-    def max_length(self) -> int:
-        """Tokens of the longest frame; 0 without frames. Synchronises with the device."""
-        return int(np.diff(self.host_offsets).max(initial=0))
-
     def pairs(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """The tokens of the pairs numbered `start` to `stop`: (pairs,) int64 first and second of each.
 

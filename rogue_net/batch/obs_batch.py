@@ -53,7 +53,30 @@ class ObsBatch:
 
         On the CPU it shares their memory. Nobody waits for copies to another device.
         """
-        return _batch_of(obs, _Sharing()).to(torch.device(device))
+        found: dict[int, Tensor] = {}  # by id of the array: one that is there several times is one tensor
+
+        def tensor_of(array: NDArray[Any]) -> Tensor:
+            if id(array) not in found:
+                found[id(array)] = torch.from_numpy(array)
+            return found[id(array)]
+
+        buffers: dict[Place, Buffer] = {("features", name): each for name, each in obs.features.items()}
+        pairs: dict[str, int | None] = {}
+        for name, mask in obs.action_masks.items():
+            buffers["actors", name] = mask.actors
+            if mask.actees is not None:
+                buffers["actees", name] = mask.actees
+                pairs[name] = int(np.dot(mask.actors.size1(), mask.actees.size1()))
+            if mask.mask is not None:  # of choices: with the very offsets of the actors
+                buffers["mask", name] = (
+                    mask.mask if mask.actees is not None else RaggedBuffer(mask.mask.values, mask.actors.offsets)
+                )
+        buffers |= {("visible", name): each for name, each in obs.visible.items()}
+        buffers |= {("ids", name): each for name, each in obs.ids.items()}
+        columns = {
+            place: RaggedTensor(tensor_of(each.values), tensor_of(each.offsets)) for place, each in buffers.items()
+        }
+        return batch_of_columns(len(obs), columns, pairs).to(torch.device(device))
 
     @staticmethod
     def cat(batches: Sequence[ObsBatch], cat: Cat | None = None) -> ObsBatch:
@@ -78,7 +101,7 @@ class ObsBatch:
         for name in batches[0].action_masks:
             counts = [batch.action_masks[name].num_pairs for batch in batches]
             pairs[name] = None if None in counts else sum(count or 0 for count in counts)
-        return _batch(sum(map(len, batches)), columns, pairs)
+        return batch_of_columns(sum(map(len, batches)), columns, pairs)
 
     def columns(self) -> dict[Place, RaggedTensor]:
         """Return every ragged column by its place."""
@@ -112,7 +135,7 @@ class ObsBatch:
     def gather(self, gather: Gather) -> ObsBatch:
         """Some frames, or all in another order."""
         columns = {place: gather(each) for place, each in self.columns().items()}
-        return _batch(len(gather.sequences), columns, self._pairs if gather.all_of_them else {})
+        return batch_of_columns(len(gather.sequences), columns, self._pairs if gather.all_of_them else {})
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ObsBatch:
         """The batch with every tensor replaced by what `change` makes of it; tensors that are there twice are changed once."""
@@ -123,7 +146,9 @@ class ObsBatch:
                 changed[id(tensor)] = change(tensor)
             return changed[id(tensor)]
 
-        return _batch(self.num_frames, {place: each.map(once) for place, each in self.columns().items()}, self._pairs)
+        return batch_of_columns(
+            self.num_frames, {place: each.map(once) for place, each in self.columns().items()}, self._pairs
+        )
 
     def tensors(self) -> list[Tensor]:
         """Every tensor once, always in the same order."""
@@ -131,17 +156,13 @@ class ObsBatch:
         self.map(lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
         return found
 
-    def with_tensors(self, tensors: Sequence[Tensor]) -> ObsBatch:
-        """The batch with others in the places of `tensors()`."""
-        others = iter(tensors)
-        return self.map(lambda _: next(others))
-
     def to(self, device: torch.device) -> ObsBatch:
         """The batch on a device: itself if it is there. Nobody waits for copies from the CPU."""
         if is_on(self.device, device):
             return self
         if self.device.type == "cpu":
-            return self.with_tensors(to_device(self.tensors(), device))
+            copies = iter(to_device(self.tensors(), device))
+            return self.map(lambda _: next(copies))
         return self.map(lambda tensor: tensor.to(device))
 
     @property
@@ -156,7 +177,7 @@ class ObsBatch:
         masks = self.action_masks.items()
         pairs = {name: cuts.counts(mask.pair_offsets) for name, mask in masks if mask.actees is not None}
         return [
-            _batch(
+            batch_of_columns(
                 size,
                 {place: parts[i] for place, parts in columns.items()},
                 {name: counts[i] for name, counts in pairs.items()},
@@ -205,8 +226,10 @@ class ObsBatch:
         }
 
 
-def _batch(num_frames: int, columns: Mapping[Place, RaggedTensor], pairs: Mapping[str, int | None]) -> ObsBatch:
-    """The batch of these columns; `pairs` are the `num_pairs` of its masks."""
+def batch_of_columns(
+    num_frames: int, columns: Mapping[Place, RaggedTensor], pairs: Mapping[str, int | None]
+) -> ObsBatch:
+    """Return the batch with these columns, the inverse of `ObsBatch.columns`; `pairs` are the `num_pairs` of its masks."""
 
     def of(field: str) -> dict[str, RaggedTensor]:
         return {name: each for (part, name), each in columns.items() if part == field}
@@ -217,34 +240,3 @@ def _batch(num_frames: int, columns: Mapping[Place, RaggedTensor], pairs: Mappin
         for name, actors in of("actors").items()
     }
     return ObsBatch(num_frames, of("features"), masks, of("visible"), of("ids"))
-
-
-def _batch_of(obs: VecObs, tensor_of: Callable[[NDArray[Any]], Tensor]) -> ObsBatch:
-    """The frames of a step, with a tensor in the place of every array."""
-    buffers: dict[Place, Buffer] = {("features", name): each for name, each in obs.features.items()}
-    pairs: dict[str, int | None] = {}
-    for name, mask in obs.action_masks.items():
-        buffers["actors", name] = mask.actors
-        if mask.actees is not None:
-            buffers["actees", name] = mask.actees
-            pairs[name] = int(np.dot(mask.actors.size1(), mask.actees.size1()))
-        if mask.mask is not None:  # of choices: with the very offsets of the actors
-            buffers["mask", name] = (
-                mask.mask if mask.actees is not None else RaggedBuffer(mask.mask.values, mask.actors.offsets)
-            )
-    buffers |= {("visible", name): each for name, each in obs.visible.items()}
-    buffers |= {("ids", name): each for name, each in obs.ids.items()}
-    columns = {place: RaggedTensor(tensor_of(each.values), tensor_of(each.offsets)) for place, each in buffers.items()}
-    return _batch(len(obs), columns, pairs)
-
-
-class _Sharing:
-    """Arrays as tensors that share their memory; arrays that are there several times are so as tensors."""
-
-    def __init__(self) -> None:
-        self._found: dict[int, Tensor] = {}
-
-    def __call__(self, array: NDArray[Any]) -> Tensor:
-        if id(array) not in self._found:
-            self._found[id(array)] = torch.from_numpy(array)
-        return self._found[id(array)]

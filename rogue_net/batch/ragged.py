@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -38,6 +38,11 @@ class RaggedTensor(NamedTuple):
     def map(self, change: Callable[[Tensor], Tensor]) -> RaggedTensor:
         """Apply `change` to the values and to the offsets."""
         return RaggedTensor(change(self.values), change(self.offsets))
+
+
+#: What a policy remembers of B environments: columns of rows, such as (m, width) numbers and the (m, 1) int64 ids of the entities
+#: that they belong to, each with B sequences. An environment of which nothing is known has no rows.
+State: TypeAlias = "dict[str, RaggedTensor | State]"
 
 
 class Gather:
@@ -155,19 +160,6 @@ def gather_items(offsets: Tensor, sequences: Tensor, gathered_offsets: Tensor, n
     lengths = gathered_offsets.diff()
     shifts = torch.repeat_interleave(shift, lengths, output_size=num_items)
     return torch.arange(len(shifts), device=offsets.device) + shifts
-
-
-def segment_mean(values: Tensor, segments: Tensor, num_segments: int, counts: Tensor) -> Tensor:
-    """(num_segments, D) mean of the rows of each segment, 0 for an empty one.
-
-    Args:
-        values: (items, D).
-        segments: (items,) int64, the segment of each row.
-        num_segments: how many there are.
-        counts: (num_segments,) int64, rows in each.
-    """
-    sums = values.new_zeros(num_segments, values.shape[1]).index_add_(0, segments, values)
-    return sums / counts.clamp(min=1).unsqueeze(1)
 
 
 def segment_sum(values: Tensor, segments: Tensor, num_segments: int) -> Tensor:

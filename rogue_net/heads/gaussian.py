@@ -19,7 +19,6 @@ Shapes: A actors, n numbers of each, Q quadrature nodes.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,13 +34,6 @@ from rogue_net.heads.noise import Source, normal
 LEAST_STEPS = 1000
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-
-
-class Unbounded(NamedTuple):
-    """The unbounded number that an action comes from."""
-
-    u: Tensor  # (A, n)
-    log_slope: Tensor  # (A, n) log f'(u)
 
 
 class Bounds(nn.Module):
@@ -111,7 +103,7 @@ class Bounds(nn.Module):
             actions = torch.where(self.one, self.edge + self.sign * softplus(self.sign * u), actions)
         return actions.clamp(self.low, self.high)
 
-    def invert(self, actions: Tensor) -> Unbounded:
+    def invert(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Compute u and log f'(u) of (A, n) actions. Both are finite; an action outside the bounds counts as one at them."""
         u, log_slope = actions, torch.zeros_like(actions)
         if self.has_both:
@@ -126,7 +118,7 @@ class Bounds(nn.Module):
             log_sigmoid = (-torch.expm1(-y)).log()
             u = torch.where(self.one, self.sign * (y + log_sigmoid), u)
             log_slope = torch.where(self.one, log_sigmoid, log_slope)
-        return Unbounded(u, log_slope)
+        return u, log_slope
 
     def mean_log_slope(self, mean: Tensor, std: Tensor) -> Tensor:
         """E[log f'(u)] of u ~ N(mean, std²), differentiable. (A, n) each.

@@ -131,10 +131,6 @@ def _mix(bits: Any) -> None:
 def _draw(bits: Any) -> None:
     """Numbers of 40 bits that neither are 0 nor become 2^40 when they are rounded to the 24 bits of a float32."""
     _mix(bits)
-    _shorten(bits)
-
-
-def _shorten(bits: Any) -> None:
     bits >>= 24
     bits &= 2**40 - 1 - 2**15
     bits |= 1

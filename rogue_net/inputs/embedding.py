@@ -6,7 +6,6 @@ Shapes: B frames, E tokens, D width, n entities of a type, F features of the typ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from entity_gym.actions import ActionSpace
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.spaces import GLOBAL_ENTITY, Feature, ObsSpace, with_kinds
 from rogue_net.batch.obs_batch import ObsBatch
-from rogue_net.inputs.features import CategoryColumn, FeatureColumns
+from rogue_net.inputs.features import FeatureColumns
 from rogue_net.inputs.normalization import RunningNorm
 
 
@@ -93,7 +92,16 @@ class EntityEmbedding(nn.Module):
         """
         total = None
         for category, table in zip(self.columns.categories, self.tables, strict=True):
-            rows = functional.embedding(self._ids(features, category), table)
+            ids, num = features[:, category.column], category.kind.num
+            if len(ids) and ids.device.type == "cpu":
+                low, high = ids.aminmax()
+                if not (low >= 0 and high < num):  # NaN is neither
+                    wrong = float(ids[~((ids >= 0) & (ids < num))][0])
+                    raise ValueError(
+                        f"{self.name!r}: category {category.kind.name!r} is {wrong:g}; "
+                        f"ids are whole numbers from 0 to {num - 1}"
+                    )
+            rows = functional.embedding(ids.long(), table)
             total = rows if total is None else total + rows
         return total
 
@@ -110,18 +118,6 @@ class EntityEmbedding(nn.Module):
             return inputs
         plain: Tensor = self.norm(inputs[:, :num_plain])
         return plain if num_plain == inputs.shape[1] else torch.cat([plain, inputs[:, num_plain:]], dim=1)
-
-    def _ids(self, features: Tensor, category: CategoryColumn) -> Tensor:
-        """(n,) int64 ids of the entities."""
-        ids, num = features[:, category.column], category.kind.num
-        if len(ids) and ids.device.type == "cpu":
-            low, high = ids.aminmax()
-            if not (low >= 0 and high < num):  # NaN is neither
-                wrong = float(ids[~((ids >= 0) & (ids < num))][0])
-                raise ValueError(
-                    f"{self.name!r}: category {category.kind.name!r} is {wrong:g}; ids are whole numbers from 0 to {num - 1}"
-                )
-        return ids.long()
 
 
 class Embedding(nn.Module):
@@ -156,12 +152,12 @@ class Embedding(nn.Module):
         parts = self._parts(batch)
         if not parts:
             return torch.zeros(0, self.d_model, device=batch.device)
-        return torch.cat([part.entity(part.features) for part in parts]).index_select(0, batch.frames.inverse)
+        return torch.cat([entity(features) for entity, features in parts]).index_select(0, batch.frames.inverse)
 
     def update_normalization(self, batch: ObsBatch) -> None:
         """Take the features of `batch` into the running statistics."""
-        for part in self._parts(batch):
-            part.entity.update_normalization(part.features)
+        for entity, features in self._parts(batch):
+            entity.update_normalization(features)
 
     def check(self, batch: ObsBatch) -> None:
         """Check that the batch has the network's types and features.
@@ -177,8 +173,8 @@ class Embedding(nn.Module):
             if found != expected:
                 raise ValueError(f"{name!r} has {found} features in this batch; the network knows {expected}")
 
-    def _parts(self, batch: ObsBatch) -> list[_Part]:
-        """The entities of each type, in the batch's order of types."""
+    def _parts(self, batch: ObsBatch) -> list[tuple[EntityEmbedding, Tensor]]:
+        """The embedding and the (n, F + G) features of each type, in the batch's order of types."""
         self.check(batch)
         entities = dict(zip(self.types, self.entities, strict=True))
         values = {name: ragged.values for name, ragged in batch.features.items()}
@@ -195,12 +191,5 @@ class Embedding(nn.Module):
             assert isinstance(entity, EntityEmbedding)
             if self.num_globals > 0 and name != GLOBAL_ENTITY:
                 features = torch.cat([features, joining[position]], dim=1)
-            parts.append(_Part(entity, features))
+            parts.append((entity, features))
         return parts
-
-
-class _Part(NamedTuple):
-    """The entities of one type."""
-
-    entity: EntityEmbedding
-    features: Tensor  # (n, F + G)

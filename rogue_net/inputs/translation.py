@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,13 +19,6 @@ from rogue_net.config import TranslationConfig
 from rogue_net.relative.geometry import directions_of, pick, seen_from
 
 SETTINGS = "net.translation"
-
-
-class Pose(NamedTuple):
-    """Position and orientation of the reference entity of every frame."""
-
-    position: Tensor  # (B, k); 0 in frames without a reference
-    facing: Tensor | None  # (B, 2) unit vectors; (1, 0) in frames without a reference; None: nothing is rotated
 
 
 class Translation:
@@ -90,36 +82,39 @@ class Translation:
         """
         if self.config.reference_entity is None:
             return batch
-        pose = self._pose(batch, self.config.reference_entity)
+        position, facing = self._pose(batch, self.config.reference_entity)
         features = dict(batch.features)
         for name, columns in self.columns.items():
-            features[name] = self._move(batch.features[name], columns, pose)
+            features[name] = self._move(batch.features[name], columns, position, facing)
         return replace(batch, features=features)
 
-    def _move(self, entities: RaggedTensor, columns: Sequence[int], pose: Pose) -> RaggedTensor:
+    def _move(
+        self, entities: RaggedTensor, columns: Sequence[int], origin: Tensor, facing: Tensor | None
+    ) -> RaggedTensor:
         frames = entities.sequences
         features = list(entities.values.unbind(1))
-        position = torch.stack([features[column] for column in columns], dim=1) - pose.position[frames]
-        if pose.facing is not None:
-            position = seen_from(position, pose.facing[frames])
+        position = torch.stack([features[column] for column in columns], dim=1) - origin[frames]
+        if facing is not None:
+            position = seen_from(position, facing[frames])
         for column, coordinate in zip(columns, position.unbind(1), strict=True):
             features[column] = coordinate
         if self.config.add_distance:
             features.append(torch.linalg.vector_norm(position, dim=1))
         return RaggedTensor(torch.stack(features, dim=1), entities.offsets)
 
-    def _pose(self, batch: ObsBatch, reference: str) -> Pose:
+    def _pose(self, batch: ObsBatch, reference: str) -> tuple[Tensor, Tensor | None]:
+        """(B, k) position of the reference of every frame, 0 without one; its (B, 2) orientation, None if nothing is rotated."""
         values = batch.features[reference].values
         rows = _first_visible(batch, reference)
         # a row of zeros stands for the frames without a reference
         found = torch.cat([values, values.new_zeros(1, values.shape[1])])[rows]
         position = pick(found, self.reference)
         if self.vector:
-            return Pose(position, directions_of(pick(found, self.vector)))
+            return position, directions_of(pick(found, self.vector))
         if self.angle:
             angle = pick(found, self.angle)
-            return Pose(position, torch.cat([angle.cos(), angle.sin()], dim=1))
-        return Pose(position, None)
+            return position, torch.cat([angle.cos(), angle.sin()], dim=1)
+        return position, None
 
 
 def _first_visible(batch: ObsBatch, name: str) -> Tensor:

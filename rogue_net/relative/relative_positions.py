@@ -122,7 +122,11 @@ class RelativePositions(nn.Module):
         self.columns = position_columns(config, obs_space, action_space)
         self.axes = _axes(config)
         self.num_buckets = math.prod(axis.size for axis in self.axes)
+        self.num_bucket_terms = 2 ** len(self.axes) if config.interpolate else 1  # rows of buckets in a relative key
         self.num_components = len(config.position_features) + 1
+        self.projects = config.key_projection or config.value_projection
+        # added to a position on an axis before it is rounded down: to the nearest of a grid, halves up
+        self.rounding = (0.5 if config.kind == "grid" else 0.0) + SLACK
 
         width = d_model // n_head
         types = len(self.columns)
@@ -141,11 +145,6 @@ class RelativePositions(nn.Module):
             self.norm = RunningNorm(self.num_components)
         if config.value_gate != "none":
             self.gate_projection = nn.Linear(d_model, width)
-
-    @property
-    def projects(self) -> bool:
-        """Whether there is a projection."""
-        return self.config.key_projection or self.config.value_projection
 
     def forward(self, batch: ObsBatch, index: Tensor) -> Relative:
         """The relative positions of a batch without the gate, which every layer adds: `relative._replace(gate=self.gate(x))`.
@@ -182,11 +181,6 @@ class RelativePositions(nn.Module):
         rows = torch.cat(parts, dim=1)
         terms = self.num_bucket_terms + (self.num_components + 1 if len(projections) > 0 else 0)
         return Table(rows.flatten(0, 1), rows.shape[1] if blocks > 1 else 0, terms)
-
-    @property
-    def num_bucket_terms(self) -> int:
-        """How many rows of buckets make a relative key."""
-        return 2 ** len(self.axes) if self.config.interpolate else 1
 
     def geometry(self, batch: ObsBatch) -> Geometry:
         """Positions, orientations and types of all tokens."""
@@ -254,11 +248,6 @@ class RelativePositions(nn.Module):
             rows += [torch.full_like(weight, number) for number in numbers]
             coefficients += [weight * component for component in self.norm(components).unbind(-1)] + [weight]
         return Terms(torch.stack(rows, dim=-1).long(), torch.stack(coefficients, dim=-1))
-
-    @property
-    def rounding(self) -> float:
-        """Number that is added to a position on an axis before it is rounded down: to the nearest of a grid, halves up."""
-        return (0.5 if self.config.kind == "grid" else 0.0) + SLACK
 
     def _positions_on_axes(self, components: Tensor) -> list[Tensor]:
         """Positions of pairs on each axis, (...), in buckets from the start of the first (of a grid: from its middle)."""

@@ -11,8 +11,6 @@ Processes share the machine's cores: `waiting` shows the gain of more processes,
 
 - steps: environment steps per second of training, all included.
 - sampling: environment steps per second of the time spent on rollouts, over all runners or ranks.
-- handover: seconds to move a rollout from its runner to the learner, and its bytes; `handover_share` is that time over the time
-  to collect the rollout.
 
 The sides `ray-1-async` and `ray-2-async` are the same with `distributed.sync=false`.
 """
@@ -38,13 +36,6 @@ WORLDS = {
     "cheap": ["env=MultiSnake", "env.kwargs.num_snakes=2"],
     "waiting": ["env=custom", "env.id=waiting_world:Elsewhere"],
     "defaults": ["env=MineSweeper"],
-}
-UNITS = {
-    "steps": "steps/s",
-    "sampling": "steps/s",
-    "rollout_bytes": "bytes",
-    "handover": "s",
-    "handover_share": "of gathering",
 }
 
 
@@ -136,12 +127,7 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     for row in rows:
         seconds = row["frames"] / row["steps_per_second"]
         gathering = (row["share_env"] + row["share_act"]) * seconds
-        update = {"steps": row["steps_per_second"], "sampling": row["frames"] / gathering}
-        if "distributed/rollout_bytes" in row:
-            update["rollout_bytes"] = row["distributed/rollout_bytes"]
-            update["handover"] = row["distributed/handover_seconds"]
-            update["handover_share"] = row["distributed/handover_seconds"] / row["distributed/play_seconds"]
-        each.append(update)
+        each.append({"steps": row["steps_per_second"], "sampling": row["frames"] / gathering})
     return median_of(each)
 
 
@@ -152,7 +138,7 @@ def median_of(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def measurements(medians: Mapping[tuple[str, str], Mapping[str, float]], given: Namespace) -> list[Measurement]:
     settings = {"num_envs": given.num_envs, "steps": given.steps, "load": round(os.getloadavg()[0], 1)}
     return [
-        Measurement(f"{world} {side} {name}", value, UNITS[name], settings)
+        Measurement(f"{world} {side} {name}", value, "steps/s", settings)
         for (world, side), found in medians.items()
         for name, value in found.items()
     ]

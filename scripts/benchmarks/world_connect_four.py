@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.checkpoints.policy import fit_policy, saved_config
+from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.eval.episodes import play_episodes, summarize
 from enn_ppo.eval.evaluate import bind_evaluation
-from enn_ppo.eval.policy import Policy
+from enn_ppo.eval.policy import fit
 from enn_ppo.settings.config import EvalConfig
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBuffer
@@ -168,14 +168,14 @@ def policy_win_rate(run_dir: Path, opponent: str, config: EvalConfig) -> float:
     """Return the share of games that a trained policy wins, a tie as a half, in `config.episodes` games, half of them begun."""
     checkpoint = load_checkpoint(run_dir)
     bound = bind_evaluation(saved_config(checkpoint).env, config, None)
-    mapping, device = players_of(bound.source), torch.device("cpu")
+    mapping = players_of(bound.source)
     assert mapping is not None
     with torch.random.fork_rng():
         pool = ThreadedVecEnv(bound.source, config.num_envs, seed=config.seed, autoreset=False)
         script: Callable[..., Any] = Script
         seated = SeatedVecEnv(pool, mapping, script(opponent, pool.action_space(), config.seed))
-        fitted = fit_policy(checkpoint, seated.obs_space(), seated.action_space(), device, bound.config.id)
-        policy = Policy(fitted, torch.Generator().manual_seed(config.seed), bool(config.greedy))
+        spaces, generator = (seated.obs_space(), seated.action_space()), torch.Generator().manual_seed(config.seed)
+        policy = fit(checkpoint, *spaces, bound.config.id, generator, greedy=bool(config.greedy))
         (episodes,) = play_episodes({"": policy}, seated, config).values()
         seated.close()
     return summarize(episodes)["win_rate"].mean

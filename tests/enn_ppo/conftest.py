@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from enn_ppo.plot.curves import plot_learning_curve
+from enn_ppo.training.tracking.curves import plot_learning_curve
 
 DRAW = "enn_ppo.training.tracking.run_output.plot_learning_curve"
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from enn_ppo.training.learning.actor_critic import Actor
 from entity_gym import Action, Observation
 from entity_gym.pools.pool import ThreadedVecEnv
-from rogue_net import ActResult, FrameKeys, ObsBatch, RogueNet, RogueNetConfig
+from rogue_net import ActResult, FrameKeys, ObsBatch, RogueNet, RogueNetConfig, State
 from tests.enn_ppo.rollouts import OnePolicySampler
 from tests.enn_ppo.worlds import Copycat
 
@@ -47,12 +47,12 @@ class HookedNet:
     def __init__(self, net: RogueNet, hook: SteppingHook) -> None:
         self._net, self._hook = net, hook
 
-    def act(self, batch: ObsBatch, state: object = None, *, generator: FrameKeys | None = None) -> ActResult:
+    def act(self, batch: ObsBatch, state: State | None = None, *, generator: FrameKeys | None = None) -> ActResult:
         self._hook.acting()
         return self._net.act(batch, state, generator=generator)
 
-    def value(self, batch: ObsBatch) -> Tensor:
-        return self._net.value(batch)
+    def value(self, batch: ObsBatch, state: State | None = None) -> Tensor:
+        return self._net.value(batch, state)
 
 
 class Halves:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,28 +39,52 @@ def rows_without_times(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """True if two values of a checkpoint are equal bit for bit."""
+    """True if two values are equal bit for bit."""
+    return difference(one, other) is None
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Two values are equal bit for bit."""
+    found = difference(one, other)
+    assert found is None, found
+
+
+def difference(one: Any, other: Any, where: str = "") -> str | None:
+    """The first place where two values are not equal bit for bit; None if there is none."""
+    if type(one) is not type(other):
+        return f"{where} is a {type(one).__name__}, and the other a {type(other).__name__}"
     if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, np.ndarray):
-        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+        return difference(one.detach().cpu().numpy(), other.detach().cpu().numpy(), where)
+    if isinstance(one, np.ndarray | np.generic):
+        equal = (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+        return None if equal else f"{where} has other numbers"
     if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+        if one.keys() != other.keys():
+            return f"{where} has {sorted(map(str, one))!r:.200}, and the other {sorted(map(str, other))!r:.200}"
+        return _first(difference(one[key], other[key], f"{where}[{key!r}]") for key in one)
     if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return type(one) is type(other) and one == other
+        if len(one) != len(other):
+            return f"{where} has {len(one)} items, and the other {len(other)}"
+        return _first(difference(*pair, f"{where}[{i}]") for i, pair in enumerate(zip(one, other, strict=True)))
+    if is_dataclass(one):
+        return difference(vars(one), vars(other), where)
+    equal = one == other or (isinstance(one, float) and math.isnan(one) and math.isnan(other))
+    return None if equal else f"{where} is {one!r:.80}, and the other {other!r:.80}"
+
+
+def _first(differences: Iterable[str | None]) -> str | None:
+    return next((each for each in differences if each is not None), None)
+
+
+def end_of(path: Path, without: Sequence[str] = ("seconds",)) -> dict[str, Any]:
+    """Policy, optimizer, environments, counters and random states of a checkpoint; not how long it took."""
+    end = load_checkpoint(path)
+    trainer = {name: value for name, value in end.trainer.items() if name not in without}
+    return {"step": end.step, "policy": end.policy, "value_net": end.value_net, "trainer": trainer}
 
 
 def assert_same_end(run_dir: Path, other: Path) -> None:
-    """Policy, optimizer, environments, counters and random states of the last checkpoints are the same."""
-    ends = [load_checkpoint(directory) for directory in (run_dir, other)]
-    assert ends[0].step == ends[1].step
-    assert same(ends[0].policy, ends[1].policy)
-    assert same(ends[0].value_net, ends[1].value_net)
-    trainers = [{key: value for key, value in end.trainer.items() if key != "seconds"} for end in ends]
-    assert trainers[0].keys() == trainers[1].keys()
-    for key in trainers[0]:
-        assert same(trainers[0][key], trainers[1][key]), key
+    assert_same(end_of(run_dir), end_of(other))
 
 
 def size_of_png(path: Path) -> tuple[int, int]:

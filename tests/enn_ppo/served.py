@@ -137,8 +137,8 @@ class Running:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
 
     async def _run(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self.served = await self._server.run(self._stop, self._on_start)
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self.served = await self._server.run(self._on_start)
 
     def _on_start(self, port: int) -> None:
         self.port = port
@@ -150,7 +150,8 @@ class Running:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
+        assert self._task is not None
+        self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(20)
         assert not self._thread.is_alive()
 

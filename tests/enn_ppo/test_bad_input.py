@@ -13,7 +13,7 @@ from enn_ppo import EnvConfig, train
 from enn_ppo.checkpoints import step_file
 from enn_ppo.clone.clone import clone
 from enn_ppo.eval.evaluate import evaluate
-from enn_ppo.plot.plot import main as plot
+from enn_ppo.plot import main as plot
 from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_train
 from tests.enn_ppo.forged import sealed, with_settings
 from tests.enn_ppo.recordings import record
@@ -71,8 +71,8 @@ def test_an_empty_checkpoint_is_named(whole: Path, tmp_path: Path, refused: Call
     ("changes", "message"),
     [
         ({"config": {"colour": "green"}}, "colour is not a setting"),
-        ({"spaces": {}}, "holds no spaces"),
-        ({"spaces": {"entities": ["Lamp"], "global_features": [], "actions": []}}, "holds no spaces"),
+        ({"spaces": {}}, "the spaces cannot be read"),
+        ({"spaces": {"entities": ["Lamp"], "global_features": [], "actions": []}}, "the spaces cannot be read"),
         (
             {"spaces": {"entities": [], "global_features": [], "actions": [{"name": "Switch", "type": "lever"}]}},
             "lever",

@@ -13,10 +13,8 @@ gymnasium = pytest.importorskip("gymnasium")
 from enn_ppo import evaluate, train  # noqa: E402
 from enn_ppo.checkpoints import load_checkpoint  # noqa: E402
 from enn_ppo.settings.command_line.cli import run_eval, run_train  # noqa: E402
-from enn_ppo.settings.config import EnvConfig, RolloutConfig, TrainConfig  # noqa: E402
-from enn_ppo.training.build import make_pools  # noqa: E402
+from enn_ppo.settings.config import EnvConfig, TrainConfig  # noqa: E402
 from enn_ppo.training.environment import bind_environment  # noqa: E402
-from tests.entity_gym.pools.test_sources import Emptying  # noqa: E402
 
 TINY = (
     "rollout.num_envs=4",
@@ -147,10 +145,3 @@ def test_views_and_wrappers_that_cannot_be_are_refused(
 ) -> None:
     assert run_train(lambda config: train(config), [*typed, *TINY]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_every_python_environment_gets_a_copy_of_the_lists_in_env_kwargs() -> None:
-    config = EnvConfig(kwargs={"weights": [1.0], "options": {"inner": {"weight": 2.0}}})
-    with make_pools(bind_environment(config, Emptying), RolloutConfig(num_envs=3), 0)[0] as pool:
-        assert len(pool.reset()) == 3
-    assert config.kwargs == {"weights": [1.0], "options": {"inner": {"weight": 2.0}}}

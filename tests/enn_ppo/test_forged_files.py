@@ -14,10 +14,10 @@ import yaml
 
 from enn_ppo import EnvConfig, TrainConfig, train
 from enn_ppo.checkpoints import CheckpointError, load_checkpoint
-from enn_ppo.plot.curves import read_run
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.training.learning.return_scale import value_unit
 from enn_ppo.training.recording import read_all
+from enn_ppo.training.tracking.curves import read_run
 from enn_ppo.training.tracking.logger import read_metrics
 from entity_gym.bridges.views.view import view_mapping
 from entity_gym.untrusted import MAX_DEPTH, parse_json, parse_yaml, read_regular

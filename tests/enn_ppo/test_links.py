@@ -151,16 +151,6 @@ def test_only_regular_files_are_written_and_nobody_waits_for_a_pipe(tmp_path: Pa
         make_folder(tmp_path / "file")
 
 
-def test_what_a_crash_left_half_written_is_removed_by_the_next_start(places: tuple[Path, Path]) -> None:
-    run, _ = places
-    leftovers = [run / ".config.0123456789abcdef.aside.yaml", run / "replays" / ".step_1.0123456789abcdef.aside.html"]
-    (run / "replays").mkdir()
-    for leftover in leftovers:
-        leftover.touch()
-    go_on(run)
-    assert not any(leftover.exists() for leftover in leftovers)
-
-
 @pytest.mark.parametrize(("number", "how"), [(signal.SIGTERM, "terminated"), (signal.SIGINT, "interrupted")])
 def test_a_signal_during_the_first_save_leaves_a_run_that_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, how: str

@@ -36,20 +36,17 @@ class SumOfItems:
 
     def __init__(self) -> None:
         self.evaluated: list[list[float]] = []  # what `value` was asked for
-        self.states: list[object] = []  # given to `act`
 
-    def act(self, batch: ObsBatch, state: object = None, *, generator: torch.Generator) -> ActResult:
-        self.states.append(state)
+    def act(self, batch: ObsBatch, state: None = None, *, generator: torch.Generator) -> ActResult:
         actors = batch.action_masks["Switch"].actors
         log_probs = {"Switch": actors._replace(values=torch.zeros(len(actors.values)))}
         return ActResult(
             {"Switch": RaggedTensor(torch.zeros_like(actors.values), actors.offsets)},
             log_probs,
             worth(batch),
-            state=(state or 0) + 1,  # type: ignore[operator]
         )
 
-    def value(self, batch: ObsBatch) -> Tensor:
+    def value(self, batch: ObsBatch, state: None = None) -> Tensor:
         self.evaluated.append(worth(batch).tolist())
         return worth(batch)
 
@@ -144,17 +141,6 @@ def test_the_next_rollout_goes_on_where_the_last_ended() -> None:
         assert torch.equal(rollout.by_step(name), torch.cat([first.by_step(name), second.by_step(name)]))
     assert first.last_values.tolist() == [3, 3]
     assert second.last_values.tolist() == [50, 50]
-
-
-def test_the_state_of_a_policy_goes_from_step_to_step_and_from_rollout_to_rollout_until_a_reset() -> None:
-    net = SumOfItems()
-    collector = scripted(TERMINATES, net=net)
-    collector.collect(2)
-    collector.collect(1)
-    assert net.states == [None, 1, 2]
-    collector.reset(0)
-    collector.collect(1)
-    assert net.states[3:] == [None]
 
 
 def test_an_episode_over_several_rollouts_is_counted_once_with_everything_it_earned() -> None:

@@ -19,10 +19,10 @@ from enn_ppo import EnvConfig, load_policy, train
 from enn_ppo.checkpoints.policy_file import read_policy_file
 from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.play import main as play
-from enn_ppo.plot.plot import main as plot
+from enn_ppo.plot import main as plot
 from enn_ppo.serve.server import serve
 from enn_ppo.settings.command_line.cli import run_eval, run_serve, run_train, run_watch
-from enn_ppo.watch.watch import watch
+from enn_ppo.watch import watch
 from tests.enn_ppo.forged import sealed, with_header, with_settings, with_trainer
 from tests.enn_ppo.test_links import digest
 from tests.enn_ppo.worlds import tiny_config
@@ -139,7 +139,7 @@ COMMANDS: dict[str, dict[str, Callable[[Path], int]]] = {
         "play": lambda run: play([str(run)]),
         "load_policy": loaded,
     },
-    "resume": {"resume": lambda run: run_train(train, [f"resume={run}", "total_timesteps=64"])},
+    "resume": {"resume": lambda run: run_train(train, [f"resume={run}", "total_timesteps=128"])},
     "watch": {"watch": lambda run: run_watch(watch, [str(run), "open=false", "episodes=1"])},
     "plot": {"plot": lambda run: plot([str(run), f"output={run.parent / 'plot.svg'}"])},
     "serve": {"serve": served},

@@ -148,9 +148,9 @@ class Spy:
         self.batches: list[list[float]] = []
         evaluate = net.evaluate
 
-        def note(batch: ObsBatch, actions: Mapping[str, RaggedTensor]) -> Evaluation:
+        def note(batch: ObsBatch, actions: Mapping[str, RaggedTensor], *state: None) -> Evaluation:
             self.batches.append(batch.features["Item"].values.flatten().tolist())
-            return evaluate(batch, actions)
+            return evaluate(batch, actions, *state)
 
         monkeypatch.setattr(net, "evaluate", note)
 

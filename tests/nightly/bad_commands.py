@@ -22,17 +22,17 @@ from enn_ppo import export, play
 from enn_ppo.clone.clone import clone
 from enn_ppo.clone.config import CloneConfig
 from enn_ppo.eval.evaluate import evaluate
-from enn_ppo.plot.plot import main as plot
+from enn_ppo.plot import main as plot
 from enn_ppo.serve.server import serve
 from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_serve, run_sweep, run_train, run_watch
-from enn_ppo.settings.command_line.options import Option, sections_of
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
+from enn_ppo.settings.options import Option, options_of
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
 from enn_ppo.sweep.sweep import sweep
 from enn_ppo.train import train
-from enn_ppo.watch.watch import watch
+from enn_ppo.watch import watch
 from entity_gym.check.command import main as check
 from entity_gym.play.command import main as play_yourself
 
@@ -184,7 +184,7 @@ def _become(command: Command, output: Path, folder: Path) -> None:
 
 def _spoiled(schema: type[Any], rng: random.Random) -> Iterator[tuple[Option, str]]:
     """Every setting with a misspelled name, and with each kind of bad value."""
-    options = [option for section in sections_of(schema) for option in section.options]
+    options = [option for option in options_of(schema) if not option.type.startswith("section")]
     names = {option.name for option in options}
     for option in options:
         if misspelled := _misspelled(option.name, names, rng):
@@ -305,7 +305,7 @@ def written_commands(folder: Path, run_dir: Path) -> list[tuple[str, tuple[str, 
         ("plot", (), ("run",)),
         ("plot", (run, "x=nothing"), ("x",)),
         ("plot", (run, f"output={text}/plot.png"), (str(text),)),
-        ("plot", (run, "--smooth"), ("--smooth",)),
+        ("plot", (run, "--speed"), ("--speed",)),
         ("plot", (run, "smoth=0"), ("smoth",)),
         ("entity_gym.check", ("Cuont",), ("Cuont",)),
         ("entity_gym.check", ("no_such_module:World",), ("no_such_module",)),

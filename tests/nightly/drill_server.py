@@ -23,6 +23,7 @@ import psutil
 
 from entity_gym.bridges.remote.messages import encode
 from tests.enn_ppo.served import Client
+from tests.processes import start
 
 TOKEN = "a token that all clients know"
 LIMIT_SECONDS, LIMIT_GROWTH = 1.0, 1.5
@@ -53,9 +54,8 @@ def drill(checkpoint: str, folder: Path, clients: int = 240, seconds: float = 60
         good.worst_seconds = 0.0
         watched = psutil.Process(process.pid)
         before = most = _mib(watched)
-        with subprocess.Popen(
-            [sys.executable, "-m", "tests.nightly.drill_server", str(port), str(clients), str(seconds)]
-        ) as bad:
+        nowhere: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        with start("-m", "tests.nightly.drill_server", port, clients, seconds, **nowhere) as bad:
             while bad.poll() is None and good.lives:
                 good.ask()
                 most = max(most, _mib(watched))
@@ -89,12 +89,12 @@ def _ask_everything(port: int) -> None:
 
 
 @contextmanager
-def serving(checkpoint: str, folder: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def serving(checkpoint: str, folder: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A server at a port, or at any if it is 0, and its port; it writes into the file `said`."""
     said = folder / "said"
-    command = [sys.executable, "-m", "enn_ppo.serve", f"checkpoint={checkpoint}", f"port={port}", *SETTINGS]
+    command = ("-m", "enn_ppo.serve", f"checkpoint={checkpoint}", f"port={port}", *SETTINGS)
     with said.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        process = start(*command, stdout=output, stderr=subprocess.STDOUT)
         try:
             while not (found := re.findall(r"at 127\.0\.0\.1:(\d+);", said.read_text())):
                 if process.poll() is not None:

@@ -29,22 +29,21 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
 from enn_ppo.checkpoints import load_checkpoint
-from tests.enn_ppo.rows import same
+from tests import processes
+from tests.enn_ppo.rows import difference, end_of
 from tests.nightly import drill_server
 
-REPOSITORY = Path(__file__).parents[2]
 INTERVAL, FRAMES = 2, 64  # updates between two checkpoints, environment steps of an update
 #: A run of seconds, in a world that saves its state.
 SETTINGS = (
@@ -94,35 +93,22 @@ class Tally:
             print(f"    LOST: {lost}", flush=True)
 
 
-class Sizes(NamedTuple):
-    """Numbers of attempts."""
-
-    kills: int  # of the trainer
-    other_kills: int  # of each other kind of process
-    commands: int
-    clients: int
-    seconds: float  # for which clients misbehave
-    steps: int  # of a run
-
-
 @dataclass
 class Drills:
     """The drills' common parts: a folder, random numbers, and undisturbed runs.
 
     Args:
         folder: for runs.
-        seed: of kills and commands.
-        sizes: how much is tried.
+        sizes: how much is tried: the options of the command.
     """
 
     folder: Path
-    seed: int
-    sizes: Sizes
+    sizes: argparse.Namespace
     undisturbed: dict[tuple[str, ...], Path] = field(default_factory=dict)
 
     def rng(self, name: str) -> random.Random:
         """Random numbers of a drill, whichever drills are held besides."""
-        return random.Random(f"{self.seed} {name}")
+        return random.Random(f"{self.sizes.seed} {name}")
 
     def whole_run(self, *settings: str) -> Path:
         """The run directory of an undisturbed run with these settings."""
@@ -157,15 +143,11 @@ class Run:
             return [f"resume={self.directory}"]
         return [f"run_dir={self.directory}", "overwrite=true", *self.settings]
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> subprocess.Popen[str]:
         """Start or resume the run."""
         with self.output.open("wb") as output:
-            return subprocess.Popen(
-                [sys.executable, "-m", "enn_ppo.train", *self.arguments()],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=_environment(self.environment),
-            )
+            stream: Any = {"stdout": output, "stderr": subprocess.STDOUT}
+            return processes.start("-m", "enn_ppo.train", *self.arguments(), **stream, **self.environment)
 
     def finish(self) -> None:
         """Start or resume the run, and wait for its end.
@@ -175,7 +157,7 @@ class Run:
         """
         self.await_end(self.start(), (0,))
 
-    def await_end(self, process: subprocess.Popen[bytes], codes: Sequence[int]) -> str:
+    def await_end(self, process: subprocess.Popen[str], codes: Sequence[int]) -> str:
         """Wait for the end of the process, and return what it wrote.
 
         Raises:
@@ -192,7 +174,7 @@ class Run:
             raise Lost(f"training ended with exit code {code}: {_last_lines(said)}")
         return said
 
-    def wait_for_updates(self, process: subprocess.Popen[bytes], updates: int = 1) -> bool:
+    def wait_for_updates(self, process: subprocess.Popen[str], updates: int = 1) -> bool:
         """Wait until the process has trained for some updates. Returns whether it still runs."""
         metrics = self.directory / "metrics.jsonl"
         before = _lines(metrics)
@@ -233,15 +215,10 @@ def check_same(run_dir: Path, undisturbed: Path) -> None:
     Raises:
         Lost: they differ.
     """
-    one, other = load_checkpoint(run_dir), load_checkpoint(undisturbed)
-    if one.step != other.step:
-        raise Lost(f"{run_dir} ended at step {one.step:,}, the undisturbed run at {other.step:,}")
-    parts = {"policy": (one.policy, other.policy), "value network": (one.value_net, other.value_net)}
-    for name in one.trainer.keys() | other.trainer.keys():
-        if name not in ("seconds", "evaluations"):  # how long it took, and which evaluations still ran
-            parts[f"trainer state {name}"] = (one.trainer.get(name), other.trainer.get(name))
-    if different := [name for name, (first, second) in parts.items() if not same(first, second)]:
-        raise Lost(f"the last checkpoint of {run_dir} differs from that of the undisturbed run: {', '.join(different)}")
+    # not how long it took, and which evaluations still ran
+    ends = [end_of(run, without=("seconds", "evaluations")) for run in (run_dir, undisturbed)]
+    if (found := difference(*ends)) is not None:
+        raise Lost(f"the last checkpoint of {run_dir} is not that of the undisturbed run: {found}")
     if rows_of(run_dir) != rows_of(undisturbed):
         raise Lost(f"the metrics of {run_dir} differ from those of the undisturbed run")
 
@@ -373,7 +350,7 @@ def server(drills: Drills, tally: Tally) -> None:
     tally.note = "same port, same answers"
 
 
-def _kill_child(run: Run, process: subprocess.Popen[bytes], rng: random.Random, title: str = "") -> None:
+def _kill_child(run: Run, process: subprocess.Popen[str], rng: random.Random, title: str = "") -> None:
     """Kill one of the trainer's child processes at a random moment after the first update.
 
     Raises:
@@ -405,7 +382,7 @@ def disk(drills: Drills, tally: Tally) -> None:
     """Train on a disk that becomes full, at random sizes; then it has room, and the run is resumed."""
     rng, whole = drills.rng("disk"), drills.whole_run()
     for number in range(min(drills.sizes.other_kills, 5)):
-        with _mounted(drills.folder / "disk", f"size={rng.randrange(100, 1500)}k") as mount:
+        with processes.mounted(drills.folder / "disk", f"size={rng.randrange(100, 1500)}k") as mount:
             if mount is None:
                 tally.skipped = "file systems cannot be mounted"
                 return
@@ -427,7 +404,7 @@ def read_only(drills: Drills, tally: Tally) -> None:
     from tests.nightly import bad_commands
 
     run_dir = drills.whole_run()
-    with _mounted(drills.folder / "read_only") as mount:
+    with processes.mounted(drills.folder / "read_only") as mount:
         if mount is None:
             tally.skipped = "file systems cannot be mounted"
             return
@@ -457,20 +434,6 @@ def read_only(drills: Drills, tally: Tally) -> None:
             command = bad_commands.Command("eval", (f"checkpoint={mount / 'run'}", "episodes=2"), ())
             if not (problem := bad_commands.judge(command, scratch)).startswith("the mistake was accepted"):
                 raise Lost(f"a run in a read-only folder cannot be evaluated: {problem}")
-
-
-@contextmanager
-def _mounted(folder: Path, options: str = "size=200m") -> Iterator[Path | None]:
-    """A tmpfs in a folder; None if file systems cannot be mounted here."""
-    folder.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
-        yield None
-        return
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 # --- The clock
@@ -534,11 +497,11 @@ DRILLS: dict[str, tuple[str, Callable[[Drills, Tally], None]]] = {
 }
 
 
-def hold(names: Sequence[str], sizes: Sizes, seed: int) -> dict[str, Tally]:
+def hold(names: Sequence[str], sizes: argparse.Namespace) -> dict[str, Tally]:
     """Hold drills, and return what came of each."""
     tallies = {}
     with tempfile.TemporaryDirectory(prefix="drills_") as folder:
-        drills = Drills(Path(folder), seed, sizes)
+        drills = Drills(Path(folder), sizes)
         for name in DRILLS:
             if name not in names:
                 continue
@@ -566,12 +529,6 @@ def table(tallies: Mapping[str, Tally]) -> str:
             f"| {what} | {tally.tried} | {max(0, tally.tried - lost)} | {lost} | {tally.seconds:.0f} | {tally.note} |"
         )
     return "\n".join(lines)
-
-
-def _environment(more: Mapping[str, str]) -> dict[str, str]:
-    paths = [more.get("PYTHONPATH"), str(REPOSITORY), os.environ.get("PYTHONPATH")]
-    joined = os.pathsep.join(path for path in paths if path)
-    return {"OMP_NUM_THREADS": "1", **os.environ, **more, "PYTHONPATH": joined}
 
 
 def _lines(file: Path) -> int:
@@ -602,8 +559,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if unknown := set(options.drills) - DRILLS.keys():
         parser.error(f"there is no drill {', '.join(unknown)}; there are {', '.join(DRILLS)}")
-    sizes = Sizes(options.kills, options.other_kills, options.commands, options.clients, options.seconds, options.steps)
-    tallies = hold(options.drills or list(DRILLS), sizes, options.seed)
+    tallies = hold(options.drills or list(DRILLS), options)
     print(table(tallies))
     for name, tally in tallies.items():
         for lost in tally.lost:

@@ -81,6 +81,7 @@ from entity_gym.bridges.remote.messages import MessageReader, encode
 from entity_gym.pools.pool import ListEnv
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_ppo.forged import sealed, with_header
+from tests.enn_ppo.rows import difference
 
 PACKAGES = tuple(str(Path(package.__path__[0])) for package in (enn_ppo, entity_gym, rogue_net))
 FAILURES = ("wrong", "uncaught")
@@ -591,36 +592,9 @@ def _check_ours(error: Exception, *kinds: type[Exception]) -> None:
 
 def _equal(values: Any, undamaged: Any) -> str:
     """Returns "equal". Raises Wrong with the first place where values differ."""
-    if (place := _difference(values, undamaged, "")) is not None:
+    if (place := difference(values, undamaged)) is not None:
         raise Wrong(f"other values: {place}")
     return "equal"
-
-
-def _difference(one: Any, other: Any, where: str) -> str | None:
-    if type(one) is not type(other):
-        return f"{where} is a {type(one).__name__}, and was a {type(other).__name__}"
-    if isinstance(one, torch.Tensor):
-        same = one.dtype == other.dtype and one.shape == other.shape
-        return None if same and one.numpy().tobytes() == other.numpy().tobytes() else where
-    if isinstance(one, np.ndarray | np.generic):
-        same = one.dtype == other.dtype and one.shape == other.shape
-        return None if same and one.tobytes() == other.tobytes() else where
-    if isinstance(one, Mapping):
-        if set(one) != set(other):
-            return f"{where} has {sorted(one)!r:.200}, and had {sorted(other)!r:.200}"
-        return _first(_difference(one[key], other[key], f"{where}[{key!r}]") for key in one)
-    if isinstance(one, list | tuple):
-        if len(one) != len(other):
-            return f"{where} has {len(one)} items, and had {len(other)}"
-        return _first(_difference(*pair, f"{where}[{i}]") for i, pair in enumerate(zip(one, other, strict=True)))
-    if hasattr(one, "__dict__") and not isinstance(one, type):
-        return _difference(vars(one), vars(other), where)
-    same = one == other or (isinstance(one, float) and math.isnan(one) and math.isnan(other))
-    return None if same else f"{where} is {one!r:.80}, and was {other!r:.80}"
-
-
-def _first(differences: Any) -> str | None:
-    return next((each for each in differences if each is not None), None)
 
 
 def case_of(kind: Kind, name: str, seed: int, number: int) -> bytes:

@@ -37,19 +37,14 @@ POOL = ("self_play.pool_size=4", "self_play.snapshot_interval=10000")
 SELF_PLAY = ("self_play.enabled=true", "eval.opponent=past", *POOL)
 
 
+WHO, WHAT = ("training", "evaluation", "watching"), ("mib", "files", "threads")
+
+
 class Look(NamedTuple):
-    """A sample of the processes. Those of a process that is not there are 0."""
+    """A sample of the processes: of each MiB of memory, file descriptors and threads; 0 of one that is not there."""
 
     seconds: float
-    training: float  # MiB
-    evaluation: float  # MiB
-    watching: float  # MiB
-    training_files: int  # file descriptors
-    evaluation_files: int
-    watching_files: int
-    training_threads: int
-    evaluation_threads: int
-    watching_threads: int
+    sizes: dict[str, tuple[float, int, int]]
 
 
 def main() -> int:
@@ -76,14 +71,11 @@ def main() -> int:
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
     found = {"minutes": looks[-1].seconds / 60, "written_mib": size / 2**20}
     good = True
-    for who in ("training", "evaluation", "watching"):
-        early, late = (_around(looks, moment, who) for moment in (SETTLED, looks[-1].seconds - WINDOW))
-        found |= {f"{who}_mib_at_minute_3": early, f"{who}_mib_at_the_end": late, f"{who}_growth": late / early}
-        good = good and late <= LIMIT * early
-        for what in (f"{who}_files", f"{who}_threads"):
-            early, late = (_around(looks, moment, what) for moment in (SETTLED, looks[-1].seconds - WINDOW))
-            found |= {f"{what}_at_minute_3": early, f"{what}_at_the_end": late}
-            good = good and late == early
+    for who in WHO:
+        for k, what in enumerate(WHAT):
+            early, late = (_around(looks, moment, who, k) for moment in (SETTLED, looks[-1].seconds - WINDOW))
+            found |= {f"{who}_{what}_at_minute_3": early, f"{who}_{what}_at_the_end": late}
+            good = good and (late <= LIMIT * early if what == "mib" else late == early)
     for name, moment in (("at_minute_3", SETTLED), ("at_the_end", sizes[-1][0] - WINDOW)):
         found[f"entities_of_a_frame_{name}"] = fmean(n for seconds, n in sizes if abs(seconds - moment) <= WINDOW)
     print(json.dumps(found, indent=2))
@@ -106,13 +98,13 @@ def watch(command: list[str], run_dir: Path, every: float) -> list[Look]:
                 mine, *children = (_sizes(each) for each in (process, *process.children(recursive=True)))
             except psutil.NoSuchProcess:
                 break
-            theirs = [sum(sizes) for sizes in zip((0, 0, 0), *children, strict=True)]
+            mib, files, threads = (sum(sizes) for sizes in zip((0, 0, 0), *children, strict=True))
             follows = _sizes(follower.process) if follower else (0.0, 0, 0)
-            both = [size for sizes in zip(mine, theirs, follows, strict=True) for size in sizes]
-            looks.append(Look(time.monotonic() - started, both[0], both[1], both[2], *map(int, both[3:])))
+            sizes = dict(zip(WHO, (mine, (mib, files, threads), follows), strict=True))
+            looks.append(Look(time.monotonic() - started, sizes))
             if int(looks[-1].seconds / 60) != int((looks[-1].seconds - every) / 60):
-                sizes = "  ".join(f"{size:8.1f}" for size in looks[-1][1:4])
-                print(f"{looks[-1].seconds:6.0f} s  {sizes} MiB  {pages} replays", flush=True)
+                memory = "  ".join(f"{size:8.1f}" for size, *_ in sizes.values())
+                print(f"{looks[-1].seconds:6.0f} s  {memory} MiB  {pages} replays", flush=True)
     finally:
         if follower:
             follower.process.kill()
@@ -160,8 +152,8 @@ def _sizes(process: psutil.Process) -> tuple[float, int, int]:
         return 0.0, 0, 0
 
 
-def _around(looks: list[Look], moment: float, who: str) -> float:
-    near = [getattr(look, who) for look in looks if abs(look.seconds - moment) <= WINDOW and getattr(look, who) > 0]
+def _around(looks: list[Look], moment: float, who: str, k: int) -> float:
+    near = [look.sizes[who][k] for look in looks if abs(look.seconds - moment) <= WINDOW and look.sizes[who][k] > 0]
     if not near:
         raise SystemExit(f"nothing was seen of {who} around second {moment:.0f}: the run was too short")
     return float(sorted(near)[len(near) // 2])

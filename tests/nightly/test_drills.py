@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from enn_ppo.settings.command_line.options import Option
+from enn_ppo.settings.options import Option
 from tests.enn_ppo.rows import same
 from tests.nightly.bad_commands import bad_commands, bad_values
-from tests.nightly.drills import Lost, Tally, table
-
-REPOSITORY = Path(__file__).parents[2]
+from tests.nightly.drills import Lost, Tally
+from tests.processes import run
 
 
 @pytest.mark.slow
@@ -28,10 +24,7 @@ REPOSITORY = Path(__file__).parents[2]
 )
 def test_a_few_drills_lose_nothing(names: tuple[str, ...]) -> None:
     sizes = ["--kills", "2", "--other-kills", "1", "--commands", "12"]
-    command = [sys.executable, "-m", "tests.nightly.drills", *names, *sizes]
-    held = subprocess.run(
-        command, cwd=REPOSITORY, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
-    )
+    held = run("-m", "tests.nightly.drills", *names, *sizes, timeout=3600)
     assert held.returncode == 0, held.stdout + held.stderr
     assert sum(line.startswith("| ") for line in held.stdout.splitlines()) == 1 + len(names)
 
@@ -43,17 +36,6 @@ def test_an_attempt_notes_what_was_lost() -> None:
             if number == 1:
                 raise Lost("a checkpoint")
     assert (tally.tried, tally.lost) == (3, ["a checkpoint"])
-
-
-def test_the_table_tells_drills_that_were_skipped() -> None:
-    told = table(
-        {
-            "trainer": Tally(4, ["a run"], "3 runs", seconds=7),
-            "disk": Tally(skipped="file systems cannot be mounted"),
-        }
-    )
-    assert "| `kill -9` of the trainer | 4 | 3 | 1 | 7 | 3 runs |" in told
-    assert "| full disk | 0 | | | | skipped: file systems cannot be mounted |" in told
 
 
 def test_values_are_the_same_only_bit_for_bit() -> None:

@@ -17,12 +17,7 @@ from pathlib import Path
 import pytest
 
 from enn_ppo import EnvConfig, SelfPlayConfig, TrainEvalConfig, train
-from enn_ppo.eval.evaluate import evaluate
-from enn_ppo.play import main as play
-from enn_ppo.plot.plot import main as plot
-from enn_ppo.serve.server import serve
-from enn_ppo.settings.command_line.cli import run_eval, run_serve, run_train, run_watch
-from enn_ppo.watch.watch import watch
+from tests.enn_ppo import test_strangers as strangers
 from tests.enn_ppo.test_links import digest
 from tests.enn_ppo.worlds import tiny_config
 
@@ -73,23 +68,7 @@ KINDS: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
-def _stopped_at_once(config: object) -> None:
-    serve(config, say=lambda text: os.kill(os.getpid(), signal.SIGTERM) if "serving" in text else None)  # type: ignore[arg-type]
-
-
-COMMANDS: dict[str, Callable[[Path], int]] = {
-    "resume": lambda run: run_train(train, [f"resume={run}", "total_timesteps=128"]),
-    "eval": lambda run: run_eval(evaluate, [f"checkpoint={run}", "episodes=2", "num_envs=2"]),
-    "watch": lambda run: run_watch(watch, [str(run), "open=false", "episodes=1"]),
-    "plot": lambda run: plot([str(run), f"output={run.parent / 'plot.svg'}"]),
-    "play": lambda run: play([str(run)]),
-    "serve": lambda run: run_serve(_stopped_at_once, [f"checkpoint={run}", "port=0"]),
-}
-
-
-def _closed(address: str) -> None:
-    """A person who ends the command at once."""
-    raise KeyboardInterrupt
+COMMANDS = {name: command for commands in strangers.COMMANDS.values() for name, command in commands.items()}
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +79,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pool = SelfPlayConfig(enabled=True, snapshot_interval=32)
     train(tiny_config(run, env=world, total_timesteps=64, eval=evaluation, self_play=pool))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("entity_gym.play.command.open_in_browser", _closed)
+        patch.setattr("entity_gym.play.command.open_in_browser", strangers.closed)
         for name, command in COMMANDS.items():  # imports everything, which a user without rights could not
             shutil.copytree(run, run.parent / name / "run", symlinks=True)
             assert command(run.parent / name / "run") == (130 if name == "play" else 0)
@@ -159,7 +138,7 @@ def test_a_folder_with_something_else_in_the_place_of_a_file_or_folder_harms_nob
     name: str,
     kind: str,
 ) -> None:
-    monkeypatch.setattr("entity_gym.play.command.open_in_browser", _closed)
+    monkeypatch.setattr("entity_gym.play.command.open_in_browser", strangers.closed)
     outside = home / "outside"
     outside.mkdir()
     shutil.copytree(trained, outside / "run", symlinks=True)

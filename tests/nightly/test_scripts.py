@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +13,15 @@ from PIL import Image
 
 from enn_ppo import EnvConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
 from entity_gym.registry import list_envs
+from tests.processes import ROOT, run
 
 pytestmark = pytest.mark.timeout(1800)  # on a busy machine, compiling alone takes minutes
-ROOT = Path(__file__).parents[2]
 SMALL = ["--rounds", "1", "--seconds", "0.01"]
 
 
 def script(name: str, *arguments: object, cwd: Path = ROOT, fails: bool = False) -> str:
     """Run a script, which may fail only if it is expected to, and return what it said."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    command = [sys.executable, str(ROOT / "scripts" / name), *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=1200)
+    done = run(ROOT / "scripts" / name, *arguments, cwd=cwd, timeout=1200)
     assert bool(done.returncode) == fails, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -99,10 +94,10 @@ def test_learn_zoo_makes_the_table(tmp_path: Path) -> None:
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
     """The run directory of a policy that has hardly learned."""
-    run = tmp_path / "run"
+    folder = tmp_path / "run"
     sizes = {"rollout": RolloutConfig(num_envs=2, steps=8), "net": RogueNetConfig(d_model=16, n_layer=1)}
-    train(TrainConfig(env=EnvConfig(id="Xor"), total_timesteps=16, run_dir=str(run), num_threads=1, **sizes))
-    return run
+    train(TrainConfig(env=EnvConfig(id="Xor"), total_timesteps=16, run_dir=str(folder), num_threads=1, **sizes))
+    return folder
 
 
 def test_pictures_film_a_policy(tmp_path: Path, policy: Path) -> None:

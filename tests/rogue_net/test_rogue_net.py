@@ -206,9 +206,9 @@ def test_names_that_modules_cannot_have_are_fine_and_weights_load_into_an_equal_
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"d_model": 0}, "net.d_model must be an integer of at least 1, got 0"),
-        ({"n_layer": -1}, "net.n_layer must be an integer of at least 0, got -1"),
-        ({"d_qk": 0.5}, "net.d_qk must be an integer of at least 1, got 0.5"),
+        ({"d_model": 0}, "net.d_model must be an integer, at least 1, got 0"),
+        ({"n_layer": -1}, "net.n_layer must be an integer, at least 0, got -1"),
+        ({"d_qk": 0.5}, "net.d_qk must be an integer, at least 1, got 0.5"),
         ({"d_model": 33}, "net.d_model must be divisible by net.n_head=2, got 33; the nearest width that is: 32"),
         ({"backend": "fussed"}, "net.backend is 'fussed'.*fused"),
     ],

@@ -134,7 +134,7 @@ import {{ connectPolicy }} from "{CLIENT / "entity_gym.mjs"}";
 const port = Number(process.argv[2]);
 await connectPolicy({{ port }}).catch((error) => console.log(error.message));
 const policy = await connectPolicy({{ port, token: "correct horse battery staple" }});
-console.log((await policy.health()).refused);
+console.log((await policy.health()).dropped);
 policy.close();
 """
     file = tmp_path / "asks.mjs"

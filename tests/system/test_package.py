@@ -1,6 +1,5 @@
 """The package as a whole, in processes of its own: fresh imports, the wheel, and what is remembered of shapes."""
 
-import os
 import re
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import output_of
 from tests.test_package import FORBIDDEN, PACKAGES, ROOT
 
 # Written so that this file does not match its own pattern.
@@ -30,9 +30,7 @@ def project_files() -> list[Path]:
 def test_importing_a_lower_package_loads_nothing_from_above(package: str) -> None:
     # A fresh interpreter: what a test before this one imported must not count.
     program = f"import sys, {package}; print(*sorted({FORBIDDEN[package]!r} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == []
+    assert output_of(program).split() == []
 
 
 def test_no_file_names_the_place_where_it_was_written() -> None:
@@ -87,12 +85,10 @@ for _ in range(2):
 
 
 @pytest.mark.parametrize(("shapes", "kept"), [(20, True), (200, False)])
-def test_few_shapes_of_tensors_are_remembered(shapes: int, kept: bool) -> None:
+def test_few_shapes_of_tensors_are_remembered(shapes: int, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN keeps code for each shape; those of ragged batches are as many as there are batches."""
-    environment = {name: value for name, value in os.environ.items() if name != "ONEDNN_PRIMITIVE_CACHE_CAPACITY"}
-    program = [sys.executable, "-c", SHAPES.format(shapes=shapes)]
-    done = subprocess.run(program, env=environment | {"ONEDNN_VERBOSE": "2"}, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    if "create:" not in done.stdout:
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+    said = output_of(SHAPES.format(shapes=shapes), ONEDNN_VERBOSE="2")
+    if "create:" not in said:
         pytest.skip("torch computes GELU without oneDNN here")
-    assert ("create:cache_hit" in done.stdout) == kept
+    assert ("create:cache_hit" in said) == kept

@@ -6,12 +6,10 @@ import argparse
 import contextlib
 import dataclasses
 import io
-import os
 import re
 import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +21,7 @@ import pytest
 import yaml
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.plot.plot import parse as parse_plot
+from enn_ppo.plot import parse as parse_plot
 from enn_ppo.settings.command_line import cli
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
@@ -31,10 +29,10 @@ from enn_ppo.settings.schema import fields_of
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
 from rogue_net import RelposConfig, RogueNetConfig, TranslationConfig
+from tests.processes import ROOT, run
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 SITE = "https://enn-ppo.github.io/enn-ppo/"
 RAW = "https://raw.githubusercontent.com/enn-ppo/enn-ppo/main/"
 GENERATED = ("options", "environments", "metrics")
@@ -107,8 +105,8 @@ PROMISES = {  # what a page says of the result, by names of its programs or in i
 def test_a_reader_who_follows_the_page_gets_what_it_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = RUNS[page]
-    for library in run.needs:
+    how = RUNS[page]
+    for library in how.needs:
         pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -119,7 +117,7 @@ def test_a_reader_who_follows_the_page_gets_what_it_shows(
     printed: str | None = None  # by the block before
     for block in of_page:
         text = block.text
-        for long, short in run.shorter.items():
+        for long, short in how.shorter.items():
             text = text.replace(long, short)
         if block.language == "text" and printed:
             assert_shown(block.text, printed)
@@ -131,7 +129,7 @@ def test_a_reader_who_follows_the_page_gets_what_it_shows(
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 exec(compile(text, page, "exec"), vars(module))
             printed = out.getvalue()
-        elif block in shells[: run.blocks]:
+        elif block in shells[: how.blocks]:
             short_commands = commands(block._replace(text=text))
             printed = "".join(typed_by_a_reader(page, command, tmp_path) for command in short_commands)
     exec(PROMISES.get(page, ""), vars(module))
@@ -163,16 +161,7 @@ def typed_by_a_reader(page: str, command: list[str], folder: Path) -> str:
         arguments += ["episodes=1", "open=false"]
     elif module == "enn_ppo.plot":
         arguments = [str(path) for each in arguments for path in sorted(folder.glob(each))]
-    environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run("-m", module, *arguments, cwd=folder, PYTHONPATH=str(folder))
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     return done.stdout.partition("The checks of")[0] if module == "entity_gym.check" else ""
 

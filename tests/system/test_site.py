@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.plot.plot import PlotConfig
-from enn_ppo.settings.command_line.options import sections_of
+from enn_ppo.plot import PlotConfig
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
-from enn_ppo.settings.schema import fields_of, flatten, to_dict
+from enn_ppo.settings.options import options_of
+from enn_ppo.settings.schema import flatten, to_dict
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
 from entity_gym.registry import list_envs
@@ -79,8 +79,7 @@ def test_the_api_has_every_public_name(site: Path) -> None:
 def test_every_option_of_every_command_stands_on_the_page_of_options_with_its_default(site: Path) -> None:
     text = (site / "options" / "index.html").read_text("utf-8")
     for cls in (TrainConfig, EvalConfig, CloneConfig, SweepCommand, PlotConfig, ServeConfig, WatchConfig):
-        sections = {section.path for section in sections_of(cls)}
-        options = [name for name in fields_of(cls) if name not in sections]
+        options = [option.name for option in options_of(cls) if not option.type.startswith("section")]
         assert len(options) >= 5
         assert [name for name in options if f"<code>{name}</code>" not in text] == []
     defaults = flatten(to_dict(TrainConfig()))

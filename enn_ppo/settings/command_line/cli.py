@@ -1,8 +1,4 @@
-"""The commands, which compose settings, run, report mistakes in one paragraph, and return an exit code.
-
-Exit codes: 0 done, 1 an unexpected error (with its traceback), 2 a mistake of the user, 130 interrupted, 143
-terminated.
-"""
+"""The commands, which compose settings, run, report mistakes in one paragraph, and return an exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -25,23 +21,20 @@ from omegaconf import DictConfig, OmegaConf
 import enn_ppo
 from enn_ppo.clone.config import CloneConfig
 from enn_ppo.settings.command_line.composition import CONFIGS, compose, escaped, plain_values, prepare, store_defaults
+from enn_ppo.settings.command_line.help import help_page
 from enn_ppo.settings.command_line.mistakes import guarded, told
-from enn_ppo.settings.command_line.options import help_page
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
-from enn_ppo.settings.resuming import check_code, saved_config
+from enn_ppo.settings.resuming import resumed
 from enn_ppo.settings.schema import from_dict, to_dict
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
 from enn_ppo.training.errors import Interrupted
 from entity_gym.output import accept_all_characters
 
-C = TypeVar("C")
-Run = Callable[[Any], object]
 
-
-def _main(name: str, schema: type[Any], run: Run, argv: Sequence[str] | None = None) -> int:
-    """Compose the settings, run the command, and return the exit code.
+def _main(name: str, schema: type[Any], run: Callable[[Any], object], argv: Sequence[str] | None = None) -> int:
+    """Compose the settings of a command, run it, and return the exit code; see `guarded`.
 
     Args:
         name: of the command.
@@ -54,7 +47,7 @@ def _main(name: str, schema: type[Any], run: Run, argv: Sequence[str] | None = N
     return guarded(lambda: _command(name, schema, run, typed), schema)
 
 
-def _command(name: str, schema: type[Any], run: Run, typed: Sequence[str]) -> None:
+def _command(name: str, schema: type[Any], run: Callable[[Any], object], typed: Sequence[str]) -> None:
     """Show the help page, run the command, or leave it to Hydra where there are flags or settings of Hydra."""
     parser = argparse.ArgumentParser(f"python -m enn_ppo.{name}", add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
@@ -64,19 +57,22 @@ def _command(name: str, schema: type[Any], run: Run, typed: Sequence[str]) -> No
     multirun = bool({"-m", "--multirun"} & set(typed))
     prepared = [prepare(each, schema, lists=multirun) for each in typed]
     given, others = parser.parse_known_intermixed_args(prepared)
-    if given.config_dir is not None and not given.config_dir.is_dir():
-        raise ValueError(f"--config-dir: folder '{given.config_dir}' not found")
+    folder = given.config_dir
+    if folder is not None and not folder.is_dir():
+        raise ValueError(f"--config-dir: folder '{folder}' not found")
     if given.help:
-        print(help_page(name, schema, given.overrides, given.config_dir))
+        print(help_page(name, schema, given.overrides, folder))
     elif multirun and schema in (ServeConfig, SweepCommand, WatchConfig):
         raise ValueError("--multirun is for commands that train or evaluate")
     elif others or any(re.match(r"[+~]*hydra[./]", each) for each in given.overrides):
-        _leave_to_hydra(name, schema, run, prepared, given.config_dir)
+        _leave_to_hydra(name, schema, run, prepared, folder)
     else:
-        run(_settings(schema, compose(name, given.overrides, given.config_dir), given.overrides, given.config_dir))
+        run(_settings(schema, compose(name, given.overrides, folder), given.overrides, folder))
 
 
-def _leave_to_hydra(name: str, schema: type[Any], run: Run, arguments: Sequence[str], config_dir: Path | None) -> None:
+def _leave_to_hydra(
+    name: str, schema: type[Any], run: Callable[[Any], object], arguments: Sequence[str], config_dir: Path | None
+) -> None:
     """Let Hydra do what its flags say: run a job, or those of `--multirun` by its sweeper and launcher, or print settings."""
 
     def job(config: DictConfig) -> float | None:
@@ -110,7 +106,7 @@ def _leave_to_hydra(name: str, schema: type[Any], run: Run, arguments: Sequence[
         sys.argv = of_process
 
 
-def _settings(schema: type[C], config: DictConfig, overrides: Sequence[str], config_dir: Path | None) -> C:
+def _settings(schema: type[Any], config: DictConfig, overrides: Sequence[str], config_dir: Path | None) -> Any:
     """The checked settings; those of a resumed run are the checkpoint's, changed by the overrides.
 
     Raises:
@@ -118,17 +114,18 @@ def _settings(schema: type[C], config: DictConfig, overrides: Sequence[str], con
     """
     if schema is not TrainConfig or config.get("resume") is None:
         return from_dict(schema, plain_values(config))
-    checkpoint, of_checkpoint = saved_config(config.resume)
-    base = escaped(to_dict(of_checkpoint))
-    # on resuming, `env=...` only selects the environment: the preset's other settings are for new runs
-    typed = [override for override in overrides if not override.startswith("env=")]
-    if len(typed) < len(overrides):
-        base["env"] = escaped(OmegaConf.to_container(config.env, resolve=True))
-    groups = ["_self_", *({group: None} for group in ("value_net", "distributed", "env", "experiment"))]
-    ConfigStore.instance().store(name="resumed", node={"defaults": groups, **base})
-    resumed = from_dict(TrainConfig, plain_values(compose("resumed", typed, config_dir)))
-    check_code(checkpoint, resumed)
-    return resumed  # type: ignore[return-value]
+
+    def change(saved: TrainConfig) -> TrainConfig:
+        base = escaped(to_dict(saved))
+        # on resuming, `env=...` only selects the environment: the preset's other settings are for new runs
+        typed = [override for override in overrides if not override.startswith("env=")]
+        if len(typed) < len(overrides):
+            base["env"] = escaped(OmegaConf.to_container(config.env, resolve=True))
+        groups = ["_self_", *({group: None} for group in ("value_net", "distributed", "env", "experiment"))]
+        ConfigStore.instance().store(name="resumed", node={"defaults": groups, **base})
+        return from_dict(TrainConfig, plain_values(compose("resumed", typed, config_dir)))
+
+    return resumed(config.resume, change)
 
 
 def run_eval(run: Callable[[EvalConfig], object], argv: Sequence[str] | None = None) -> int:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import fields
-from itertools import accumulate
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
-import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -28,7 +26,6 @@ from rogue_net.checks import alternatives
 from rogue_net.config import RogueNetConfig
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-LONGEST, DEEPEST = 10_000, 30  # characters of an argument; nested brackets, or parts of a name
 _OPEN = r"(env\.kwargs|env\.info|eval\.env_kwargs|env_kwargs|policies)[.=]"  # mappings that accept any name
 _SCHEDULE = re.compile(r"[^\s,:{}\[\]()][^,:{}\[\]()]*->[^,:{}\[\]()]*[^\s,:{}\[\]()]")
 #: In configs: `${given:${env.view},1,0}` is 1 if there is a view, and otherwise 0.
@@ -38,23 +35,19 @@ OmegaConf.register_new_resolver(
 
 
 def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> DictConfig:
-    """Compose the settings of a command.
-
-    Args:
-        name: of the command: `train`, `eval` and so on.
-        overrides: as `prepare` returns them.
-        config_dir: folder with the user's config files.
+    """Compose the settings of the command `name` with overrides as `prepare` returns them.
 
     Raises:
-        ValueError: a value or a file is not allowed. Errors of Hydra are raised as well; see `mistakes.told`.
+        ValueError: a value or a file is not allowed. Errors of Hydra and YAML are raised as well; see `mistakes.told`.
     """
     store_defaults()
     searched = [f"hydra.searchpath=[{quoted(f'file://{config_dir.resolve()}')}]"] if config_dir else []
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS)):
         try:
             return hydra_compose(name, [*overrides, *searched])
-        except (ValueError, yaml.YAMLError) as error:
-            raise ValueError(f"the settings {' '.join(overrides)} cannot be composed: {error}") from error
+        except (ValueError, RecursionError) as error:
+            why = "they are nested too deeply" if isinstance(error, RecursionError) else error
+            raise ValueError(f"the settings {' '.join(overrides)} cannot be composed: {why}") from None
 
 
 def prepare(argument: str, schema: type[Any], *, lists: bool = False) -> str:
@@ -62,21 +55,9 @@ def prepare(argument: str, schema: type[Any], *, lists: bool = False) -> str:
 
     Texts, such as folders, are quoted as a whole; of other values, schedules and what Hydra's grammar cannot read.
 
-    Args:
-        argument: as typed; flags stay as they are.
-        schema: class of the settings.
-        lists: whether commas separate the values of several jobs, as with `--multirun`.
-
-    Raises:
-        ValueError: the argument is too long or nested too deeply.
+    With `lists`, as for `--multirun`, commas separate the values of several jobs.
     """
     key, equals, value = argument.partition("=")
-    depth = max(accumulate((c in "[{(") - (c in "]})") for c in argument), default=0)
-    if len(argument) > LONGEST or max(depth, key.count(".")) > DEEPEST:
-        raise ValueError(
-            f"the argument {argument[:40]}... is too long or nested too deeply; at most {LONGEST} characters and {DEEPEST} "
-            "brackets or parts of a name are read"
-        )
     if argument.startswith("-") or not equals:
         return argument
     if re.match(_OPEN, argument):
@@ -84,14 +65,13 @@ def prepare(argument: str, schema: type[Any], *, lists: bool = False) -> str:
     is_list = lists and "," in value
     if value in ("", "null") or re.fullmatch(r"""'.*'|".*\"""", value):
         return f"{key}={value}"
-    is_text = set(alternatives(fields_of(schema).get(key.lstrip("+")))) <= {str, NoneType}
-    if is_text and not is_list:
+    if set(alternatives(fields_of(schema).get(key.lstrip("+")))) <= {str, NoneType} and not is_list:
         return f"{key}={quoted(value, always=True)}"
-    if not {"'", '"'} & set(value):
+    if "->" in value and not {"'", '"'} & set(value):
         value = _SCHEDULE.sub(lambda match: f"'{match[0]}'", value)
     try:
         OverridesParser.create().parse_override(f"{key}={value}")
-    except HydraException:
+    except (HydraException, RecursionError):
         if not is_list and value[0] not in "[{(":
             value = quoted(value, always=True)
     return f"{key}={value}"
@@ -118,9 +98,6 @@ def escaped(value: Any) -> Any:
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
-# ---- Defaults
-
-
 def store_defaults() -> None:
     """Register the defaults of every command in Hydra's ConfigStore; configs/ holds only presets."""
     store = ConfigStore.instance().store
@@ -130,23 +107,17 @@ def store_defaults() -> None:
     distributed = train.pop("distributed")
     for mode in ("none", "ray", "ddp"):
         store(group="distributed", name=mode, node=distributed | {"mode": mode})
+    groups = {"value_net": "none", "distributed": "none", "env": "MineSweeper", "experiment": None}
+    train["defaults"] = ["_self_", *({group: choice} for group, choice in groups.items())]
     train["env"] = {name: train["env"][name] for name in ("api", "view", "wrappers")}
-    train["defaults"] = [
-        "_self_", {"value_net": "none"}, {"distributed": "none"}, {"env": "MineSweeper"}, {"experiment": None}
-    ]  # fmt: skip
     # the folder of each job of `--multirun` is `run_dir` inside this one
     train["hydra"] = {"sweep": {"dir": "${given:${run_dir},${run_dir},multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}}"}}
-    sweep = {field.name: field.default for field in fields(SweepConfig)} | {"space": {}}
-    for name, node in {
-        "train": train,
-        "clone": {"defaults": ["train", "_self_"], "data": MISSING, "clone": to_dict(CloningConfig())},
-        "sweep": {
-            "defaults": ["train", "_self_", {"sweep": "ppo"}],
-            "run_dir": "outputs/sweep_${env.id}",
-            "sweep": sweep,
-        },
-        "eval": to_dict(EvalConfig(checkpoint=MISSING)),
-        "serve": to_dict(ServeConfig(checkpoint=MISSING)),
-        "watch": to_dict(WatchConfig(run=MISSING)),
-    }.items():
-        store(name=name, node=node)
+    clone = {"data": MISSING, "clone": to_dict(CloningConfig())}
+    sweep = {each.name: each.default for each in fields(SweepConfig)} | {"space": {}}
+    of_sweep = {"defaults": ["train", "_self_", {"sweep": "ppo"}], "run_dir": "outputs/sweep_${env.id}", "sweep": sweep}
+    store(name="train", node=train)
+    store(name="clone", node={"defaults": ["train", "_self_"], **clone})
+    store(name="sweep", node=of_sweep)
+    store(name="eval", node=to_dict(EvalConfig(checkpoint=MISSING)))
+    store(name="serve", node=to_dict(ServeConfig(checkpoint=MISSING)))
+    store(name="watch", node=to_dict(WatchConfig(run=MISSING)))

@@ -14,6 +14,7 @@ from typing import Any
 
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from enn_ppo.settings.schema import fields_of, unknown_setting
 from enn_ppo.training.errors import Interrupted, PartLost
@@ -21,7 +22,6 @@ from entity_gym.errors import nearest, shortened
 from entity_gym.output import tell
 from entity_gym.pools.processes.worker import WorkerDied
 
-USER_ERROR, INTERRUPTED, CLOSED = 2, 130, 141
 _Lost = WorkerDied | PartLost  # neither a bug nor a mistake of the user
 _shown: set[str] = set()  # warnings of the running command, with 0 for every number
 
@@ -31,34 +31,27 @@ def guarded(action: Callable[[], object], schema: type[Any]) -> int:
 
     With Hydra's environment variable HYDRA_FULL_ERROR=1, mistakes of the user have a traceback, too.
 
-    Args:
-        action: called without arguments.
-        schema: the settings class that unknown settings are compared with.
-
     Returns:
-        0 done, 1 an unexpected error (with its traceback), 2 a mistake of the user, 130 interrupted, 141 nobody reads the output,
-        143 terminated.
+        0 done, 1 an unexpected error (with its traceback), 2 a mistake of the user, such as a setting that `schema` does not
+        have, 130 interrupted, 141 nobody reads the output, 143 terminated.
     """
     try:
         with warnings.catch_warnings():
             _shown.clear()
-            warnings.showwarning = _warn
+            warnings.showwarning = _warn  # type: ignore[assignment]
             action()
     except SystemExit as exit_:  # --version, and codes of jobs
         if notes := getattr(exit_, "__notes__", []):  # added by pools: an environment called sys.exit
             print(f"error: sys.exit({exit_.code!r}), {'; '.join(notes)}", file=sys.stderr)
             return 1
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-    except Interrupted as interrupted:
-        print(interrupted, file=sys.stderr)
-        return interrupted.exit_code
+    except (Interrupted, KeyboardInterrupt) as error:
+        print(str(error) or "interrupted", file=sys.stderr)
+        return error.exit_code if isinstance(error, Interrupted) else 130
     except BrokenPipeError:  # the reader of the output, such as `head`, has read all that it wants
         # otherwise the interpreter's flush at exit would fail as well
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CLOSED
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return 141
     except Exception as error:
         paragraph = told(error, schema)
         if paragraph is None or os.environ.get("HYDRA_FULL_ERROR") == "1":
@@ -66,18 +59,11 @@ def guarded(action: Callable[[], object], schema: type[Any]) -> int:
         if paragraph is None:
             return 1
         print(f"error: {paragraph}", file=sys.stderr)
-        return 1 if isinstance(error, _Lost) else USER_ERROR
+        return 1 if isinstance(error, _Lost) else 2
     return 0
 
 
-def _warn(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: object = None,
-    line: str | None = None,
-) -> None:
+def _warn(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
     """Print a warning without its source line; those at one line that differ in their numbers alone are printed once.
 
     Python repeats a warning whenever filters have changed since, which other libraries do in every step.
@@ -104,13 +90,12 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
     if isinstance(error, OverrideParseException):
         lines = [line for line in error.message.split("\n") if not line.startswith(("See ", "Error parsing"))]
         return f"the argument {error.override!r} cannot be read: {' '.join(lines)}; arguments look like optim.lr=3e-4"
-    if isinstance(error, ConfigCompositionException):
-        key = re.match(r"Could not override '([^'@]+)", str(error))
-        if key and key[1].startswith("value_net."):
+    key = re.match(r"Could not override '([^'@]+)", str(error))
+    if isinstance(error, ConfigCompositionException) and key:
+        if key[1].startswith("value_net."):
             return f"{key[1]} needs a separate value network, with a setting of this name: value_net=default"
-        if key:
-            return unknown_setting(key[1], [*fields_of(schema), "experiment"])
-    if isinstance(error, HydraException | OmegaConfBaseException):
+        return unknown_setting(key[1], [*fields_of(schema), "experiment"])
+    if isinstance(error, HydraException | OmegaConfBaseException | YAMLError):
         cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
         return f"the settings cannot be composed: {error}{cause}"
     if isinstance(error, ValueError | _Lost):
@@ -118,5 +103,5 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
         notes = [note.partition(":\nTraceback")[0] for note in getattr(error, "__notes__", [])]
         return str(error) + "".join(f" {note}" if note.startswith("(") else f"; {note}" for note in notes)
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return f"the file name {str(error.filename)[:60]}... is too long"
+        return f"the name {Path(str(error.filename)).name[:60]}... is too long"
     return None

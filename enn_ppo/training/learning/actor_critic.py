@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from rogue_net import ActResult, Evaluation, FrameKeys, ObsBatch, RaggedTensor, RogueNet
+from rogue_net import ActResult, Evaluation, FrameKeys, ObsBatch, RaggedTensor, RogueNet, State
 from rogue_net.heads.heads import ValueHead
 
 
@@ -17,18 +17,20 @@ class Actor(Protocol):
     def act(
         self,
         batch: ObsBatch,
-        state: object = None,
+        state: State | None = None,
         *,
         generator: torch.Generator | FrameKeys | None,
     ) -> ActResult:
         """Sample actions; see `RogueNet.act`."""
 
-    def value(self, batch: ObsBatch) -> Tensor:
+    def value(self, batch: ObsBatch, state: State | None = None) -> Tensor:
         """(B,) values."""
 
 
 class ActorCritic(nn.Module):
     """A policy and its value function, with the methods of `RogueNet` that training uses.
+
+    The state is that of the policy; a separate value network remembers nothing.
 
     Args:
         policy: samples actions.
@@ -54,7 +56,7 @@ class ActorCritic(nn.Module):
     def act(
         self,
         batch: ObsBatch,
-        state: object = None,
+        state: State | None = None,
         *,
         generator: torch.Generator | FrameKeys | None,
     ) -> ActResult:
@@ -62,27 +64,39 @@ class ActorCritic(nn.Module):
         result = self.policy.act(batch, state, generator=generator)
         return result if self.value_net is None else result._replace(values=self.value_net.value(batch))
 
-    def evaluate(self, batch: ObsBatch, actions: dict[str, RaggedTensor]) -> Evaluation:
+    def evaluate(
+        self,
+        batch: ObsBatch,
+        actions: dict[str, RaggedTensor],
+        state: State | None = None,
+        follows: Tensor | None = None,
+    ) -> Evaluation:
         """Log-probs, entropies and values, differentiable; see `RogueNet.evaluate`."""
-        result = self.policy.evaluate(batch, actions)
+        result = self.policy.evaluate(batch, actions, state, follows)
         if self.value_net is None:
             return result
         return result._replace(values=self.value_net.value(batch, drop=self.training))
 
     @torch.no_grad()
-    def log_probs(self, batch: ObsBatch, actions: dict[str, RaggedTensor]) -> tuple[dict[str, RaggedTensor], Tensor]:
+    def log_probs(
+        self,
+        batch: ObsBatch,
+        actions: dict[str, RaggedTensor],
+        state: State | None = None,
+        follows: Tensor | None = None,
+    ) -> tuple[dict[str, RaggedTensor], Tensor]:
         """Log-probs of `actions`, and (B,) values, without gradients; dropout as in `evaluate`."""
         program = self.policy.program()
         if program is None:
-            found = self.policy.evaluate(batch, actions)
+            found = self.policy.evaluate(batch, actions, state, follows)
             log_probs, values = found.log_probs, found.values
         else:
             log_probs, values = program.evaluate(batch, actions)
         return log_probs, values if self.value_net is None else self.value_net.value(batch)
 
-    def value(self, batch: ObsBatch) -> Tensor:
+    def value(self, batch: ObsBatch, state: State | None = None) -> Tensor:
         """(B,) values."""
-        return (self.value_net or self.policy).value(batch)
+        return self.policy.value(batch, state) if self.value_net is None else self.value_net.value(batch)
 
     def update_normalization(self, batch: ObsBatch) -> None:
         """Update the input statistics of both networks with the features of `batch`."""

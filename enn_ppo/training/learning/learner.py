@@ -27,7 +27,7 @@ from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.tracking.metrics import Played, merge_played, summarize
 from entity_gym.actions import ActionSpace
 from rogue_net import ObsBatch
-from rogue_net.kernels.select import say_once, why_no_program
+from rogue_net.kernels.select import say_once
 from rogue_net.transfer import Transferred, transfer_optimizer
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Learner:
         self.begin(settings)
         log_ratios = None
         if stale:
-            rollout, log_ratios = recompute_log_probs(self.model, rollout)
+            rollout, log_ratios = recompute_log_probs(self.model, rollout, sequences=self._optim.sequences)
         advantages = self.estimate_advantages(rollout, settings.ppo, log_ratios)
         largest = self._check_scale(rollout.frames.rewards, advantages.returns)
         head = self.model.value_head
@@ -135,9 +135,10 @@ class Learner:
             # value clipping must compare with the new head's values, which are the mean
             frames = rollout.frames
             rollout = replace(rollout, frames=replace(frames, values=head.mean.expand_as(frames.values)))
-        samples = Samples.of(rollout, advantages)
+        samples = Samples.of(rollout, advantages, sequences=self._optim.sequences)
         learning = (self._optim, settings.ppo)
-        options: dict[str, Any] = {"generator": self._shuffling, "loss": self.loss, "ranks": self.ranks}
+        steps = len(samples) // rollout.num_envs if self._optim.sequences else 1
+        options: dict[str, Any] = {"generator": self._shuffling, "loss": self.loss, "steps": steps, "ranks": self.ranks}
         if self._compiled and self.loss is self._ppo_loss:
             learn = partial(self._compiled.learn, optim=learning[0], settings=learning[1], ranks=self.ranks)
             with self._compiled.update(samples) as frames:
@@ -319,13 +320,11 @@ def can_be_compiled(model: ActorCritic, terms: Sequence[Term] = ()) -> bool:
         terms: of the loss, in addition to PPO's; they have no kernel.
     """
     nets = [model.policy] if model.value_net is None else [model.policy, model.value_net]
-    if any(net.config.backend == "reference" for net in nets):
+    if any(net.program() is None for net in nets):  # which says why
         return False
-    reasons = [why_no_program(net.config, next(net.parameters())) for net in nets]
-    reasons += [f"{type(term).__name__} has no kernel" for term in terms]
+    reasons = [f"{type(term).__name__} has no kernel" for term in terms]
     if not all(parameter.requires_grad for parameter in model.parameters()):
         reasons.append("some parameters are frozen")
-    found = [reason for reason in reasons if reason is not None]
-    if found and model.value_head.deviation.device.type == "cpu":
-        say_once(found[0])
-    return not found
+    if reasons:
+        say_once(reasons[0])
+    return not reasons

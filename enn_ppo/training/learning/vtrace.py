@@ -5,18 +5,18 @@ Shapes: T steps, N environments, B = T * N frames, A actors of an action.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from enn_ppo.ppo import Advantages, check_rollout, next_values, sum_backwards
+from enn_ppo.ppo import Advantages, by_sequence, check_rollout, next_values, sum_backwards
 from enn_ppo.rollout import Rollout
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from rogue_net import RaggedTensor
-from rogue_net.batch.ragged import segment_sum
+from rogue_net.batch.crossing import moved
+from rogue_net.batch.ragged import Gather, segment_sum
 
 #: Frames that are evaluated at a time, to bound the memory of their activations.
 FRAMES_AT_ONCE = 4096
@@ -33,21 +33,16 @@ def vtrace(
     *,
     gamma: float,
     gae_lambda: float,
-    max_rho: float = 1.0,
-    max_c: float = 1.0,
 ) -> Advantages:
     """V-trace: advantages of the current policy π from a rollout of another policy μ.
 
-        ρ_t = min(ρ̄, π(a_t) / μ(a_t))               c_t = λ min(c̄, π(a_t) / μ(a_t))
-        δ_t = ρ_t (r_t + γ V'_{t+1} - V_t)
-        v_t - V_t = δ_t + γ c_t (1 - ended_t) (v_{t+1} - V_{t+1})
+        ρ_t = min(1, π(a_t) / μ(a_t))
+        v_t - V_t = ρ_t (r_t + γ V'_{t+1} - V_t) + γ λ ρ_t (1 - ended_t) (v_{t+1} - V_{t+1})
 
-    where V' is as in `gae`. Advantages are v_t - V_t, returns v_t. With ρ̄ = c̄ the advantages are ρ_t times
-    r_t + γ V'_{t+1} - V_t + γ λ (1 - ended_t) (v_{t+1} - V_{t+1}): they contain the importance weight of the policy gradient,
-    so the probability ratios of the loss begin at 1. Where all log-ratios are 0 this is `gae` to the last bit.
-    Source: Espeholt et al. 2018 (arXiv 1802.01561), equation 1 in the form of remark 1; λ: remark 2. Truncating ρ moves the
-    fixed point of the values from those of π to those of a policy between π and μ; truncating c only changes the speed of
-    convergence: equation 3.
+    where V' is as in `gae`. Advantages are v_t - V_t, returns v_t. Advantages contain ρ_t, the importance weight of the policy
+    gradient, so the probability ratios of the loss begin at 1. Where all log-ratios are 0 this is `gae` to the last bit.
+    Source: Espeholt et al. 2018 (arXiv 1802.01561), equation 1 in the form of remark 1, with ρ̄ = c̄ = 1; λ: remark 2. Truncating
+    moves the fixed point of the values from those of π to those of a policy between π and μ: equation 3.
 
     Args:
         rewards: (T, N); these and the following are as in `gae`.
@@ -59,25 +54,21 @@ def vtrace(
         log_ratios: (T, N), log π(a_t) - log μ(a_t) of all actions of step t together; 0 for frames without actors.
         gamma: discount in [0, 1].
         gae_lambda: λ in [0, 1].
-        max_rho: ρ̄, greater than 0; may be infinite.
-        max_c: c̄, greater than 0 and not above ρ̄.
 
     Raises:
-        ValueError: as `gae`; or c̄ is above ρ̄.
+        ValueError: as `gae`.
     """
     check_rollout(rewards, values, terminated, truncated, final_values, log_ratios=log_ratios)
-    if not 0 < max_c <= max_rho:
-        raise ValueError(f"max_c must be greater than 0 and at most max_rho, got max_c={max_c}, max_rho={max_rho}")
-    rhos, cs = (log_ratios.clamp(max=math.log(limit)).exp() for limit in (max_rho, max_c))
+    rhos = log_ratios.clamp(max=0).exp()
     following = next_values(values, terminated, truncated, final_values, last_values)
     deltas = rhos * (rewards + gamma * following - values)
-    decay = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype) * cs
+    decay = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype) * rhos
     advantages = sum_backwards(deltas, decay)
     return Advantages(advantages, advantages + values)
 
 
 @torch.no_grad()
-def recompute_log_probs(model: ActorCritic, rollout: Rollout) -> tuple[Rollout, Tensor]:
+def recompute_log_probs(model: ActorCritic, rollout: Rollout, *, sequences: bool = False) -> tuple[Rollout, Tensor]:
     """Evaluate the frames and actions of `rollout` with the current parameters, `FRAMES_AT_ONCE` at a time.
 
     The log-ratios of a frame's actors add up, since the environment takes their actions together. Final values of truncated
@@ -87,23 +78,33 @@ def recompute_log_probs(model: ActorCritic, rollout: Rollout) -> tuple[Rollout, 
     Args:
         model: not changed.
         rollout: not changed.
+        sequences: whether a policy that remembers goes through whole sequences, from what it knew before them; otherwise frames
+            are evaluated with what was known in the rollout.
 
     Returns:
         The rollout with the log-probs and values of `model`, and (T, N) log-ratios: log-probs of `model` less those of the
         parameters that acted, summed over each frame.
     """
     frames = rollout.frames
-    sizes = [min(FRAMES_AT_ONCE, len(frames) - first) for first in range(0, len(frames), FRAMES_AT_ONCE)]
+    steps = len(frames) // rollout.num_envs if sequences else 1
+    order = moved(by_sequence(torch.arange(len(frames) // steps), steps), frames.values.device)
+    ordered, back = frames.gather(order, all_of_them=True), Gather(torch.argsort(order), all_of_them=True)
+    size = max(1, FRAMES_AT_ONCE // steps) * steps
+    sizes = [min(size, len(frames) - first) for first in range(0, len(frames), size)]
+    follows = torch.split(rollout.follows[order], sizes) if sequences else [None] * len(sizes)
     was_training = model.training
     model.eval()
-    parts = [model.log_probs(part.obs, part.actions) for part in frames.split(sizes)]
+    parts = [
+        model.log_probs(part.obs, part.actions, part.state, of_part)
+        for part, of_part in zip(ordered.split(sizes), follows, strict=True)
+    ]
     model.train(was_training)
     log_probs = {
-        name: RaggedTensor(torch.cat([found[name].values for found, _ in parts]), before.offsets)
-        for name, before in frames.log_probs.items()
+        name: back(RaggedTensor(torch.cat([found[name].values for found, _ in parts]), before.offsets))
+        for name, before in ordered.log_probs.items()
     }
     log_ratios = joint_log_ratios(log_probs, frames.log_probs).view(-1, rollout.num_envs)
-    values = torch.cat([part for _, part in parts])
+    values = torch.cat([part for _, part in parts])[back.sequences]
     return replace(rollout, frames=replace(frames, log_probs=log_probs, values=values)), log_ratios
 
 

@@ -8,6 +8,8 @@ import re
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import ray as untyped_ray
@@ -15,46 +17,34 @@ from ray import exceptions
 
 from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.errors import ActorDied, PartLost
-from enn_ppo.training.tracking.run_output import announce
 from entity_gym.pools.processes.worker import WorkerDied
 
 ray: Any = untyped_ray  # many of its functions have no types
 CLOSE_SECONDS = 2.0  # timeout for closing an actor
 START_SECONDS = 120.0  # timeout for starting an actor, which needs a free CPU and imports torch
-DIED = (
-    exceptions.RayActorError,
-    exceptions.OutOfMemoryError,
-    exceptions.NodeDiedError,
-    exceptions.WorkerCrashedError,
-    exceptions.ActorUnschedulableError,
-    exceptions.RuntimeEnvSetupError,
-)
 
 
-def connect(config: DistributedConfig, num_learners: int = 1) -> bool:
-    """Connect this process to Ray: start it on this machine, or join a cluster.
-
-    Returns:
-        True: the caller calls `ray.shutdown()` at the end. False: this process was connected already, and stays so.
+@contextmanager
+def connection(config: DistributedConfig, num_learners: int = 1) -> Iterator[None]:
+    """Connect this process to Ray within the context: start it on this machine, or join a cluster; or use its connection.
 
     Raises:
         ValueError: there is no such cluster, or it has not enough CPUs or GPUs.
     """
     cpus = config.num_env_runners + num_learners
-    is_ours = not ray.is_initialized()
-    if is_ours:
-        _connect(config, cpus)
-    there = ray.cluster_resources()
-    for name, number in (("CPU", cpus), ("GPU", num_learners * config.learner_gpus)):
-        if number > there.get(name, 0):
-            if is_ours:
-                ray.shutdown()
-            raise ValueError(
-                f"distributed.num_env_runners={config.num_env_runners} and learners: {num_learners} with "
-                f"distributed.learner_gpus={config.learner_gpus:g} need {number:g} {name}s, and the Ray cluster has "
-                f"{there.get(name, 0):g}"
-            )
-    return is_ours
+    with ExitStack() as stack:
+        if not ray.is_initialized():
+            _connect(config, cpus)
+            stack.callback(ray.shutdown)
+        there = ray.cluster_resources()
+        for name, number in (("CPU", cpus), ("GPU", num_learners * config.learner_gpus)):
+            if number > there.get(name, 0):
+                raise ValueError(
+                    f"distributed.num_env_runners={config.num_env_runners} and learners: {num_learners} with "
+                    f"distributed.learner_gpus={config.learner_gpus:g} need {number:g} {name}s, and the Ray cluster has "
+                    f"{there.get(name, 0):g}"
+                )
+        yield
 
 
 def _connect(config: DistributedConfig, num_cpus: int) -> None:
@@ -62,13 +52,11 @@ def _connect(config: DistributedConfig, num_cpus: int) -> None:
     # the workers need the import path of this process
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     more: dict[str, Any] = {"runtime_env": {"env_vars": {"PYTHONPATH": path}}, "logging_level": logging.ERROR}
-    if config.address == "local":  # more actors than CPUs are allowed: they share the CPUs
-        there = os.cpu_count() or 1
-        if num_cpus > there:
-            announce(f"runners and learner ask for {num_cpus} CPUs and share the {there} of this machine")
+    if config.address == "local":
         # by default Ray asks for a token, which a private cluster on one machine does not need
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-        more |= {"num_cpus": max(num_cpus, there), "include_dashboard": False}
+        # more actors than CPUs are allowed: they share the CPUs
+        more |= {"num_cpus": max(num_cpus, os.cpu_count() or 1), "include_dashboard": False}
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=config.address, **more)
@@ -99,15 +87,15 @@ def fetch(reference: Any, timeout: float | None = None) -> Any:
     """
     try:
         return ray.get(reference, timeout=timeout)
-    except DIED as error:
+    except exceptions.GetTimeoutError:
+        raise
+    except exceptions.RayError as error:
+        cause = getattr(error, "cause", None)  # what the method has raised
+        if isinstance(cause, Exception) and not isinstance(cause, exceptions.RayError):
+            if not isinstance(cause, ValueError | PartLost | WorkerDied):  # a bug: show the traceback
+                cause.add_note(f"raised elsewhere:\n{error}")
+            raise cause from None
         text = " ".join(str(error).split())
         detail = re.search(r"Worker exit detail: (.*?)\.?( Some common causes|$)", text)
         why = f"its process was killed or has crashed: {detail[1]}" if detail else text.rstrip(".")
         raise ActorDied(why) from None
-    except exceptions.RayTaskError as error:
-        cause = error.cause
-        if not isinstance(cause, Exception):
-            raise
-        if not isinstance(cause, ValueError | PartLost | WorkerDied):  # a bug: show the traceback
-            cause.add_note(f"raised elsewhere:\n{error}")
-        raise cause from None

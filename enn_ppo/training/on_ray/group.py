@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError
 
 from enn_ppo.rollout import Watch, play_all
 from enn_ppo.settings.config import RolloutConfig, TrainConfig
 from enn_ppo.training.environment import BoundEnvironment
 from enn_ppo.training.errors import ActorDied, PartLost
-from enn_ppo.training.on_ray.cluster import CLOSE_SECONDS, START_SECONDS, connect, fetch, not_started
+from enn_ppo.training.on_ray.cluster import CLOSE_SECONDS, START_SECONDS, connection, fetch, not_started
 from enn_ppo.training.on_ray.learners import Part, RemoteLearner
 from enn_ppo.training.on_ray.runner import EnvRunner, Spaces
 from enn_ppo.training.random_keys import Purpose, random_key
@@ -29,40 +27,6 @@ from entity_gym.spaces import ObsSpace
 DEATHS_IN_A_ROW = 5  # a runner that dies more often without finishing a rollout ends the run
 
 
-def start_on_ray(config: TrainConfig, env: BoundEnvironment) -> tuple[dict[str, RemoteLearner], RunnerGroup]:
-    """Start the runners, and a learner for each policy.
-
-    Returns:
-        Policy -> its learner; and the sampler, which closes the learners too.
-
-    Raises:
-        ValueError: the cluster is missing or too small, or the environment cannot be sent or breaks its contract.
-    """
-    if config.device == "cuda" and not config.distributed.learner_gpus:
-        raise ValueError("device=cuda with distributed=ray needs a GPU for the learner: distributed.learner_gpus=1")
-    num_runners, players = config.distributed.num_env_runners, config.policies or {"": [0]}
-    pickled = pickled_for_worker(env)
-    announce(
-        f"starting Ray, {num_runners} environment runner{'s' * (num_runners != 1)} and {len(players)} "
-        f"learner{'s' * (len(players) != 1)}: each is a process that imports torch"
-    )
-    with ExitStack() as stack:
-        if connect(config.distributed, len(players)):
-            stack.callback(ray.shutdown)
-        learners = {
-            name: RemoteLearner(config, number, name, len(own)) for number, (name, own) in enumerate(players.items())
-        }
-        for learner in learners.values():
-            stack.callback(learner.close)
-        sampler = RunnerGroup(config, pickled, list(learners.values()))
-        stack.callback(sampler.close)
-        sampler.start()
-        for learner in learners.values():
-            learner.prepare((sampler.obs_space(), sampler.action_space()))
-        sampler.resources = stack.pop_all()
-    return learners, sampler
-
-
 class Runner:
     """The training process's proxy of an environment runner.
 
@@ -73,50 +37,51 @@ class Runner:
         env: the pickled `BoundEnvironment`.
 
     Attributes:
-        playing: the rollout in progress; None: the runner is idle.
-        starting: reference to the runner's `Spaces` while it starts; None afterwards.
+        awaited: reference to the result of a start or a rollout in progress; None: the runner is idle.
+        playing: the rollout in progress; None: there is none.
         starts: number of starts.
         deaths: number of times its process has died since its last rollout.
         last_key: key of the last rollout's sampling noise; -1: none yet.
-        version_sent: version of the last rollout's weights; -1: none yet.
     """
 
     def __init__(self, number: int, config: TrainConfig, rollout: RolloutConfig, env: bytes) -> None:
-        self.number, self._rollout = number, rollout
-        self._first_env = number * rollout.num_envs
+        self.number, self._num_envs, self._first_env = number, rollout.num_envs, number * rollout.num_envs
         self._arguments = (config, rollout, self._first_env, env)
         self.num_blocks = rollout.num_envs // rollout.block_size
         self.actor: Any = None
         self.starts, self.deaths, self.last_key = 0, 0, -1
         self.start(None, {})
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether its process is not ready yet."""
+        return self.awaited is not None and self.playing is None
+
     def start(self, seed: int | None, parameters: Parameters) -> None:
         """Start a new process. A rollout of the previous process is lost. Arguments as in `EnvRunner.prepare`."""
         if self.actor is not None:
             ray.kill(self.actor)
-        self.playing: Part | None = None
         self.starts += 1
-        self.version_sent = -1
         actor: Any = ray.remote(EnvRunner)
         self.actor = actor.options(num_cpus=1).remote(*self._arguments)
-        self.starting: Any = self.actor.prepare.remote(seed, self._own(parameters))
+        self.playing: Part | None = None
+        self.awaited: Any = self.actor.prepare.remote(seed, self._own(parameters))
 
     def reset(self, seed: int, parameters: Parameters) -> Any:
         """Reset the environments; returns a reference. A rollout in progress is dropped."""
-        self.playing, self.version_sent = None, -1
+        self.playing = self.awaited = None
         return self.actor.reset.remote(seed, self._own(parameters))
 
     def play(self, learners: Sequence[RemoteLearner], key: int, parameters: Parameters, steps: int) -> None:
         """Start collecting a rollout with the learners' weights; arguments as in `EnvRunner.play`."""
         play = self.actor.play.options(num_returns=1 + len(learners))
         weights = [learner.weights for learner in learners]
-        told, *rollouts = play.remote(key, self._own(parameters), steps, *weights)
-        self.last_key, self.version_sent = key, learners[0].version
-        self.playing = Part(self.number, self.version_sent, steps * self._rollout.num_envs, rollouts, told)
+        self.awaited, *rollouts = play.remote(key, self._own(parameters), steps, *weights)
+        self.playing, self.last_key = Part(self.number, learners[0].version, rollouts), key
 
     def _own(self, parameters: Parameters) -> dict[str, Sequence[Any]]:
         """The parameters of this runner's environments."""
-        end = self._first_env + self._rollout.num_envs
+        end = self._first_env + self._num_envs
         return {name: values[self._first_env : end] for name, values in parameters.items()}
 
 
@@ -124,50 +89,53 @@ class RunnerGroup:
     """Collects rollouts from runners, and restarts runners that die; it stands where `LocalSampler` does in a local run.
 
     With `distributed.sync`, an update takes one rollout of every runner, all collected with the current weights. Without it,
-    runners never pause: each rollout starts with the newest weights, and an update takes the rollouts that are finished, of which
+    runners never pause: each rollout starts with the newest weights, and an update takes as many rollouts as there are runners.
     V-trace weighs those with earlier weights.
 
     A runner that dies is restarted with new episodes while the others continue; see `docs/distributed.md`.
 
     Args:
         config: settings of the run.
-        env: the pickled `BoundEnvironment`.
-        learners: of all policies; their weights act.
+        env: the environment.
 
     Attributes:
-        resources: closed by `close`, after the runners.
+        learners: policy -> its learner, which `close` closes, too.
+
+    Raises:
+        ValueError: the cluster is missing or too small, or the environment cannot be sent or breaks its contract.
     """
 
-    def __init__(self, config: TrainConfig, env: bytes, learners: Sequence[RemoteLearner]) -> None:
-        self._config, self._learners, self.resources = config, learners, ExitStack()
-        self._sync = config.distributed.sync
+    def __init__(self, config: TrainConfig, env: BoundEnvironment) -> None:
+        if config.device == "cuda" and not config.distributed.learner_gpus:
+            raise ValueError("device=cuda with distributed=ray needs a GPU for the learner: distributed.learner_gpus=1")
+        num_runners, players = config.distributed.num_env_runners, config.policies or {"": [0]}
+        own, pickled = config.rollout.share(num_runners, "runners"), pickled_for_worker(env)
+        announce(
+            f"starting Ray, {num_runners} environment runner{'s' * (num_runners != 1)} and {len(players)} "
+            f"learner{'s' * (len(players) != 1)}: each is a process that imports torch"
+        )
+        self._config, self._sync = config, config.distributed.sync
         self._step = 0
         self._parameters: dict[str, Sequence[Any]] = {}
         self._finished: list[Part] = []  # rollouts that no update has taken yet
         self._counts = {"rollouts_lost": 0, "rollouts_stale": 0, "runner_restarts": 0}  # since the last row of metrics
         self._row: Row = {}
-        num_runners = config.distributed.num_env_runners
-        own = replace(config.rollout, num_envs=config.rollout.num_envs // num_runners)
-        self._runners = [Runner(number, config, own, env) for number in range(num_runners)]
+        self._runners: list[Runner] = []
+        self.learners: dict[str, RemoteLearner] = {}
         self._spaces: Spaces
-
-    def start(self) -> None:
-        """Wait until all runners have started.
-
-        Raises:
-            ValueError: the cluster has not enough CPUs for the runners, or an environment cannot be made.
-        """
-        for runner in self._runners:
-            try:
-                self._spaces = fetch(runner.starting, START_SECONDS)
-            except GetTimeoutError:
-                raise ValueError(not_started(f"runner {runner.number}")) from None
-            except ActorDied as error:
-                raise PartLost(f"runner {runner.number} died while it started: {error}") from None
-            except Exception as error:
-                error.add_note(f"(in runner {runner.number})")
-                raise
-            runner.starting = None
+        with ExitStack() as stack:
+            stack.enter_context(connection(config.distributed, len(players)))
+            stack.callback(self._end)
+            self.learners |= {
+                name: RemoteLearner(config, number, name, len(own_players))
+                for number, (name, own_players) in enumerate(players.items())
+            }
+            self._runners += [Runner(number, config, own, pickled) for number in range(num_runners)]
+            while any(runner.is_starting for runner in self._runners):
+                self._receive()
+            for learner in self.learners.values():
+                learner.prepare(self._spaces)
+            self._resources = stack.pop_all()
 
     def obs_space(self) -> ObsSpace:
         """Observation space of the environments."""
@@ -189,14 +157,15 @@ class RunnerGroup:
         """See `LocalSampler.reset`."""
         self._parameters |= parameters
         self._finished.clear()
-        for runner, reference in [(each, each.reset(seed, parameters)) for each in self._ready()]:
+        there = [runner for runner in self._runners if not runner.is_starting]
+        for runner, reference in [(each, each.reset(seed, parameters)) for each in there]:
             try:
                 fetch(reference)
             except ActorDied as error:
                 self._restart(runner, str(error))
 
     def collect(self, step: int, steps: int, parameters: Parameters, watch: Watch = play_all) -> dict[str, list[Part]]:
-        """Collect rollouts: with `sync` one of each runner, otherwise at least as many frames; see `LocalSampler.collect`.
+        """Collect a rollout of each runner, without `sync` as many of any runners; see `LocalSampler.collect`.
 
         `watch` is not called.
 
@@ -209,59 +178,53 @@ class RunnerGroup:
         """
         self._step = step
         self._parameters |= parameters
-        rollout = self._config.rollout
         if not self._sync:
-            steps = rollout.steps  # also in the last update: merged rollouts must have the same length
+            steps = self._config.rollout.steps  # also in the last update: merged rollouts must have the same length
         self._drop_stale()
-        taken: list[Part] = []
         while not self._has_enough():
             self._play(steps)
             self._receive()
             self._drop_stale()
         if not self._sync:
             self._play(steps)  # while the learner trains
-        while self._finished and _frames(taken) < rollout.num_envs * rollout.steps:
-            taken.append(self._finished.pop(0))
+        number = len(self._runners)
+        taken, self._finished = self._finished[:number], self._finished[number:]
         taken.sort(key=lambda part: part.runner)
         ages = [self._version - part.version for part in taken]
         self._row = {
             "distributed/runners": len({part.runner for part in taken}),
             "distributed/staleness": fmean(ages),
             "distributed/staleness_max": max(ages),
-            "distributed/rollout_bytes": fmean(part.told[0] for part in taken),
-            "distributed/play_seconds": fmean(part.told[1] for part in taken),
         }
-        return dict.fromkeys(self._config.policies or [""], taken)
+        return dict.fromkeys(self.learners, taken)
 
     @property
     def _version(self) -> int:
-        return self._learners[0].version
-
-    def _ready(self) -> list[Runner]:
-        return [runner for runner in self._runners if runner.starting is None]
+        return next(iter(self.learners.values())).version
 
     def _has_enough(self) -> bool:
         if self._sync:
             return bool(self._finished) and not any(runner.playing for runner in self._runners)
-        return _frames(self._finished) >= self._config.rollout.num_envs * self._config.rollout.steps
+        return len(self._finished) >= len(self._runners)
 
     def _play(self, steps: int) -> None:
-        """Start a rollout on idle runners; with `sync`, one for each version of the weights."""
-        for runner in self._ready():
-            if not runner.playing and not (self._sync and runner.version_sent == self._version):
+        """Start a rollout on idle runners; with `sync`, on those that have not finished one yet."""
+        for runner in self._runners:
+            has_played = self._sync and any(part.runner == runner.number for part in self._finished)
+            if runner.awaited is None and not has_played:
                 # without sync, a runner may play several rollouts in one step of the run: each needs other sampling noise
                 key = self._step if self._sync else max(self._step, runner.last_key + 1)
-                runner.play(self._learners, key, self._parameters, steps)
+                runner.play(list(self.learners.values()), key, self._parameters, steps)
 
     def _receive(self) -> None:
         """Wait until a rollout is finished or a runner has started, and receive it."""
-        playing = {runner.playing.told: runner for runner in self._runners if runner.playing}
-        starting = {runner.starting: runner for runner in self._runners if runner.starting is not None}
-        done, _ = ray.wait([*playing, *starting], num_returns=1, timeout=None if playing else START_SECONDS)
+        awaited = {runner.awaited: runner for runner in self._runners if runner.awaited is not None}
+        is_played = any(runner.playing for runner in self._runners)
+        done, _ = ray.wait([*awaited], num_returns=1, timeout=None if is_played else START_SECONDS)
         if not done:
-            raise PartLost(not_started("all runners have died: none"))
+            raise PartLost(not_started("a runner"))
         for reference in done:
-            runner = (playing | starting)[reference]
+            runner = awaited[reference]
             try:
                 told = fetch(reference)
             except ActorDied as error:
@@ -271,15 +234,17 @@ class RunnerGroup:
                 error.add_note(f"(in runner {runner.number})")
                 raise
             if runner.playing:
-                self._finished.append(runner.playing._replace(told=told))
-                runner.playing, runner.deaths = None, 0
+                self._finished.append(runner.playing)
+                runner.deaths = 0
             else:
-                runner.starting = None
-                self._counts["runner_restarts"] += 1
-                announce(f"runner {runner.number} plays again, in new episodes")
+                self._spaces = told
+                if runner.starts > 1:
+                    self._counts["runner_restarts"] += 1
+                    announce(f"runner {runner.number} plays again, in new episodes")
+            runner.playing = runner.awaited = None
 
     def _drop_stale(self) -> None:
-        oldest = self._version - (0 if self._sync else self._config.distributed.max_staleness)
+        oldest = self._version - self._config.distributed.max_staleness
         fresh = [part for part in self._finished if part.version >= oldest]
         self._counts["rollouts_stale"] += len(self._finished) - len(fresh)
         self._finished = fresh
@@ -299,7 +264,7 @@ class RunnerGroup:
 
     def state(self) -> dict[str, Any]:
         """State of every block; None for blocks of busy runners, which begin new episodes after a resume."""
-        asked = {runner: runner.actor.state.remote() for runner in self._ready() if not runner.playing}
+        asked = {runner: runner.actor.state.remote() for runner in self._runners if runner.awaited is None}
         blocks: list[dict[str, Any] | None] = []
         for runner in self._runners:
             there: list[dict[str, Any] | None] = [None] * runner.num_blocks
@@ -324,14 +289,14 @@ class RunnerGroup:
 
     def close(self) -> None:
         """Stop the runners and the learners, and Ray if it was started for this run. May be called twice."""
-        with self.resources, suppress(Exception):  # Ray itself may be gone
-            closing = [runner.actor.close.remote() for runner in self._ready() if not runner.playing]
+        self._resources.close()
+
+    def _end(self) -> None:
+        with suppress(Exception):  # Ray itself may be gone
+            closing = [runner.actor.close.remote() for runner in self._runners if runner.awaited is None]
             if closing:
                 ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
             for runner in self._runners:
                 ray.kill(runner.actor)
-        self._runners = []
-
-
-def _frames(parts: Sequence[Part]) -> int:
-    return sum(part.num_frames for part in parts)
+        for learner in self.learners.values():
+            learner.close()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import ray
@@ -27,13 +26,11 @@ from enn_ppo.training.on_ray.shipping import Weights, load_weights, ship_weights
 
 
 class Part(NamedTuple):
-    """The rollouts that a runner has collected at a time."""
+    """The rollouts that a runner collects at a time."""
 
     runner: int
-    version: int  # of the weights that acted
-    num_frames: int
+    version: int  # of the weights that act
     rollouts: Sequence[Any]  # a reference to the arrays of each policy's rollout
-    told: Any  # (bytes, seconds); a reference while the runner plays
 
 
 class LearnerActor:
@@ -59,39 +56,10 @@ class LearnerActor:
         self._learner = make_learner(config, *spaces, select_device(config.device), num_players=self._num_players)
         return self._learner.device, ship_weights(self._learner.model)
 
-    def learn(
-        self, rollouts: Sequence[Any], num_runners: int, stale: bool, settings: Settings
-    ) -> tuple[Learned, Weights]:
-        """Do one update.
-
-        Args:
-            rollouts: references to the rollouts to learn from.
-            num_runners: number of runners that collected them, at the same time: their times are averaged, not added.
-            stale: whether any rollout was collected with earlier weights.
-            settings: of the update.
-        """
-        started = time.perf_counter()
-        rollout = self._load(rollouts)
-        seconds = (time.perf_counter() - started) / len(rollouts)
-        stats = rollout.stats
-        env_seconds, act_seconds = stats.env_seconds / num_runners, stats.act_seconds / num_runners
-        rollout = replace(rollout, stats=replace(stats, env_seconds=env_seconds, act_seconds=act_seconds))
-        learned = self._learner.learn(rollout, settings, stale=stale)
-        learned.stats["distributed/handover_seconds"] = seconds
-        return learned, ship_weights(self._learner.model)
-
-    def measure(self, rollouts: Sequence[Any], only_what_is_new: bool) -> tuple[None, Weights]:
-        """Initialise the input statistics from rollouts: of all features, or only of those that are new since the checkpoint."""
-        measure = self._learner.measure_what_is_new if only_what_is_new else self._learner.measure_rollout
-        return measure(self._load(rollouts)), ship_weights(self._learner.model)
-
-    def restore(self, checkpoint: Checkpoint, env_name: str) -> tuple[LearnerNews, Weights]:
-        """See `Learner.restore`."""
-        return self._learner.restore(checkpoint, env_name), ship_weights(self._learner.model)
-
-    def begin_episodes(self) -> None:
-        """See `Learner.begin_episodes`."""
-        self._learner.begin_episodes()
+    def call(self, method: str, rollouts: Sequence[Any], *arguments: Any, **options: Any) -> tuple[Any, Weights]:
+        """Call a method of `Learner`, with the merged rollouts as its first argument if there are any."""
+        given = [self._load(rollouts)] if rollouts else []
+        return getattr(self._learner, method)(*given, *arguments, **options), ship_weights(self._learner.model)
 
     def state(self) -> bytes:
         """See `Learner.state`; as a file, which a process without this device reads."""
@@ -137,7 +105,6 @@ class RemoteLearner:
         self.version = 0
         self._model: ActorCritic
         self._model_weights: Any = None  # reference to the weights of `_model`
-        self._is_closed = False
 
     def prepare(self, spaces: Spaces) -> None:
         """Make the networks.
@@ -147,38 +114,38 @@ class RemoteLearner:
         """
         self._model = make_model(self._config, *spaces)
         try:
-            self.device = self._call(self._actor.prepare, spaces, timeout=START_SECONDS)()
+            device, weights = self._actor.prepare.options(num_returns=2).remote(spaces)
+            self.device = self._finish(device, weights, START_SECONDS)
         except GetTimeoutError:
             raise ValueError(not_started(self._called)) from None
 
     @property
     def model(self) -> ActorCritic:
         """A copy of the current networks, fetched on first use; the last ones after the run."""
-        if self._model_weights is not self.weights and not self._is_closed:
-            self._fetch_model()
+        self._fetch_model()
         return self._model
 
     def _fetch_model(self, timeout: float | None = None) -> None:
-        load_weights(self._model, self._ask(self.weights, timeout))
-        self._model_weights = self.weights
+        if self.weights is not self._model_weights:
+            load_weights(self._model, self._ask(self.weights, timeout))
+            self._model_weights = self.weights
 
     def learning(self, parts: Sequence[Part], settings: Settings) -> Callable[[], Learned]:
         """See `Learner.learning`."""
         stale = any(part.version != self.version for part in parts)
-        num_runners = len({part.runner for part in parts})
-        return self._call(self._actor.learn, self._own(parts), num_runners, stale, settings)
+        return self._call("learn", parts, settings, stale=stale)
 
     def measure_rollout(self, parts: Sequence[Part]) -> None:
         """See `Learner.measure_rollout`."""
-        self._call(self._actor.measure, self._own(parts), False)()
+        self._call("measure_rollout", parts)()
 
     def measure_what_is_new(self, parts: Sequence[Part]) -> None:
         """See `Learner.measure_what_is_new`."""
-        self._call(self._actor.measure, self._own(parts), True)()
+        self._call("measure_what_is_new", parts)()
 
     def begin_episodes(self) -> None:
         """See `Learner.begin_episodes`."""
-        self._ask(self._actor.begin_episodes.remote())
+        self._call("begin_episodes", [])()
 
     def state(self) -> LearnerState:
         """See `Learner.state`; tensors are on the CPU."""
@@ -188,31 +155,28 @@ class RemoteLearner:
 
     def restore(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
         """See `Learner.restore`."""
-        news: LearnerNews = self._call(self._actor.restore, checkpoint, env_name)()
+        news: LearnerNews = self._call("restore", [], checkpoint, env_name)()
         return news
 
     def close(self) -> None:
         """End the process; `model` keeps its last weights."""
         with suppress(Exception):  # Ray itself may be gone
             self._fetch_model(CLOSE_SECONDS)
-        self._is_closed = True
+        self.weights = self._model_weights
         with suppress(Exception):
             ray.kill(self._actor)
 
-    def _own(self, parts: Sequence[Part]) -> list[Any]:
-        """References to the rollouts of this policy."""
-        return [part.rollouts[self._number] for part in parts]
+    def _call(self, method: str, parts: Sequence[Part], *arguments: Any, **options: Any) -> Callable[[], Any]:
+        """Call a method of `Learner` with the rollouts of this policy; the returned function waits for its result."""
+        rollouts = [part.rollouts[self._number] for part in parts]
+        call = self._actor.call.options(num_returns=2).remote(method, rollouts, *arguments, **options)
+        return partial(self._finish, *call)
 
-    def _call(self, method: Any, *arguments: Any, timeout: float | None = None) -> Callable[[], Any]:
-        """Call a method that changes the networks; the returned function waits for its result. Nobody waits for the weights."""
-        result, weights = method.options(num_returns=2).remote(*arguments)
-
-        def finish() -> Any:
-            found = self._ask(result, timeout)
-            self.weights, self.version = weights, self.version + 1
-            return found
-
-        return finish
+    def _finish(self, result: Any, weights: Any, timeout: float | None = None) -> Any:
+        """Wait for the result of a call that has changed the networks. Nobody waits for the new weights."""
+        found = self._ask(result, timeout)
+        self.weights, self.version = weights, self.version + 1
+        return found
 
     def _ask(self, reference: Any, timeout: float | None = None) -> Any:
         try:

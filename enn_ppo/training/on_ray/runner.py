@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pickle
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,8 +14,9 @@ import torch
 
 from enn_ppo.checkpoints.policy import set_determinism
 from enn_ppo.settings.config import RolloutConfig, TrainConfig
-from enn_ppo.training.build import make_model, make_pools, make_sampler
+from enn_ppo.training.build import make_model, make_pools
 from enn_ppo.training.on_ray.shipping import Weights, load_weights, ship
+from enn_ppo.training.players import cast_of
 from enn_ppo.training.sampling import LocalSampler, Parameters, block_state
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
@@ -63,7 +63,10 @@ class EnvRunner:
         pools = make_pools(env, self._rollout, config.seed, self._first_env)
         spaces = pools[0].obs_space(), pools[0].action_space()
         self._models = {name: make_model(config, *spaces) for name in config.policies or [""]}
-        self._sampler = make_sampler(config, env, pools, self._models, CPU, self._first_env)
+        actors = {name: model.actor for name, model in self._models.items()}
+        cast = cast_of(config.policies, env.source, env.config.id) if config.policies else None
+        pipeline = config.rollout.pipeline
+        self._sampler = LocalSampler(pools, actors, CPU, config.seed, self._first_env, cast=cast, pipeline=pipeline)
         if seed is not None:
             self.reset(seed, parameters)
         return spaces
@@ -82,21 +85,22 @@ class EnvRunner:
             weights: of each policy.
 
         Returns:
-            (bytes of the rollouts, seconds that they took), and the rollout of each policy as arrays.
+            None, and the rollout of each policy as arrays.
 
         Raises:
             Exception: raised by an environment; one that calls `sys.exit` must not end this process in silence.
         """
-        started = time.perf_counter()
         for model, each in zip(self._models.values(), weights, strict=True):
             load_weights(model, each)
         try:
             played = self._sampler.collect(key, steps, parameters)
         except SystemExit as error:
             raise RuntimeError(f"the environment has called sys.exit({error.code!r})") from error
-        seconds = time.perf_counter() - started
-        rollouts, sizes = zip(*map(ship, played.values()), strict=True)
-        return [(sum(sizes), seconds), *rollouts]
+        # runners play at the same time, so an update, which adds their times, is to get the mean
+        for rollout in played.values():
+            rollout.stats.env_seconds /= self._config.distributed.num_env_runners
+            rollout.stats.act_seconds /= self._config.distributed.num_env_runners
+        return [None, *map(ship, played.values())]
 
     def state(self) -> list[dict[str, Any]]:
         """State of each block's environments."""

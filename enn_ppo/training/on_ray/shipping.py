@@ -19,16 +19,9 @@ from enn_ppo.rollout import Rollout
 Weights = dict[str, NDArray[Any]]
 
 
-def ship(rollout: Rollout) -> tuple[Rollout, int]:
-    """A rollout with arrays in place of its tensors, which share the memory of CPU tensors; and the bytes of the arrays."""
-    sizes: list[int] = []
-
-    def as_array(tensor: Tensor) -> NDArray[Any]:
-        sizes.append(tensor.nbytes)
-        return tensor.detach().cpu().numpy()
-
-    arrays = Rollout(rollout.frames.map(as_array), cast(Any, as_array(rollout.last_values)), rollout.stats)
-    return arrays, sum(sizes)
+def ship(rollout: Rollout) -> Rollout:
+    """A rollout with arrays in place of its tensors, which share the memory of CPU tensors."""
+    return Rollout(rollout.frames.map(as_array), cast(Any, as_array(rollout.last_values)), rollout.stats)
 
 
 def unship(arrays: Any, device: torch.device) -> Rollout:
@@ -42,12 +35,17 @@ def unship(arrays: Any, device: torch.device) -> Rollout:
 
 def ship_weights(module: torch.nn.Module) -> Weights:
     """The `state_dict` of a network as arrays."""
-    return {name: tensor.detach().cpu().numpy() for name, tensor in module.state_dict().items()}
+    return {name: as_array(tensor) for name, tensor in module.state_dict().items()}
 
 
 def load_weights(module: torch.nn.Module, weights: Mapping[str, NDArray[Any]]) -> None:
     """Load weights from `ship_weights` into a network of the same architecture."""
     module.load_state_dict({name: as_tensor(values) for name, values in weights.items()})
+
+
+def as_array(tensor: Tensor) -> NDArray[Any]:
+    """An array, which shares the memory of a CPU tensor."""
+    return tensor.detach().cpu().numpy()
 
 
 def as_tensor(values: NDArray[Any]) -> Tensor:

@@ -7,7 +7,8 @@ seated = SeatedVecEnv(pool, players_of(source), opponents)
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,12 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint, step_files
-from enn_ppo.checkpoints.policy import load_net
-from enn_ppo.eval.policy import Policy
+from enn_ppo.eval.policy import Acted, Policy, fit
 from enn_ppo.training.tracking.run_dir import POOL
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch import columns
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from rogue_net import FrameKeys, RogueNet, fit, keyed
+from rogue_net import FrameKeys, keyed
 
 #: Number of the current policy, and of uniformly random actions; the number of a past policy is its step.
 LATEST, RANDOM = -1, -2
@@ -31,38 +31,35 @@ LATEST, RANDOM = -1, -2
 def load_opponent(
     spec: str, checkpoint: Checkpoint | None, pool: Any, device: torch.device, *, greedy: bool = False, seed: int = 0
 ) -> Opponents:
-    """Make the opponent that a setting names.
+    """Make the opponent that a setting names, for the environments `pool`.
 
-    Args:
-        spec: `random`; `past`, the run's policies before `checkpoint`, of which one is drawn for each episode; or a run directory
-            or checkpoint.
-        checkpoint: the checkpoint for `past`; None: there is none.
-        pool: the environments.
-        device: of the policies.
-        greedy: whether policies take the most likely action instead of a sampled one.
-        seed: of the random numbers.
+    `spec` is `random`; `past`, the run's policies before `checkpoint`, of which one is drawn for each episode; or a run directory
+    or checkpoint.
 
     Raises:
         ValueError: there is no such checkpoint, its policy does not fit the environments, or the run has no earlier policies.
     """
-    nets: dict[int, RogueNet | None]
+    policies: dict[int, Policy | None] = {}
     if spec == "random":
-        nets, where = {RANDOM: None}, spec
-    elif spec == "past":
-        nets, where = {**_past(checkpoint, device)}, "a past policy"
+        policies[RANDOM] = None
     else:
-        opponent = load_checkpoint(Path(spec))
-        nets, where = {opponent.step: load_net(opponent, device=device)}, f"the opponent {opponent.path}"
-    steps = np.array(list(nets))
+        spaces, generator = (pool.obs_space(), pool.action_space()), torch.Generator(device)
+        try:
+            for each in _past(checkpoint) if spec == "past" else [load_checkpoint(Path(spec))]:
+                policies[each.step] = fit(each, *spaces, "this environment", generator, greedy=greedy)
+        except ValueError as error:
+            error.add_note("(an opponent is random, past, policies, or a run directory or checkpoint)")
+            raise
+    steps = np.array(list(policies))
 
     def draw(n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         return steps[rng.integers(len(steps), size=n)]
 
-    return Opponents(nets, draw, pool, device, greedy=greedy, seed=seed, where=where)
+    return Opponents(policies, draw, pool, seed)
 
 
-def _past(checkpoint: Checkpoint | None, device: torch.device) -> dict[int, RogueNet]:
-    """Step -> policy: snapshots of the checkpoint's pool, or else the run's checkpoints; only earlier ones, if there are any."""
+def _past(checkpoint: Checkpoint | None) -> Iterator[Checkpoint]:
+    """Snapshots of the checkpoint's pool, or else the run's checkpoints; only earlier ones, if there are any."""
     if checkpoint is None:
         raise ValueError("opponent=past needs a run directory, whose earlier policies play; give a checkpoint of a run")
     run_dir, self_play = checkpoint.path.parent.parent, checkpoint.trainer.get("self_play")
@@ -71,59 +68,45 @@ def _past(checkpoint: Checkpoint | None, device: torch.device) -> dict[int, Rogu
     files = {step: file for step, file in reversed(step_files(run_dir / POOL)) if step in known}
     files = files or dict(reversed(step_files(checkpoint.path.parent)))
     files = {step: file for step, file in files.items() if step < checkpoint.step} or files
-    nets = {}
-    for step, file in files.items():
+    if not files:
+        raise ValueError(f"opponent=past: the run {run_dir} has neither snapshots nor checkpoints")
+    for file in files.values():
         try:
-            nets[step] = load_net(load_checkpoint(file), device=device)
+            yield load_checkpoint(file)
         except ValueError:
             if file.exists():
                 raise
             # else the training process has just removed it
-    if not nets:
-        raise ValueError(f"opponent=past: the run {run_dir} has neither snapshots nor checkpoints")
-    return nets
 
 
 class Opponents:
     """Several policies; one of them is drawn as the opponent in an environment when an episode begins.
 
     Args:
-        nets: number -> policy, not changed, or None for uniformly random actions. The caller may add policies, and remove those
-            that no environment faces.
+        policies: number -> policy, not changed, or None for uniformly random actions. The caller may add policies, and remove
+            those that no environment faces.
         draw: draw(n, rng) -> (n,) numbers of the policies that n environments face next.
         pool: the environments.
-        greedy: whether policies take the most likely action instead of a sampled one.
-        where: name of the policies in errors.
 
     Attributes:
         faces: (N,) number of the policy that each environment faces.
-
-    Raises:
-        ValueError: a policy does not fit the environments.
+        decided: of the last `act`: decisions of a policy, None for random actions, and the numbers of their frames.
     """
 
     def __init__(
         self,
-        nets: Mapping[int, RogueNet | None],
+        policies: Mapping[int, Policy | None],
         draw: Callable[[int, np.random.Generator], NDArray[np.int64]],
         pool: Any,
-        device: torch.device,
-        *,
-        greedy: bool = False,
         seed: int = 0,
-        where: str = "a past policy",
     ) -> None:
-        self.nets = nets
-        self.faces: NDArray[np.int64] = np.full(len(pool), next(iter(nets)), np.int64)
-        self._draw, self._device, self._greedy, self._seed, self._where = draw, device, greedy, seed, where
-        self._spaces = pool.obs_space(), pool.action_space()
+        self.policies = policies
+        self.faces: NDArray[np.int64] = np.full(len(pool), next(iter(policies)), np.int64)
+        self._draw, self._seed, self._action_space = draw, seed, pool.action_space()
         # its numbers differ from those of every environment: environment 0 uses (seed, 0)
         self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
         self._num_acts = 0
-        # policies adapted to entity types, features and actions that are new
-        self._fitted: dict[int, Policy | None] = {}
-        for number in nets:
-            self._policy(number)
+        self.decided: list[tuple[Acted | None, NDArray[np.int64]]] = []
 
     def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
         """Choose actions; see `entity_gym.pools.players.Opponents`."""
@@ -135,11 +118,22 @@ class Opponents:
         keys = keyed(int(key.view(np.int64)[0]), torch.arange(len(obs)))
         self._num_acts += 1
         faced = self.faces[env_id]
+        # several players of an environment remember for themselves
+        own_keys = env_id + len(self.faces) * (np.arange(len(obs)) // len(np.unique(env_id)))
         numbers = np.unique(faced).tolist()
-        if len(numbers) == 1:
-            return self._act(numbers[0], obs, keys)
         rows = [np.flatnonzero(faced == number) for number in numbers]
-        parts = [self._act(number, obs.gather(own), keys[own]) for number, own in zip(numbers, rows, strict=True)]
+        self.decided, parts = [], []
+        for number, own in zip(numbers, rows, strict=True):
+            policy, seen = self.policies[number], obs if len(numbers) == 1 else obs.gather(own)
+            if policy is None:
+                acted, actions = None, random_actions(seen, self._rng, self._action_space)
+            else:
+                acted = policy.act(seen, own_keys[own], generator=FrameKeys(keys[own].to(policy.device)))
+                actions = acted.result.to_buffers()
+            self.decided.append((acted, own))
+            parts.append(actions)
+        if len(parts) == 1:
+            return parts[0]
         # from frames by policy to frames as they are in `obs`
         joined: Any = columns.gather(columns.cat(parts), np.argsort(np.concatenate(rows)))
         return dict(joined)
@@ -148,15 +142,14 @@ class Opponents:
         """The opponent in each environment: `latest`, `random` or `step_<12 digits>`."""
         return [name_of(number) for number in self.faces[env_id].tolist()]
 
-    def policy_of(self, env_id: int) -> Policy | None:
-        """The policy that an environment faces, adapted to it; None: random actions."""
-        return self._policy(int(self.faces[env_id]))
-
     def clone(self) -> Opponents:
         """Copy the opponents; the networks, which never change, are shared."""
         twin = copy.copy(self)
-        twin._rng = copy.deepcopy(self._rng)
-        twin.faces, twin._fitted = self.faces.copy(), self._fitted.copy()
+        twin._rng, twin.faces = copy.deepcopy(self._rng), self.faces.copy()
+        twin.policies = {
+            number: policy and replace(policy, states=copy.copy(policy.states))
+            for number, policy in self.policies.items()
+        }
         return twin
 
     def state(self) -> dict[str, Any]:
@@ -166,38 +159,17 @@ class Opponents:
             "random": self._rng.bit_generator.state,
             "num_acts": self._num_acts,
             "seed": self._seed,
+            "policies": {number: policy.states.state() for number, policy in self.policies.items() if policy},
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the opponents from `state()`; needs the same policies.
-
-        Raises:
-            ValueError: a policy that an environment faces is missing.
-        """
-        faces = np.array(state["faces"], np.int64)
-        for number in np.unique(faces).tolist():
-            if number not in self.nets:
-                raise ValueError(f"an environment faces the policy {name_of(number)}, which is not there any more")
-        self.faces = faces
+        """Restore the opponents from `state()`; needs the same policies."""
+        self.faces = np.array(state["faces"], np.int64)
         self._rng.bit_generator.state = state["random"]
         self._num_acts, self._seed = int(state["num_acts"]), int(state["seed"])
-
-    def _act(self, number: int, obs: VecObs, keys: torch.Tensor) -> dict[str, VecAction]:
-        policy = self._policy(number)
-        if policy is None:
-            return random_actions(obs, self._rng, self._spaces[1])
-        return policy.act(obs, generator=FrameKeys(keys.to(self._device))).result.to_buffers()
-
-    def _policy(self, number: int) -> Policy | None:
-        if number not in self._fitted:
-            net, policy = self.nets[number], None
-            if net is not None:
-                try:
-                    policy = Policy(fit(net, *self._spaces), greedy=self._greedy)
-                except ValueError as error:
-                    raise ValueError(f"{self._where} does not fit this environment: {error}") from None
-            self._fitted = {n: known for n, known in self._fitted.items() if n in self.nets} | {number: policy}
-        return self._fitted[number]
+        for number, saved in state["policies"].items():
+            if policy := self.policies[number]:
+                policy.states.load_state(saved, policy.device)
 
 
 def name_of(number: int) -> str:

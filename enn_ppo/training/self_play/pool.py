@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import load_checkpoint, step_file, step_files
-from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.checkpoints.policy_file import Checkpoint, policy_bytes
+from enn_ppo.eval.policy import Policy, fit
 from enn_ppo.settings.config import SelfPlayConfig
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.files import make_folder, replace_file
@@ -29,7 +29,7 @@ from entity_gym.pools.episodes import Episode
 from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.source import EnvSource
 from entity_gym.pools.vec_env import VecEnv
-from rogue_net import RogueNet
+from rogue_net import FittedNet, RogueNet
 
 #: Number of snapshots that play at a time, drawn at every update: each needs its own forward pass.
 AT_A_TIME = 2
@@ -38,24 +38,22 @@ AT_A_TIME = 2
 class SelfPlay:
     """The pool of snapshots, their ratings, and the opponent of each environment.
 
-    Args:
-        net: the policy that is trained; it is also the opponent `latest`.
-        seed: seeds the choice of opponents.
+    `net` is the policy that is trained, and also the opponent `latest`.
 
     Attributes:
         metrics: of the last update: the policy's rating, and its win rate against snapshots (None: no game ended).
     """
 
-    def __init__(self, config: SelfPlayConfig, net: RogueNet, device: torch.device, seed: int) -> None:
+    def __init__(self, config: SelfPlayConfig, net: RogueNet, seed: int) -> None:
         self.config, self.net = config, net
         self.ratings = Ratings()
         self.pool: list[int] = []  # steps of the snapshots, ascending
-        self._nets: dict[int, RogueNet] = {LATEST: net}  # the pool, and removed snapshots that still play
+        self._policies = {LATEST: Policy(FittedNet(net))}  # and the pool, and removed snapshots that still play
         #: Removed snapshot -> the step at which it was last needed; its file may still exist.
         self._gone: dict[int, int] = {}
         self._choice: list[int] = []  # snapshots that new episodes draw from
         self._written: set[tuple[Path, int]] = set()
-        self._device, self._seed = device, seed
+        self._seed = seed
         self._opponents: Opponents | None = None
         self.metrics: Row = {}
 
@@ -66,7 +64,7 @@ class SelfPlay:
             ValueError: the environments do not map entities to players, or have less than two players.
         """
         mapping = mapping_of(source, name, "self_play.enabled=true")
-        self._opponents = Opponents(self._nets, self._draw, vec_env, self._device, seed=self._seed)
+        self._opponents = Opponents(self._policies, self._draw, vec_env, self._seed)
         return SeatedVecEnv(vec_env, mapping, self._opponents, zero_sum=self.config.zero_sum)
 
     def add(self, step: int) -> None:
@@ -74,7 +72,7 @@ class SelfPlay:
         if step in self.pool:
             return
         snapshot = copy.deepcopy(self.net).requires_grad_(False)
-        self._nets[step] = snapshot.eval()
+        self._policies[step] = Policy(FittedNet(snapshot.eval()))
         self.ratings.add(step)
         self.pool.append(step)
         while len(self.pool) > self.config.pool_size:
@@ -84,12 +82,7 @@ class SelfPlay:
         self._choose(step)
 
     def update(self, episodes: Sequence[Episode], step: int) -> None:
-        """Update ratings and pool after an update of the policy.
-
-        Args:
-            episodes: the episodes that ended since the last call.
-            step: environment steps trained so far.
-        """
+        """Update ratings by the episodes that ended since the last call, and the pool, after an update of the policy."""
         steps = {name_of(snapshot): snapshot for snapshot in self.pool}
         games = [(steps[e.info["opponent"]], e.info["win_rate"]) for e in episodes if e.info.get("opponent") in steps]
         for snapshot, result in games:
@@ -113,16 +106,13 @@ class SelfPlay:
         """Write the table of ratings, and the snapshots that the next checkpoint refers to. `config` is that of the run.
 
         Raises:
-            ValueError: a file cannot be written.
+            OSError: a file cannot be written.
         """
-        try:
-            for step, net in self._nets.items():
-                if step != LATEST and (run_dir, step) not in self._written:
-                    write_snapshot(run_dir, step, net, config)
-                    self._written.add((run_dir, step))
-            replace_file(run_dir / RATINGS, json.dumps(self.ratings.table(), indent=2).encode() + b"\n")
-        except OSError as error:
-            raise ValueError(f"the snapshots in {run_dir} cannot be written: {error.strerror or error}") from error
+        for step, policy in self._policies.items():
+            if step != LATEST and (run_dir, step) not in self._written:
+                write_snapshot(run_dir, step, policy.fitted.net, config)
+                self._written.add((run_dir, step))
+        replace_file(run_dir / RATINGS, json.dumps(self.ratings.table(), indent=2).encode() + b"\n")
 
     def clean(self, run_dir: Path) -> None:
         """Remove the snapshots that no checkpoint refers to. Call it after saving a checkpoint."""
@@ -138,25 +128,22 @@ class SelfPlay:
         """State for `load_state`. The opponent of each environment is in the state of the environments."""
         return {
             "pool": list(self.pool),
-            "snapshots": [step for step in self._nets if step != LATEST],
+            "snapshots": [step for step in self._policies if step != LATEST],
             "gone": [[step, at] for step, at in self._gone.items()],
             "choice": list(self._choice),
             "ratings": self.ratings.state(),
         }
 
     def load_state(self, state: Mapping[str, Any], run_dir: Path) -> None:
-        """Restore the pool from `state()`. Call it before the environments are restored.
-
-        Args:
-            state: returned by `state`.
-            run_dir: the run directory with the snapshots.
+        """Restore the pool from `state()` and the run directory with its snapshots, before the environments are restored.
 
         Raises:
-            ValueError: a snapshot is missing or damaged.
+            ValueError: a snapshot is missing, damaged, or does not fit the environments.
         """
+        spaces, generator = (self.net.obs_space, self.net.action_space), torch.Generator(self._policies[LATEST].device)
         for step in state["snapshots"]:
-            snapshot = load_net(load_checkpoint(step_file(run_dir / POOL, step)), device=self._device)
-            self._nets[step] = snapshot.requires_grad_(False).eval()
+            snapshot = load_checkpoint(step_file(run_dir / POOL, step))
+            self._policies[step] = fit(snapshot, *spaces, "this environment", generator)
             self._written.add((run_dir, step))
         self.pool = list(state["pool"])
         self._gone = {step: at for step, at in state["gone"]}
@@ -183,8 +170,8 @@ class SelfPlay:
     def _forget(self, step: int) -> None:
         """Drop removed snapshots that no environment faces any more."""
         needed = {LATEST, *self.pool, *(self._opponents.faces.tolist() if self._opponents else [])}
-        for snapshot in sorted(self._nets.keys() - needed):
-            del self._nets[snapshot]
+        for snapshot in sorted(self._policies.keys() - needed):
+            del self._policies[snapshot]
             self._gone[snapshot] = step
 
 

@@ -75,17 +75,15 @@ class Ratings:
 
     def table(self) -> dict[str, Any]:
         """The snapshots' ratings in the order of their steps, for the file that users read."""
+
+        def shown(rating: Rating) -> dict[str, Any]:
+            return {"rating": rating.mu, "rating_sigma": rating.sigma}
+
         snapshots = [
-            {
-                "step": step,
-                "rating": record.rating.mu,
-                "rating_sigma": record.rating.sigma,
-                "win_rate_against": record.win_rate,
-                "games": record.total_games,
-            }
-            for step, record in sorted(self.snapshots.items())
+            {"step": step, **shown(each.rating), "win_rate_against": each.win_rate, "games": each.total_games}
+            for step, each in sorted(self.snapshots.items())
         ]
-        return {"current": {"rating": self.current.mu, "rating_sigma": self.current.sigma}, "snapshots": snapshots}
+        return {"current": shown(self.current), "snapshots": snapshots}
 
     def state(self) -> dict[str, Any]:
         """State for `load_state`."""

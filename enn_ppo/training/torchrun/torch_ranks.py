@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -58,7 +57,12 @@ def join_ranks(config: TrainConfig) -> Ranks:
         raise ValueError(f"distributed=ddp is for processes that torchrun starts: {_COMMAND}, and the other settings")
     if size == 1:
         return ALONE
-    check_shares(config, size)
+    config.rollout.share(size, "ranks of torchrun")
+    if config.optim.batch_size < size:
+        raise ValueError(
+            f"optim.batch_size counts the frames of all ranks together: at least one for each of {size}, got "
+            f"{config.optim.batch_size}"
+        )
     announce(f"waiting for all {size} ranks")
     device = select_device(config.device)
     if device.type == "cuda":
@@ -69,24 +73,6 @@ def join_ranks(config: TrainConfig) -> Ranks:
             )
         torch.cuda.set_device(number)
     return TorchRanks(device)
-
-
-def check_shares(config: TrainConfig, size: int) -> None:
-    """Check that `size` ranks can have equal shares of the environments, in whole blocks and processes.
-
-    Raises:
-        ValueError: the settings do not divide evenly.
-    """
-    rollout, batch_size = config.rollout, config.optim.batch_size
-    rollout.check_shares(size, f"{size} ranks of torchrun")
-    try:
-        replace(rollout, num_envs=rollout.num_envs // size)
-    except ValueError as error:
-        raise ValueError(f"each of {size} ranks: {error}") from None
-    if batch_size < size:
-        raise ValueError(
-            f"optim.batch_size counts the frames of all ranks together: at least one for each of {size}, got {batch_size}"
-        )
 
 
 class TorchRanks:
@@ -104,23 +90,19 @@ class TorchRanks:
         with self._noticing_death():
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=_DAY)
         self._in_order = False  # whether all ranks have agreed to end
-        self._lead_is_alone = False  # inside `lead`, where the other ranks do not answer
 
     def gather(self, values: Tensor) -> Tensor:
-        self._check_company()
         with self._noticing_death():
             parts = [torch.empty_like(values) for _ in range(self.size)]
             dist.all_gather(parts, values.contiguous())
         return torch.stack(parts)
 
     def sum(self, values: Tensor) -> Tensor:
-        self._check_company()
         with self._noticing_death():
             dist.all_reduce(values)
         return values
 
     def gather_objects(self, value: T) -> list[T]:
-        self._check_company()
         found: list[Any] = [None] * self.size
         with self._noticing_death():
             dist.all_gather_object(found, value)
@@ -145,17 +127,13 @@ class TorchRanks:
         raise error
 
     def lead(self, action: Callable[[], T]) -> T:
-        self._check_company()
         error: BaseException | None = None
         answer: list[Any] = [None]  # (result,) of rank 0; None: it has failed
         if self.rank == 0:
-            self._lead_is_alone = True
             try:
                 answer = [(action(),)]
             except (Exception, SystemExit) as raised:  # callbacks may call sys.exit
                 error = raised
-            finally:
-                self._lead_is_alone = False
         with self._noticing_death():
             dist.broadcast_object_list(answer)
         if answer[0] is None:
@@ -169,10 +147,6 @@ class TorchRanks:
             with suppress(PartLost):  # everything is saved already
                 self.gather(torch.zeros(1))
         dist.destroy_process_group()
-
-    def _check_company(self) -> None:
-        if self._lead_is_alone:
-            raise ValueError("a collective call inside `lead`, where the other ranks do not take part")
 
     @contextmanager
     def _noticing_death(self) -> Iterator[None]:

@@ -6,8 +6,9 @@ import json
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,6 @@ from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.files import append_to_file, make_folder, replace_file
 from enn_ppo.training.tracking.run_dir import METRICS, TENSORBOARD, WANDB
 from entity_gym.untrusted import parse_json, read_regular
-
-__all__ = ["MetricsLogger", "Row", "TensorBoardLogger", "WandbLogger", "make_logger", "read_metrics"]
 
 Row = dict[str, float | int | None]  # None: no value in this update, such as the episodic reward if no episode ended
 
@@ -39,12 +38,16 @@ def make_logger(
         ValueError: a tracker cannot be used, or the rows of a resumed run cannot be read.
         OSError: `run_dir` cannot be written.
     """
-    chosen = [TensorBoardLogger] * config.logger.tensorboard + [WandbLogger] * (config.logger.wandb != "disabled")
-    with ExitStack() as undo:  # trackers first: if one cannot start, no metrics.jsonl is created
-        trackers = [undo.enter_context(closing(each(run_dir, config, resume_step))) for each in chosen]
-        logger = MetricsLogger(run_dir / METRICS, resume_step, trackers, warn)
-        undo.pop_all()
-    return logger
+    chosen: dict[str, Callable[..., Any]] = {"tensorboard": TensorBoardLogger} if config.logger.tensorboard else {}
+    chosen |= {"wandb": WandbLogger} if config.logger.wandb != "disabled" else {}
+    for library in chosen:
+        if find_spec(library) is None:
+            raise ValueError(
+                f'logger.{library} needs {library}, which is not installed: pip install "enn-ppo[{library}]"'
+            )
+    # trackers first: if one cannot start, no metrics.jsonl is created
+    trackers = [each(run_dir, config, resume_step) for each in chosen.values()]
+    return MetricsLogger(run_dir / METRICS, resume_step, trackers, warn)
 
 
 class MetricsLogger:
@@ -71,8 +74,7 @@ class MetricsLogger:
         """
         self._path, self._trackers, self._warn = path, list(trackers), warn
         if resume_step is not None and path.exists():
-            kept = [line + b"\n" for row, line in _rows(path) if row["step"] <= resume_step]
-            replace_file(path, b"".join(kept))
+            replace_file(path, b"".join(_line_of(row) for row in read_metrics(path) if row["step"] <= resume_step))
         append_to_file(self._path, b"")
 
     def log(self, row: Row) -> None:
@@ -82,7 +84,7 @@ class MetricsLogger:
             OSError: the file cannot be written.
         """
         values = {name: _json_number(value) for name, value in row.items()}
-        append_to_file(self._path, json.dumps(values, allow_nan=False).encode() + b"\n")
+        append_to_file(self._path, _line_of(values))
         known = {name: value for name, value in values.items() if value is not None}
         for tracker in list(self._trackers):
             self._attempt(tracker, partial(tracker.log, known))
@@ -110,11 +112,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: the file is missing, or a line before the last is not a row; the message names the line.
     """
-    return [row for row, _ in _rows(Path(path))]
-
-
-def _rows(path: Path) -> list[tuple[dict[str, Any], bytes]]:
-    """Every row, and its line as bytes."""
     try:
         lines = read_regular(path, _MOST_BYTES).splitlines()
     except OSError as error:
@@ -129,8 +126,12 @@ def _rows(path: Path) -> list[tuple[dict[str, Any], bytes]]:
             if number == len(lines):
                 break
             raise ValueError(f"{path} line {number} is not a row of metrics: {error}") from error
-        rows.append((row, line))
+        rows.append(row)
     return rows
+
+
+def _line_of(row: Mapping[str, Any]) -> bytes:
+    return json.dumps(row, allow_nan=False).encode() + b"\n"
 
 
 def _json_number(value: Any) -> Any:
@@ -145,20 +146,14 @@ class TensorBoardLogger:
     When a run is resumed, TensorBoard drops the rows of later steps.
 
     Raises:
-        ValueError: tensorboard is not installed.
         OSError: the file cannot be written.
     """
 
     name = "TensorBoard"
 
     def __init__(self, run_dir: Path, config: TrainConfig, resume_step: int | None) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ValueError(
-                'logger.tensorboard=true needs tensorboard, which is not installed: pip install "enn-ppo[tensorboard]", '
-                "or logger.tensorboard=false"
-            ) from error
+        from torch.utils.tensorboard import SummaryWriter
+
         folder = run_dir / TENSORBOARD
         make_folder(folder)
         self._writer: Any = SummaryWriter(str(folder), purge_step=None if resume_step is None else resume_step + 1)
@@ -183,21 +178,16 @@ class WandbLogger:
     already has, so steps that a resumed run repeats keep their first rows.
 
     Raises:
-        ValueError: wandb is not installed, or refuses to start.
+        ValueError: wandb refuses to start.
         OSError: wandb's folder cannot be written.
     """
 
     name = "wandb"
 
     def __init__(self, run_dir: Path, config: TrainConfig, resume_step: int | None) -> None:
+        import wandb  # imported here: wandb is optional, and slow to import
+
         chosen = config.logger
-        try:
-            import wandb  # imported here: wandb is optional, and slow to import
-        except ImportError as error:
-            raise ValueError(
-                f'logger.wandb={chosen.wandb} needs wandb, which is not installed: pip install "enn-ppo[wandb]", '
-                "or logger.wandb=disabled"
-            ) from error
         make_folder(run_dir / WANDB)
         id_file = run_dir / WANDB / _RUN_ID
         if resume_step is None or not id_file.exists():

@@ -14,41 +14,26 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from enn_ppo.rollout import Rollout
+from enn_ppo.rollout import Rollout, RolloutStats
 from enn_ppo.training.tracking.logger import Row
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import Metric
-from entity_gym.pools.episodes import Episode
-from entity_gym.spaces import GLOBAL_ENTITY
-from rogue_net import ObsBatch, RaggedTensor
-
-__all__ = ["NOBODY", "Played", "env_info_row", "merge_played", "metrics_row", "summarize"]
-
-#: Name, among the selectable entity types, of the choice to select no entity.
-NOBODY = "__nobody__"
+from rogue_net import ObsBatch
 
 
 class Played(NamedTuple):
     """Statistics of a rollout, on the CPU."""
 
     num_frames: int
-    episodes: Sequence[Episode]  # episodes that ended
+    stats: RolloutStats  # episodes, metrics of environments, timings
     spreads: Mapping[str, Metric]  # values per frame, such as rewards, and the numbers of continuous actions
     shares: Mapping[str, Metric]  # choice -> count: actors of the action, sum: actors that took the choice
     actors: Mapping[str, int]  # action -> A
-    metrics: Mapping[str, Metric]  # reported by the environments
-    env_seconds: float
-    act_seconds: float
 
 
 @torch.no_grad()
 def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Played:
-    """Statistics of a rollout. Synchronises with its device once.
-
-    Args:
-        rollout: T steps of N environments.
-        action_space: names the choices of each action; actions that the rollout does not have are left out.
-    """
+    """Statistics of a rollout, without the actions that it does not have. Synchronises with its device once."""
     frames = rollout.frames
     lengths = _entities_by_frame(frames.obs)
     spreads = {"reward": frames.rewards, "entities": lengths.sum(0), "elapsed_steps": frames.step}
@@ -60,17 +45,13 @@ def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Play
         chosen = frames.actions[name]
         if not action_space[name].discrete:
             spreads |= {f"actions/{name}/{label}": chosen.values[:, k] for k, label in enumerate(labels[name])}
-        elif action_space[name].selects:
-            types = [entity_type for entity_type in frames.obs.features if entity_type != GLOBAL_ENTITY]
-            labels[name] = (*types, NOBODY)
-            tallies[name] = _tally(_selected_types(chosen, lengths[: len(types)]), len(types) + 1)
-        else:
+        elif not action_space[name].selects:
             tallies[name] = _tally(chosen.values[:, 0], len(labels[name]))
     computed = [*map(_sum_min_max, spreads.values()), *tallies.values()]
     numbers = iter(torch.cat(computed).tolist())  # the one synchronisation
     return Played(
         num_frames=len(frames),
-        episodes=rollout.stats.episodes,
+        stats=rollout.stats,
         spreads={
             name: Metric(len(values), next(numbers), next(numbers), next(numbers)) for name, values in spreads.items()
         },
@@ -78,64 +59,52 @@ def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Play
             f"actions/{name}/{label}": Metric(actors[name], next(numbers)) for name in tallies for label in labels[name]
         },
         actors=actors,
-        metrics=rollout.stats.metrics,
-        env_seconds=rollout.stats.env_seconds,
-        act_seconds=rollout.stats.act_seconds,
     )
 
 
 def merge_played(parts: Sequence[Played]) -> Played:
-    """Merge statistics of rollouts that several processes collected at the same time: seconds are averaged.
-
-    Args:
-        parts: at least one, in the order of their environments.
-    """
+    """Merge statistics of rollouts that several processes collected at the same time: seconds are averaged."""
+    stats = RolloutStats()
+    for part in parts:
+        stats.add(part.stats.episodes, part.stats.metrics)
+        stats.env_seconds += part.stats.env_seconds / len(parts)
+        stats.act_seconds += part.stats.act_seconds / len(parts)
     return Played(
         num_frames=sum(part.num_frames for part in parts),
-        episodes=[episode for part in parts for episode in part.episodes],
+        stats=stats,
         spreads=_merged(part.spreads for part in parts),
         shares=_merged(part.shares for part in parts),
         actors={name: sum(part.actors[name] for part in parts) for name in parts[0].actors},
-        metrics=_merged(part.metrics for part in parts),
-        env_seconds=sum(part.env_seconds for part in parts) / len(parts),
-        act_seconds=sum(part.act_seconds for part in parts) / len(parts),
     )
 
 
 def metrics_row(
     step: int,
     played: Played,
-    stats: Mapping[str, float],
+    learned: Mapping[str, float],
     *,
     run_seconds: float,
     update_seconds: float,
     extra: Mapping[str, float | int | None],
 ) -> Row:
-    """The row of metrics of an update.
+    """The row of metrics of an update: name -> number; None without a value, such as the episodic reward if no episode ended.
 
-    Args:
-        step: environment steps trained so far.
-        played: statistics of the update's rollout.
-        stats: losses, learning rate and other statistics of the update.
-        run_seconds: training time from the beginning of the run to the end of this update.
-        update_seconds: time of this update, including its rollout.
-        extra: other metrics, such as `eval/...`, whose names must be new.
-
-    Returns:
-        Name -> number; None if there is no value, such as the episodic reward if no episode ended.
+    `run_seconds` are those of training up to the end of this update, `update_seconds` those of this update with its rollout.
+    `extra` are other metrics, such as `eval/...`, whose names must be new.
     """
-    env, act = played.env_seconds / update_seconds, played.act_seconds / update_seconds
+    stats, episodes = played.stats, played.stats.episodes
+    env, act = stats.env_seconds / update_seconds, stats.act_seconds / update_seconds
     row: Row = {
         "step": step,
         "seconds": run_seconds,
         "frames": played.num_frames,
         "steps_per_second": played.num_frames / update_seconds,
         "entities_per_second": played.spreads["entities"].sum / update_seconds,
-        **_spread("episodic_reward", _metric(episode.reward for episode in played.episodes)),
-        **_spread("episode_length", _metric(episode.length for episode in played.episodes)),
-        "episodes": len(played.episodes),
-        "episodes_truncated": sum(episode.truncated for episode in played.episodes),
-        **stats,
+        **_spread("episodic_reward", _metric(episode.reward for episode in episodes)),
+        **_spread("episode_length", _metric(episode.length for episode in episodes)),
+        "episodes": len(episodes),
+        "episodes_truncated": sum(episode.truncated for episode in episodes),
+        **learned,
         "share_env": env,
         "share_act": act,
         "share_update": max(0.0, 1 - env - act),  # negative where Ray's runners play during the update
@@ -144,17 +113,13 @@ def metrics_row(
     }
     for name, metric in played.spreads.items():
         row |= _spread(name, metric)
-    row |= _reported(played)
+    row |= _reported(stats)
     assert not row.keys() & extra.keys(), sorted(row.keys() & extra.keys())
     return row | dict(extra)
 
 
 def env_info_row(info: Mapping[str, Sequence[Any]]) -> Row:
-    """Metrics of environment parameters: mean, minimum and maximum of numbers; of other values, the share of environments.
-
-    Args:
-        info: name -> one value per environment.
-    """
+    """Metrics of environment parameters: mean, minimum and maximum of numbers; of other values, the share of environments."""
     row: Row = {}
     for name, values in info.items():
         if all(isinstance(value, Real) for value in values):
@@ -165,14 +130,14 @@ def env_info_row(info: Mapping[str, Sequence[Any]]) -> Row:
     return row
 
 
-def _reported(played: Played) -> Row:
+def _reported(stats: RolloutStats) -> Row:
     """Metrics that environments report at the end of episodes, and with their steps."""
     infos: dict[str, Metric] = {}
-    for episode in played.episodes:
+    for episode in stats.episodes:
         for name, value in episode.info.items():
             if isinstance(value, Real):
                 infos.setdefault(f"episode/{name}", Metric()).push(float(value))
-    reported = infos | {f"env/{name}": metric for name, metric in played.metrics.items()}
+    reported = infos | {f"env/{name}": metric for name, metric in stats.metrics.items()}
     row: Row = {}
     for name, metric in reported.items():
         row |= _spread(name, metric) | {f"{name}_count": metric.count}
@@ -220,19 +185,3 @@ def _entities_by_frame(obs: ObsBatch) -> Tensor:
     if not obs.features:
         return torch.zeros(0, obs.num_frames, dtype=torch.int64, device=obs.device)
     return torch.stack([ragged.offsets for ragged in obs.features.values()]).diff(dim=1)
-
-
-def _selected_types(selected: RaggedTensor, lengths: Tensor) -> Tensor:
-    """(A,) int64: type index of each selected entity; E if no entity was selected.
-
-    Args:
-        selected: B sequences of (A, 1) entity indices inside the frame, -1 for none.
-        lengths: (E, B), entities by type and frame. A type's indices follow those of the types before it.
-    """
-    num_types, num_frames = lengths.shape
-    indices = selected.values[:, 0]
-    frames = torch.repeat_interleave(
-        torch.arange(num_frames, device=indices.device), selected.lengths, output_size=len(indices)
-    )
-    ends = lengths.cumsum(0)[:, frames]  # (E, A)
-    return torch.where(indices < 0, num_types, (indices >= ends).sum(0))

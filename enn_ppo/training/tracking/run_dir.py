@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from enn_ppo.training.files import ASIDE, is_link
-from entity_gym.untrusted import YAML_BYTES, open_regular, read_regular
+from entity_gym.untrusted import YAML_BYTES, open_regular
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -32,6 +32,7 @@ _OURS = (CHECKPOINTS, POOL, VIDEOS, REPLAYS)  # folders that hold only files of 
 _FOLDERS = (*_OURS, TENSORBOARD, WANDB)
 _FILES = (LEARNING_CURVE, RATINGS, "clone.yaml", "clone.jsonl", METRICS, CONFIG)
 _LEAF = rf"(step|watched)_\d{{12,}}\.(safetensors|gif|html)|{ASIDE}"
+_CONTENT = {CONFIG: b"total_timesteps:", METRICS: b"{"}  # bytes that those of a run have
 _MARKS = (CONFIG, METRICS, CHECKPOINTS)  # a directory with any of these holds a run
 
 
@@ -40,7 +41,7 @@ class RunLock:
 
     def __init__(self) -> None:
         self._locks: list[FileLock] = []
-        self._made: list[Path] = []  # folders, the innermost first
+        self._made: list[Path] = []  # run directories that were not there before
 
     def take(self, run_dir: Path, *policies: str) -> None:
         """Lock a run directory and those of its policies, which are made if they are missing.
@@ -52,10 +53,9 @@ class RunLock:
             folder = (run_dir / name).absolute()  # the working directory may change before `close`
             if link := next((each for each in (folder / LOCK, *[folder] * bool(name)) if is_link(each)), None):
                 raise ValueError(f"run_dir {run_dir} is refused: {link.name} is a link; give another run_dir")
+            self._make(folder)
             lock = FileLock(folder / LOCK)
             try:
-                self._made = _missing(folder) + self._made
-                folder.mkdir(parents=True, exist_ok=True)
                 lock.acquire(blocking=False)
                 self._locks.append(lock)
             except Timeout:
@@ -76,39 +76,39 @@ class RunLock:
         Raises:
             ValueError: it cannot be written.
         """
-        for number in itertools.count(1):
-            folder = run_dir.with_name(f"{run_dir.name}_{number}") if number > 1 else run_dir
-            missing = _missing(folder.absolute())
-            try:
-                folder.mkdir(parents=True)
-            except FileExistsError:
-                continue
-            except OSError:
-                missing = []  # `take` says why
-            self._made = missing + self._made
-            self.take(folder, *policies)
-            return folder
-        raise AssertionError
+        unused, numbers = run_dir, itertools.count(2)
+        while not self._make(unused.absolute()):
+            unused = run_dir.with_name(f"{run_dir.name}_{next(numbers)}")
+        self.take(unused, *policies)
+        return unused
 
     def close(self) -> None:
-        """Release the locks, and remove the folders that `take` has made and that are still empty. May be called twice."""
+        """Release the locks, and remove the run directories that are new and still empty. May be called twice."""
         for lock in self._locks:
             with suppress(OSError):  # Windows removes no open file
                 Path(lock.lock_file).unlink()  # before it is released, so that nobody else's is removed
             lock.release()
-        for folder in self._made:
+        for folder in reversed(self._made):
             with suppress(OSError):
                 folder.rmdir()
         self._locks, self._made = [], []
 
+    def _make(self, folder: Path) -> bool:
+        """Make a folder; returns False if it exists."""
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise _not_written(folder, error) from error
+        self._made.append(folder)
+        return True
+
 
 def prepare_run_dir(path: Path, *, resume: bool, overwrite: bool) -> None:
-    """Create the run directory, or check that the existing one can be used.
+    """Check that a run directory, which exists, can be used: `resume` continues a run in it, and removes nothing.
 
-    Args:
-        path: the directory; parents are created.
-        resume: an existing run is continued; nothing is removed.
-        overwrite: an existing run's files are removed, if they look like those of a run; other files stay.
+    `overwrite` removes the files of an existing run, if they look like those of a run; other files stay.
 
     Raises:
         ValueError: the directory holds a run and neither flag is set, both are set, something that no run writes has the name
@@ -117,7 +117,6 @@ def prepare_run_dir(path: Path, *, resume: bool, overwrite: bool) -> None:
     if resume and overwrite:
         raise ValueError("resume and overwrite=true exclude each other: one continues a run, the other removes it")
     try:
-        path.mkdir(parents=True, exist_ok=True)
         found = [name for name in _MARKS if os.path.lexists(path / name)]
         if strange := list(_strange(path, is_removed=bool(found) and overwrite)):
             raise ValueError(
@@ -133,33 +132,23 @@ def prepare_run_dir(path: Path, *, resume: bool, overwrite: bool) -> None:
         for name in (*_FOLDERS, *_FILES) if found and overwrite else ():
             if os.path.lexists(path / name):
                 shutil.rmtree(path / name) if name in _FOLDERS else (path / name).unlink()
-        for folder in (path, *(path / name for name in _OURS)):
-            for entry in folder.iterdir() if folder.is_dir() else ():
-                if re.fullmatch(ASIDE, entry.name):  # left half written by a crash
-                    entry.unlink()
     except OSError as error:
         raise _not_written(path, error) from error
 
 
 def _strange(path: Path, is_removed: bool) -> Iterator[str]:
-    """Say what of the files and folders with a run's names is a link or of another kind.
-
-    Args:
-        path: the run directory.
-        is_removed: everything is about to be removed, so other names and contents are strange, too.
-    """
+    """Say what of the files and folders with a run's names is a link or of another kind, or before removal of other contents."""
     for name in (*_FOLDERS, *_FILES):
-        entry = path / name
+        entry, is_folder = path / name, name in _FOLDERS
         if is_link(entry):
             yield f"{name} is a link"
-        elif not entry.exists():
-            continue
-        elif not (entry.is_dir() if name in _FOLDERS else entry.is_file()):
-            yield f"{name} is no {'folder' if name in _FOLDERS else 'file'}"
-        elif is_removed and name == CONFIG and b"total_timesteps:" not in read_regular(entry, YAML_BYTES):
-            yield f"{name} has no total_timesteps"
-        elif is_removed and name == METRICS and open_regular(entry).read(1) not in (b"", b"{"):
-            yield f"{name} holds no rows of metrics"
+        elif entry.exists() and entry.is_dir() != is_folder:
+            yield f"{name} is no {'folder' if is_folder else 'file'}"
+        elif is_removed and name in _CONTENT and entry.exists():
+            with open_regular(entry) as file:
+                start = file.read(YAML_BYTES)
+            if start and _CONTENT[name] not in start:
+                yield f"{name} is not that of a run"
         for leaf in sorted(entry.iterdir()) if name in _OURS and entry.is_dir() else ():
             is_known = re.fullmatch(_LEAF, leaf.name)
             if (is_known and (is_link(leaf) or not leaf.is_file())) or (is_removed and not is_known):
@@ -168,8 +157,3 @@ def _strange(path: Path, is_removed: bool) -> Iterator[str]:
 
 def _not_written(path: Path, error: OSError) -> ValueError:
     return ValueError(f"run_dir {path} cannot be written: {error.strerror or error} ({error.filename or path})")
-
-
-def _missing(folder: Path) -> list[Path]:
-    """The folders that have to be made for this one, the innermost first."""
-    return [each for each in (folder, *folder.parents) if not each.exists()]

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from enn_ppo.plot.curves import plot_learning_curve
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.files import replace_file
+from enn_ppo.training.tracking.curves import plot_learning_curve
 from enn_ppo.training.tracking.logger import Row, make_logger
 from enn_ppo.training.tracking.run_dir import CONFIG, LEARNING_CURVE, METRICS
 from entity_gym.output import tell
@@ -25,39 +25,20 @@ from entity_gym.output import tell
 if TYPE_CHECKING:
     from rich.live import Live
 
-__all__ = ["PLAIN_SECONDS", "RunOutput", "announce", "make_live", "say"]
-
 #: Seconds between two plain lines.
 PLAIN_SECONDS = 10.0
 
-# key of the row -> its name and format
-_METRICS = {
-    "episodic_reward": ("reward", ".3f"),
-    "episode_length": ("length", ".1f"),
-    "entropy": ("entropy", ".3f"),
-    "approx_kl": ("kl", ".4f"),
-    "eval/episodic_reward": ("evaluation", ".3f"),
-    "self_play/win_rate": ("won", ".2f"),
-    "self_play/rating": ("rating", ".1f"),
-    "teacher_kl": ("teacher kl", ".4f"),
-    "value_loss": ("value loss", ".4f"),
-    "policy_loss": ("policy loss", ".4f"),
-    "explained_variance": ("explained variance", ".3f"),
-    "share_env": ("time in env", ".0%"),
-    "share_act": ("time in act", ".0%"),
-    "share_update": ("time in update", ".0%"),
-}
-_ON_A_LINE = 8  # the first metrics
+# metrics on the screen, by their names on docs/metrics.md; the first ones are on a plain line, too
+_ON_A_LINE = ("steps_per_second", "episodic_reward", "episode_length", "entropy", "approx_kl")
+_MORE = ("eval/episodic_reward", "self_play/win_rate", "self_play/rating", "teacher_kl", "value_loss", "policy_loss")
+_SHARES = ("explained_variance", "share_env", "share_act", "share_update")
+_OF_EVALUATION = ("eval/episodic_reward", "eval/episodic_reward_ci95", "eval/episode_length", "eval/win_rate")
 
 
 def announce(text: str) -> None:
-    """Print a line about the run, on rank 0 only."""
-    if os.environ.get("RANK", "0") == "0":
-        say(text)
-
-
-def say(text: str) -> None:
-    """Print a line. Where standard output can no longer be written, training goes on without it."""
+    """Print a line about the run, on rank 0 only. Where standard output can no longer be written, training goes on without it."""
+    if os.environ.get("RANK", "0") != "0":
+        return
     try:
         print(text, flush=True)
     except OSError as error:  # the reader of a pipe has ended, or the disk of a log is full
@@ -102,10 +83,9 @@ class RunOutput:
         self.run_dir, self._live = run_dir, live
         self._prefix = f"{name}: " if name else ""
         self._title = f"{config.env.id}  {run_dir}"
-        self._total, self._max_seconds = config.total_timesteps, config.max_train_seconds
-        self._step = self._initial = step or 0
-        self._started, self._trained = monotonic(), 0.0
-        self._known: dict[str, str] = {}  # name of a metric -> its last value
+        self._config, self._step, self._trained, self._done = config, step or 0, 0.0, 0.0
+        self._begun: tuple[float, float] | None = None  # when the progress was shown first, and how much it was
+        self._known: Row = {}  # the last value of each metric
         self._due = -math.inf  # when the next plain line may be printed
         self._is_held_back = False  # whether the newest row has not been printed yet
         try:
@@ -133,22 +113,16 @@ class RunOutput:
                 f"{self.run_dir / METRICS} cannot be written: {error}; training ends after {row['step']:,} steps"
             ) from error
         if "seconds" in row:
-            for key, (name, form) in _METRICS.items():
-                value = row.get(key)
-                if value is not None and math.isfinite(value):
-                    self._known[name] = f"{value:{form}}"
+            self._known |= {name: value for name, value in row.items() if value is not None and math.isfinite(value)}
             self.show(int(row["step"] or 0), float(row["seconds"] or 0.0))
         if row.get("eval/episodic_reward") is not None:
-            self.say(_evaluated(row))
+            self.say("  ".join([f"evaluation of step {row['eval/step']:,.0f}:", *_values(row, _OF_EVALUATION)]))
 
     def show(self, step: int, seconds: float) -> None:
-        """Show the progress of the training.
-
-        Args:
-            step: environment steps so far, with those of a rollout that is being played.
-            seconds: of training so far.
-        """
+        """Show the steps and seconds of training so far, with those of a rollout that is being played."""
         self._step, self._trained, self._is_held_back = step, seconds, True
+        self._done = self._config.progress(step, seconds)
+        self._begun = self._begun or (monotonic(), self._done)
         if self._live is None:
             if monotonic() >= self._due:
                 self._due = monotonic() + PLAIN_SECONDS
@@ -159,14 +133,12 @@ class RunOutput:
 
     def say(self, text: str) -> None:
         """Print a line, which appears above the dashboard as all that is printed."""
-        say(self._prefix + text)
+        announce(self._prefix + text)
 
     def __enter__(self) -> RunOutput:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if self._live is None:
             self._print_held_back()
         elif self._live.is_started:
@@ -180,35 +152,21 @@ class RunOutput:
         except (OSError, ValueError) as problem:  # must not hide the error that has ended the run
             tell(f"learning_curve.png was not drawn: {problem}")
         if kind is None:
-            say(f"done: {self.run_dir}")
+            announce(f"done: {self.run_dir}")
 
     def _print_held_back(self) -> None:
         if self._is_held_back:
             self._is_held_back = False
-            steps = f"{self._step:,}/{self._last:,} steps ({self._fraction:.0%})"
-            shown = [name for name, _ in list(_METRICS.values())[:_ON_A_LINE] if name in self._known]
-            values = [f"{name} {self._known[name]}" for name in shown]
-            self.say("  ".join([steps, *self._speed(), *values]))
+            steps = f"{self._step:,}/{self._config.total_timesteps:,} steps ({self._done:.0%})"
+            self.say("  ".join([steps, *self._left(), *_values(self._known, _ON_A_LINE)]))
 
-    @property
-    def _last(self) -> int:
-        return max(self._total, self._step)
-
-    @property
-    def _fraction(self) -> float:
-        """Part of the training that is done, by steps or by the limit of time, whichever is nearer to its end."""
-        by_time = self._trained / self._max_seconds if self._max_seconds else 0.0
-        return min(1.0, max(self._step / self._last if self._last else 1.0, by_time))
-
-    def _speed(self) -> list[str]:
-        """The rate since the run was started or resumed, and the time that is left."""
-        seconds, steps = monotonic() - self._started, self._step - self._initial
-        if seconds <= 0 or steps <= 0:
+    def _left(self) -> list[str]:
+        """The time that is left, once something was done since the start."""
+        begun, done = self._begun or (0.0, 1.0)
+        if self._done <= done:
             return []
-        left = (self._last - self._step) * seconds / steps
-        if self._max_seconds is not None:
-            left = min(left, max(0.0, self._max_seconds - self._trained))
-        return [f"{steps / seconds:,.0f} steps/s", f"{timedelta(seconds=int(left))} left"]
+        seconds = (monotonic() - begun) * (1 - self._done) / (self._done - done)
+        return [f"{timedelta(seconds=round(seconds))} left"]
 
     def __rich__(self) -> Any:
         """Draw the dashboard."""
@@ -220,20 +178,17 @@ class RunOutput:
 
         title = "".join(each if each.isprintable() else "?" for each in self._prefix + self._title)
         bar = Table.grid(expand=True, padding=(0, 1))
-        steps = f"{self._step:,}/{self._last:,}"
-        bar.add_row(f"{self._fraction:4.0%}", ProgressBar(total=1.0, completed=self._fraction), steps)
-        speed = "  ".join([*self._speed(), f"{timedelta(seconds=int(monotonic() - self._started))} so far"])
+        steps = f"{self._step:,}/{self._config.total_timesteps:,}"
+        bar.add_row(f"{self._done:4.0%}", ProgressBar(total=1.0, completed=self._done), steps)
+        times = "  ".join([*self._left(), f"{timedelta(seconds=int(self._trained))} of training"])
         cells = [
-            Text.assemble((f"{name:<18}", "dim"), (f"{self._known[name]:>8}", "bold"), no_wrap=True, overflow="crop")
-            for name, _ in _METRICS.values()
-            if name in self._known
+            Text.assemble((name, "dim"), (f" {value:>{25 - len(name)}}", "bold"), no_wrap=True, overflow="crop")
+            for name, value in map(str.split, _values(self._known, (*_ON_A_LINE, *_MORE, *_SHARES)))
         ]
-        return Group(Text(title, "bold", overflow="fold"), bar, Text(speed), Columns(cells, column_first=True))
+        return Group(Text(title, "bold", overflow="fold"), bar, Text(times), Columns(cells, column_first=True))
 
 
-def _evaluated(row: Row) -> str:
-    half_width = row.get("eval/episodic_reward_ci95")
-    interval = "" if half_width is None else f" ± {half_width:.3f}"
-    line = f"evaluation of step {int(row.get('eval/step') or 0):,}: episodic_reward {row['eval/episodic_reward']:.3f}{interval}"
-    known = {name: row.get(f"eval/{name}") for name in ("win_rate", "opponent_reward", "episode_length")}
-    return "  ".join([line, *(f"{name} {value:.3f}" for name, value in known.items() if value is not None)])
+def _values(row: Row, names: Iterable[str]) -> list[str]:
+    """The names and values of metrics that have a value."""
+    known = {name: value for name in names if (value := row.get(name)) is not None}
+    return [f"{name} {value:{',.0f' if abs(value) >= 1000 else '.4g'}}" for name, value in known.items()]

@@ -59,6 +59,23 @@ def encode(message: Message) -> bytes:
     return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
+def body_length(header: bytes, limit: int) -> int:
+    """Return the length of the message with this header.
+
+    Raises:
+        ProtocolError: the message is longer than the limit.
+    """
+    length = int.from_bytes(header, "big")
+    if length > limit:
+        is_text = header.isascii() and header.decode("ascii").isprintable()
+        hint = (
+            f"; it begins with the text {header.decode('ascii', 'replace')!r}: was something printed where messages go?"
+            * is_text
+        )
+        raise ProtocolError(f"a message of {length:,} bytes; at most {limit:,} are read{hint}")
+    return length
+
+
 class MessageReader:
     """Cuts a stream of bytes into messages.
 
@@ -70,11 +87,6 @@ class MessageReader:
         self.limit = limit
         self._received = bytearray()
 
-    @property
-    def is_in_message(self) -> bool:
-        """True if only a part of a message has come."""
-        return bool(self._received)
-
     def feed(self, data: bytes) -> None:
         """Append bytes that have come."""
         self._received += data
@@ -85,33 +97,15 @@ class MessageReader:
         Raises:
             ProtocolError: the bytes are no message, or one longer than the limit. The reader cannot be used any more.
         """
-        body = self.next_body()
-        return None if body is None else decode(body)
-
-    def next_body(self) -> bytes | None:
-        """Return the bytes of the next message without its header, for `decode`; None until all of them have come.
-
-        Raises:
-            ProtocolError: the message is longer than the limit. The reader cannot be used any more.
-        """
         if len(self._received) < HEADER_BYTES:
             return None
-        header = bytes(self._received[:HEADER_BYTES])
-        length = int.from_bytes(header, "big")
-        if length > self.limit:
-            is_text = header.isascii() and header.decode("ascii").isprintable()
-            hint = (
-                f"; it begins with the text {header.decode('ascii', 'replace')!r}: was something printed where messages go?"
-                * is_text
-            )
-            raise ProtocolError(f"a message of {length:,} bytes; at most {self.limit:,} are read{hint}")
-        end = HEADER_BYTES + length
+        end = HEADER_BYTES + body_length(bytes(self._received[:HEADER_BYTES]), self.limit)
         if len(self._received) < end:
             return None
         with memoryview(self._received) as received:
             body = bytes(received[HEADER_BYTES:end])
         del self._received[:end]
-        return body
+        return decode(body)
 
 
 def decode(body: bytes) -> Message:

@@ -156,16 +156,6 @@ function entityName(entity) {
   return `${entity.type} ${entity.id ?? entity.row}`;
 }
 
-// (x - mean) / std of each feature, as the network sees it; null where nothing is known.
-function normalized(entity) {
-  const moments = own(state.replay.network?.normalization, entity.type);
-  return entity.values.map((value, i) => {
-    const mean = moments?.mean[i];
-    const std = moments?.std[i];
-    return value == null || mean == null || !(std > 0) ? null : (value - mean) / std;
-  });
-}
-
 // ---- Choices of one actor
 
 // Returns [{column, label, target, probability, allowed, chosen}]. `target` is an entity number, and null for other choices.

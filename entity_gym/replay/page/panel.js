@@ -90,27 +90,20 @@ function drawFeatures(entity) {
   table.hidden = !entity || entity.values.length === 0;
   setText(byId('selected-note'), noteOn(entity));
   if (!entity) return;
-  const names = featureNames(entity.type);
-  const normal = normalized(entity);
-  const isNormalized = normal.some((value) => value !== null);
-  const rows = [null, ...names.map((name, i) => ({ name, raw: entity.values[i], normal: normal[i] }))];
-  fillList(table, rows, (row) => `${row ? 'feature' : 'head'} ${isNormalized}`, (row) => makeFeature(row, isNormalized), (parts, row) => {
+  const rows = [null, ...featureNames(entity.type).map((name, i) => ({ name, value: entity.values[i] }))];
+  fillList(table, rows, (row) => (row ? 'feature' : 'head'), makeFeature, (parts, row) => {
     if (!row) return;
     setText(parts.name, short(row.name, 200));
-    setText(parts.raw, number(row.raw));
-    if (parts.normal) setText(parts.normal, number(row.normal, 3));
+    setText(parts.value, number(row.value));
   });
 }
 
-function makeFeature(row, isNormalized) {
+function makeFeature(row) {
   const cell = (tag, text) => element(tag, { className: 'number', textContent: text });
-  if (!row) {
-    const heads = ['raw', ...(isNormalized ? ['normalized'] : [])].map((text) => cell('th', text));
-    return { node: element('tr', {}, element('th', { scope: 'col', textContent: 'feature' }), ...heads) };
-  }
+  if (!row) return { node: element('tr', {}, element('th', { scope: 'col', textContent: 'feature' }), cell('th', 'value')) };
   const name = element('bdi', { className: 'name' });
-  const [raw, normal] = [cell('td', ''), isNormalized ? cell('td', '') : null];
-  return { node: element('tr', {}, element('th', { scope: 'row' }, name), raw, ...(normal ? [normal] : [])), name, raw, normal };
+  const value = cell('td', '');
+  return { node: element('tr', {}, element('th', { scope: 'row' }, name), value), name, value };
 }
 
 function noteOn(entity) {
@@ -246,11 +239,9 @@ function fillLayerLists() {
 function showTooltip(entity, event) {
   if (!entity) return;
   const names = featureNames(entity.type);
-  const normal = normalized(entity);
-  const rows = entity.values.slice(0, 14).map((value, i) => {
-    const cells = [number(value), ...(normal[i] === null ? [] : [`(${number(normal[i], 3)})`])];
-    return element('tr', {}, element('th', { scope: 'row' }, nameElement(names[i])), ...cells.map((text) => element('td', { textContent: text })));
-  });
+  const rows = entity.values.slice(0, 14).map((value, i) => (
+    element('tr', {}, element('th', { scope: 'row' }, nameElement(names[i])), element('td', { textContent: number(value) }))
+  ));
   const more = entity.values.length > rows.length ? [element('p', { textContent: `and ${entity.values.length - rows.length} more` })] : [];
   const title = element('strong', {}, nameElement(entityName(entity)), entity.hidden ? ' (hidden from the policy)' : '');
   place([title, element('table', {}, ...rows), ...more], event);

@@ -29,27 +29,18 @@ import numpy as np
 from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, inline, inner_kernel, value
 from rogue_net.kernels.cpu.rows import add_bias, add_rows, clear, dot
 from rogue_net.kernels.cpu.scores import HIDDEN, break_hidden, exponentiate, hide_broken, mark_hidden, mask_scores
-from rogue_net.kernels.cpu.simd import LANES, exp, fma, largest, load, maximum, spread, store
+from rogue_net.kernels.cpu.simd import exp, fma, largest, load, maximum, spread, store
 
 TILE = 16  # queries; even
 SHORT = 8  # tokens of frames that would leave half of more lanes idle
 FEW, MANY = Const(8), Const(16)  # keys at once in short and long frames
 
 
-class Shape(NamedTuple):
-    """Constants that the kernels are compiled for."""
-
-    lanes: Const  # keys handled at once
-    width: Const  # K, features of a head
-    part: Const  # features of a head handled at once; divides K
-
-    @staticmethod
-    @cache
-    def of(head_width: int) -> Shape:
-        """For heads of K features."""
-        assert head_width % 8 == 0, head_width
-        part = next(part for part in (32, 16, 8) if head_width % part == 0)
-        return Shape(Const(LANES), Const(head_width), Const(part))
+@cache
+def shape_of(head_width: int) -> tuple[Const, Const]:
+    """What the kernels are compiled for: K, and how many features of a head are handled at once, which divide K."""
+    assert head_width % 8 == 0, head_width
+    return Const(head_width), Const(next(part for part in (32, 16, 8) if head_width % part == 0))
 
 
 class Scratch(NamedTuple):
@@ -140,7 +131,7 @@ def forward(
     """Attend in the frames `low:high`; adds `bias` (3 D) to `qkv` on the way.
 
     Args:
-        width, part: see `Shape`.
+        width, part: see `shape_of`.
         num_heads: H.
         qkv: products without their bias; changed in place.
         bias: (3 D).

@@ -10,19 +10,14 @@ from rogue_net.kernels.cpu.relative_attention import Gradients
 from rogue_net.kernels.cpu.rows import add_row
 from rogue_net.kernels.cpu.simd import load, store
 from rogue_net.kernels.cpu.tables import (
-    BIAS,
     BOUND,
-    INPUTS,
-    OUTPUTS,
     RELATIVE,
-    WEIGHT,
     Kernels,
     Minibatch,
     Net,
     Tile,
+    activations_of,
     bias_of,
-    block_of,
-    linear,
     transposed,
     weight_of,
 )
@@ -43,7 +38,7 @@ def transform(
     if net.mixing == RELATIVE:
         _place(net, batch, tile, low, high)
     for number in range(net.num_blocks):
-        each = block_of(net, tile, number)
+        each = activations_of(net, tile, number)
         qkv = net.first_block + 4 * number
         project, up, down = qkv + 1, qkv + 2, qkv + 3
         invoke(kernels.normalize, BOUND, BOUND, tile.x, has_bias, bias, rows, each.normalized, each.inverse_std)
@@ -82,21 +77,21 @@ def transform_backward(
     """Send the gradient in `tile.x` back through all blocks, and add those of their weights."""
     width, rows, dtokens = net.width, tile.offsets[frames], tile.tokens
     if net.num_blocks > 0:
-        last = linear(net, net.first_block + 4 * net.num_blocks - 1, BIAS)
+        last = net.linears[net.first_block + 4 * net.num_blocks - 1].bias
         for row in range(rows):
             add_row(lanes, gradient, last, tile.x, row * width, width)
     for back in range(net.num_blocks):
         number = net.num_blocks - 1 - back
-        each = block_of(net, tile, number)
+        each = activations_of(net, tile, number)
         qkv = net.first_block + 4 * number
         project, up, down = qkv + 1, qkv + 2, qkv + 3
         _outer(kernels, net, tile, each.activated, tile.x, gradient, down, rows)
         invoke(kernels.product, BOUND, tile.x, transposed(net, down), tile.dhidden, rows, width, 4 * width, 0)
-        dup = shifted(gradient, linear(net, up, BIAS))
+        dup = shifted(gradient, net.linears[up].bias)
         invoke(kernels.gelu_backward, BOUND, BOUND, tile.dhidden, each.slope, rows, dup)
         _outer(kernels, net, tile, each.normalized2, tile.dhidden, gradient, up, rows)
         invoke(kernels.product, BOUND, tile.dhidden, transposed(net, up), dtokens, rows, 4 * width, width, 0)
-        dproject = shifted(gradient, linear(net, project, BIAS))
+        dproject = shifted(gradient, net.linears[project].bias)
         invoke(
             kernels.normalize_backward,
             BOUND,
@@ -112,7 +107,7 @@ def transform_backward(
         invoke(kernels.product, BOUND, tile.x, transposed(net, project), dtokens, rows, width, width, 0)
         if net.mixing == RELATIVE:
             found = Gradients(
-                tile.dqkv, shifted(gradient, linear(net, qkv, BIAS)), shifted(gradient, net.key_table),
+                tile.dqkv, shifted(gradient, net.linears[qkv].bias), shifted(gradient, net.key_table),
                 shifted(gradient, net.value_table), tile.dgate,
             )  # fmt: skip
             invoke(
@@ -123,7 +118,7 @@ def transform_backward(
         else:
             invoke(
                 kernels.attend_backward, BOUND, BOUND, net.num_heads, each.qkv, tile.offsets, batch.hides, tile.visible,
-                0, frames, each.attended, each.softmax, dtokens, tile.dqkv, shifted(gradient, linear(net, qkv, BIAS)),
+                0, frames, each.attended, each.softmax, dtokens, tile.dqkv, shifted(gradient, net.linears[qkv].bias),
                 tile.attention,
             )  # fmt: skip
         _outer(kernels, net, tile, each.normalized, tile.dqkv, gradient, qkv, rows)
@@ -131,7 +126,7 @@ def transform_backward(
         if net.mixing == RELATIVE:
             _gate_backward(kernels, net, tile, each, number, rows, gradient)
         # the bias that this normalization added: that of the block before; the first has none
-        before = linear(net, qkv - 1, BIAS) if number > 0 else -1
+        before = net.linears[qkv - 1].bias if number > 0 else -1
         dbias = shifted(gradient, before) if number > 0 else tile.dhidden
         invoke(
             kernels.normalize_backward, BOUND, BOUND, dtokens, each.normalized, each.inverse_std, rows, tile.x, dbias
@@ -142,8 +137,8 @@ def transform_backward(
 def _outer(kernels, net, tile, x, dy, gradient, layer, rows):  # type: ignore[no-untyped-def]
     """Add the gradient of a linear layer's weight."""
     invoke(
-        kernels.outer, BOUND, x, dy, shifted(gradient, linear(net, layer, WEIGHT)), rows, linear(net, layer, INPUTS),
-        linear(net, layer, OUTPUTS), tile.panel,
+        kernels.outer, BOUND, x, dy, shifted(gradient, net.linears[layer].weight), rows, net.linears[layer].inputs,
+        net.linears[layer].outputs, tile.panel,
     )  # fmt: skip
 
 
@@ -182,7 +177,7 @@ def _gate(kernels, net, tile, each, number, rows):  # type: ignore[no-untyped-de
 def _gate_backward(kernels, net, tile, each, number, rows, gradient):  # type: ignore[no-untyped-def]
     """Add to the gradient in `tile.tokens` what comes through the gates."""
     width, layer = net.head_width, net.first_gate + number
-    slopes, dbias = shifted(each.more, tile.room * width), shifted(gradient, linear(net, layer, BIAS))
+    slopes, dbias = shifted(each.more, tile.room * width), shifted(gradient, net.linears[layer].bias)
     invoke(kernels.close_gates, BOUND, BOUND, tile.dgate, slopes, rows, dbias)
     _outer(kernels, net, tile, each.normalized, tile.dgate, gradient, layer, rows)
     invoke(kernels.product, BOUND, tile.dgate, transposed(net, layer), tile.tokens, rows, width, net.width, 1)

@@ -59,7 +59,8 @@ def shifted(context: Any, array: Any, index: Any) -> Any:
     return array(array, types.int64), generate
 
 
-def _pointer_at(kind: Any) -> Any:
+def pointer_at(kind: Any) -> Any:
+    """Make a function of kernels: an address, which a table holds, as memory of a kind."""
     pointer_type = argument_type(kind)
 
     @intrinsic
@@ -73,4 +74,4 @@ def _pointer_at(kind: Any) -> Any:
 
 
 #: Memory of which a table holds the address.
-floats_at, ints_at, flags_at = map(_pointer_at, (Floats, Ints, Flags))
+floats_at, ints_at, flags_at = map(pointer_at, (Floats, Ints, Flags))

@@ -6,34 +6,9 @@ import numpy as np
 
 from rogue_net.kernels.cpu.calling import flags_at, ints_at, invoke, shifted
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inner_kernel
-from rogue_net.kernels.cpu.heads import (
-    MASKED,
-    linear_backward,
-    log_softmax,
-    noise_key,
-    score,
-    slope_of,
-)
+from rogue_net.kernels.cpu.heads import MASKED, linear_backward, log_softmax, noise_key, score, slope_of
 from rogue_net.kernels.cpu.rows import gather
-from rogue_net.kernels.cpu.tables import (
-    ACTION_COLUMNS,
-    ACTIONS,
-    BOUND,
-    CHOICES,
-    GIVEN,
-    LAYER,
-    LOGITS,
-    MASK,
-    OUTPUTS,
-    Choice,
-    Kernels,
-    Minibatch,
-    Net,
-    Tile,
-    bias_of,
-    linear,
-    weight_of,
-)
+from rogue_net.kernels.cpu.tables import BOUND, GIVEN, Choice, Kernels, Minibatch, Net, Tile, bias_of, weight_of
 
 
 @inner_kernel
@@ -49,20 +24,20 @@ def decide(
     choice: Choice,
 ) -> None:
     """Write log-probs of all choices, of that which was made, and entropies."""
-    action = shifted(net.actions, number * ACTION_COLUMNS)
+    action = net.actions[number]
     start, end = tile.action_actors[number], tile.action_actors[number + 1]
-    layer, choices = action[LAYER], action[CHOICES]
-    padded = linear(net, layer, OUTPUTS)
-    logits = shifted(tile.logits, action[LOGITS])
-    bias, made = bias_of(net, layer), ints_at(action[ACTIONS])
-    mask = flags_at(action[MASK])
+    layer, choices = action.layer, action.choices
+    padded = net.linears[layer].outputs
+    logits = shifted(tile.logits, action.logits)
+    bias, made = bias_of(net, layer), ints_at(action.actions)
+    mask = flags_at(action.mask)
     gather(lanes, tile.tokens, tile.actor_tokens, start, end, tile.rows, net.width)
     invoke(kernels.product, BOUND, tile.rows, weight_of(net, layer), logits, end - start, net.width, padded, 0)
     for actor in range(start, end):
         at, source = (actor - start) * padded, tile.actor_sources[actor]
         num_open = 0
         for c in range(padded):
-            is_open = c < choices and (action[MASK] == 0 or mask[source * choices + c] != 0)
+            is_open = c < choices and (action.mask == 0 or mask[source * choices + c] != 0)
             num_open += is_open
             logits[at + c] = logits[at + c] + bias[c] if is_open else MASKED
         if num_open == 0:  # there is no distribution
@@ -92,11 +67,11 @@ def decide_backward(
     gradient: Floats,
 ) -> None:
     """The gradient of `decide`."""
-    action = shifted(net.actions, number * ACTION_COLUMNS)
+    action = net.actions[number]
     start, end = tile.action_actors[number], tile.action_actors[number + 1]
-    layer, made = action[LAYER], ints_at(action[ACTIONS])
-    padded = linear(net, layer, OUTPUTS)
-    logits = shifted(tile.logits, action[LOGITS])
+    layer, made = action.layer, ints_at(action.actions)
+    padded = net.linears[layer].outputs
+    logits = shifted(tile.logits, action.logits)
     for actor in range(start, end):
         at, source = (actor - start) * padded, tile.actor_sources[actor]
         for c in range(padded):

@@ -17,37 +17,21 @@ from entity_gym.spaces import GLOBAL_ENTITY
 from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.batch.ragged import RaggedTensor
 from rogue_net.inputs.embedding import EntityEmbedding
-from rogue_net.kernels.cpu import tables
 from rogue_net.kernels.cpu.calling import ints_at
-from rogue_net.kernels.cpu.compiling import Count, Ints, address, bind, inline, kernel
+from rogue_net.kernels.cpu.compiling import Count, Ints, Table, address, bind, inline, kernel, table
 from rogue_net.kernels.cpu.inputs import prepare
-from rogue_net.kernels.cpu.tables import (
-    ACTEE_OFFSETS,
-    ACTEES,
-    ACTION_COLUMNS,
-    ACTOR_OFFSETS,
-    ACTORS,
-    FEATURES,
-    IDS,
-    MASK,
-    NUM_IDS,
-    OFFSETS,
-    PAIR_OFFSETS,
-    STRIDE,
-    TYPE_COLUMNS,
-    VALUES,
-)
+from rogue_net.kernels.cpu.tables import Action, EntityType, TokenPositions
 
-_TYPE, _ACTORS, _ACTOR, _ACTEES, _ACTEE, _PAIRS = range(1, 7)  # what is wrong
+_OFFSETS, _ACTOR, _ACTEE = range(1, 4)  # what is wrong
 
 
 @kernel
 def survey(
     num_frames: Count,
     num_types: Count,
-    types: Ints,
+    types: Table[EntityType],
     num_actions: Count,
-    actions: Ints,
+    actions: Table[Action],
     counts: Ints,
     lengths: Ints,
     sizes: Ints,
@@ -62,59 +46,59 @@ def survey(
         lengths: result, (B) tokens.
         sizes: result, (B) the largest number of tokens, actors and actees, at least 1.
         num_actors: result, (B) of all actions.
-        found: result: the largest number of actor-choice pairs for each unit of a frame's size; if something is wrong, what, of
-            which type or action, and the row.
+        found: result: the largest number of actor-choice pairs for each unit of a frame's size; if something is wrong, what, the
+            number of the type, or of the action behind all types, and the row.
     """
     for frame in range(num_frames):
         lengths[frame], num_actors[frame] = 0, 0
     found[0], found[1] = 0, 0
     for number in range(num_types):
-        offsets = ints_at(types[number * TYPE_COLUMNS + OFFSETS])
+        offsets = ints_at(types[number].offsets)
         if not _are_offsets(offsets, num_frames, counts[number]):
-            found[1], found[2] = _TYPE, number
+            found[1], found[2] = _OFFSETS, number
             return
         for frame in range(num_frames):
             lengths[frame] += offsets[frame + 1] - offsets[frame]
     for frame in range(num_frames):
         sizes[frame] = max(lengths[frame], 1)
     for number in range(num_actions):
-        at, of_action = number * ACTION_COLUMNS, num_types + 3 * number
-        offsets, rows = ints_at(actions[at + ACTOR_OFFSETS]), ints_at(actions[at + ACTORS])
+        action, of_action = actions[number], num_types + 3 * number
+        offsets, rows = ints_at(action.actor_offsets), ints_at(action.actors)
         if not _are_offsets(offsets, num_frames, counts[of_action]):
-            found[1], found[2] = _ACTORS, number
+            found[1], found[2] = _OFFSETS, num_types + number
             return
         wrong = _beyond(offsets, rows, num_frames, lengths)
         if wrong >= 0:
-            found[1], found[2], found[3] = _ACTOR, number, wrong
+            found[1], found[2], found[3] = _ACTOR, num_types + number, wrong
             return
         for frame in range(num_frames):
             acting = offsets[frame + 1] - offsets[frame]
             num_actors[frame] += acting
             sizes[frame] = max(sizes[frame], acting)
-        if actions[at + ACTEE_OFFSETS] != 0:
-            actee_offsets, actees = ints_at(actions[at + ACTEE_OFFSETS]), ints_at(actions[at + ACTEES])
+        if action.actee_offsets != 0:
+            actee_offsets, actees = ints_at(action.actee_offsets), ints_at(action.actees)
             if not _are_offsets(actee_offsets, num_frames, counts[of_action + 1]):
-                found[1], found[2] = _ACTEES, number
+                found[1], found[2] = _OFFSETS, num_types + number
                 return
             wrong = _beyond(actee_offsets, actees, num_frames, lengths)
             if wrong >= 0:
-                found[1], found[2], found[3] = _ACTEE, number, wrong
+                found[1], found[2], found[3] = _ACTEE, num_types + number, wrong
                 return
-            pairs = ints_at(actions[at + PAIR_OFFSETS])
+            pairs = ints_at(action.pair_offsets)
             for frame in range(num_frames):
                 selectable = actee_offsets[frame + 1] - actee_offsets[frame]
                 sizes[frame] = max(sizes[frame], selectable)
                 open_pairs = (offsets[frame + 1] - offsets[frame]) * selectable
-                if actions[at + MASK] != 0 and pairs[frame + 1] - pairs[frame] != open_pairs:
-                    found[1], found[2] = _PAIRS, number
+                if action.mask != 0 and pairs[frame + 1] - pairs[frame] != open_pairs:
+                    found[1], found[2] = _OFFSETS, num_types + number
                     return
-            if actions[at + MASK] != 0 and not _are_offsets(pairs, num_frames, counts[of_action + 2]):
-                found[1], found[2] = _PAIRS, number
+            if action.mask != 0 and not _are_offsets(pairs, num_frames, counts[of_action + 2]):
+                found[1], found[2] = _OFFSETS, num_types + number
                 return
     for number in range(num_actions):
-        at = number * ACTION_COLUMNS
-        if actions[at + ACTEE_OFFSETS] != 0:
-            offsets, actees = ints_at(actions[at + ACTOR_OFFSETS]), ints_at(actions[at + ACTEE_OFFSETS])
+        action = actions[number]
+        if action.actee_offsets != 0:
+            offsets, actees = ints_at(action.actor_offsets), ints_at(action.actee_offsets)
             for frame in range(num_frames):
                 pairs = (offsets[frame + 1] - offsets[frame]) * (actees[frame + 1] - actees[frame] + 1)
                 found[0] = max(found[0], (pairs + sizes[frame] - 1) // sizes[frame])
@@ -143,35 +127,31 @@ def _beyond(offsets, rows, num_frames, lengths):  # type: ignore[no-untyped-def]
 class TypePlan(NamedTuple):
     """An entity type of a network."""
 
-    row: list[int]  # of the table of types, without addresses of frames
+    row: EntityType  # without addresses of frames
     entity: EntityEmbedding
 
 
 class ActionPlan(NamedTuple):
     """An action of a network."""
 
-    row: list[int]  # of the table of actions, without addresses of frames
+    row: Action  # without addresses of frames
     choices: int  # choices of a categorical action, numbers of a continuous one; 0: it selects entities
     discrete: bool
 
 
-NOWHERE = tables.Geometry(*[0] * len(tables.Geometry._fields))  # type: ignore[arg-type]
-
-
-class Columns(NamedTuple):
+class FrameTables(NamedTuple):
     """The frames of a rollout, as the kernels read them."""
 
-    types: NDArray[np.int64]
-    actions: NDArray[np.int64]
+    types: NDArray[Any]  # `EntityType`, in the batch's order
+    actions: NDArray[Any]  # `Action`
     lengths: NDArray[np.int64]  # (B) tokens of every frame
-    sizes: NDArray[
-        np.int64
-    ]  # (B) what a frame takes of a tile: the largest number of its tokens, actors, actees, and 1
+    #: (B) what a frame takes of a tile: the largest number of its tokens, actors, actees, and 1
+    sizes: NDArray[np.int64]
     num_actors: NDArray[np.int64]  # (B) of all actions
     hides: bool
     pairs: int  # most actor-choice pairs of a frame for each unit of its size
     held: list[Any]  # owners of the memory
-    geometry: tables.Geometry = NOWHERE
+    geometry: TokenPositions | None = None  # with relative positions
 
 
 def columns_of(
@@ -181,13 +161,14 @@ def columns_of(
     action_plans: Mapping[str, ActionPlan],
     actions: Mapping[str, RaggedTensor],
     log_probs: Mapping[str, Tensor],
-) -> Columns:
+) -> FrameTables:
     """Frames as the kernels read them, with inputs as the linear layers want them.
 
     Args:
         batch: B frames, translated, of the network's types and features.
         num_globals: global features that join every entity's.
         type_plans: of the network.
+        action_plans: of the network.
         actions: action -> what actors did, or memory for what they will do.
         log_probs: action -> (A,) of what they did, or memory.
 
@@ -206,47 +187,46 @@ def columns_of(
     type_table, joining = _type_table(batch, num_globals, type_plans, at, held, counts)
     action_rows = []
     for name, plan in action_plans.items():
-        row, mask = plan.row.copy(), batch.action_masks[name]
+        mask = batch.action_masks[name]
         num_actors = _check(name, mask.actors, torch.int64, num_frames)
-        row[ACTORS], row[ACTOR_OFFSETS] = at(mask.actors.values), at(mask.actors.offsets)
         made, old = actions[name].values, log_probs[name]
         _check_type(name, made, torch.int64 if plan.discrete else torch.float32)
         _check_type(name, old, torch.float32)
         if made.shape[0] != num_actors or old.shape[0] != num_actors:
             raise ValueError(f"{name!r}: {len(made)} actions and {len(old)} log-probs of {num_actors} actors")
-        row[tables.ACTIONS], row[tables.OLD_LOG_PROBS] = at(made), at(old)
+        found = {"actors": mask.actors.values, "actor_offsets": mask.actors.offsets, "actions": made, "log_probs": old}
         num_actees = num_pairs = 0
         if mask.actees is not None:
             num_actees = _check(name, mask.actees, torch.int64, num_frames)
-            row[ACTEES], row[ACTEE_OFFSETS] = at(mask.actees.values), at(mask.actees.offsets)
+            found |= {"actees": mask.actees.values, "actee_offsets": mask.actees.offsets}
             if mask.mask is not None:
                 num_pairs = _check(name, mask.mask, torch.bool, num_frames)
-                row[MASK], row[PAIR_OFFSETS] = at(mask.mask.values), at(mask.mask.offsets)
+                found |= {"mask": mask.mask.values, "pair_offsets": mask.mask.offsets}
         elif mask.mask is not None:
             _check_type(name, mask.mask.values, torch.bool)
-            row[MASK] = at(mask.mask.values.expand(num_actors, plan.choices))
+            found["mask"] = mask.mask.values.expand(num_actors, plan.choices)
         counts += [num_actors, num_actees, num_pairs]
-        action_rows.append(row)
-    action_table = np.array(action_rows, np.int64).reshape(-1, ACTION_COLUMNS)
+        action_rows.append(plan.row._replace(**{field: at(tensor) for field, tensor in found.items()}))
+    action_table = table(Action, action_rows)
     of_frames = np.empty((3, max(num_frames, 1)), np.int64)
-    found, all_counts = np.zeros(4, np.int64), np.array(counts, np.int64)
+    result, all_counts = np.zeros(4, np.int64), np.array(counts, np.int64)
     first, step = address(of_frames), of_frames.strides[0]
     bind(survey)(
         num_frames, len(type_table), address(type_table), len(action_rows), address(action_table), address(all_counts), first,
-        first + step, first + 2 * step, address(found),
+        first + step, first + 2 * step, address(result),
     )  # fmt: skip
     lengths, sizes, acting = of_frames[:, :num_frames]
-    pairs, wrong, number, index = found.tolist()
+    pairs, wrong, number, index = result.tolist()
     if wrong:
-        _refuse(batch, wrong, number, index, list(action_plans), lengths)
+        _refuse(batch, wrong, [*batch.features, *action_plans][number], index, lengths)
     _write_inputs(batch, num_globals, type_plans, type_table, joining)
     held.append(action_table)
-    return Columns(type_table, action_table, lengths, sizes, acting, bool(batch.visible), pairs, held)
+    return FrameTables(type_table, action_table, lengths, sizes, acting, bool(batch.visible), pairs, held)
 
 
 def _type_table(
     batch: ObsBatch, num_globals: int, plans: Mapping[str, TypePlan], at: Any, held: list[Any], counts: list[int]
-) -> tuple[NDArray[np.int64], Tensor | None]:
+) -> tuple[NDArray[Any], Tensor | None]:
     """A row of the table of types for each type of the batch, in its order, and the global features that join others."""
     joining, num_frames = None, len(batch)
     if num_globals:
@@ -257,39 +237,34 @@ def _type_table(
     for name, ragged in batch.features.items():
         count = _check(name, ragged, torch.float32, num_frames)
         counts.append(count)
-        plan = plans[name]
-        row = plan.row.copy()
-        row[OFFSETS], row[FEATURES] = at(ragged.offsets), at(ragged.values)
+        row, visible = plans[name].row, 0
         if name in batch.visible:
-            visible = batch.visible[name]
-            if _check(name, visible, torch.bool, num_frames) != count:
+            if _check(name, batch.visible[name], torch.bool, num_frames) != count:
                 raise ValueError(f"{name!r}: `visible` has other entities than `features`")
-            row[tables.VISIBLE] = at(visible.values)
-        if row[tables.NUM_PLAIN]:
-            norm = plan.entity.norm
-            row[tables.NORM_OFFSET], row[tables.NORM_SCALE] = norm.offset.data_ptr(), norm.scale.data_ptr()
-        row[VALUES], row[IDS] = num_inputs, num_ids  # numbers before them, until there is memory
-        num_inputs += count * row[STRIDE]
-        num_ids += count * row[NUM_IDS]
-        rows.append(row)
+            visible = at(batch.visible[name].values)
+        # inputs and ids: numbers before them, until there is memory
+        of_frames = {"offsets": at(ragged.offsets), "features": at(ragged.values), "visible": visible}
+        rows.append(row._replace(inputs=num_inputs, ids=num_ids, **of_frames))
+        num_inputs += count * row.stride
+        num_ids += count * row.num_ids
     inputs, ids = np.empty(num_inputs + 1, np.float32), np.empty(num_ids + 1, np.int64)
-    table = np.array(rows, np.int64).reshape(-1, TYPE_COLUMNS)
-    table[:, VALUES] = table[:, VALUES] * 4 + address(inputs)
-    table[:, IDS] = table[:, IDS] * 8 + address(ids)
-    held += [inputs, ids, table, joining]
-    return table, joining
+    types = table(EntityType, rows)
+    types["inputs"] = types["inputs"] * 4 + address(inputs)
+    types["ids"] = types["ids"] * 8 + address(ids)
+    held += [inputs, ids, types, joining]
+    return types, joining
 
 
 def _write_inputs(
-    batch: ObsBatch, num_globals: int, plans: Mapping[str, TypePlan], table: NDArray[np.int64], joining: Tensor | None
+    batch: ObsBatch, num_globals: int, plans: Mapping[str, TypePlan], types: NDArray[Any], joining: Tensor | None
 ) -> None:
     """Write the inputs and ids of the table of types, whose offsets `survey` has checked."""
     wrong, globals_at = np.full(1, -1, np.int64), 0 if joining is None else joining.data_ptr()
-    bind(prepare)(len(batch), len(table), address(table), globals_at, num_globals, address(wrong))
+    bind(prepare)(len(batch), len(types), address(types), globals_at, num_globals, address(wrong))
     if wrong[0] >= 0:
         name = list(batch.features)[int(wrong[0])]
         ragged, plan = batch.features[name], plans[name]
-        joined = [joining[ragged.sequences]] if plan.row[tables.JOINS] and joining is not None else []
+        joined = [joining[ragged.sequences]] if plan.row.joins and joining is not None else []
         plan.entity.looked_up(torch.cat([ragged.values, *joined], dim=1))  # names the id
         raise AssertionError("the modules take what the kernel refuses")
 
@@ -308,15 +283,10 @@ def _check_type(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
         raise ValueError(f"{name!r} must be {dtype} on the CPU, got {tensor.dtype} on {tensor.device}")
 
 
-def _refuse(batch: ObsBatch, wrong: int, number: int, index: int, names: list[str], lengths: NDArray[np.int64]) -> None:
-    if wrong == _TYPE:
-        name = list(batch.features)[number]
-        raise ValueError(f"{name!r}: its offsets do not fit {len(batch.features[name].values)} rows")
-    name = names[number]
+def _refuse(batch: ObsBatch, wrong: int, name: str, index: int, lengths: NDArray[np.int64]) -> None:
+    if wrong == _OFFSETS:
+        raise ValueError(f"{name!r}: its offsets do not fit its rows")
     mask = batch.action_masks[name]
-    if wrong in (_ACTORS, _ACTEES, _PAIRS):
-        what = {_ACTORS: "actors", _ACTEES: "actees", _PAIRS: "pairs of its mask"}[wrong]
-        raise ValueError(f"{name!r}: the offsets of the {what} do not fit the actors and actees that there are")
     listed = mask.actors if wrong == _ACTOR or mask.actees is None else mask.actees
     frame = int(np.searchsorted(listed.offsets.numpy(), index, "right")) - 1
     raise ValueError(f"{name!r}: index {int(listed.values[index, 0])} in a frame of {lengths[frame]} entities")

@@ -18,11 +18,13 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeAlias, get_type_hints
+from typing import Any, Generic, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
+import numpy as np
 from numba import extending, njit, types
 from numba.core import cgutils
 from numba.core.codegen import JITCodeLibrary
@@ -30,7 +32,8 @@ from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.imputils import lower_constant
 from numba.core.typed_passes import NativeLowering
-from numba.extending import NativeValue, models, register_model, typeof_impl, unbox
+from numba.extending import NativeValue, lower_builtin, models, register_model, typeof_impl, unbox
+from numba.np.numpy_support import from_dtype
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -47,15 +50,15 @@ _DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__fi
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile for this CPU when first called, without the GIL, and keep the result on disk, where that can be written."""
-    return _kept(function, _compile(function, nogil=True), has_wrapper=True)
+    return _cached(function, _compile(function, nogil=True), has_wrapper=True)
 
 
 def inner_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """A kernel that other kernels call by its address, and Python does not: it compiles faster."""
-    return _kept(function, _compile(function, nogil=True, no_cpython_wrapper=True), has_wrapper=False)
+    return _cached(function, _compile(function, nogil=True, no_cpython_wrapper=True), has_wrapper=False)
 
 
-def _kept(function: Callable[..., Any], compiled: Any, has_wrapper: bool) -> Callable[..., Any]:
+def _cached(function: Callable[..., Any], compiled: Any, has_wrapper: bool) -> Callable[..., Any]:
     """A kernel that is kept on disk."""
     try:
         compiled._cache = KernelCache(function)  # as `enable_caching` does
@@ -190,8 +193,8 @@ def signature(compiled: Any, *consts: Const) -> tuple[Any, ...]:
     return (*(const.type for const in consts), *(argument_type(each) for each in annotations[len(consts) :]))
 
 
-def address(tensor: Tensor | NDArray[Any]) -> int:
-    """Address of the numbers of a contiguous tensor or array."""
+def address(tensor: Tensor | NDArray[Any]) -> Any:
+    """Address of the numbers of a contiguous tensor or array, which from outside stands for the memory that a kernel takes."""
     return tensor.data_ptr() if isinstance(tensor, Tensor) else tensor.__array_interface__["data"][0]
 
 
@@ -263,6 +266,25 @@ class Flags(Floats):
     """Annotation: truth values of a byte each."""
 
 
+Row = TypeVar("Row")
+
+
+class Table(Floats, Generic[Row]):
+    """Annotation: rows of numbers with names, as `table` makes them. Inside a kernel `rows[i].name`; from outside, an address."""
+
+
+def table(row: Any, rows: Sequence[Any]) -> NDArray[Any]:
+    """Rows as an array of NumPy's struct dtype: int64 for fields that are `int`, float32 for `float`."""
+    return np.array(rows, struct_of(row))
+
+
+@cache
+def struct_of(row: Any) -> np.dtype[Any]:
+    """The struct dtype of a named tuple, see `table`."""
+    numbers = {int: np.int64, float: np.float32}
+    return np.dtype([(name, numbers[kind]) for name, kind in get_type_hints(row).items()], align=True)
+
+
 Count: TypeAlias = int
 Number: TypeAlias = float
 
@@ -280,6 +302,18 @@ def _unbox_pointer(pointer_type: _PointerType, number: Any, c: Any) -> NativeVal
     return NativeValue(pointer, is_error=cgutils.is_not_null(c.builder, c.pyapi.err_occurred()))
 
 
+class _TableType(_PointerType):
+    """A pointer to rows, of which the compiler knows the fields."""
+
+
+register_model(_TableType)(models.PointerModel)
+
+
+@lower_builtin(operator.getitem, _TableType, types.Integer)
+def _row_of_table(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    return builder.gep(arguments[0], [arguments[1]])
+
+
 _ARGUMENTS = {
     Floats: _PointerType(types.float32),
     Ints: _PointerType(types.int64),
@@ -291,6 +325,8 @@ _ARGUMENTS = {
 
 def argument_type(annotation: Any) -> Any:
     """The compiler's type of one of these annotations, or of a named tuple of such fields."""
+    if get_origin(annotation) is Table:
+        return _TableType(from_dtype(struct_of(*get_args(annotation))))
     if not hasattr(annotation, "_fields"):
         return _ARGUMENTS[annotation]
     fields = [argument_type(each) for each in get_type_hints(annotation).values()]

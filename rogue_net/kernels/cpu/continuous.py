@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,50 +11,37 @@ from numpy.typing import NDArray
 from rogue_net.heads.gaussian import Bounds
 from rogue_net.heads.heads import LOG_STD_LIMIT
 from rogue_net.heads.noise import BELOW_ONE
-from rogue_net.kernels.cpu.calling import floats_at, invoke, shifted
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel
+from rogue_net.kernels.cpu.calling import floats_at, invoke, pointer_at, shifted
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, Table, inline, inner_kernel, table
 from rogue_net.kernels.cpu.heads import linear_backward, noise_key, uniform
 from rogue_net.kernels.cpu.rows import gather
 from rogue_net.kernels.cpu.tables import (
-    ACTION_COLUMNS,
-    ACTIONS,
     BOUND,
-    BOUNDS,
-    CHOICES,
-    DOWN,
     GIVEN,
-    LAYER,
-    LOGITS,
-    OUTPUTS,
-    OWN,
     SAMPLED,
     Choice,
     Kernels,
     Minibatch,
     Net,
+    NumberBounds,
     Tile,
     bias_of,
-    linear,
     weight_of,
 )
 
-#: Rows of the table of bounds, (11, n); behind it the nodes and weights of the quadrature.
-BOTH, ONE, LOW, HIGH, CENTER, RADIUS, LIMIT, LOG_RADIUS, EDGE, SIGN, STEP = range(11)
-_ROWS = 11
-_NAMES = ("both", "one", "low", "high", "center", "radius", "limit", "log_radius", "edge", "sign", "step")
-NODES = 45
-
+NODES = 45  # of the quadrature
+bounds_at = pointer_at(Table[NumberBounds])
 LIMIT_OF_LOG_STD = np.float32(LOG_STD_LIMIT)
 LOG_SQRT_2PI = np.float32(0.5 * math.log(2 * math.pi))
 LOG_2 = np.float32(math.log(2))
 ZERO, ONE_, TWO = np.float32(0), np.float32(1), np.float32(2)
 
 
-def bounds_table(bounds: Bounds) -> NDArray[np.float32]:
-    """The table of bounds of an action of n numbers."""
+def bounds_of(bounds: Bounds) -> NDArray[Any]:
+    """(n) `NumberBounds` of an action of n numbers."""
     assert len(bounds.weights) == NODES
-    columns = [getattr(bounds, name) for name in (*_NAMES, "nodes", "weights")]
-    return np.concatenate([column.numpy().reshape(-1).astype(np.float32) for column in columns])
+    columns = [getattr(bounds, name).tolist() for name in NumberBounds._fields]
+    return table(NumberBounds, [NumberBounds(*each) for each in zip(*columns, strict=True)])
 
 
 @inner_kernel
@@ -69,12 +57,13 @@ def decide(
     choice: Choice,
 ) -> None:
     """Write the means of u, log-probs, and entropies where actions are given; else actions."""
-    action = shifted(net.actions, number * ACTION_COLUMNS)
+    action = net.actions[number]
     start, end = tile.action_actors[number], tile.action_actors[number + 1]
-    layer, size, bounds = action[LAYER], action[CHOICES], floats_at(action[BOUNDS])
-    padded = linear(net, layer, OUTPUTS)
-    means, bias, made = shifted(tile.logits, action[LOGITS]), bias_of(net, layer), floats_at(action[ACTIONS])
-    log_stds = shifted(net.parameters, action[OWN])
+    layer, size, bounds = action.layer, action.choices, bounds_at(action.bounds)
+    padded = net.linears[layer].outputs
+    means, bias, made = shifted(tile.logits, action.logits), bias_of(net, layer), floats_at(action.actions)
+    log_stds = shifted(net.parameters, action.parameter)
+    quadrature = floats_at(action.quadrature)
     gather(lanes, tile.tokens, tile.actor_tokens, start, end, tile.rows, net.width)
     invoke(kernels.product, BOUND, tile.rows, weight_of(net, layer), means, end - start, net.width, padded, 0)
     for actor in range(start, end):
@@ -88,12 +77,14 @@ def decide(
             std = np.float32(math.exp(log_std))
             if choice.mode != GIVEN:
                 u = mean + std * _normal(key, k) if choice.mode == SAMPLED else mean
-                made[source * size + k] = _bound(bounds, size, k, u)
-            u, log_slope = _unbound(bounds, size, k, made[source * size + k])
+                made[source * size + k] = _bound(bounds[k], u)
+            u, log_slope = _unbound(bounds[k], made[source * size + k])
             z = (u - mean) / std
             log_prob += np.float32(-0.5) * z * z - log_std - LOG_SQRT_2PI - log_slope
             if choice.mode == GIVEN:
-                entropy += log_std + LOG_SQRT_2PI + np.float32(0.5) + _mean_log_slope(bounds, size, k, mean, std)[0]
+                entropy += (
+                    log_std + LOG_SQRT_2PI + np.float32(0.5) + _mean_log_slope(bounds[k], quadrature, mean, std)[0]
+                )
         tile.log_probs[actor], tile.entropies[actor] = log_prob, entropy
 
 
@@ -110,12 +101,13 @@ def decide_backward(
     gradient: Floats,
 ) -> None:
     """The gradient of `decide`: d log p / d mean = z / std, d log p / d log std = z² - 1, and so on."""
-    action = shifted(net.actions, number * ACTION_COLUMNS)
+    action = net.actions[number]
     start, end = tile.action_actors[number], tile.action_actors[number + 1]
-    layer, size, bounds = action[LAYER], action[CHOICES], floats_at(action[BOUNDS])
-    padded = linear(net, layer, OUTPUTS)
-    means, made = shifted(tile.logits, action[LOGITS]), floats_at(action[ACTIONS])
-    log_stds = shifted(net.parameters, action[OWN])
+    layer, size, bounds = action.layer, action.choices, bounds_at(action.bounds)
+    padded = net.linears[layer].outputs
+    means, made = shifted(tile.logits, action.logits), floats_at(action.actions)
+    log_stds = shifted(net.parameters, action.parameter)
+    quadrature, direct = floats_at(action.quadrature), shifted(gradient, net.direct)
     for actor in range(start, end):
         source = tile.actor_sources[actor]
         dlog_prob, dentropy = tile.dlog_probs[actor], tile.dentropies[actor]
@@ -123,14 +115,14 @@ def decide_backward(
             at = (actor - start) * padded + k
             mean, log_std = means[at], _clamp(log_stds[k], -LIMIT_OF_LOG_STD, LIMIT_OF_LOG_STD)
             std = np.float32(math.exp(log_std))
-            u, _ = _unbound(bounds, size, k, made[source * size + k])
+            u, _ = _unbound(bounds[k], made[source * size + k])
             z = (u - mean) / std
-            _, by_mean, by_log_std = _mean_log_slope(bounds, size, k, mean, std)
+            _, by_mean, by_log_std = _mean_log_slope(bounds[k], quadrature, mean, std)
             dmean = dlog_prob * z / std + dentropy * by_mean
             dlog_std = dlog_prob * (z * z - ONE_) + dentropy * (ONE_ + by_log_std)
             means[at] = dmean
             if log_stds[k] >= -LIMIT_OF_LOG_STD and log_stds[k] <= LIMIT_OF_LOG_STD:
-                gradient[action[DOWN] + k] += dlog_std
+                direct[action.dparameter + k] += dlog_std
         for k in range(size, padded):
             means[(actor - start) * padded + k] = ZERO
     linear_backward(lanes, kernels, net, tile, tile.actor_tokens, start, end, means, layer, gradient)
@@ -148,28 +140,28 @@ def _softplus(x):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _bound(bounds, size, k, u):  # type: ignore[no-untyped-def]
+def _bound(bounds, u):  # type: ignore[no-untyped-def]
     """f(u), see `rogue_net.heads.gaussian.Bounds.forward`."""
     number = u
-    if bounds[BOTH * size + k] != 0:
-        number = bounds[CENTER * size + k] + bounds[RADIUS * size + k] * np.float32(math.tanh(u))
-    elif bounds[ONE * size + k] != 0:
-        sign = bounds[SIGN * size + k]
-        number = bounds[EDGE * size + k] + sign * _softplus(sign * u)
-    return _clamp(number, bounds[LOW * size + k], bounds[HIGH * size + k])
+    if bounds.both != 0:
+        number = bounds.center + bounds.radius * np.float32(math.tanh(u))
+    elif bounds.one != 0:
+        sign = bounds.sign
+        number = bounds.edge + sign * _softplus(sign * u)
+    return _clamp(number, bounds.low, bounds.high)
 
 
 @inline
-def _unbound(bounds, size, k, number):  # type: ignore[no-untyped-def]
+def _unbound(bounds, number):  # type: ignore[no-untyped-def]
     """u and log f'(u), see `rogue_net.heads.gaussian.Bounds.invert`."""
-    if bounds[BOTH * size + k] != 0:
-        limit = bounds[LIMIT * size + k]
-        y = _clamp((number - bounds[CENTER * size + k]) / bounds[RADIUS * size + k], -limit, limit)
+    if bounds.both != 0:
+        limit = bounds.limit
+        y = _clamp((number - bounds.center) / bounds.radius, -limit, limit)
         above, below = np.float32(math.log1p(y)), np.float32(math.log1p(-y))
-        return (above - below) / TWO, bounds[LOG_RADIUS * size + k] + above + below
-    if bounds[ONE * size + k] != 0:
-        sign, step = bounds[SIGN * size + k], bounds[STEP * size + k]
-        y = sign * (number - bounds[EDGE * size + k])
+        return (above - below) / TWO, bounds.log_radius + above + below
+    if bounds.one != 0:
+        sign, step = bounds.sign, bounds.step
+        y = sign * (number - bounds.edge)
         y = step if y < step else y
         log_sigmoid = np.float32(math.log(-np.float32(math.expm1(-y))))
         return sign * (y + log_sigmoid), log_sigmoid
@@ -177,16 +169,16 @@ def _unbound(bounds, size, k, number):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _mean_log_slope(bounds, size, k, mean, std):  # type: ignore[no-untyped-def]
+def _mean_log_slope(bounds, quadrature, mean, std):  # type: ignore[no-untyped-def]
     """E[log f'(u)] and its gradients by the mean and the log std, see `rogue_net.heads.gaussian.Bounds.mean_log_slope`."""
-    nodes, weights = shifted(bounds, _ROWS * size), shifted(bounds, _ROWS * size + NODES)
+    nodes, weights = quadrature, shifted(quadrature, NODES)
     found, by_mean, by_log_std = ZERO, ZERO, ZERO
-    both, one, sign = bounds[BOTH * size + k] != 0, bounds[ONE * size + k] != 0, bounds[SIGN * size + k]
+    both, one, sign = bounds.both != 0, bounds.one != 0, bounds.sign
     for q in range(NODES if both or one else 0):
         u = mean + std * nodes[q]
         if both:  # log f' = log radius + log(1 - tanh²(u))
             small = np.float32(math.exp(-TWO * abs(u)))
-            log_slope = bounds[LOG_RADIUS * size + k] + TWO * (LOG_2 - abs(u) - np.float32(math.log1p(small)))
+            log_slope = bounds.log_radius + TWO * (LOG_2 - abs(u) - np.float32(math.log1p(small)))
             tanh = (ONE_ - small) / (ONE_ + small)
             slope = -TWO * (tanh if u >= 0 else -tanh)
         else:  # log f' = log sigmoid(sign u)

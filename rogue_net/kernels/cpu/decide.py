@@ -1,7 +1,7 @@
 """The heads on a tile, forward and back: values, and the actions of each kind by kernels of its own.
 
-A kind of action has two kernels, whose addresses stand in the table of actions: `DECIDE` writes log-probs, entropies and, while
-acting, actions; `DECIDE_BACKWARD` adds the gradients of its weights and that of `tile.tokens` to `tile.x`.
+A kind of action has two kernels, whose addresses stand in the table of actions: `decide` writes log-probs, entropies and, while
+acting, actions; `decide_backward` adds the gradients of its weights and that of `tile.tokens` to `tile.x`.
 """
 
 from __future__ import annotations
@@ -12,21 +12,7 @@ from rogue_net.kernels.cpu.calling import floats_at, ints_at, invoke, shifted
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel, value
 from rogue_net.kernels.cpu.rows import clear
 from rogue_net.kernels.cpu.simd import fma, load, spread, store, total
-from rogue_net.kernels.cpu.tables import (
-    ACTION_COLUMNS,
-    ACTOR_OFFSETS,
-    ACTORS,
-    BOUND,
-    DECIDE,
-    DECIDE_BACKWARD,
-    GIVEN,
-    OLD_LOG_PROBS,
-    Choice,
-    Kernels,
-    Minibatch,
-    Net,
-    Tile,
-)
+from rogue_net.kernels.cpu.tables import BOUND, GIVEN, Choice, Kernels, Minibatch, Net, Tile
 
 
 @inner_kernel
@@ -47,10 +33,10 @@ def decide(
     actor = 0
     tile.action_actors[0] = 0
     for number in range(net.num_actions):
-        action = shifted(net.actions, number * ACTION_COLUMNS)
+        action = net.actions[number]
         start = actor
-        offsets, indices = ints_at(action[ACTOR_OFFSETS]), ints_at(action[ACTORS])
-        old = floats_at(action[OLD_LOG_PROBS])
+        offsets, indices = ints_at(action.actor_offsets), ints_at(action.actors)
+        old = floats_at(action.log_probs)
         for position in range(low, high):
             frame = batch.frames[position]
             for source in range(offsets[frame], offsets[frame + 1]):
@@ -62,7 +48,7 @@ def decide(
                 actor += 1
         tile.action_actors[number + 1] = actor
         if actor > start:
-            invoke(action[DECIDE], BOUND, kernels, net, batch, tile, low, high, number, choice)
+            invoke(action.decide, BOUND, kernels, net, batch, tile, low, high, number, choice)
 
 
 @inline
@@ -93,19 +79,20 @@ def decide_backward(
             _value_backward(lanes, net, tile, frame, gradient)
     for number in range(net.num_actions - 1, -1, -1):  # a head may have read what those before it decided
         if tile.action_actors[number + 1] > tile.action_actors[number]:
-            action = shifted(net.actions, number * ACTION_COLUMNS)
-            invoke(action[DECIDE_BACKWARD], BOUND, kernels, net, batch, tile, low, high, number, gradient)
+            action = net.actions[number]
+            invoke(action.decide_backward, BOUND, kernels, net, batch, tile, low, high, number, gradient)
 
 
 @inline
 def _value_backward(lanes, net, tile, frame, gradient):  # type: ignore[no-untyped-def]
     width, first, end = net.width, tile.offsets[frame], tile.offsets[frame + 1]
     slope = tile.dvalues[frame] * net.value_deviation
-    gradient[net.dvalue_bias] += slope
+    direct = shifted(gradient, net.direct)
+    direct[net.dvalue_bias] += slope
     of_each = slope / np.float32(max(end - first, 1))
     for d in range(0, width, value(lanes)):
         mean, to = load(lanes, tile.means, frame * width + d), net.dvalue_weight + d
-        store(gradient, to, fma(mean, spread(lanes, slope), load(lanes, gradient, to)))
+        store(direct, to, fma(mean, spread(lanes, slope), load(lanes, direct, to)))
         dtoken = load(lanes, net.parameters, net.value_weight + d) * of_each
         for token in range(first, end):
             store(tile.x, token * width + d, load(lanes, tile.x, token * width + d) + dtoken)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,18 +16,11 @@ from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_
 from rogue_net.kernels.cpu.simd import exp, fma, load, maximum, minimum, spread, store, total, where_positive
 
 
-class Shape(NamedTuple):
-    """Sizes that the kernels are compiled for."""
-
-    lanes: Const  # numbers handled at once; divides `width`
-    width: Const  # numbers in a row
-
-    @staticmethod
-    @cache
-    def of(width: int) -> Shape:
-        """For rows of so many numbers."""
-        assert width % 8 == 0, width
-        return Shape(Const(next(lanes for lanes in (16, 8) if width % lanes == 0)), Const(width))
+@cache
+def shape_of(width: int) -> tuple[Const, Const]:
+    """What the kernels are compiled for: numbers handled at once, which divide the width, and the width of a row."""
+    assert width % 8 == 0, width
+    return Const(16 if width % 16 == 0 else 8), Const(width)
 
 
 EPSILON = np.float32(1e-5)  # as in torch's LayerNorm
@@ -49,7 +42,7 @@ def normalize(
     The scale and shift of LayerNorm (Ba et al. 2016, arXiv 1607.06450, equation 3) are part of the linear layer that follows.
 
     Args:
-        lanes, width: see `Shape`.
+        lanes, width: see `shape_of`.
         x: changed in place.
         add: whether there is a bias.
         bias: (width).

@@ -12,36 +12,7 @@ from rogue_net.kernels.cpu.dense import ROWS
 from rogue_net.kernels.cpu.elementwise import EPSILON
 from rogue_net.kernels.cpu.rows import add_row
 from rogue_net.kernels.cpu.simd import fma, load, spread, store, total, where_positive
-from rogue_net.kernels.cpu.tables import (
-    BIAS,
-    BOUND,
-    CATEGORY,
-    CATEGORY_COLUMNS,
-    DSCALE,
-    DSHIFT,
-    DTABLE,
-    DVECTOR,
-    IDS,
-    LINEAR,
-    NUM_IDS,
-    OFFSETS,
-    SCALE,
-    SHIFT,
-    STRIDE,
-    TABLE,
-    TYPE_COLUMNS,
-    VALUES,
-    VECTOR,
-    VISIBLE,
-    WEIGHT,
-    Kernels,
-    Minibatch,
-    Net,
-    Tile,
-    bias_of,
-    linear,
-    weight_of,
-)
+from rogue_net.kernels.cpu.tables import BOUND, Kernels, Minibatch, Net, Tile, bias_of, weight_of
 
 
 @inner_kernel
@@ -55,9 +26,9 @@ def embed(lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile
         tile.next[position - low] = tile.offsets[position - low]
     row = 0
     for number in range(net.num_types):
-        of_type = shifted(net.types, number * TYPE_COLUMNS)
-        offsets, stride = ints_at(of_type[OFFSETS]), of_type[STRIDE]
-        values = floats_at(of_type[VALUES])
+        of_type = net.types[number]
+        offsets, stride = ints_at(of_type.offsets), of_type.stride
+        values = floats_at(of_type.inputs)
         tile.type_rows[number] = start = row
         for position in range(low, high):
             frame = batch.frames[position]
@@ -66,18 +37,18 @@ def embed(lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile
                 tile.places[row] = token
                 tile.sources[row] = entity
                 if batch.hides:
-                    tile.visible[token] = flags_at(of_type[VISIBLE])[entity] if of_type[VISIBLE] else 1
+                    tile.visible[token] = flags_at(of_type.visible)[entity] if of_type.visible else 1
                 row += 1
                 token += 1
             tile.next[position - low] = token
-        if of_type[VECTOR] >= 0:
+        if of_type.vector >= 0:
             for r in range(start, row):
                 for d in range(0, width, value(lanes)):
-                    store(tile.x, tile.places[r] * width + d, load(lanes, net.parameters, of_type[VECTOR] + d))
+                    store(tile.x, tile.places[r] * width + d, load(lanes, net.parameters, of_type.vector + d))
             continue
         inputs = _inputs(net, tile, number)
         hidden = shifted(tile.hidden, start * width)
-        layer = of_type[LINEAR]
+        layer = of_type.layer
         if layer >= 0:
             for r in range(start, row):
                 for i in range(stride):
@@ -94,9 +65,9 @@ def _inputs(net, tile, number):  # type: ignore[no-untyped-def]
     """The memory for the inputs of a type: those of the types before it end there."""
     at = 0
     for earlier in range(number):
-        of_type = shifted(net.types, earlier * TYPE_COLUMNS)
+        of_type = net.types[earlier]
         rows = tile.type_rows[earlier + 1] - tile.type_rows[earlier]
-        at += (rows + ROWS) * of_type[STRIDE]
+        at += (rows + ROWS) * of_type.stride
     return shifted(tile.inputs, at)
 
 
@@ -104,15 +75,15 @@ def _inputs(net, tile, number):  # type: ignore[no-untyped-def]
 def _look_up(lanes, net, of_type, tile, row, layer):  # type: ignore[no-untyped-def]
     """Add the bias and the rows of all categories to a row of `tile.hidden`, and apply ReLU; a NaN stays one."""
     width, at = net.width, row * net.width
-    ids = ints_at(of_type[IDS])
+    ids = ints_at(of_type.ids)
     for d in range(0, width, value(lanes)):
         if layer >= 0:
             z = load(lanes, tile.hidden, at + d) + load(lanes, bias_of(net, layer), d)
         else:
             z = spread(lanes, np.float32(0))
-        for c in range(of_type[NUM_IDS]):
-            table = net.categories[(of_type[CATEGORY] + c) * CATEGORY_COLUMNS + TABLE]
-            index = ids[tile.sources[row] * of_type[NUM_IDS] + c]
+        for c in range(of_type.num_ids):
+            table = net.categories[of_type.category + c].place
+            index = ids[tile.sources[row] * of_type.num_ids + c]
             z = z + load(lanes, net.parameters, table + index * width + d)
         store(tile.hidden, at + d, where_positive(z * np.float32(-1), spread(lanes, np.float32(0)), z))
 
@@ -136,40 +107,40 @@ def _finish(lanes, net, of_type, tile, row):  # type: ignore[no-untyped-def]
     for d in range(0, width, value(lanes)):
         n = (load(lanes, tile.hidden, at + d) - mean) * inverse
         store(tile.normalized, at + d, n)
-        scale = load(lanes, net.parameters, of_type[SCALE] + d)
-        store(tile.x, to + d, fma(n, scale, load(lanes, net.parameters, of_type[SHIFT] + d)))
+        scale = load(lanes, net.parameters, of_type.scale + d)
+        store(tile.x, to + d, fma(n, scale, load(lanes, net.parameters, of_type.shift + d)))
 
 
 @inner_kernel
 def embed_backward(lanes: Const, kernels: Kernels, net: Net, tile: Tile, gradient: Floats) -> None:
     """Add the gradients of the embedding, from that of its tokens in `tile.x`."""
-    width = net.width
+    width, direct = net.width, shifted(gradient, net.direct)
     for number in range(net.num_types):
-        of_type = shifted(net.types, number * TYPE_COLUMNS)
+        of_type = net.types[number]
         start, end = tile.type_rows[number], tile.type_rows[number + 1]
-        if of_type[VECTOR] >= 0:
+        if of_type.vector >= 0:
             for row in range(start, end):
-                add_row(lanes, gradient, of_type[DVECTOR], tile.x, tile.places[row] * width, width)
+                add_row(lanes, direct, of_type.dvector, tile.x, tile.places[row] * width, width)
             continue
-        layer, ids = of_type[LINEAR], ints_at(of_type[IDS])
+        layer, ids = of_type.layer, ints_at(of_type.ids)
         for row in range(start, end):
-            _unfinish(lanes, net, of_type, tile, row, gradient)
+            _unfinish(lanes, net, of_type, tile, row, direct)
             if layer >= 0:
-                add_row(lanes, gradient, linear(net, layer, BIAS), tile.hidden, row * width, width)
-            for c in range(of_type[NUM_IDS]):
-                table = net.categories[(of_type[CATEGORY] + c) * CATEGORY_COLUMNS + DTABLE]
-                index = ids[tile.sources[row] * of_type[NUM_IDS] + c]
-                add_row(lanes, gradient, table + index * width, tile.hidden, row * width, width)
+                add_row(lanes, gradient, net.linears[layer].bias, tile.hidden, row * width, width)
+            for c in range(of_type.num_ids):
+                table = net.categories[of_type.category + c].gradient
+                index = ids[tile.sources[row] * of_type.num_ids + c]
+                add_row(lanes, direct, table + index * width, tile.hidden, row * width, width)
         if layer >= 0:
             invoke(
                 kernels.outer, BOUND, _inputs(net, tile, number), shifted(tile.hidden, start * width),
-                shifted(gradient, linear(net, layer, WEIGHT)), end - start, of_type[STRIDE], width,
+                shifted(gradient, net.linears[layer].weight), end - start, of_type.stride, width,
                 tile.panel,
             )  # fmt: skip
 
 
 @inline
-def _unfinish(lanes, net, of_type, tile, row, gradient):  # type: ignore[no-untyped-def]
+def _unfinish(lanes, net, of_type, tile, row, direct):  # type: ignore[no-untyped-def]
     """Replace a row of `tile.hidden` by its gradient, dz = dh where z > 0, dh = (dn - mean(dn) - n mean(dn n)) / std."""
     width, at, to = net.width, row * net.width, tile.places[row] * net.width
     share = np.float32(1) / np.float32(width)
@@ -177,16 +148,16 @@ def _unfinish(lanes, net, of_type, tile, row, gradient):  # type: ignore[no-unty
     sums, products = zeros, zeros
     for d in range(0, width, value(lanes)):
         dtoken, n = load(lanes, tile.x, to + d), load(lanes, tile.normalized, at + d)
-        dscale, dshift = of_type[DSCALE] + d, of_type[DSHIFT] + d
-        store(gradient, dscale, fma(dtoken, n, load(lanes, gradient, dscale)))
-        store(gradient, dshift, load(lanes, gradient, dshift) + dtoken)
-        dn = dtoken * load(lanes, net.parameters, of_type[SCALE] + d)
+        dscale, dshift = of_type.dscale + d, of_type.dshift + d
+        store(direct, dscale, fma(dtoken, n, load(lanes, direct, dscale)))
+        store(direct, dshift, load(lanes, direct, dshift) + dtoken)
+        dn = dtoken * load(lanes, net.parameters, of_type.scale + d)
         sums = sums + dn
         products = fma(dn, n, products)
     mean, slope = total(sums) * share, total(products) * share
     inverse = tile.inverse_std[row]
     for d in range(0, width, value(lanes)):
-        dn = load(lanes, tile.x, to + d) * load(lanes, net.parameters, of_type[SCALE] + d)
+        dn = load(lanes, tile.x, to + d) * load(lanes, net.parameters, of_type.scale + d)
         dh = (dn - mean - load(lanes, tile.normalized, at + d) * slope) * inverse
         h = load(lanes, tile.hidden, at + d)
         store(tile.hidden, at + d, where_positive(h * np.float32(-1), zeros, dh))

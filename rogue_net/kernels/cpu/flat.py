@@ -12,31 +12,35 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, Ints, Number, kernel
-from rogue_net.kernels.cpu.dense import DEPTH, LANES, place_of
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, Number, Table, kernel
+from rogue_net.kernels.cpu.dense import LANES, place_of
 from rogue_net.kernels.cpu.simd import fma, load, spread, square_root, store, total
+from rogue_net.kernels.cpu.tables import Linear, Parameter
 
 EIGHT = Const(8)
 
-#: A linear layer: places of weight, bias, scale and shift (-1: none) in the parameters, inputs and outputs; places in `weights`,
-#: of the bias there, and in `transposed` (-1: not needed); the padded number of outputs.
-_WEIGHT, _BIAS, _SCALE, _SHIFT, _INPUTS, _OUTPUTS, _TO, _TO_BIAS, _TO_TRANSPOSED, _PADDED = range(10)
-FOLD_COLUMNS = 10
-
 
 @kernel
-def fold(count: Count, table: Ints, parameters: Floats, weights: Floats, transposed: Floats) -> None:
-    """Write `count` linear layers as the products want them."""
-    for at in range(0, count * FOLD_COLUMNS, FOLD_COLUMNS):
-        weight, bias, scale, shift = table[at + _WEIGHT], table[at + _BIAS], table[at + _SCALE], table[at + _SHIFT]
-        inputs, padded, to, to_transposed = (
-            table[at + _INPUTS],
-            table[at + _PADDED],
-            table[at + _TO],
-            table[at + _TO_TRANSPOSED],
-        )
-        depth = inputs + (-inputs) % DEPTH
-        for o in range(table[at + _OUTPUTS]):
+def fold(
+    num_linears: Count,
+    linears: Table[Linear],
+    num_copies: Count,
+    copies: Table[Parameter],
+    parameters: Floats,
+    weights: Floats,
+    transposed: Floats,
+) -> None:
+    """Write linear layers as the products want them, and copies of other parameters."""
+    for number in range(num_copies):
+        copy = copies[number]
+        for i in range(copy.size):
+            weights[copy.gradient + i] = parameters[copy.place + i]
+    for number in range(num_linears):
+        each = linears[number]
+        weight, bias, scale, shift = each.own_weight, each.own_bias, each.scale, each.shift
+        inputs, depth, padded = each.own_inputs, each.inputs, each.outputs
+        to, to_transposed = each.weight, each.transposed
+        for o in range(each.own_outputs):
             constant = parameters[bias + o]
             first, step = place_of(0, o, depth, padded), min(padded - o + o % LANES, LANES)
             for i in range(inputs):
@@ -47,31 +51,31 @@ def fold(count: Count, table: Ints, parameters: Floats, weights: Floats, transpo
                 weights[to + first + i * step] = w
                 if to_transposed >= 0:
                     transposed[to_transposed + place_of(o, i, padded, inputs)] = w
-            weights[table[at + _TO_BIAS] + o] = constant
+            weights[each.bias + o] = constant
 
 
 @kernel
 def unfold(
-    count: Count,
-    table: Ints,
+    num_linears: Count,
+    linears: Table[Linear],
     num_copies: Count,
-    copies: Ints,
+    copies: Table[Parameter],
     parameters: Floats,
     gradient: Floats,
     dparameters: Floats,
 ) -> None:
-    """Add the gradients of weights, biases and LayerNorms to `dparameters`; `copies` are places in both, and sizes, of others."""
+    """Add the gradients of weights, biases, LayerNorms and other parameters to `dparameters`."""
     for number in range(num_copies):
-        to, at = copies[3 * number], copies[3 * number + 1]
-        for i in range(copies[3 * number + 2]):
-            dparameters[to + i] += gradient[at + i]
-    for at in range(0, count * FOLD_COLUMNS, FOLD_COLUMNS):
-        weight, bias, scale, shift = table[at + _WEIGHT], table[at + _BIAS], table[at + _SCALE], table[at + _SHIFT]
-        inputs, padded, to = table[at + _INPUTS], table[at + _PADDED], table[at + _TO]
-        depth = inputs + (-inputs) % DEPTH
-        for o in range(table[at + _OUTPUTS]):
+        copy = copies[number]
+        for i in range(copy.size):
+            dparameters[copy.place + i] += gradient[copy.gradient + i]
+    for number in range(num_linears):
+        each = linears[number]
+        weight, bias, scale, shift = each.own_weight, each.own_bias, each.scale, each.shift
+        inputs, depth, padded, to = each.own_inputs, each.inputs, each.outputs, each.weight
+        for o in range(each.own_outputs):
             first, step = place_of(0, o, depth, padded), min(padded - o + o % LANES, LANES)
-            dconstant = gradient[table[at + _TO_BIAS] + o]
+            dconstant = gradient[each.bias + o]
             dparameters[bias + o] += dconstant
             for i in range(inputs):
                 dw = gradient[to + first + i * step]

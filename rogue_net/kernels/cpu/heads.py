@@ -11,18 +11,7 @@ from rogue_net.kernels.cpu.calling import ints_at, invoke, shifted
 from rogue_net.kernels.cpu.compiling import Const, inline
 from rogue_net.kernels.cpu.rows import add_row, add_rows, gather
 from rogue_net.kernels.cpu.simd import exp, spread, total
-from rogue_net.kernels.cpu.tables import (
-    ACTORS,
-    BIAS,
-    BOUND,
-    INPUTS,
-    NOISE,
-    OUTPUTS,
-    SAMPLED,
-    WEIGHT,
-    linear,
-    transposed,
-)
+from rogue_net.kernels.cpu.tables import BOUND, SAMPLED, transposed
 
 TINY = np.float32(np.finfo(np.float32).tiny)
 EIGHT = Const(8)
@@ -33,11 +22,11 @@ CLOSED = np.float32(-1e29)  # above the log-probability of such a choice, below 
 @inline
 def linear_backward(lanes, kernels, net, tile, places, start, end, dout, layer, gradient):  # type: ignore[no-untyped-def]
     """The backward of a linear layer on the tokens at `places[start:end]`: from d(output) to gradients of weight, bias and x."""
-    width, padded = net.width, linear(net, layer, OUTPUTS)
+    width, padded = net.width, net.linears[layer].outputs
     gather(lanes, tile.tokens, places, start, end, tile.rows, width)
-    dweight = shifted(gradient, linear(net, layer, WEIGHT))
-    invoke(kernels.outer, BOUND, tile.rows, dout, dweight, end - start, linear(net, layer, INPUTS), padded, tile.panel)
-    add_rows(shifted(gradient, linear(net, layer, BIAS)), dout, 0, end - start, padded)
+    dweight = shifted(gradient, net.linears[layer].weight)
+    invoke(kernels.outer, BOUND, tile.rows, dout, dweight, end - start, net.linears[layer].inputs, padded, tile.panel)
+    add_rows(shifted(gradient, net.linears[layer].bias), dout, 0, end - start, padded)
     invoke(kernels.product, BOUND, dout, transposed(net, layer), tile.rows, end - start, padded, width, 0)
     for number in range(start, end):
         add_row(lanes, tile.x, places[number] * width, tile.rows, (number - start) * width, width)
@@ -86,8 +75,8 @@ def noise_key(action, batch, tile, choice, low, actor):  # type: ignore[no-untyp
     """Key of an actor's noise, see `rogue_net.heads.noise.FrameKeys.of_actors`."""
     if choice.mode != SAMPLED:
         return 0
-    index = ints_at(action[ACTORS])[tile.actor_sources[actor]]
-    return choice.keys[batch.frames[low + tile.actor_frames[actor]]] + action[NOISE] + index * SECOND
+    index = ints_at(action.actors)[tile.actor_sources[actor]]
+    return choice.keys[batch.frames[low + tile.actor_frames[actor]]] + action.noise + index * SECOND
 
 
 @inline

@@ -10,25 +10,8 @@ from numpy.typing import NDArray
 from rogue_net.inputs.embedding import EntityEmbedding
 from rogue_net.inputs.normalization import RunningNorm
 from rogue_net.kernels.cpu.calling import floats_at, ints_at, shifted
-from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, inline, kernel
-from rogue_net.kernels.cpu.tables import (
-    FEATURES,
-    IDS,
-    JOINS,
-    NORM_OFFSET,
-    NORM_SCALE,
-    NUM_ANGLES,
-    NUM_FEATURES,
-    NUM_FLAGS,
-    NUM_IDS,
-    NUM_PLAIN,
-    OFFSETS,
-    SOURCES,
-    STRIDE,
-    TYPE_COLUMNS,
-    VALUES,
-    VECTOR,
-)
+from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, Table, inline, kernel
+from rogue_net.kernels.cpu.tables import EntityType
 
 LIMIT = np.float32(RunningNorm.LIMIT)
 
@@ -41,7 +24,9 @@ def sources_of(entity: EntityEmbedding) -> NDArray[np.int64]:
 
 
 @kernel
-def prepare(num_frames: Count, num_types: Count, types: Ints, joining: Floats, num_joining: Count, wrong: Ints) -> None:
+def prepare(
+    num_frames: Count, num_types: Count, types: Table[EntityType], joining: Floats, num_joining: Count, wrong: Ints
+) -> None:
     """Write inputs and ids of all entities; see `EntityEmbedding.inputs` and `RunningNorm`.
 
     Args:
@@ -51,22 +36,21 @@ def prepare(num_frames: Count, num_types: Count, types: Ints, joining: Floats, n
         wrong: result, (1) the first type with an id that is not in its table.
     """
     for number in range(num_types):
-        of_type = shifted(types, number * TYPE_COLUMNS)
-        if of_type[VECTOR] < 0:
-            _prepare(num_frames, number, of_type, joining, num_joining, wrong)
+        if types[number].vector < 0:
+            _prepare(num_frames, number, types[number], joining, num_joining, wrong)
             if wrong[0] >= 0:
                 return
 
 
 @inline
 def _prepare(num_frames, number, of_type, joining, num_joining, wrong):  # type: ignore[no-untyped-def]
-    offsets, features, num_features = ints_at(of_type[OFFSETS]), floats_at(of_type[FEATURES]), of_type[NUM_FEATURES]
-    inputs, stride, ids, num_ids = floats_at(of_type[VALUES]), of_type[STRIDE], ints_at(of_type[IDS]), of_type[NUM_IDS]
-    num_plain, num_angles, num_flags = of_type[NUM_PLAIN], of_type[NUM_ANGLES], of_type[NUM_FLAGS]
-    columns, offset, scale = ints_at(of_type[SOURCES]), floats_at(of_type[NORM_OFFSET]), floats_at(of_type[NORM_SCALE])
+    offsets, features, num_features = ints_at(of_type.offsets), floats_at(of_type.features), of_type.num_features
+    inputs, stride, ids, num_ids = floats_at(of_type.inputs), of_type.stride, ints_at(of_type.ids), of_type.num_ids
+    num_plain, num_angles, num_flags = of_type.num_plain, of_type.num_angles, of_type.num_flags
+    columns, offset, scale = ints_at(of_type.sources), floats_at(of_type.norm_offset), floats_at(of_type.norm_scale)
     angles, flags = num_plain, num_plain + num_angles
     categories = flags + num_flags
-    own = num_joining if of_type[JOINS] else 0
+    own = num_joining if of_type.joins else 0
     for frame in range(num_frames):
         joined = shifted(joining, frame * own)
         for entity in range(offsets[frame], offsets[frame + 1]):

@@ -12,7 +12,6 @@ from rogue_net.kernels.cpu.compiling import address
 from rogue_net.kernels.cpu.dense import LANES as LANES_OF_A_PANEL
 from rogue_net.kernels.cpu.dense import ROWS
 from rogue_net.kernels.cpu.relative_terms import Places, Scheme
-from rogue_net.kernels.cpu.scores import rounded
 from rogue_net.kernels.cpu.simd import LANES
 
 
@@ -69,7 +68,7 @@ class TileMemory:
             "actor_tokens": actors, "actor_frames": actors, "actor_sources": actors,
             "action_actors": num_actions + 1, "actee_tokens": room, "actee_starts": room + 1,
         }  # fmt: skip
-        keys_at_once = rounded(room)
+        keys_at_once = padded(room, 16)  # a multiple of any number of lanes
         of_attention = attention.scratch_sizes(head_width, keys_at_once)
         is_relative = mixing == tables.RELATIVE
         of_relative = relative_attention.scratch_sizes(scheme.dimensions, scheme.terms, head_width, keys_at_once)

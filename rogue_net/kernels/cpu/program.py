@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import local
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from entity_gym.spaces import GLOBAL_ENTITY
 from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.batch.ragged import RaggedTensor
 from rogue_net.config import RogueNetConfig
-from rogue_net.heads.heads import CategoricalHead, ContinuousHead, SelectEntityHead
+from rogue_net.heads.heads import ContinuousHead, SelectEntityHead
 from rogue_net.heads.noise import name_key
 from rogue_net.kernels.cpu import (
     attention,
@@ -56,22 +56,25 @@ from rogue_net.kernels.cpu import (
 )
 from rogue_net.kernels.cpu.ahead import Job, compile_all
 from rogue_net.kernels.cpu.calling import entry
-from rogue_net.kernels.cpu.columns import ActionPlan, Columns, TypePlan, columns_of
-from rogue_net.kernels.cpu.compiling import Const, address, bind
+from rogue_net.kernels.cpu.columns import ActionPlan, FrameTables, TypePlan, columns_of
+from rogue_net.kernels.cpu.compiling import Const, address, bind, table
 from rogue_net.kernels.cpu.dense import DEPTH, ROWS, outer, product
 from rogue_net.kernels.cpu.inputs import sources_of
 from rogue_net.kernels.cpu.memory import TileMemory, padded, usual_room
-from rogue_net.kernels.cpu.relative_terms import NO_SCHEME, Scheme, scheme_of
-from rogue_net.kernels.cpu.tables import ATTENTION, LINEAR_COLUMNS, RELATIVE
+from rogue_net.kernels.cpu.relative_terms import NO_SCHEME, scheme_of
+from rogue_net.kernels.cpu.simd import LANES
+from rogue_net.kernels.cpu.tables import ATTENTION, RELATIVE, Action, EntityType
 from rogue_net.kernels.cpu.threads import run_parts
-from rogue_net.transformer import Block
 
 if TYPE_CHECKING:
     from rogue_net.rogue_net import RogueNet
 
 EIGHT, SIXTEEN = Const(8), Const(16)
+KEYS = Const(LANES)  # of attention with relative positions, handled at once
 TOKENS_OF_A_THREAD = 256  # that are worth another thread
 WAKING = 2**16  # tokens times width squared that take as long as waking a thread
+_NOWHERE: Any = 0  # in the place of an address that is not used
+_NO_GEOMETRY = tables.TokenPositions(*[_NOWHERE] * len(tables.TokenPositions._fields))
 #: Memory for kernels, whatever torch makes by default.
 _zeros: Callable[..., Tensor] = partial(torch.zeros, dtype=torch.float32, device="cpu")
 
@@ -79,13 +82,13 @@ _zeros: Callable[..., Tensor] = partial(torch.zeros, dtype=torch.float32, device
 def kernels_of(width: int, head_width: int, mixing: int) -> dict[str, Job]:
     """Kernels for tokens of `width` features, heads of `head_width`, and what mixes tokens."""
     lanes = (SIXTEEN if width % 16 == 0 else EIGHT,)
-    token, hidden = elementwise.Shape.of(width), elementwise.Shape.of(4 * width)
-    head, gate = attention.Shape.of(head_width), elementwise.Shape.of(head_width)
+    token, hidden = elementwise.shape_of(width), elementwise.shape_of(4 * width)
+    head, gate = attention.shape_of(head_width), elementwise.shape_of(head_width)
     of_mixing: dict[int, dict[str, Job]] = {
-        ATTENTION: {"attend": (attention.forward, head[1:]), "attend_backward": (attention.backward, head[1:])},
+        ATTENTION: {"attend": (attention.forward, head), "attend_backward": (attention.backward, head)},
         RELATIVE: {
-            "relate": (relative_attention.forward, head),
-            "relate_backward": (relative_attention.backward, head),
+            "relate": (relative_attention.forward, (KEYS, *head)),
+            "relate_backward": (relative_attention.backward, (KEYS, *head)),
             "open_gates": (elementwise.open_gates, gate),
             "close_gates": (elementwise.gelu_backward, gate),
         },
@@ -128,17 +131,9 @@ def jobs_of(config: RogueNetConfig, action_space: Mapping[str, ActionSpace]) -> 
 _CALLED: list[Job] = [
     (each, ())
     for each in (
-        tile.learn,
-        columns.survey,
-        tile.act,
-        inputs.prepare,
-        flat.fold,
-        flat.unfold,
-        flat.adam,
-        flat.add_up,
-        flat.squares,
+        tile.learn, columns.survey, tile.act, inputs.prepare, flat.fold, flat.unfold, flat.adam, flat.add_up, flat.squares,
     )
-]
+]  # fmt: skip
 
 
 #: The kernels of each kind of action: a module of this folder.
@@ -188,12 +183,12 @@ class Program:
         self._parts = [self.parts_of(each) for each in (self.flat, self.first, self.second)]
         self.steps = np.zeros(len(self._sizes), np.int64)  # of the optimizer, for each parameter
         self._seen: list[Any] = []  # version and address of each parameter when it was last copied
-        self._linears: list[list[int]] = []
-        self._folds: list[list[int]] = []
-        self._relative_tables: list[tuple[int, int, int]] = []  # place in `weights`, place among the parameters, size
-        self._weights_size = self._transposed_size = 0
+        self._linears: list[tables.Linear] = []
+        self._relative: list[tables.Parameter] = []  # tables of relative positions
+        self._direct: list[tables.Parameter] = []  # other parameters, whose gradients stand behind those in `weights`
+        self._categories: list[tables.Parameter] = []  # their tables
+        self._weights_size = self._transposed_size = self._direct_size = 0
         self._held: list[Any] = []  # owners of memory that tables point to
-        self._net_fields: dict[str, Any] = {}
         self._describe()
         self.weights, self.transposed = _zeros(self._weights_size), _zeros(max(self._transposed_size, 8))
         self._gradients = np.zeros((1, self._gradient_size), np.float32)
@@ -209,171 +204,142 @@ class Program:
     def _describe(self) -> None:
         """Find a place for every layer, and fill the tables of the network."""
         net: Any = self.net  # whose modules a type checker knows as modules only
-        config = net.config
-        width, head_width = config.d_model, config.d_model // config.n_head
+        config, spaces = net.config, net.action_space if self.with_actions else {}
         relative = net.transformer.relative_positions if config.n_layer else None
-        mixing = mixing_of(config)
-        direct: list[Tensor] = []  # parameters whose gradients stand behind those of linear layers, as they are
-        types = {
-            name: self._describe_type(entity, direct)
+        self._compile(config, spaces)
+        self._types = {
+            name: self._describe_type(entity)
             for name, entity in zip(net.embedding.types, net.embedding.entities, strict=True)
         }
         first_block = len(self._linears)
         for block in net.transformer.blocks:
-            self._describe_block(block)
+            norm, up, _, down = block.mlp
+            self._add_linear(block.query_key_value, block.attention_norm)
+            self._add_linear(block.project)
+            self._add_linear(up, norm)
+            self._add_linear(down)
         first_gate = len(self._linears)
         if relative is not None:
             for block in net.transformer.blocks:
                 self._add_linear(relative.gate_projection, block.attention_norm)
-        widest = max([8, *(each[tables.INPUTS] for each in self._linears[:first_block])])
-        named = list(zip(net.action_space, net.heads, strict=True)) if self.with_actions else []
-        self._actions = {name: self._describe_action(name, head, direct) for name, head in named}
-        selecting = [plan.row[tables.CHOICES] for plan in self._actions.values() if plan.discrete and not plan.choices]
-        key_table = self._weights_size
-        value_table = key_table + (self._describe_relative(relative) if relative is not None else 0)
+        named = zip(spaces.items(), net.heads, strict=False)
+        self._actions = {name: self._describe_action(name, space, head) for (name, space), head in named}
+        key_table, value_table = (
+            (0, 0) if relative is None else (self._add_relative(relative.keys), self._add_relative(relative.values))
+        )
         value = net.value_head.project
-        direct += [value.weight, value.bias] if self.with_value else []
-        # gradients: of linear layers, where `weights` has them, then of the others
-        at, self._direct = self._weights_size, {}
-        for parameter in direct:
-            self._direct[self._at(parameter)] = at
-            at += padded(parameter.numel(), 16)
-        self._gradient_size = padded(at, 16)
-        copies = [(self._at(each), self._direct[self._at(each)], each.numel()) for each in direct]
-        self._direct_places = np.array(copies, np.int64).reshape(-1, 3)
-        # now that it is known where gradients are
-        for plan in self._actions.values():
-            plan.row[tables.DOWN] = self._direct.get(plan.row[tables.OWN], -1)
-        for row, _ in types.values():
-            for place, of_gradient in ((tables.SCALE, tables.DSCALE), (tables.SHIFT, tables.DSHIFT)):
-                row[of_gradient] = self._direct.get(row[place], -1)
-            row[tables.DVECTOR] = self._direct.get(row[tables.VECTOR], -1)
-        self._types: dict[str, TypePlan] = types
-        tables_of_categories = [
-            self._at(table) for entity in net.embedding.entities if entity.num_features for table in entity.tables
-        ]
-        categories = np.array([[place, self._direct[place]] for place in tables_of_categories], np.int64).reshape(-1, 2)
-        linears = np.array(self._linears, np.int64).reshape(-1, LINEAR_COLUMNS)
-        self._fold_table = np.array(self._folds, np.int64).reshape(-1, flat.FOLD_COLUMNS)
-        self._held += [categories, linears]
-        weight, bias = (self._at(value.weight), self._at(value.bias)) if self.with_value else (0, 0)
-        self._net_fields = {
-            "width": width,
+        places = [self._add_direct(each) if self.with_value else (0, 0) for each in (value.weight, value.bias)]
+        (value_weight, dvalue_weight), (value_bias, dvalue_bias) = places
+        # gradients: of linear layers and relative positions, where `weights` has them, then of the others
+        self._gradient_size = padded(self._weights_size + self._direct_size, 16)
+        direct = [each._replace(gradient=self._weights_size + each.gradient) for each in self._direct]
+        self._copies = table(tables.Parameter, [*self._relative, *direct])
+        self._linear_table = table(tables.Linear, self._linears)
+        categories = table(tables.Parameter, self._categories)
+        self._held.append(categories)
+        self._net_fields: dict[str, Any] = {
+            "width": config.d_model,
             "num_heads": config.n_head,
-            "head_width": head_width,
+            "head_width": config.d_model // config.n_head,
             "num_blocks": config.n_layer,
             "has_value": self.with_value,
-            "mixing": mixing,
+            "mixing": mixing_of(config),
             "first_block": first_block,
             "first_gate": first_gate,
             "key_table": key_table,
             "value_table": value_table,
-            "value_weight": weight,
-            "value_bias": bias,
-            "dvalue_weight": self._direct.get(weight, 0),
-            "dvalue_bias": self._direct.get(bias, 0),
-            "linears": address(linears),
+            "value_weight": value_weight,
+            "value_bias": value_bias,
+            "dvalue_weight": dvalue_weight,
+            "dvalue_bias": dvalue_bias,
+            "direct": self._weights_size,
+            "linears": address(self._linear_table),
             "categories": address(categories),
-            "scheme": self._scheme(self._held.append) if relative is not None else NO_SCHEME,
+            "scheme": NO_SCHEME if relative is None else scheme_of(relative, self._held),
         }
-        of_tile = kernels_of(width, head_width, mixing)
-        spaces = net.action_space if self.with_actions else {}
-        compile_all(jobs_of(config, spaces))
-        with without_collections():
-            nothing = dict.fromkeys(tables.Kernels._fields, 0)
-            self._kernels = tables.Kernels(
-                **nothing | {name: entry(each, *consts) for name, (each, consts) in of_tile.items()}
-            )
-            for name, space in spaces.items():
-                row = self._actions[name].row
-                row[tables.DECIDE], row[tables.DECIDE_BACKWARD] = (
-                    entry(each, *consts) for each, consts in kernels_of_action(space, width)
-                )
-        keys = max([8, *(padded(size, 8) for size in selecting)])
+        widest = max([8, *(each.inputs for each in self._linears[:first_block])])
+        keys = max([8, *(padded(each.row.choices, 8) for each in self._actions.values() if not each.choices)])
         self._new_memory = partial(TileMemory, self._net_fields, widest, keys)
+
+    def _compile(self, config: RogueNetConfig, spaces: Mapping[str, ActionSpace]) -> None:
+        """Compile all kernels, and find their addresses."""
+        compile_all(jobs_of(config, spaces))
+        of_tile = kernels_of(config.d_model, config.d_model // config.n_head, mixing_of(config))
+        with without_collections():
+            found = {name: entry(each, *consts) for name, (each, consts) in of_tile.items()}
+            self._kernels = tables.Kernels(**dict.fromkeys(tables.Kernels._fields, 0) | found)
+            self._kernels_of_actions = {
+                name: [entry(each, *consts) for each, consts in kernels_of_action(space, config.d_model)]
+                for name, space in spaces.items()
+            }
 
     def _at(self, parameter: Tensor) -> int:
         return int(self._places[id(parameter)])
 
-    def _describe_type(self, entity: Any, direct: list[Tensor]) -> TypePlan:
-        row = [0] * tables.TYPE_COLUMNS
-        row[tables.LINEAR] = row[tables.VECTOR] = -1
+    def _describe_type(self, entity: Any) -> TypePlan:
         if entity.num_features == 0:
-            direct.append(entity.vector)
-            row[tables.VECTOR] = self._at(entity.vector)
-            return TypePlan(row, entity)
+            vector, dvector = self._add_direct(entity.vector)
+            return TypePlan(EntityType(vector=vector, dvector=dvector), entity)
         linear, finish = entity.layers
-        if linear is not None:
-            row[tables.LINEAR] = self._add_linear(linear)
-            row[tables.STRIDE] = self._linears[-1][tables.INPUTS]
-        row[tables.SCALE], row[tables.SHIFT] = self._at(finish.weight), self._at(finish.bias)
-        row[tables.CATEGORY], row[tables.NUM_IDS] = self._num_categories, len(entity.tables)
-        self._num_categories += len(entity.tables)
-        direct += [finish.weight, finish.bias, *entity.tables]
-        columns, sources = entity.columns, sources_of(entity)
-        self._held.append(sources)
-        row[tables.SOURCES] = address(sources)
-        row[tables.NUM_PLAIN], row[tables.NUM_ANGLES] = len(columns.plain), len(columns.angles)
-        row[tables.NUM_FLAGS] = len(columns.flags)
+        layer = -1 if linear is None else self._add_linear(linear)
+        (scale, dscale), (shift, dshift) = self._add_direct(finish.weight), self._add_direct(finish.bias)
+        category, columns, sources = len(self._categories), entity.columns, sources_of(entity)
+        for each in entity.tables:
+            self._add_direct(each)
+            self._categories.append(self._direct[-1])
+        norm = [entity.norm.offset, entity.norm.scale] if columns.plain else []
+        self._held += [sources, *norm]
         is_global = entity.name == GLOBAL_ENTITY
-        row[tables.JOINS] = not is_global
-        row[tables.NUM_FEATURES] = entity.num_features - (0 if is_global else self.net.embedding.num_globals)
+        row = EntityType(
+            num_features=entity.num_features - (0 if is_global else self.net.embedding.num_globals),
+            joins=not is_global,
+            sources=address(sources),
+            num_plain=len(columns.plain),
+            num_angles=len(columns.angles),
+            num_flags=len(columns.flags),
+            num_ids=len(entity.tables),
+            category=category,
+            **dict(zip(("norm_offset", "norm_scale"), map(address, norm), strict=False)),
+            stride=0 if linear is None else self._linears[layer].inputs,
+            layer=layer,
+            scale=scale,
+            shift=shift,
+            dscale=dscale,
+            dshift=dshift,
+        )
         return TypePlan(row, entity)
 
-    _num_categories = 0
-
-    def _describe_block(self, block: Block) -> None:
-        norm2, up, _, down = list[Any](block.mlp)
-        self._add_linear(block.query_key_value, block.attention_norm)
-        self._add_linear(block.project)
-        self._add_linear(up, norm2)
-        self._add_linear(down)
-
-    def _describe_action(self, name: str, head: Any, direct: list[Tensor]) -> ActionPlan:
-        row = [0] * tables.ACTION_COLUMNS
-        row[tables.OWN] = -1
-        row[tables.NOISE] = name_key(name)
-        row[tables.LAYER] = len(self._linears)
-        own: Tensor | None = None
-        if isinstance(head, CategoricalHead):
-            choices = head.project.out_features
-            self._add_linear(head.project)
-            row[tables.CHOICES] = choices
-        elif isinstance(head, SelectEntityHead):
-            choices, own = 0, head.nobody
-            self._add_linear(head.query)
-            self._add_linear(head.key)
-            row[tables.CHOICES] = head.query.out_features
-        else:
-            assert isinstance(head, ContinuousHead)
-            choices, own = head.project.out_features, head.log_std
-            self._add_linear(head.project)
-            row[tables.CHOICES] = choices
-            bounds = continuous.bounds_table(head.bounds)
-            self._held.append(bounds)
-            row[tables.BOUNDS] = address(bounds)
+    def _describe_action(self, name: str, space: ActionSpace, head: Any) -> ActionPlan:
+        decide, decide_backward = self._kernels_of_actions[name]
+        row = Action(decide=decide, decide_backward=decide_backward, noise=name_key(name), layer=len(self._linears))
+        selects, own = isinstance(head, SelectEntityHead), None
+        for layer in (head.query, head.key) if selects else (head.project,):
+            self._add_linear(layer)
+        row = row._replace(choices=layer.out_features)
+        if selects:
+            own = head.nobody
+        elif isinstance(head, ContinuousHead):
+            own = head.log_std
+            bounds = continuous.bounds_of(head.bounds)
+            quadrature = torch.stack([head.bounds.nodes.flatten(), head.bounds.weights])
+            self._held += [bounds, quadrature]
+            row = row._replace(bounds=address(bounds), quadrature=address(quadrature))
         if own is not None:
-            direct.append(own)
-            row[tables.OWN] = self._at(own)
-        return ActionPlan(row, choices, not isinstance(head, ContinuousHead))
+            parameter, dparameter = self._add_direct(own)
+            row = row._replace(parameter=parameter, dparameter=dparameter)
+        return ActionPlan(row, 0 if selects else row.choices, space.discrete)
 
-    def _describe_relative(self, relative: Any) -> int:
-        """Find places for the tables of relative positions; returns the size of that of keys."""
-        room = padded(relative.keys.numel(), 16)
-        for table, place in ((relative.keys, self._weights_size), (relative.values, self._weights_size + room)):
-            self._relative_tables.append((place, self._at(table), table.numel()))
-        self._weights_size += room + padded(relative.values.numel(), 16)
-        return room
+    def _add_relative(self, parameter: Tensor) -> int:
+        """Find the place of a table of relative positions in `weights`."""
+        self._relative.append(tables.Parameter(self._at(parameter), self._weights_size, parameter.numel()))
+        self._weights_size += padded(parameter.numel(), 16)
+        return self._relative[-1].gradient
 
-    def _scheme(self, hold: Callable[[Any], None]) -> Scheme:
-        def held(tensor: Tensor) -> int:
-            tensor = tensor.contiguous()
-            hold(tensor)
-            return tensor.data_ptr()
-
-        positions = self.net.transformer.relative_positions
-        assert positions is not None
-        return scheme_of(positions, held)
+    def _add_direct(self, parameter: Tensor) -> tuple[int, int]:
+        """Find the place of the gradient of another parameter; returns those of both."""
+        self._direct.append(tables.Parameter(self._at(parameter), self._direct_size, parameter.numel()))
+        self._direct_size += padded(parameter.numel(), 16)
+        return self._direct[-1][:2]
 
     def _add_linear(self, linear: nn.Linear, norm: nn.LayerNorm | None = None) -> int:
         """Find the places of a linear layer; returns its number."""
@@ -387,9 +353,8 @@ class Program:
             transposed = self._transposed_size
             self._transposed_size += padded_out * inputs
         scale, shift = (-1, -1) if norm is None else (self._at(norm.weight), self._at(norm.bias))
-        places = [self._at(linear.weight), self._at(linear.bias), scale, shift, inputs, outputs]
-        self._folds.append([*places, weight, bias, transposed, padded_out])
-        self._linears.append([weight, bias, transposed, padded_in, padded_out])
+        own = [self._at(linear.weight), self._at(linear.bias), scale, shift, inputs, outputs]
+        self._linears.append(tables.Linear(weight, bias, transposed, padded_in, padded_out, *own))
         return len(self._linears) - 1
 
     # - Parameters
@@ -423,11 +388,9 @@ class Program:
     def fold(self) -> None:
         """Bring `weights` up to date with the flat parameters."""
         bind(flat.fold)(
-            len(self._fold_table), address(self._fold_table), address(self.flat), address(self.weights),
-            address(self.transposed),
+            len(self._linears), address(self._linear_table), len(self._relative), address(self._copies),
+            address(self.flat), address(self.weights), address(self.transposed),
         )  # fmt: skip
-        for place, at, size in self._relative_tables:
-            self.weights[place : place + size] = self.flat[at : at + size]
 
     # - Frames
 
@@ -437,7 +400,7 @@ class Program:
         actions: Mapping[str, RaggedTensor],
         log_probs: Mapping[str, Tensor],
         plans: Mapping[str, ActionPlan] | None = None,
-    ) -> Columns:
+    ) -> FrameTables:
         """Frames as the kernels read them; see `columns_of`. `plans`: the actions; None: all of the network.
 
         Raises:
@@ -447,13 +410,11 @@ class Program:
         embedding.check(batch)
         plans = self._actions if plans is None else plans
         columns = columns_of(batch, embedding.num_globals, self._types, plans, actions, log_probs)
-        return (
-            columns
-            if self._net_fields["mixing"] != RELATIVE
-            else columns._replace(geometry=self._geometry(batch, columns))
-        )
+        if self._net_fields["mixing"] != RELATIVE:
+            return columns
+        return columns._replace(geometry=self._geometry(batch, columns))
 
-    def _geometry(self, batch: ObsBatch, columns: Columns) -> tables.Geometry:
+    def _geometry(self, batch: ObsBatch, columns: FrameTables) -> tables.TokenPositions:
         positions = self.net.transformer.relative_positions
         assert positions is not None
         first = np.zeros(len(columns.lengths), np.int64)
@@ -463,10 +424,9 @@ class Program:
         of_tokens = [found.positions, nothing if found.facing is None else found.facing, found.types]
         tensors = [each.contiguous() for each in of_tokens]
         columns.held.extend([first, *tensors])
-        fields: Any = tables.Geometry
         value_block = positions.num_buckets * positions.keys.shape[1] if positions.config.per_entity_values else 0
-        made: tables.Geometry = fields(address(first), *map(address, tensors), value_block)
-        return made
+        numbers, facing, types = map(address, tensors)
+        return tables.TokenPositions(address(first), numbers, facing, types, value_block)
 
     # - Acting
 
@@ -490,13 +450,13 @@ class Program:
             actions[name] = actors._replace(values=_zeros(len(actors.values), size, dtype=dtype))
             log_probs[name] = actors._replace(values=_zeros(len(actors.values)))
         if keys is None:
-            choice: Any = (tables.GREEDY, 0)
+            choice = tables.Choice(tables.GREEDY, _NOWHERE)
         else:
             keys = keys.to(torch.int64).contiguous()
             if keys.shape != (len(obs),):
                 raise ValueError(f"keys must have shape ({len(obs)},), one for each frame, got {tuple(keys.shape)}")
-            choice = (tables.SAMPLED, address(keys))
-        return actions, log_probs, self._run(obs, actions, log_probs, tables.Choice(*choice))
+            choice = tables.Choice(tables.SAMPLED, address(keys))
+        return actions, log_probs, self._run(obs, actions, log_probs, choice)
 
     @torch.no_grad()
     def evaluate(self, obs: ObsBatch, actions: Mapping[str, RaggedTensor]) -> tuple[dict[str, RaggedTensor], Tensor]:
@@ -507,12 +467,11 @@ class Program:
         """
         actors = {name: obs.action_masks[name].actors for name in self._actions}
         log_probs = {name: each._replace(values=_zeros(len(each.values))) for name, each in actors.items()}
-        choice: Any = (tables.GIVEN, 0)
-        return log_probs, self._run(obs, actions, log_probs, tables.Choice(*choice))
+        return log_probs, self._run(obs, actions, log_probs, tables.Choice(tables.GIVEN, _NOWHERE))
 
     def values(self, obs: ObsBatch) -> Tensor:
         """(B,) values alone. Errors as in `act`."""
-        return self._run(obs, {}, {}, tables.Choice(tables.GREEDY, cast(Any, 0)), {})
+        return self._run(obs, {}, {}, tables.Choice(tables.GREEDY, _NOWHERE), {})
 
     def _run(
         self,
@@ -527,7 +486,7 @@ class Program:
         found = {name: ragged.values for name, ragged in log_probs.items()}
         columns = self.columns(obs, actions, found, plans=plans)
         values, frames = _zeros(len(obs)), np.arange(len(obs))
-        parts = self._shares(columns.sizes)
+        parts = _shares(columns.sizes, self.net.config.d_model)
         tiles = self._tiles_for(columns, len(parts))
         net, batch = self._net(columns), _minibatch(columns, frames, frames)
         run = bind(tile.act)
@@ -553,7 +512,7 @@ class Program:
 
     def gradient(
         self,
-        columns: Columns,
+        columns: FrameTables,
         frames: NDArray[np.int64],
         loss: int,
         settings: NDArray[np.float32],
@@ -573,7 +532,7 @@ class Program:
         Returns:
             (num_stats,) what the loss logs.
         """
-        parts = self._shares(columns.sizes[frames])
+        parts = _shares(columns.sizes[frames], self.net.config.d_model)
         if len(self._gradients) < len(parts):
             self._gradients = np.zeros((len(parts), self._gradient_size), np.float32)
         self._gradients.fill(0)  # torch would wake threads of its own, which then spin
@@ -599,11 +558,9 @@ class Program:
         numbers, own = self.gradient_flat, self._gradients[0]
         numbers.numpy().fill(0)
         bind(flat.unfold)(
-            len(self._fold_table), address(self._fold_table), len(self._direct_places), address(self._direct_places),
+            len(self._linears), address(self._linear_table), len(self._copies), address(self._copies),
             address(self.flat), address(own), address(numbers),
         )  # fmt: skip
-        for place, at, size in self._relative_tables:
-            numbers[at : at + size] += torch.from_numpy(own[place : place + size])
 
     def norm(self) -> float:
         """Norm of the gradient."""
@@ -621,7 +578,7 @@ class Program:
         )
         for number in different:
             before = [each.copy() for each in held] if len(different) > 1 else held
-            how: Any = flat.Adam(
+            how = flat.Adam(
                 scale=scale,
                 rate=rate / (1 - beta1**number),
                 keep=1 - rate * weight_decay,
@@ -643,14 +600,9 @@ class Program:
 
     # - What kernels are given
 
-    def _shares(self, sizes: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """The frames of each thread."""
-        threads = max(1, min(torch.get_num_threads(), int(sizes.sum()) // TOKENS_OF_A_THREAD))
-        return _shares(sizes, threads, WAKING // self.net.config.d_model**2)
-
-    def _net(self, columns: Columns) -> tables.Net:
-        head, made = self.net.value_head, cast(Any, tables.Net)
-        net: tables.Net = made(
+    def _net(self, columns: FrameTables) -> tables.Net:
+        head = self.net.value_head
+        return tables.Net(
             **self._net_fields,
             num_types=len(columns.types),
             num_actions=len(columns.actions),
@@ -662,44 +614,42 @@ class Program:
             weights=address(self.weights),
             transposed=address(self.transposed),
         )
-        return net
 
-    def _tiles_for(self, columns: Columns, threads: int) -> list[tables.Tile]:
+    def _tiles_for(self, columns: FrameTables, threads: int) -> list[tables.Tile]:
         """The memory of each thread, and places for the logits of all actions in it."""
         largest = int(columns.sizes.max(initial=1))
         room = padded(max(usual_room(self.net.config.d_model), largest) + ROWS, ROWS)
         logits = 0
         for number, plan in enumerate(self._actions.values() if len(columns.actions) else ()):
-            columns.actions[number, tables.LOGITS] = logits
+            columns.actions["logits"][number] = logits
             logits += room * (padded(plan.choices, 8) if plan.choices else columns.pairs)
         tiles: list[TileMemory] = self._local.__dict__.setdefault("tiles", [])
         tiles += [self._new_memory() for _ in range(threads - len(tiles))]
         return [each.of(room, logits, len(columns.types), len(columns.actions)) for each in tiles[:threads]]
 
 
-def _minibatch(columns: Columns, frames: NDArray[np.int64], loss_columns: NDArray[Any]) -> tables.Minibatch:
-    fields: Any = tables.Minibatch  # from outside, an address where a kernel has numbers
-    made: tables.Minibatch = fields(
+def _minibatch(columns: FrameTables, frames: NDArray[np.int64], loss_columns: NDArray[Any]) -> tables.Minibatch:
+    return tables.Minibatch(
         frames=address(frames),
         lengths=address(columns.lengths),
         sizes=address(columns.sizes),
         hides=columns.hides,
         columns=address(loss_columns),
         size=len(frames),
-        geometry=columns.geometry,
+        geometry=columns.geometry or _NO_GEOMETRY,
     )
-    return made
 
 
-def _shares(sizes: NDArray[np.int64], threads: int, ahead: int) -> list[tuple[int, int]]:
-    """The positions `low:high` of each thread, about as many tokens each, the first `ahead` more: the others have to wake."""
+def _shares(sizes: NDArray[np.int64], width: int) -> list[tuple[int, int]]:
+    """The positions `low:high` of each thread, about as many tokens each, the first some more: the others have to wake."""
     if not len(sizes):
         return []
+    threads = max(1, min(torch.get_num_threads(), int(sizes.sum()) // TOKENS_OF_A_THREAD))
     if threads == 1:
         return [(0, len(sizes))]
     ends = sizes.cumsum()
     total = int(ends[-1])
-    ahead = min(ahead, total // (2 * threads))
+    ahead = min(WAKING // width**2, total // (2 * threads))
     each = (total - ahead) // threads
     cuts = ends.searchsorted([ahead + number * each for number in range(1, threads)], "right").tolist()
     limits = [0, *cuts, len(sizes)]

@@ -7,14 +7,12 @@ kept as float32, which holds every number up to 2^24.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, Number, inline, value
+from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, Number, address, inline, value
 from rogue_net.kernels.cpu.simd import (
     absolute,
     floor,
@@ -66,28 +64,24 @@ class Places(NamedTuple):
     value_blocks: Ints  # (E,) where the rows of the token's type start in the values, in floats
 
 
-def scheme_of(positions: RelativePositions, hold: Callable[[Tensor], int]) -> Scheme:
-    """The terms of the pairs, as kernels take them.
-
-    Args:
-        positions: of the network.
-        hold: keeps a tensor alive, and returns its address.
-    """
+def scheme_of(positions: RelativePositions, held: list[Any]) -> Scheme:
+    """The terms of the pairs, as kernels take them; `held` gets the owners of their memory."""
     config = positions.config
-    fields: Any = Scheme  # from outside, addresses in the place of numbers
-    made: Scheme = fields(
+    sizes = torch.tensor([axis.size for axis in positions.axes])
+    extents = torch.tensor(config.extent, dtype=torch.float32)
+    held += [sizes, extents]
+    return Scheme(
         kind=_KINDS[config.kind],
         interpolate=config.interpolate,
         turns=turns(config),
         dimensions=len(config.position_features),
         axes=len(positions.axes),
-        sizes=hold(torch.tensor([axis.size for axis in positions.axes])),
-        extents=hold(torch.tensor(config.extent, dtype=torch.float32)),
+        sizes=address(sizes),
+        extents=address(extents),
         per_scale=1 / config.scale,
         rounding=positions.rounding,
         terms=positions.num_bucket_terms,
     )
-    return made
 
 
 #: Of a network without relative positions.

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from rogue_net.kernels.cpu.compiling import inline, value
 from rogue_net.kernels.cpu.simd import exp, first_lanes, load, spread, store, total
 
 HIDDEN = np.float32(-1e30)  # the score of a key that must not be seen: its exp is 0
-
-
-def rounded(length: int) -> int:
-    """`length` rounded up to a multiple of any number of lanes: the room that the scores of a query need."""
-    return math.ceil(length / 16) * 16
 
 
 @inline

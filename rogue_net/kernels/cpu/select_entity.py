@@ -8,43 +8,10 @@ import numpy as np
 
 from rogue_net.kernels.cpu.calling import flags_at, ints_at, invoke, shifted
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel
-from rogue_net.kernels.cpu.heads import (
-    CLOSED,
-    EIGHT,
-    MASKED,
-    linear_backward,
-    log_softmax,
-    noise_key,
-    score,
-    slope_of,
-)
+from rogue_net.kernels.cpu.heads import CLOSED, EIGHT, MASKED, linear_backward, log_softmax, noise_key, score, slope_of
 from rogue_net.kernels.cpu.rows import add_bias, clear, gather
 from rogue_net.kernels.cpu.simd import fma, load, spread, store, total
-from rogue_net.kernels.cpu.tables import (
-    ACTEE_OFFSETS,
-    ACTEES,
-    ACTION_COLUMNS,
-    ACTIONS,
-    ACTOR_OFFSETS,
-    BOUND,
-    CHOICES,
-    DOWN,
-    GIVEN,
-    LAYER,
-    LOGITS,
-    MASK,
-    OUTPUTS,
-    OWN,
-    PAIR_OFFSETS,
-    Choice,
-    Kernels,
-    Minibatch,
-    Net,
-    Tile,
-    bias_of,
-    linear,
-    weight_of,
-)
+from rogue_net.kernels.cpu.tables import BOUND, GIVEN, Choice, Kernels, Minibatch, Net, Tile, bias_of, weight_of
 
 
 @inner_kernel
@@ -60,16 +27,16 @@ def decide(
     choice: Choice,
 ) -> None:
     """Write q · k / sqrt(K) for every actee of the actor's frame, normalized; nobody is the last choice."""
-    action = shifted(net.actions, number * ACTION_COLUMNS)
+    action = net.actions[number]
     start, end = tile.action_actors[number], tile.action_actors[number + 1]
     count = _queries_and_keys(lanes, kernels, net, action, batch, tile, low, high, start, end)
-    padded = linear(net, action[LAYER], OUTPUTS)
-    scale = np.float32(1) / np.float32(math.sqrt(np.float32(action[CHOICES])))
-    logits = shifted(tile.logits, action[LOGITS])
-    made, actees = ints_at(action[ACTIONS]), ints_at(action[ACTEES])
-    actor_offsets, actee_offsets = ints_at(action[ACTOR_OFFSETS]), ints_at(action[ACTEE_OFFSETS])
-    pair_offsets, mask = ints_at(action[PAIR_OFFSETS]), flags_at(action[MASK])
-    has_nobody = action[OWN] >= 0
+    padded = net.linears[action.layer].outputs
+    scale = np.float32(1) / np.float32(math.sqrt(np.float32(action.choices)))
+    logits = shifted(tile.logits, action.logits)
+    made, actees = ints_at(action.actions), ints_at(action.actees)
+    actor_offsets, actee_offsets = ints_at(action.actor_offsets), ints_at(action.actee_offsets)
+    pair_offsets, mask = ints_at(action.pair_offsets), flags_at(action.mask)
+    has_nobody = action.parameter >= 0
     at = 0
     for actor in range(start, end):
         local, source = tile.actor_frames[actor], tile.actor_sources[actor]
@@ -77,11 +44,11 @@ def decide(
         first = tile.actee_starts[local]
         num_actees = tile.actee_starts[local + 1] - first
         choices = num_actees + 1 if has_nobody else num_actees
-        pair = pair_offsets[frame] + (source - actor_offsets[frame]) * num_actees if action[MASK] != 0 else 0
+        pair = pair_offsets[frame] + (source - actor_offsets[frame]) * num_actees if action.mask != 0 else 0
         chosen, num_open = -1, 0
         for c in range(choices):
             is_nobody = c == num_actees
-            is_open = is_nobody or action[MASK] == 0 or mask[pair + c] != 0
+            is_open = is_nobody or action.mask == 0 or mask[pair + c] != 0
             key = (count if is_nobody else first + c) * padded
             product = np.float32(0)
             if is_open:
@@ -121,9 +88,9 @@ def decide(
 @inline
 def _queries_and_keys(lanes, kernels, net, action, batch, tile, low, high, start, end):  # type: ignore[no-untyped-def]
     """Write the queries of the actors `start:end` and the keys of the actees, nobody's behind the last; returns their number."""
-    width, layer = net.width, action[LAYER]
-    padded = linear(net, layer, OUTPUTS)
-    offsets, indices = ints_at(action[ACTEE_OFFSETS]), ints_at(action[ACTEES])
+    width, layer = net.width, action.layer
+    padded = net.linears[layer].outputs
+    offsets, indices = ints_at(action.actee_offsets), ints_at(action.actees)
     count = 0
     for position in range(low, high):
         frame = batch.frames[position]
@@ -135,9 +102,11 @@ def _queries_and_keys(lanes, kernels, net, action, batch, tile, low, high, start
     gather(lanes, tile.tokens, tile.actee_tokens, 0, count, tile.rows, width)
     invoke(kernels.product, BOUND, tile.rows, weight_of(net, layer + 1), tile.keys, count, width, padded, 0)
     add_bias(tile.keys, bias_of(net, layer + 1), 0, count, padded)
-    if action[OWN] >= 0:
+    if action.parameter >= 0:
         for k in range(padded):
-            tile.keys[count * padded + k] = net.parameters[action[OWN] + k] if k < action[CHOICES] else np.float32(0)
+            tile.keys[count * padded + k] = (
+                net.parameters[action.parameter + k] if k < action.choices else np.float32(0)
+            )
     gather(lanes, tile.tokens, tile.actor_tokens, start, end, tile.rows, width)
     invoke(kernels.product, BOUND, tile.rows, weight_of(net, layer), tile.queries, end - start, width, padded, 0)
     add_bias(tile.queries, bias_of(net, layer), 0, end - start, padded)
@@ -163,17 +132,17 @@ def decide_backward(
     gradient: Floats,
 ) -> None:
     """The gradient of `decide`."""
-    action = shifted(net.actions, number * ACTION_COLUMNS)
+    action = net.actions[number]
     start, end = tile.action_actors[number], tile.action_actors[number + 1]
     # queries and keys again: the next action has overwritten them
     count = _queries_and_keys(lanes, kernels, net, action, batch, tile, low, high, start, end)
-    layer = action[LAYER]
-    padded = linear(net, layer, OUTPUTS)
-    scale = np.float32(1) / np.float32(math.sqrt(np.float32(action[CHOICES])))
-    logits = shifted(tile.logits, action[LOGITS])
-    made, actees = ints_at(action[ACTIONS]), ints_at(action[ACTEES])
-    actee_offsets = ints_at(action[ACTEE_OFFSETS])
-    has_nobody = action[OWN] >= 0
+    layer = action.layer
+    padded = net.linears[layer].outputs
+    scale = np.float32(1) / np.float32(math.sqrt(np.float32(action.choices)))
+    logits = shifted(tile.logits, action.logits)
+    made, actees = ints_at(action.actions), ints_at(action.actees)
+    actee_offsets = ints_at(action.actee_offsets)
+    has_nobody = action.parameter >= 0
     clear(tile.dkeys, 0, (count + 1) * padded)
     at = 0
     for actor in range(start, end):
@@ -207,7 +176,8 @@ def decide_backward(
     for at in range(0, (end - start) * padded, 8):  # of the queries: `rows` is needed for tokens
         store(tile.queries, at, load(EIGHT, tile.rows, at))
     if has_nobody:
-        for k in range(action[CHOICES]):
-            gradient[action[DOWN] + k] += tile.dkeys[count * padded + k]
+        direct = shifted(gradient, net.direct)
+        for k in range(action.choices):
+            direct[action.dparameter + k] += tile.dkeys[count * padded + k]
     linear_backward(lanes, kernels, net, tile, tile.actor_tokens, start, end, tile.queries, layer, gradient)
     linear_backward(lanes, kernels, net, tile, tile.actee_tokens, 0, count, tile.dkeys, layer + 1, gradient)

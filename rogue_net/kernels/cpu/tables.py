@@ -1,7 +1,7 @@
 """Arguments of the kernels of the compiled step: tables of a network and of frames, and memory of a thread.
 
-Tables have one row of int64 for each linear layer, entity type, category and action. Addresses are those of arrays; places are
-indices in the flat numbers of `Net`, or in the gradient.
+Tables have a row for each linear layer, entity type, category and action. Addresses are those of arrays; places are indices in
+the flat numbers of `Net`, or in the gradient.
 
 Shapes: B frames, M of them in a minibatch, n tokens of a tile, F its frames, A actors of an action, D width, H heads, K width of
 a head or of a query, C choices, T tokens that a tile has room for.
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rogue_net.kernels.cpu.attention import Scratch
 from rogue_net.kernels.cpu.calling import shifted
-from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, Number, inline
+from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, Number, Table, inline
 from rogue_net.kernels.cpu.relative_attention import Scratch as RelativeScratch
 from rogue_net.kernels.cpu.relative_terms import Places, Scheme
 
@@ -43,35 +43,99 @@ class Kernels(NamedTuple):
     decide_backward: Count
 
 
-#: A linear layer: its place in `weights` as (in, out), that of its bias, and its place in `transposed` as (out, in), both in
-#: panels (`dense`); padded sizes.
-WEIGHT, BIAS, TRANSPOSED, INPUTS, OUTPUTS = range(5)
-LINEAR_COLUMNS = 5
+class Linear(NamedTuple):
+    """A linear layer, with the LayerNorm before it, if there is one. Sizes without `own` are padded."""
 
-#: An entity type: (entities, STRIDE) inputs, (B + 1) offsets, flags of visible entities (0: all are), number of its linear layer
-#: (-1: none), ids (entities, NUM_IDS), number of the first category; places of scale, shift or vector in `parameters` and in the
-#: gradient. VECTOR is -1 for a type with features. What inputs are made of, see `inputs.prepare`: features (entities,
-#: NUM_FEATURES), whether global features join them, their columns, and what plain numbers are normalized with.
-(
-    VALUES, OFFSETS, VISIBLE, STRIDE, LINEAR, IDS, NUM_IDS, CATEGORY, SCALE, SHIFT, DSCALE, DSHIFT, VECTOR, DVECTOR,
-    FEATURES, NUM_FEATURES, JOINS, SOURCES, NUM_PLAIN, NUM_ANGLES, NUM_FLAGS, NORM_OFFSET, NORM_SCALE,
-) = range(23)  # fmt: skip
-TYPE_COLUMNS = 23
+    weight: int  # place in `weights` as (inputs, outputs) in panels (`dense`), and of its gradient
+    bias: int
+    transposed: int  # place in `transposed` as (outputs, inputs); -1: it is not needed
+    inputs: int
+    outputs: int
+    own_weight: int  # places in the parameters
+    own_bias: int
+    scale: int  # -1: there is no LayerNorm
+    shift: int
+    own_inputs: int
+    own_outputs: int
 
-#: A category: place of its table in `parameters` and in the gradient.
-TABLE, DTABLE = range(2)
-CATEGORY_COLUMNS = 2
 
-#: An action: addresses of the kernels of its kind; actors (A) as indices in the frame with (B + 1) offsets, what they did, old
-#: log-probs; the mask (0: all is open); number of choices, of features of a query, or of numbers; number of the first linear
-#: layer; place of the logits in the tile; what its name adds to keys of noise, see `heads.noise.name_key`.
-#: Select-entity: actees with offsets, and offsets of the mask's pairs. Place of a parameter of its own in `parameters` and in
-#: the gradient, or -1: nobody's key, or log standard deviations. Numbers: their bounds, see `continuous`.
-(
-    DECIDE, DECIDE_BACKWARD, ACTORS, ACTOR_OFFSETS, ACTIONS, OLD_LOG_PROBS, MASK, CHOICES, LAYER, LOGITS, NOISE,
-    ACTEES, ACTEE_OFFSETS, PAIR_OFFSETS, OWN, DOWN, BOUNDS,
-) = range(17)  # fmt: skip
-ACTION_COLUMNS = 17
+class Parameter(NamedTuple):
+    """A parameter of no linear layer."""
+
+    place: int  # in the parameters
+    gradient: int  # place of the gradient, and of a table of relative positions in `weights`
+    size: int
+
+
+class EntityType(NamedTuple):
+    """An entity type: its entities in all frames, by addresses, and how they become tokens.
+
+    Parameters are places in `Net.parameters`; names with a d are the places of their gradients behind those of linear layers.
+    """
+
+    inputs: int = 0  # (entities, stride) of the linear layer; `inputs.prepare` writes them
+    ids: int = 0  # (entities, num_ids) of categories, likewise
+    offsets: int = 0  # (B + 1)
+    features: int = 0  # (entities, num_features)
+    visible: int = 0  # (entities) flags; 0: all are
+    num_features: int = 0  # without global ones
+    joins: int = 0  # whether global features join them
+    sources: int = 0  # columns of plain numbers, angles, flags and categories, see `inputs.sources_of`
+    num_plain: int = 0
+    num_angles: int = 0
+    num_flags: int = 0
+    num_ids: int = 0
+    category: int = 0  # number of the first
+    norm_offset: int = 0  # (num_plain) what plain numbers are normalized with
+    norm_scale: int = 0
+    stride: int = 0
+    layer: int = -1  # number of the linear layer; -1: there is none
+    scale: int = 0  # of the LayerNorm
+    shift: int = 0
+    dscale: int = 0
+    dshift: int = 0
+    vector: int = -1  # of a type without features; -1: it has some
+    dvector: int = 0
+
+
+class Action(NamedTuple):
+    """An action: its actors in all frames, by addresses, and its head."""
+
+    actors: int = 0  # (A) indices in the frame
+    actor_offsets: int = 0  # (B + 1)
+    actions: int = 0  # (A) or (A, choices), what they did
+    log_probs: int = 0  # (A) those of the policy that acted
+    mask: int = 0  # flags of (A, choices), or of pairs; 0: all is open
+    actees: int = 0  # indices in the frame, of those that may be selected
+    actee_offsets: int = 0  # (B + 1); 0: nothing is selected
+    pair_offsets: int = 0  # (B + 1) pairs of the mask
+    logits: int = 0  # place in `Tile.logits`
+    decide: int = 0  # kernels of its kind
+    decide_backward: int = 0
+    choices: int = 0  # or features of a query, or numbers
+    layer: int = 0  # number of the first linear layer
+    noise: int = 0  # what its name adds to keys of noise, see `heads.noise.name_key`
+    parameter: int = -1  # place of nobody's key or of log standard deviations; -1: there is none
+    dparameter: int = 0  # place of the gradient
+    bounds: int = 0  # (choices) `NumberBounds`
+    quadrature: int = 0  # (2, nodes) nodes and weights, see `continuous`
+
+
+class NumberBounds(NamedTuple):
+    """The bounds of a number of a continuous action, see `rogue_net.heads.gaussian.Bounds`."""
+
+    both: float
+    one: float
+    low: float
+    high: float
+    center: float
+    radius: float
+    limit: float
+    log_radius: float
+    edge: float
+    sign: float
+    step: float
+
 
 #: How entities see each other.
 ATTENTION, RELATIVE = range(2)
@@ -94,21 +158,22 @@ class Net(NamedTuple):
     value_table: Count
     value_weight: Count  # place in `parameters` of the value's weight (D) and bias
     value_bias: Count
-    dvalue_weight: Count  # places in the gradient
+    dvalue_weight: Count  # places of their gradients
     dvalue_bias: Count
+    direct: Count  # place in the gradient behind those of linear layers
     value_mean: Number
     value_deviation: Number
-    linears: Ints
-    types: Ints
-    categories: Ints
-    actions: Ints
+    linears: Table[Linear]
+    types: Table[EntityType]
+    categories: Table[Parameter]  # their tables
+    actions: Table[Action]
     parameters: Floats  # as the modules have them
     weights: Floats  # of linear layers, with the LayerNorm before folded in, and tables of relative positions
     transposed: Floats
     scheme: Scheme  # of relative positions
 
 
-class Geometry(NamedTuple):
+class TokenPositions(NamedTuple):
     """Positions of the E entities of all frames; for relative positions alone."""
 
     first: Ints  # (B) the first token of each frame
@@ -127,7 +192,7 @@ class Minibatch(NamedTuple):
     hides: Count  # whether any entity is hidden
     columns: Floats  # (columns, M) of the loss
     size: Count  # M
-    geometry: Geometry
+    geometry: TokenPositions
 
 
 class Choice(NamedTuple):
@@ -152,7 +217,7 @@ class Tile(NamedTuple):
     dqkv: Floats  # (n, 3 D)
     dhidden: Floats  # (n, 4 D)
     dgate: Floats  # (n, K)
-    saved: Floats  # of every block, see `block_of`
+    saved: Floats  # of every block, see `activations_of`
     inputs: Floats  # rows of the embedding: entities by type
     hidden: Floats  # (n, D)
     normalized: Floats  # (n, D)
@@ -185,8 +250,8 @@ class Tile(NamedTuple):
     relative: RelativeScratch
 
 
-class Block(NamedTuple):
-    """Activations of a block that its backward needs."""
+class Activations(NamedTuple):
+    """What the backward of a block needs of its forward."""
 
     normalized: Any  # (T, D)
     qkv: Any  # (T, 3 D)
@@ -200,22 +265,22 @@ class Block(NamedTuple):
     more: Any  # (T, 2 K) gates of relative values and their slopes; nothing without relative positions
 
 
-_WIDTHS = 14  # widths of a block's first six arrays
+_WIDTHS = 14  # widths of the first six arrays
 
 
 def saved_floats(width: int, num_heads: int, head_width: int, mixing: int) -> int:
-    """Numbers that `Block` has for each token."""
+    """Numbers that `Activations` has for each token."""
     return _WIDTHS * width + 2 + 2 * num_heads + (2 * head_width if mixing == RELATIVE else 0)
 
 
 @inline
-def block_of(net, tile, number):  # type: ignore[no-untyped-def]
-    """The memory of a block."""
+def activations_of(net, tile, number):  # type: ignore[no-untyped-def]
+    """The memory of a block's activations."""
     width, room = net.width, tile.room
     more = 2 * net.head_width if net.mixing == RELATIVE else 0
     at = shifted(tile.saved, number * room * (_WIDTHS * width + 2 + 2 * net.num_heads + more))
     rest = shifted(at, room * _WIDTHS * width)
-    return Block(
+    return Activations(
         at,
         shifted(at, room * width),
         shifted(at, room * 4 * width),
@@ -230,24 +295,18 @@ def block_of(net, tile, number):  # type: ignore[no-untyped-def]
 
 
 @inline
-def linear(net, number, column):  # type: ignore[no-untyped-def]
-    """An entry of the table of linear layers."""
-    return net.linears[number * LINEAR_COLUMNS + column]
-
-
-@inline
-def weight_of(net, number):  # type: ignore[no-untyped-def]
+def weight_of(net, layer):  # type: ignore[no-untyped-def]
     """(in, out) weight of a linear layer."""
-    return shifted(net.weights, linear(net, number, WEIGHT))
+    return shifted(net.weights, net.linears[layer].weight)
 
 
 @inline
-def bias_of(net, number):  # type: ignore[no-untyped-def]
+def bias_of(net, layer):  # type: ignore[no-untyped-def]
     """(out) bias of a linear layer."""
-    return shifted(net.weights, linear(net, number, BIAS))
+    return shifted(net.weights, net.linears[layer].bias)
 
 
 @inline
-def transposed(net, number):  # type: ignore[no-untyped-def]
+def transposed(net, layer):  # type: ignore[no-untyped-def]
     """(out, in) weight of a linear layer."""
-    return shifted(net.transposed, linear(net, number, TRANSPOSED))
+    return shifted(net.transposed, net.linears[layer].transposed)

@@ -10,17 +10,7 @@ from __future__ import annotations
 from rogue_net.kernels.cpu.calling import floats_at, invoke
 from rogue_net.kernels.cpu.compiling import Count, Floats, inline, kernel
 from rogue_net.kernels.cpu.dense import ROWS
-from rogue_net.kernels.cpu.tables import (
-    ACTION_COLUMNS,
-    BOUND,
-    GIVEN,
-    OLD_LOG_PROBS,
-    Choice,
-    Kernels,
-    Minibatch,
-    Net,
-    Tile,
-)
+from rogue_net.kernels.cpu.tables import BOUND, GIVEN, Choice, Kernels, Minibatch, Net, Tile
 
 
 @inline
@@ -55,7 +45,7 @@ def act(
             for position in range(low, end):
                 values[batch.frames[position]] = tile.values[position - low]
         for number in range(net.num_actions):
-            log_probs = floats_at(net.actions[number * ACTION_COLUMNS + OLD_LOG_PROBS])
+            log_probs = floats_at(net.actions[number].log_probs)
             for actor in range(tile.action_actors[number], tile.action_actors[number + 1]):
                 log_probs[tile.actor_sources[actor]] = tile.log_probs[actor]
         low = end

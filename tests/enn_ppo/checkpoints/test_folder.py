@@ -103,9 +103,7 @@ def test_a_file_that_really_cannot_grow_is_a_checkpoint_error(tmp_path: Path) ->
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(
-            CheckpointError, match="step_0*200.safetensors failed: File too large; the newest checkpoint is step_0*100"
-        ):
+        with pytest.raises(CheckpointError, match="step_0*200.safetensors failed: File too large"):
             save(tmp_path, 200, trainer={"big": torch.zeros(10_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -115,7 +113,7 @@ def test_a_file_that_really_cannot_grow_is_a_checkpoint_error(tmp_path: Path) ->
 
 def test_a_file_in_the_way_is_a_checkpoint_error(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("")
-    with pytest.raises(CheckpointError, match="step_0*1.safetensors failed: File exists; there is no checkpoint yet"):
+    with pytest.raises(CheckpointError, match="step_0*1.safetensors failed: File exists"):
         save(tmp_path / "checkpoints", 1)
 
 
@@ -131,9 +129,7 @@ def test_a_save_that_breaks_off_leaves_what_was_there_and_the_next_one_sweeps(
     with monkeypatch.context() as patch:
         patch.setattr(os, function, fail)
         patch.setattr(Path, "unlink", fail)  # as if the process was killed: what it wrote stays
-        with pytest.raises(
-            CheckpointError, match="failed: No space left on device; the newest checkpoint is step_0*200"
-        ):
+        with pytest.raises(CheckpointError, match="failed: No space left on device"):
             marked(tmp_path, 200, 3.0)
     assert len(names(tmp_path)) == 2 and mark_of(tmp_path) == 2.0
     marked(tmp_path, 300, 4.0, keep=1)

@@ -137,24 +137,6 @@ def test_plain_values_keep_their_types(tmp_path: Path) -> None:
     assert type(result[1]) is tuple and type(result[1][1][2]) is bool and type(result["nested"][0]) is tuple
 
 
-def test_random_generators_continue_where_they_were(tmp_path: Path) -> None:
-    generator, mersenne = np.random.default_rng(5), np.random.Generator(np.random.MT19937(5))
-    torch_generator = torch.Generator().manual_seed(5)
-    generator.integers(10, dtype=np.int32)  # leaves half a word in the bit generator
-    saved = round_trip(
-        tmp_path, [generator.bit_generator.state, mersenne.bit_generator.state, torch_generator.get_state()]
-    )
-    restored, restored_mersenne = np.random.default_rng(0), np.random.Generator(np.random.MT19937(0))
-    restored.bit_generator.state, restored_mersenne.bit_generator.state = saved[0], saved[1]
-    assert restored.integers(1 << 30, size=5, dtype=np.int32).tolist() == (
-        generator.integers(1 << 30, size=5, dtype=np.int32).tolist()
-    )
-    assert restored_mersenne.random(5).tolist() == mersenne.random(5).tolist()
-    assert torch.rand(5, generator=torch.Generator().set_state(saved[2])).equal(
-        torch.rand(5, generator=torch_generator)
-    )
-
-
 DTYPES = st.one_of(
     hnp.boolean_dtypes(),
     hnp.integer_dtypes(endianness="?"),

@@ -16,7 +16,7 @@ from enn_ppo.checkpoints.trust import code_of_training
 from enn_ppo.eval.evaluate import evaluate as evaluate_command
 from enn_ppo.play import main as play
 from enn_ppo.settings.command_line.cli import run_eval, run_train, run_watch
-from enn_ppo.watch.watch import watch
+from enn_ppo.watch import watch
 from tests.enn_ppo.forged import sealed, with_settings
 from tests.enn_ppo.worlds import Copycat, tiny_config
 

@@ -27,7 +27,7 @@ from enn_ppo import (
     train,
 )
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.clone.learning import hold_out, learn, make_samples, measure, samples_of, settings_of
+from enn_ppo.clone.clone import hold_out, learn, make_samples, measure, samples_of, settings_of
 from enn_ppo.ppo import Samples
 from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_train
 from enn_ppo.training.environment import bind_environment
@@ -45,7 +45,7 @@ CERTAINTY = 0.9
 class Teacher:
     """Sets a switch to its lamp's colour, nine times out of ten; expects a reward of 0.5."""
 
-    def act(self, batch: ObsBatch, state: object = None, *, generator: FrameKeys) -> ActResult:
+    def act(self, batch: ObsBatch, state: None = None, *, generator: FrameKeys) -> ActResult:
         lamps, actors = batch.features["Lamp"].values, batch.action_masks["Switch"].actors
         log_p = torch.where(lamps > 0, CERTAINTY, (1 - CERTAINTY) / 2).log()
         chosen = Categorical(log_p, None).sample(generator.of_actors("Switch", actors))
@@ -55,7 +55,7 @@ class Teacher:
             self.value(batch),
         )
 
-    def value(self, batch: ObsBatch) -> Tensor:
+    def value(self, batch: ObsBatch, state: None = None) -> Tensor:
         return torch.full((len(batch),), 0.5)
 
 
@@ -159,6 +159,16 @@ def test_the_same_seed_gives_the_same_clone(lessons: Path, tmp_path: Path) -> No
     assert not torch.equal(one.policy.value_head.project.weight, other.policy.value_head.project.weight)
 
 
+@pytest.mark.parametrize(("lr", "falls"), [(0.01, True), (0.0, False)])
+def test_a_held_out_loss_that_falls_to_the_end_is_said(
+    lr: float, falls: bool, lessons: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clone(clone_config(tmp_path / "run", lessons, epochs=2, lr=lr), env=Copycat)
+    assert (
+        "the held-out loss still fell in the last pass: more passes (clone.epochs)" in capsys.readouterr().out
+    ) == falls
+
+
 @pytest.mark.parametrize(("share", "number"), [(0.001, 1), (0.25, 10), (0.999, 39), (0, 0)])
 def test_whole_episodes_are_held_out(share: float, number: int, tmp_path: Path) -> None:
     moments = [Moment([1], actors=1), Moment([2], actors=1), Moment([3], actors=1, end="terminated")]
@@ -182,20 +192,17 @@ def test_nothing_is_learned_from_what_is_held_out(lessons: Path, tmp_path: Path)
     weights = []
     for apart in (held_out, nonsense):
         learner = learner_of(config, Copycat)
-        learn(learner.model, *make_samples(learner, learned, apart), config, log=lambda row: None)
+        assert len(list(learn(learner.model, *make_samples(learner, learned, apart), config))) == 2
         weights.append(learner.model.state_dict())
     assert_same(weights[0], weights[1], "weights")
 
 
-def test_a_single_episode_cannot_be_held_out_from_itself(tmp_path: Path) -> None:
+def test_a_single_episode_is_not_held_out_from_itself(tmp_path: Path) -> None:
     moments = [Moment([1], actors=1), *[Moment([2], actors=1)] * 20]
     collector = collector_of(lambda: Scripted(moments), 1)
     collector.recorder = recorder_for(tmp_path / "a.rec", Scripted(moments))
     collector.collect(5)
-    with pytest.raises(ValueError, match=r"data holds 1 episode, and clone.holdout=0.1 .*clone.holdout=0"):
-        clone(clone_config(tmp_path / "run", tmp_path / "a.rec"), env=lambda: Scripted(moments))
-    assert not (tmp_path / "run").exists()
-    result = clone(clone_config(tmp_path / "run", tmp_path / "a.rec", holdout=0), env=lambda: Scripted(moments))
+    result = clone(clone_config(tmp_path / "run", tmp_path / "a.rec"), env=lambda: Scripted(moments))
     assert "holdout_loss" not in result.metrics
     assert result.metrics["value_loss"] == 0  # the episode has no end, so nobody knows its return
 
@@ -248,7 +255,7 @@ def test_ctrl_c_saves_the_clone_after_the_pass_under_way(
     lessons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = clone_config(tmp_path / "run", lessons)
-    learning = importlib.import_module("enn_ppo.clone.learning")
+    learning = importlib.import_module("enn_ppo.clone.clone")
     monkeypatch.setattr(learning, "measure", lambda *arguments: os.kill(os.getpid(), signal.SIGINT) or {})
     with pytest.raises(Interrupted, match="interrupted after pass 1 of 8; saved .*step_000000000000"):
         clone(config, env=Copycat)

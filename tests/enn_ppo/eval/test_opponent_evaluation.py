@@ -71,12 +71,6 @@ def test_a_policy_ties_with_itself_where_both_take_the_likeliest_action(duel: Pa
     assert {episode.info["opponent"] for episode in result.episodes} == {"step_000000000064"}
 
 
-def test_the_past_is_what_was_before_the_checkpoint(duel: Path) -> None:
-    result = evaluate(config(duel, opponent="past", episodes=40), env=Duel)
-    faced = {episode.info["opponent"] for episode in result.episodes}
-    assert faced == {"step_000000000000", "step_000000000032"}
-
-
 def test_without_an_opponent_the_policy_plays_all_sides_at_once(duel: Path) -> None:
     result = evaluate(config(duel, episodes=10), env=Duel)
     assert result.estimates["episodic_reward"] == Estimate(1.0, 0.0, 10)  # of both players together
@@ -110,8 +104,6 @@ def test_two_player_multisnake(snakes: Path) -> None:
 def test_an_opponent_that_is_not_there_or_of_another_world_is_named(duel: Path, snakes: Path) -> None:
     with pytest.raises(ValueError, match="no checkpoint nowhere") as caught:
         evaluate(config(duel, opponent="nowhere"), env=Duel)
-    assert caught.value.__notes__[0] == (
-        "(with opponent=nowhere; an opponent is random, past, policies, or a run directory or checkpoint)"
-    )
-    with pytest.raises(ValueError, match="the opponent .* does not fit this environment"):
+    assert caught.value.__notes__[0] == ("(an opponent is random, past, policies, or a run directory or checkpoint)")
+    with pytest.raises(ValueError, match="the policy of checkpoint .* does not fit this environment"):
         evaluate(config(duel, opponent=str(snakes)), env=Duel)

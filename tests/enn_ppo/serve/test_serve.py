@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_ppo.checkpoints import Checkpoint
-from enn_ppo.checkpoints.policy import fit_policy
+from enn_ppo.eval.policy import fit
+from enn_ppo.serve.agent import load_policy
 from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.serve.server import serve
 from enn_ppo.settings.command_line.cli import run_serve
@@ -57,7 +59,7 @@ def test_greedy_answers_are_those_of_the_network_in_the_clients_own_ids(
 ) -> None:
     obs = observation_from_json(garden(), ACTION_SPACE)
     batch = ObsBatch.from_vec_obs(batch_observations([obs], OBS_SPACE, ACTION_SPACE))
-    net = fit_policy(checkpoint, OBS_SPACE, ACTION_SPACE, CPU, "garden").net.eval()
+    net = fit(checkpoint, OBS_SPACE, ACTION_SPACE, "garden", torch.Generator()).fitted.net
     expected = net.act(batch, greedy=True)
     entities = ["bee 0", "bee 1", 100, 101, 102]
     visited = [
@@ -86,6 +88,14 @@ def test_probabilities_are_of_every_choice_and_masked_ones_have_none(server: Run
     assert np.array(told["visit"]["rows"]).shape == (2, 4)  # the last one is nobody's
     assert np.sum(told["visit"]["rows"], axis=1) == pytest.approx([1, 1])
     assert np.sum(told["dance"]) == pytest.approx(1)
+
+
+def test_without_actors_there_are_no_rows_of_probabilities(server: Running, checkpoint: Checkpoint) -> None:
+    told = server.client().ask(garden(0), probabilities=True)
+    assert told["actions"]["turn"] == {"actors": [], "choices": []}
+    assert (told["probabilities"]["turn"], told["probabilities"]["visit"]["rows"]) == ([], [])
+    decided = load_policy(checkpoint.path).act(observation_from_json(garden(0), ACTION_SPACE))
+    assert decided.probabilities["turn"] == []
 
 
 def test_many_clients_at_once_get_the_answers_that_each_gets_alone(checkpoint: Checkpoint) -> None:
@@ -125,7 +135,7 @@ def test_a_client_that_has_said_all_still_gets_its_answers(server: Running) -> N
         client.send({"type": "act", "id": k, "observation": garden()})
     client.socket.shutdown(socket.SHUT_WR)
     assert [client.receive().get("id") for _ in range(11)] == [*range(10), None]
-    assert server.has_said(f"{client.name} left after 10 decisions")
+    assert server.has_said(f"{client.name} left")
 
 
 def test_features_that_the_policy_does_not_know_are_ignored_and_told(server: Running) -> None:
@@ -143,7 +153,7 @@ def test_features_that_the_policy_does_not_know_are_ignored_and_told(server: Run
 @pytest.mark.parametrize(
     ("greeting", "why"),
     [
-        ({"type": "act"}, "the first message is 'act'; it must be 'hello' or 'health'"),
+        ({"type": "act"}, "a message of the type 'act'; allowed: 'hello', 'health', 'close', 'error'"),
         ({"protocol": True}, "version True of the protocol; this is version 1"),
         ({"protocol": 2}, "version 2 of the protocol; this is version 1"),
         (
@@ -265,9 +275,7 @@ def test_health_tells_what_the_server_has_done_before_and_after_the_greeting(che
             "decisions": 0,
             "batches": 0,
             "clients": 2,
-            "refused": 1,
-            "slow": 0,
-            "broken": 0,
+            "dropped": 1,
         }
         asking.send({"type": "hello", "protocol": 1})
         assert asking.receive()["type"] == "policy"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +25,7 @@ from enn_ppo.settings.config import (
 )
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.presets import preset
-from enn_ppo.settings.schema import fields_of, from_dict, to_dict, unknown_setting
+from enn_ppo.settings.schema import from_dict, to_dict
 from enn_ppo.settings.serving import ServeConfig
 from rogue_net.config import RelposConfig, RogueNetConfig
 
@@ -41,7 +40,7 @@ ROLLOUT = RolloutConfig(num_envs=8, steps=4)
         (TrainConfig, {"value_net": 3}, "value_net must be a RogueNetConfig, got 3"),
         (EvalConfig, {"checkpoint": "a", "render": "a.avi"}, "render must name a file .*got 'a.avi'"),
         (OptimConfig, {"value_lr": "-1@0 -> 0@1"}, r"optim\.value_lr must .*got -1\.0 \(in '-1@0 -> 0@1'\)"),
-        (RelposConfig, {"extent": [0]}, r"net\.relpos\.extent must be an integer of at least 1, got 0"),
+        (RelposConfig, {"extent": [0]}, r"net\.relpos\.extent must be an integer, at least 1, got 0"),
         # settings that do nothing without another
         (TrainConfig, {"optim": OptimConfig(value_lr=0.1)}, r"optim\.value_lr=0\.1 needs .*value_net=default"),
         (TrainConfig, {"trust": True}, "trust=true needs resume="),
@@ -133,13 +132,6 @@ def test_the_most_that_other_settings_allow_is_allowed() -> None:
     assert TrainConfig(optim=OptimConfig(batch_size=1), ppo=PPOConfig(normalize_advantages=False)).optim.batch_size == 1
 
 
-def test_settings_cannot_be_changed_or_given_by_position() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        TrainConfig().seed = 2  # type: ignore[misc]
-    with pytest.raises(TypeError):
-        OptimConfig(0.1)  # type: ignore[call-arg]
-
-
 def test_dictionaries_round_trip() -> None:
     config = TrainConfig(env=EnvConfig(id="a:B", kwargs={"sizes": (1, 2), "deep": {"x": None}}), seed=7)
     plain = to_dict(config)
@@ -167,7 +159,7 @@ def test_numbers_as_yaml_reads_them_are_understood(values: dict[str, Any], read:
     [
         ({"optim": {"lrr": 1}}, r"optim\.lrr is not a setting; allowed: 'optim\.lr', .*; did you mean 'optim\.lr'\?"),
         ({"optim": {"lr": "fast"}}, r"optim\.lr must be a number or a schedule .*, got 'fast': 'fast' is no point"),
-        ({"optim": {"epochs": "3"}}, r"optim\.epochs must be an integer of at least 1, got '3'"),
+        ({"optim": {"epochs": "3"}}, r"optim\.epochs must be an integer, at least 1, got '3'"),
         ({"value_net": {"d_modl": 8}}, r"value_net\.d_modl is not a setting.*did you mean 'value_net\.d_model'\?"),
     ],
 )
@@ -212,14 +204,6 @@ def test_a_dictionary_with_a_mistake_is_refused_with_the_dotted_field(values: di
 )  # fmt: skip
 def test_paths_and_numbers_of_libraries_are_understood(typed: Callable[[], Any], plain: Callable[[], Any]) -> None:
     assert to_dict(typed()) == to_dict(plain())
-
-
-def test_a_setting_in_the_wrong_section_is_found() -> None:
-    names = fields_of(TrainConfig)
-    assert unknown_setting("lr", names).endswith("did you mean 'optim.lr'?")
-    assert unknown_setting("optm.lr", names).endswith("did you mean 'optim.lr'?")
-    assert unknown_setting("ppo.epochs", names).endswith("did you mean 'optim.epochs'?")
-    assert "did you mean" not in unknown_setting("zzz", names)
 
 
 def test_the_default_run_directory_is_a_safe_name() -> None:

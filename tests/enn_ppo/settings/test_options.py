@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.plot.plot import PlotConfig
-from enn_ppo.settings.command_line.options import Option, field_docstrings, help_text, sections_of
+from enn_ppo.plot import PlotConfig
+from enn_ppo.settings.command_line.help import help_lines
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
+from enn_ppo.settings.options import Option, options_of
 from enn_ppo.settings.schedule import Scheduled, ScheduleRange
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.settings.serving import ServeConfig
@@ -33,9 +34,12 @@ COMMANDS: dict[str, Any] = {
 }
 
 
-def options_of(cls: type[Any]) -> dict[str, Option]:
+def settings_of(cls: type[Any]) -> dict[str, Option]:
     """Without those of a section that may be null: they are those of another."""
-    return {option.name: option for section in sections_of(cls) if not section.optional for option in section.options}
+    options = options_of(cls)
+    others = tuple(f"{option.name}." for option in options if option.type == "section or null")
+    own = (option for option in options if not option.type.startswith("section"))
+    return {option.name: option for option in own if not option.name.startswith(others)}
 
 
 def section_of(config: Any, path: str) -> Any:
@@ -43,7 +47,7 @@ def section_of(config: Any, path: str) -> Any:
     return functools.reduce(getattr, path.split(".") if path else [], config)
 
 
-TRAIN = options_of(TrainConfig)
+TRAIN = settings_of(TrainConfig)
 #: Start of a type -> values of other types.
 WRONG: dict[str, list[Any]] = {
     "integer": [True, "32", 1.5, math.nan],
@@ -61,7 +65,7 @@ WRONG: dict[str, list[Any]] = {
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_setting_refuses_other_types_and_what_is_out_of_its_range_and_allows_the_ends(command: str) -> None:
     config = COMMANDS[command]
-    for name, option in options_of(type(config)).items():
+    for name, option in settings_of(type(config)).items():
         section, field = section_of(config, name.rpartition(".")[0]), name.rpartition(".")[2]
         wrong = next((values for start, values in WRONG.items() if option.type.startswith(start)), [])
         allowed, refused = ends(option)
@@ -136,16 +140,14 @@ class Cart:
     """Whose it is."""
 
 
-def test_sections_come_in_order_with_dotted_names_and_the_top_last() -> None:
-    wheels, spare, top = sections_of(Cart)
-    assert (wheels.path, wheels.summary, wheels.optional) == ("wheels", "What it rolls on.", False)
-    assert [option.name for option in wheels.options] == ["wheels.count", "wheels.kind"]
-    assert (spare.path, spare.summary, spare.optional) == ("spare", "Wheels to change to; null: none.", True)
-    assert [option.name for option in top.options] == ["speed", "load", "owner"]
-
-
-def test_a_setting_has_the_type_that_a_reader_knows() -> None:
-    options = options_of(Cart)
+def test_an_option_has_the_type_range_default_and_meaning_that_a_reader_knows_and_those_without_a_section_are_last() -> (
+    None
+):
+    options = {option.name: option for option in options_of(Cart)}
+    wheels = [f"{section}.{name}" for section in ("wheels", "spare") for name in ("count", "kind")]
+    assert list(options) == ["wheels", *wheels[:2], "spare", *wheels[2:], "", "speed", "load", "owner"]
+    assert options["wheels"] == Option("wheels", "section", "", "", "What it rolls on.")
+    assert options["spare"] == Option("spare", "section or null", "", "", "Wheels to change to; null: none.")
     assert options["speed"] == Option(
         "speed", "number or schedule", "0.001", "in [0, 30)", "Speed, in metres per second; 0: it stands."
     )
@@ -164,22 +166,10 @@ def test_a_setting_has_the_type_that_a_reader_knows() -> None:
     }
 
 
-def test_a_field_without_a_docstring_is_named() -> None:
-    with pytest.raises(ValueError, match=r"^Silent\.loud has no docstring below it$"):
-        field_docstrings(Silent)
-
-
-@dataclass(frozen=True)
-class Silent:
-    """Says nothing."""
-
-    loud: bool = False
-
-
 # --- Help ---
 
 
-def test_help_lists_groups_and_settings_with_their_values_and_what_they_mean() -> None:
+def test_help_lists_settings_with_their_values_and_what_they_mean() -> None:
     values = {
         "wheels": {"count": 6, "kind": "steel"},
         "spare": None,
@@ -187,10 +177,7 @@ def test_help_lists_groups_and_settings_with_their_values_and_what_they_mean() -
         "load": {"hay": 2},
         "owner": "?",
     }
-    assert help_text(Cart, values, {"wheels": ["small", "large"]}).splitlines() == [
-        "Groups: name=choice sets several settings at once.",
-        "  wheels                                    small, large",
-        "",
+    assert help_lines(Cart, values) == [
         "wheels: What it rolls on.",
         "  wheels.count=6                            How many (at least 2)",
         "  wheels.kind=steel                         What they are made of: steel | wood",
@@ -205,7 +192,7 @@ def test_help_lists_groups_and_settings_with_their_values_and_what_they_mean() -
 
 
 def test_help_fits_into_120_columns_and_lists_every_setting_of_training() -> None:
-    lines = help_text(TrainConfig, to_dict(TrainConfig()), {}).splitlines()
+    lines = "\n".join(help_lines(TrainConfig, to_dict(TrainConfig()))).splitlines()
     assert max(map(len, lines)) <= 120
     named = [line.split("=")[0].strip() for line in lines if re.match(r"  [\w.]+=", line)]
     assert [name for name in named if name in TRAIN] == list(TRAIN) and set(named) == set(TRAIN)

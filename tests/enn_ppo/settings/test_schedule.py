@@ -122,10 +122,12 @@ def test_what_is_neither_a_number_nor_a_text_is_refused(given_: object) -> None:
 
 def test_every_value_of_a_schedule_must_be_allowed_and_the_message_has_the_whole_text() -> None:
     assert PPOConfig(gamma="0@0 -> 1@1").schedules["gamma"](0.5) == 0.5
-    with pytest.raises(ValueError, match=r"ppo\.gamma must be .* at most 1, got 1\.1 \(in '0\.9@0 -> 1\.1@1'\)"):
+    with pytest.raises(
+        ValueError, match=r"ppo\.gamma must be a number, in \[0, 1\], got 1\.1 \(in '0\.9@0 -> 1\.1@1'\)"
+    ):
         PPOConfig(gamma="0.9@0 -> 1.1@1")
     with pytest.raises(
-        ValueError, match=r"ppo\.clip must be a number greater than 0.*, got 0\.0 \(in '0\.2@0 -> 0@1'\)"
+        ValueError, match=r"ppo\.clip must be a number, greater than 0, got 0\.0 \(in '0\.2@0 -> 0@1'\)"
     ):
         PPOConfig(clip="0.2@0 -> 0@1")
 
@@ -234,10 +236,3 @@ def test_what_was_checked_is_a_copy() -> None:
 def test_what_cannot_be_drawn_from_is_refused_with_the_parameter(distribution: object, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         EnvConfig(info={"x": distribution})
-
-
-def test_parameters_are_a_mapping_with_texts_as_names() -> None:
-    with pytest.raises(ValueError, match=r"env\.info must be a mapping, got \[3\]"):
-        EnvConfig(info=[3])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"env\.info must have texts as names, got 1"):
-        EnvConfig(info={1: 2})  # type: ignore[dict-item]

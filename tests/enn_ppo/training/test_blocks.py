@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from enn_ppo import train
 from enn_ppo.rollout import Rollout, play
@@ -19,7 +18,7 @@ from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.sampling import blocks_problem
 from tests.enn_ppo.rollouts import OnePolicySampler
-from tests.enn_ppo.rows import rows_without_times
+from tests.enn_ppo.rows import assert_same, rows_without_times
 from tests.enn_ppo.worlds import StopAfter, tiny_config
 
 CPU = torch.device("cpu")
@@ -65,28 +64,12 @@ def parts(rollout: Rollout, envs: Sequence[int]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def assert_equal(one: Any, other: Any, where: str = "") -> None:
-    """Bit for bit."""
-    assert type(one) is type(other), where
-    if isinstance(one, Tensor):
-        assert torch.equal(one, other), where
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys(), where
-        for name in one:
-            assert_equal(one[name], other[name], f"{where}/{name}")
-    elif isinstance(one, tuple) and not isinstance(one, str):
-        for k, (a, b) in enumerate(zip(one, other, strict=True)):
-            assert_equal(a, b, f"{where}.{k}")
-    else:
-        assert one == other, where
-
-
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.id)
 def test_what_a_block_plays_does_not_depend_on_the_others(world: EnvConfig) -> None:
     with sampler(world, of(12, 4)) as all_, sampler(world, of(8, 4), first=4) as some:
         for _ in range(2):
             whole, part = all_.collect(9), some.collect(9)
-            assert_equal(parts(whole, range(4, 12)), parts(part, range(8)))
+            assert_same(parts(whole, range(4, 12)), parts(part, range(8)))
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.id)
@@ -97,7 +80,7 @@ def test_blocks_together_are_in_the_order_of_steps_and_then_environments(world: 
         blocks.reset(5, {})
         whole = blocks.collect(6)
     for number, rollout in enumerate(rollouts):
-        assert_equal(parts(whole, range(3 * number, 3 * number + 3)), parts(rollout, range(3)))
+        assert_same(parts(whole, range(3 * number, 3 * number + 3)), parts(rollout, range(3)))
     assert whole.frames.obs.num_tokens == sum(rollout.frames.obs.num_tokens for rollout in rollouts)
     assert whole.stats.metrics.keys() == rollouts[0].stats.metrics.keys()
 
@@ -140,10 +123,12 @@ def test_a_run_that_is_resumed_in_other_blocks_starts_new_episodes_and_says_so(
 
 
 def test_settings_that_do_not_go_together_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"rollout\.num_envs=10 must be a multiple of 4: rollout\.block=4"):
+    with pytest.raises(
+        ValueError, match=r"rollout\.num_envs=10 must be a multiple of 4 \(rollout\.block=4, rollout\.pipeline=1\)"
+    ):
         RolloutConfig(num_envs=10, block=4)
     with pytest.raises(
-        ValueError, match=r"rollout\.num_envs=12 must be a multiple of 8: rollout\.block=4 times rollout\.pipeline"
+        ValueError, match=r"rollout\.num_envs=12 must be a multiple of 8 \(rollout\.block=4, rollout\.pipeline=2"
     ):
         RolloutConfig(num_envs=12, block=4, pipeline=2)
     with pytest.raises(ValueError, match=r"rollout\.num_processes must be at most the 2 environments .*, got 4"):

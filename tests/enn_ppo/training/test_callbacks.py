@@ -12,7 +12,7 @@ import pytest
 from enn_ppo import Callback, EnvConfig, Update, train
 from enn_ppo.checkpoints import load_checkpoint
 from entity_gym.pools.episodes import Episode
-from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, tiny_config
+from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, StopAfter, tiny_config
 
 
 class Diary(Callback):
@@ -45,12 +45,7 @@ def test_episodes_come_before_their_update_and_checkpoints_after_it(tmp_path: Pa
 
 
 def test_a_callback_may_stop_the_training_and_what_was_learned_is_saved(tmp_path: Path) -> None:
-    class Enough(Callback):
-        def on_update(self, update: Update) -> None:
-            if update.step >= 64:
-                update.stop()
-
-    result = train(tiny_config(tmp_path / "a", env=EnvConfig()), env=Copycat, callbacks=[Enough()])
+    result = train(tiny_config(tmp_path / "a", env=EnvConfig()), env=Copycat, callbacks=[StopAfter(64)])
     assert result.step == 64
     assert load_checkpoint(tmp_path / "a").step == 64
 

@@ -16,8 +16,8 @@ from enn_ppo.training.players import Cast
 from enn_ppo.training.sampling import LocalSampler
 from tests.enn_ppo.halves import Halves, SteppingHook
 from tests.enn_ppo.players_worlds import SNAKES
-from tests.enn_ppo.rows import assert_same_end, rows_without_times, same
-from tests.enn_ppo.training.test_blocks import CPU, WORLDS, assert_equal, parts, sampler
+from tests.enn_ppo.rows import assert_same, assert_same_end, rows_without_times, same
+from tests.enn_ppo.training.test_blocks import CPU, WORLDS, parts, sampler
 from tests.enn_ppo.training.test_players import make_nets, mapping_of
 from tests.enn_ppo.worlds import StopAfter, tiny_config
 
@@ -44,7 +44,7 @@ def test_what_is_played_is_what_the_same_blocks_play_one_after_the_other(
 ) -> None:
     with sampler(world, halves) as pipelined, sampler(world, blocks) as serial:
         for _ in range(3):
-            assert_equal(all_of(pipelined.collect(9)), all_of(serial.collect(9)))
+            assert_same(all_of(pipelined.collect(9)), all_of(serial.collect(9)))
         assert same(pipelined.state(), serial.state())
         assert serial.load_state(pipelined.state()) is pipelined.load_state(serial.state()) is None
 
@@ -64,7 +64,7 @@ def test_several_policies_play_what_they_play_without() -> None:
     halves, blocks = played(RolloutConfig(num_envs=4, pipeline=2)), played(RolloutConfig(num_envs=4, block=2))
     for one, other in zip(halves, blocks, strict=True):
         for name in cast.policies:
-            assert_equal(all_of(one[name]), all_of(other[name]))
+            assert_same(all_of(one[name]), all_of(other[name]))
 
 
 # --- At the same time ---

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from tests.enn_ppo.halves import Halves, SteppingHook
-from tests.enn_ppo.training.test_blocks import assert_equal, parts
+from tests.enn_ppo.rows import assert_same
+from tests.enn_ppo.training.test_blocks import parts
 
 
 class FuseError(Exception):
@@ -42,7 +43,7 @@ def assert_goes_on_as_anew(halves: Halves, hook: Steps) -> None:
     with Halves(SteppingHook()) as others:
         for _ in range(2):
             one, other = halves.sampler.collect(5), others.sampler.collect(5)
-            assert_equal(parts(one, range(2)), parts(other, range(2)))
+            assert_same(parts(one, range(2)), parts(other, range(2)))
 
 
 # --- Environments that raise ---

@@ -167,7 +167,7 @@ def test_a_policy_of_several_players_gets_their_mean_and_wins_against_those_of_o
 
 def test_no_two_players_environments_or_steps_share_their_noise() -> None:
     class KeysSeen(ActorCritic):
-        def act(self, batch: ObsBatch, state: object = None, *, generator: Any, logits: bool = False) -> Any:
+        def act(self, batch: ObsBatch, state: None = None, *, generator: Any, logits: bool = False) -> Any:
             assert isinstance(generator, FrameKeys)
             keys.extend(generator.keys.tolist())
             return super().act(batch, generator=generator)

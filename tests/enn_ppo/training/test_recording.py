@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from enn_ppo import EnvConfig, Interrupted, PPOConfig, TrainConfig, train
+from enn_ppo import EnvConfig, PPOConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training import recording
 from enn_ppo.training.environment import bind_environment
@@ -34,7 +33,7 @@ from tests.enn_ppo.recordings import (
     recorder_for,
 )
 from tests.enn_ppo.test_rollout import TERMINATES, TRUNCATES, SumOfItems
-from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, CtrlC, Moment, Scripted, tiny_config
+from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, Moment, Scripted, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 
@@ -136,7 +135,8 @@ def test_a_resumed_recording_equals_the_uninterrupted_one(create: Any, tmp_path:
     saved, recorded = first.state(), first.recorder.state()
     first.collect(5)  # after the checkpoint: lost, and played again
     first.collect(3)
-    assert len(files_of(resumed)) == 4
+    (resumed / "000004_00000000.safetensors").write_bytes(b"torn")  # by a crash
+    assert len(files_of(resumed)) == 5
 
     second = collector_of(create, 3)
     assert second.load_state(saved) is None
@@ -242,36 +242,11 @@ def recording_config(tmp_path: Path, name: str, **changes: Any) -> TrainConfig:
     return tiny_config(tmp_path / name, env=board, record=str(tmp_path / f"{name}.rec"), **changes)
 
 
-@pytest.fixture
-def nobody_presses() -> Iterator[None]:
-    CtrlC.at, CtrlC.acts, CtrlC.presses = 0, 0, 1
-    yield
-    CtrlC.at = 0
-
-
-def test_a_training_run_that_was_interrupted_records_what_the_uninterrupted_one_does(
-    tmp_path: Path, nobody_presses: None
-) -> None:
-    train(recording_config(tmp_path, "whole"), env=CtrlC)
-    assert len(read_all(tmp_path / "whole.rec")) == 160  # and not what only measures the inputs
-
-    config = recording_config(tmp_path, "resumed")
-    CtrlC.acts, CtrlC.at = 0, 32 + 32 + 1  # in the second update
-    with pytest.raises(Interrupted):
-        train(config, env=CtrlC)
-    assert len(read_all(tmp_path / "resumed.rec")) == 64
-    # a crash after the checkpoint: what was recorded then is played again
-    (tmp_path / "resumed.rec" / "000002_00000000.safetensors").write_bytes(b"torn")
-    CtrlC.at = 0
-    train(replace(config, resume=str(tmp_path / "resumed"), run_dir=None), env=CtrlC)
-    assert files_of(tmp_path / "resumed.rec") == files_of(tmp_path / "whole.rec")
-
-
 def test_a_disk_that_fills_up_ends_training_with_a_checkpoint_to_go_on_from(
-    tmp_path: Path, nobody_presses: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = recording_config(tmp_path, "run", checkpoint_interval=1)
-    train(recording_config(tmp_path, "whole", checkpoint_interval=1), env=CtrlC)
+    train(recording_config(tmp_path, "whole", checkpoint_interval=1))
     really_write = recording.replace_file
 
     def write(path: Path, data: bytes) -> None:
@@ -283,12 +258,12 @@ def test_a_disk_that_fills_up_ends_training_with_a_checkpoint_to_go_on_from(
     with pytest.raises(
         ValueError, match=r"run.rec cannot be written: No space left on device; it holds 2 whole"
     ) as caught:
-        train(config, env=CtrlC)
+        train(config)
     last = tmp_path / "run/checkpoints/step_000000000064.safetensors"
     assert caught.value.__notes__ == [f"saved {last}; go on with resume={tmp_path / 'run'}"]
     monkeypatch.undo()
     assert load_checkpoint(tmp_path / "run").step == 64
-    train(replace(config, resume=str(tmp_path / "run"), run_dir=None), env=CtrlC)
+    train(replace(config, resume=str(tmp_path / "run"), run_dir=None))
     assert files_of(tmp_path / "run.rec") == files_of(tmp_path / "whole.rec")
 
 

@@ -1,4 +1,4 @@
-"""Slow worlds: the progress of a rollout is shown, limits and interrupts hold within it."""
+"""Slow worlds: the progress of a rollout is shown, limits and interrupts hold within it, and one that hangs is named."""
 
 from __future__ import annotations
 
@@ -104,4 +104,24 @@ def test_progress_within_rollouts_is_printed(
     monkeypatch.setattr(run_module, "SHOWN_AFTER", 0.2)
     train(slow(tmp_path / "a", seconds=0.001, total_timesteps=400), env=Slow)
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if "steps/s" in line and not line.startswith("400/")]
+    assert [line for line in lines if "/400 steps (" in line and not line.startswith("400/")]
+
+
+class Stuck(Copycat):
+    """Step number 99 of all environments in this process takes long: the third update's third."""
+
+    num_steps = 0
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        Stuck.num_steps += 1
+        if Stuck.num_steps == 99:
+            time.sleep(1.5)
+        return super().act(actions)
+
+
+def test_a_world_that_takes_long_is_named_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enn_ppo.training.watchdog.PATIENCE", 0.1)
+    train(tiny_config(tmp_path / "run", env=EnvConfig()), env=Stuck)
+    assert "waiting for Stuck (environment 2) for 0.1 seconds; two Ctrl-C end the run" in capsys.readouterr().err

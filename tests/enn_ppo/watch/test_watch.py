@@ -27,7 +27,7 @@ from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.eval.evaluate import evaluate_checkpoint
 from enn_ppo.settings.command_line.cli import run_watch
 from enn_ppo.settings.evaluation import WatchConfig
-from enn_ppo.watch.watch import watch
+from enn_ppo.watch import watch
 from entity_gym import (
     CategoricalActionMask,
     CategoricalActionSpace,
@@ -112,18 +112,6 @@ def test_probabilities_values_and_attention_are_the_networks(mines: Path, tmp_pa
                 chosen = decision["chosen"] if name == "Move" else [decision["actees"][k] for k in decision["chosen"]]
                 assert chosen == taken.flatten().tolist()
     assert num_shots > 0
-
-
-def test_statistics_are_those_that_the_network_normalizes_with(mines: Path, tmp_path: Path) -> None:
-    shown, net = watched(mines, tmp_path / "page.html"), load_net(load_checkpoint(mines))
-    moments = shown["network"]["normalization"]
-    rows = shown["episodes"][0]["steps"][0]["views"][0]["features"]["Robot"]
-    by_hand = [
-        [(x - m) / s for x, m, s in zip(row, moments["Robot"]["mean"], moments["Robot"]["std"], strict=True)]
-        for row in rows
-    ]
-    robots = dict(zip(net.embedding.types, net.embedding.entities, strict=True))["Robot"]
-    np.testing.assert_allclose(by_hand, robots._normalized(torch.tensor(rows, dtype=torch.float32)), atol=1e-5)
 
 
 def test_the_same_seed_shows_the_same_episodes_and_a_replay_changes_none(mines: Path) -> None:

@@ -1,6 +1,5 @@
 """Selecting entities without oneself, and nobody at all times: what is open, what is refused, and what environments are told."""
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -148,28 +147,6 @@ def test_an_actor_that_selects_nobody_is_listed_with_none() -> None:
     env.act(choose("groom", [[-1, 3, -1], [-1]]))
     assert chosen.received == [{"groom": SelectEntityAction(["cat0", "cat1", "cat2"], [None, "cat2", None])}]
     assert had_to.received == [{"groom": SelectEntityAction(["cat0"], [None])}]
-
-
-# --- Random ones
-
-
-@pytest.mark.parametrize(
-    ("space", "expected"),
-    [(OTHERS, [{2, 3}, {1, 3}, {1, 2}, {-1}]), (BOTH, [{-1, 2, 3}, {-1, 1, 3}, {-1, 1, 2}, {-1}])],
-)
-def test_random_selections_are_uniform_over_what_is_open(
-    space: SelectEntityActionSpace, expected: list[set[int]]
-) -> None:
-    obs = batch_observations([yard(3), yard(1)], YARD, {"groom": space})
-    rng, draws = np.random.default_rng(0), 1200
-    counts = [Counter[int]() for _ in expected]
-    for _ in range(draws):
-        for count, value in zip(counts, random_actions(obs, rng, {"groom": space})["groom"].values[:, 0], strict=True):
-            count[int(value)] += 1
-    assert [set(count) for count in counts] == expected
-    for count in counts:
-        each = draws / len(count)
-        assert all(abs(n - each) < 5 * each**0.5 for n in count.values())  # 5 standard deviations
 
 
 # --- Compiled environments

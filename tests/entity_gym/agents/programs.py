@@ -15,7 +15,6 @@ import numpy as np
 from entity_gym.agents import Agent, Obs, TrainEnv
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.pools.vec_env import VecEnv
 
 
 class Move(enum.Enum):
@@ -137,15 +136,3 @@ def moves(obs: VecObs, choices: Sequence[int] | int) -> dict[str, Any]:
     actors = obs.action_masks["Move"].actors
     values = np.broadcast_to(np.asarray(choices, np.int64), (actors.items(),))
     return {"Move": RaggedBuffer(values.reshape(-1, 1).copy(), actors.offsets)}
-
-
-def play(pool: VecEnv, num_steps: int, seed: int) -> list[tuple[Any, ...]]:
-    """Play random moves, the same at each call; return features, rewards and ends of each step."""
-    rng = np.random.default_rng(7)
-    obs = pool.reset(seed)
-    shown = []
-    for _ in range(num_steps):
-        features = {name: buffer.values.tolist() for name, buffer in obs.features.items()}
-        shown.append((features, obs.reward.tolist(), obs.done.tolist()))
-        obs = pool.act(moves(obs, rng.integers(3, size=len(obs))))
-    return shown

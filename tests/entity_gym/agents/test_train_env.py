@@ -30,10 +30,10 @@ from tests.entity_gym.agents.programs import (
     leave_by_exit,
     make,
     moves,
-    play,
     raise_after_one_step,
     walk,
 )
+from tests.entity_gym.pools.kinds_of_pools import contents, play_together
 
 
 def pool_of(main: Any, num_envs: int = 2, config: Any = None, **options: Any) -> ThreadedVecEnv:
@@ -156,11 +156,11 @@ def test_the_same_seed_plays_the_same_whatever_the_pool_and_another_does_not() -
     played = []
     for seed in (1, 1, 2):
         pool = pool_of(walk, 4)
-        played.append(play(pool, 8, seed))
+        played.append(contents(play_together(pool, 8, pool.reset(seed))))
         pool.close()
     threads = ThreadedVecEnv(make(walk), 4, num_threads=2)
-    played.append(play(threads, 8, 1))
-    played.append(play(threads, 8, 1))  # the same pool once more
+    for _ in range(2):
+        played.append(contents(play_together(threads, 8, threads.reset(1))))
     threads.close()
     assert played[0] == played[1] == played[3] == played[4]
     assert played[0] != played[2]

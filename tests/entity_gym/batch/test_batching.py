@@ -134,9 +134,6 @@ def test_a_visibility_list_in_some_environments_leaves_the_others_visible() -> N
     assert batch(hidden, shown, Observation()).visible["Lava"].to_list() == [[[F], [T]], [[T]], []]
     assert batch(shown, Observation(), hidden).visible["Lava"].to_list() == [[[T]], [], [[F], [T]]]
     assert list(batch(hidden, shown).visible) == ["Lava"]
-
-
-def test_types_that_hide_nothing_are_left_out_of_visible() -> None:
     assert batch(Observation(features={"Lava": [[0.0]]}, visible={"Lava": [T]})).visible == {}
 
 
@@ -177,24 +174,13 @@ def test_a_global_action_brings_a_global_entity_without_features_that_stands_las
     assert obs.action_masks["weather"].actors.to_list() == [[[3]], [[0]]]
 
 
-def test_a_global_action_may_be_left_out() -> None:
-    obs = batch(
-        Observation(),
-        Observation(actions={"weather": GlobalCategoricalActionMask(mask=[F, T])}),
-        Observation(actions={"weather": GlobalCategoricalActionMask()}),
-        space=ObsSpace(),
-        actions=WEATHER,
-    )
-    assert obs.action_masks["weather"].actors.to_list() == [[], [[0]], [[0]]]
-    assert obs.action_masks["weather"].mask.to_list() == [[], [[F, T]], [[T, T]]]
-    assert obs.features[GLOBAL_ENTITY].size1().tolist() == [1, 1, 1]
-
-
-def test_a_global_mask_may_have_one_dimension_or_two() -> None:
-    flat = Observation(actions={"weather": GlobalCategoricalActionMask(mask=np.array([T, F]))})
-    row = Observation(actions={"weather": GlobalCategoricalActionMask(mask=np.array([[T, F]]))})
-    obs = batch(flat, row, space=ObsSpace(), actions=WEATHER)
-    assert obs.action_masks["weather"].mask.to_list() == [[[T, F]], [[T, F]]]
+def test_a_global_action_may_be_left_out_and_its_mask_have_one_dimension_or_two() -> None:
+    masks: list[Any] = [[F, T], np.array([T, F]), np.array([[T, F]]), None]
+    offers = (Observation(actions={"weather": GlobalCategoricalActionMask(mask=mask)}) for mask in masks)
+    obs = batch(Observation(), *offers, space=ObsSpace(), actions=WEATHER)
+    assert obs.action_masks["weather"].actors.to_list() == [[], [[0]], [[0]], [[0]], [[0]]]
+    assert obs.action_masks["weather"].mask.to_list() == [[], [[F, T]], [[T, F]], [[T, F]], [[T, T]]]
+    assert obs.features[GLOBAL_ENTITY].size1().tolist() == [1] * 5
 
 
 # --- Kinds of numbers

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from entity_gym import (
     Action,
     ActionMask,
@@ -24,7 +22,6 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.worlds import Script, choose, making
@@ -45,21 +42,6 @@ def yard(dogs: int = 0, cats: int = 0, walls: int = 0, **actions: ActionMask) ->
     features = {"Wall": [[0.0]] * walls, "Dog": [[0.0]] * dogs, "Cat": [[0.0]] * cats}
     ids = {"Dog": [f"dog{i}" for i in range(dogs)], "Cat": [f"cat{i}" for i in range(cats)]}
     return Observation(features=features, ids=ids, actions=actions)
-
-
-def pool(*observations: Observation) -> tuple[ListEnv, list[Script]]:
-    """A pool that has been reset, with one environment for each observation."""
-    envs = [Script([obs, Observation()], YARD, ACTIONS) for obs in observations]
-    vec_env = ListEnv(making(*envs), len(envs))
-    vec_env.reset()
-    return vec_env, envs
-
-
-def told(vec_env: ListEnv, envs: list[Script], actions: Mapping[str, RaggedBuffer[np.int64]]) -> list[dict[str, Any]]:
-    """Return the actions that each environment receives for `actions`; nobody takes the actions that are not given."""
-    nobody = {name: RaggedBuffer.from_flattened(np.zeros((0, 1), np.int64), [0] * len(envs)) for name in ACTIONS}
-    vec_env.act({**nobody, **actions})
-    return [plain(env.received[-1]) for env in envs]
 
 
 def plain(actions: Mapping[str, Action]) -> dict[str, Any]:
@@ -115,43 +97,28 @@ def test_the_golden_actions_arrive_as_in_the_golden_table() -> None:
     assert (obs.done.tolist(), obs.reward.tolist()) == ([F, T, F], [0.0, 1.0, 0.0])
 
 
-# --- The select-entity convention
+# --- The conventions of each kind
 
 
-def test_a_selection_is_the_entity_index_inside_the_frame() -> None:
-    # indices: walls 0 1, dogs 2 3, cats 4 5 6; among the actees cat1 is at position 1
-    offer = SelectEntityActionMask(actor_types=["Dog"], actee_types=["Cat"])
-    vec_env, envs = pool(yard(walls=2, dogs=2, cats=3, chase=offer))
-    assert told(vec_env, envs, choose("chase", [[5, 4]])) == [{"chase": (["dog0", "dog1"], ["cat1", "cat0"])}]
-
-
-def test_actees_given_by_id_in_another_order_are_still_named_by_entity_index() -> None:
-    # cat2 is entity 4, cat0 entity 2, dog1 entity 1
-    offer = SelectEntityActionMask(actor_ids=["cat1"], actee_ids=["cat2", "cat0", "dog1"])
-    observation = yard(dogs=2, cats=3, chase=offer)
-    for index, name in {4: "cat2", 2: "cat0", 1: "dog1"}.items():
-        vec_env, envs = pool(observation)
-        assert told(vec_env, envs, choose("chase", [[index]])) == [{"chase": (["cat1"], [name])}]
-
-
-# --- Categorical and global actions
-
-
-def test_choices_arrive_with_the_ids_of_their_actors_in_the_order_of_the_mask() -> None:
-    vec_env, envs = pool(
-        yard(walls=1, dogs=1, cats=2, walk=CategoricalActionMask(actor_ids=["cat1", "dog0"])),
-        yard(cats=2, walk=CategoricalActionMask(actor_types=["Cat"])),
-    )
-    assert told(vec_env, envs, choose("walk", [[2, 0], [1, 1]])) == [
-        {"walk": (["cat1", "dog0"], [2, 0])},
-        {"walk": (["cat0", "cat1"], [1, 1])},
+def test_environments_are_told_in_their_own_ids_and_in_the_order_of_their_offers() -> None:
+    offers: list[dict[str, ActionMask]] = [
+        # indices: walls 0 1, dogs 2 3, cats 4 5 6; among the actees cat1 is at position 1
+        {"chase": SelectEntityActionMask(actor_types=["Dog"], actee_types=["Cat"])},
+        # dogs 2 3, cats 4 5 6
+        {"chase": SelectEntityActionMask(actor_ids=["cat1", "cat0", "dog0"], actee_ids=["cat2", "cat0", "dog1"])},
+        {"walk": CategoricalActionMask(actor_ids=["cat1", "dog0"]), "weather": GlobalCategoricalActionMask()},
+        {"walk": CategoricalActionMask(actor_types=["Cat"]), "weather": GlobalCategoricalActionMask()},
     ]
-    assert envs[0].received[-1]["walk"].labels == ["right", "stay"]
-
-
-def test_a_global_choice_arrives_with_its_label() -> None:
-    vec_env, envs = pool(
-        yard(weather=GlobalCategoricalActionMask()), yard(cats=1, weather=GlobalCategoricalActionMask())
-    )
-    assert told(vec_env, envs, choose("weather", [[1], [0]])) == [{"weather": (1, "rain")}, {"weather": (0, "sun")}]
-    assert isinstance(envs[0].received[-1]["weather"], GlobalCategoricalAction)
+    envs = [Script([yard(walls=2, dogs=2, cats=3, **offer), Observation()], YARD, ACTIONS) for offer in offers]
+    vec_env = ListEnv(making(*envs), len(envs))
+    vec_env.reset()
+    chase, walk = choose("chase", [[5, 4], [6, 4, 3], [], []]), choose("walk", [[], [], [2, 0], [1, 1, 0]])
+    vec_env.act(chase | walk | choose("weather", [[], [], [1], [0]]))
+    assert [plain(env.received[-1]) for env in envs] == [
+        {"chase": (["dog0", "dog1"], ["cat1", "cat0"])},
+        {"chase": (["cat1", "cat0", "dog0"], ["cat2", "cat0", "dog1"])},
+        {"walk": (["cat1", "dog0"], [2, 0]), "weather": (1, "rain")},
+        {"walk": (["cat0", "cat1", "cat2"], [1, 1, 0]), "weather": (0, "sun")},
+    ]
+    told = envs[2].received[-1]
+    assert told["walk"].labels == ["right", "stay"] and isinstance(told["weather"], GlobalCategoricalAction)

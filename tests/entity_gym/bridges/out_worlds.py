@@ -23,6 +23,10 @@ from entity_gym import (
     compiled,
 )
 
+#: Room for `Yard`, and without its continuous action.
+ROOM: dict[str, Any] = {"max_entities": {"Dog": 3, "Cat": 2}, "max_actors": {"chase": 3, "bark": 3, "run": 3}}
+CHOICES: dict[str, Any] = {"run": False, "max_entities": ROOM["max_entities"], "max_actors": {"chase": 3, "bark": 3}}
+
 
 def maker(make_one: Callable[..., Any], make_many: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
     """Yield a function that makes one environment, or a number of them; compiled worlds as ordinary Python. Closes all."""

@@ -14,11 +14,10 @@ from dm_env import specs  # noqa: E402
 from entity_gym import make_dm  # noqa: E402
 from entity_gym.bridges import to_dm_env  # noqa: E402
 from entity_gym.bridges.dm_env.envs import DmEnvironment  # noqa: E402
-from tests.entity_gym.bridges.out_worlds import Coins, Hall, Yard, maker  # noqa: E402
+from tests.entity_gym.bridges.out_worlds import ROOM, Coins, Hall, Yard, maker  # noqa: E402
 
 Made = Callable[..., Any]
 FIRST, MID, LAST = dm_env.StepType
-ROOM = {"max_entities": {"Dog": 3, "Cat": 2}, "max_actors": {"chase": 3, "bark": 3, "run": 3}}
 
 
 @pytest.fixture

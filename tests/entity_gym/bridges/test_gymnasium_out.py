@@ -15,13 +15,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv  # noqa: E402
 
 from entity_gym import make_gym, make_spec  # noqa: E402
 from entity_gym.bridges import to_gymnasium  # noqa: E402
-from tests.entity_gym.bridges.out_worlds import Coins, Hall, Runners, Yard, maker  # noqa: E402
+from tests.entity_gym.bridges.out_worlds import CHOICES, ROOM, Coins, Hall, Runners, Yard, maker  # noqa: E402
 from tests.entity_gym.pools.kinds_of_pools import Counter  # noqa: E402
 
 Made = Callable[..., Any]
-
-ROOM: dict[str, Any] = {"max_entities": {"Dog": 3, "Cat": 2}, "max_actors": {"chase": 3, "bark": 3, "run": 3}}
-CHOICES: dict[str, Any] = {"run": False, "max_entities": ROOM["max_entities"], "max_actors": {"chase": 3, "bark": 3}}
 
 
 @pytest.fixture

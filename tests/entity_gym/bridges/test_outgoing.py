@@ -16,12 +16,9 @@ pytest.importorskip("dm_env")
 
 from entity_gym import Entity, ObsSpace, make_dm, make_gym  # noqa: E402
 from entity_gym.bridges import to_dm_env, to_gymnasium  # noqa: E402
-from tests.entity_gym.bridges.out_worlds import Hall, Runners, Yard  # noqa: E402
+from tests.entity_gym.bridges.out_worlds import CHOICES, ROOM, Hall, Runners, Yard  # noqa: E402
 from tests.entity_gym.pools.kinds_of_pools import Counter  # noqa: E402
 from tests.entity_gym.pools.player_worlds import Duel  # noqa: E402
-
-ROOM: dict[str, Any] = {"max_entities": {"Dog": 3, "Cat": 2}, "max_actors": {"chase": 3, "bark": 3, "run": 3}}
-CHOICES: dict[str, Any] = {"run": False, "max_entities": ROOM["max_entities"], "max_actors": {"chase": 3, "bark": 3}}
 
 
 @dataclass

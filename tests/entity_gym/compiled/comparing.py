@@ -13,7 +13,7 @@ from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.slots import EnvSlots, SlotOptions
 from tests.entity_gym.pools.kinds_of_pools import play_together
-from tests.worlds import actions_of_each, frame, frames, open_choices
+from tests.worlds import actions_of_each, choose, frame, frames, open_choices
 
 
 def meaning(obs: VecObs) -> dict[str, Any]:
@@ -43,12 +43,11 @@ def actions_in(
 ) -> dict[str, RaggedBuffer[np.int64]]:
     """Random actions for some environments of a batch, in the given order, each from its own stream."""
     places = [obs.env_id.tolist().index(i) for i in env_ids]
-    actions = {}
+    actions: dict[str, RaggedBuffer[np.int64]] = {}
     for name, kind in space.items():
         choices = open_choices(obs, name, kind)
         rows = [[streams[i].choice(open_) for open_ in choices[k]] for k, i in zip(places, env_ids, strict=True)]
-        flat = np.array([choice for row in rows for choice in row], np.int64).reshape(-1, 1)
-        actions[name] = RaggedBuffer.from_flattened(flat, [len(row) for row in rows])
+        actions |= choose(name, rows)
     return actions
 
 

@@ -2,14 +2,10 @@
 
 import _thread
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Self
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -17,8 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from entity_gym.replay.server import TOKEN_HEADER
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.processes import start
 
 
 class Client:
@@ -77,14 +72,7 @@ class Command:
     """A running command; `url` is the address that it prints in its second line."""
 
     def __init__(self, module: str, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments, "--no-open", "--seed", "5"],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.process = start("-m", module, *arguments, "--no-open", "--seed", "5")
         assert self.process.stdout is not None
         self.said = [self.process.stdout.readline(), self.process.stdout.readline()]
         found = re.match(r"http://127\.0\.0\.1:(\d+)/", self.said[1])

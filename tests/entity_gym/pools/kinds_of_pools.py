@@ -101,9 +101,10 @@ class Streams:
         return actions_of_each(obs, self.action_space, [self.rngs[i] for i in obs.env_id])
 
 
-def play_together(env: VecEnv, steps: int) -> list[VecObs]:
-    streams = Streams(env)
-    seen = [env.reset()]
+def play_together(env: VecEnv, steps: int, obs: VecObs | None = None, seed: int = 0) -> list[VecObs]:
+    """Random steps from `obs` on, or from a reset; `obs` is the first of what is returned."""
+    streams = Streams(env, seed)
+    seen = [env.reset() if obs is None else obs]
     for _ in range(steps):
         seen.append(env.act(streams.actions(seen[-1])))
     return seen

@@ -387,11 +387,7 @@ def test_a_pool_saved_with_steps_under_way_continues_identically(pool: MakePool)
 @pytest.mark.parametrize("other", POOLS)
 def test_a_pool_saved_in_the_middle_continues_identically_in_any_other(pool: MakePool, other: str) -> None:
     def go_on(env: VecEnv, obs: VecObs) -> list[Any]:
-        streams, seen = Streams(env, seed=9), []
-        for _ in range(8):
-            obs = env.act(streams.actions(obs))
-            seen.append(obs)
-        return contents(seen)
+        return contents(play_together(env, 8, obs, seed=9)[1:])
 
     with pool(Zoo, 5, seed=1) as env, POOLS[other](Zoo, 5, seed=2) as another:
         obs = play_together(env, 6)[-1]

@@ -10,7 +10,7 @@ from entity_gym import Action, Entity, Environment, Observation, ObsSpace
 from entity_gym.actions import ActionSpace, GlobalCategoricalActionMask, GlobalCategoricalActionSpace
 from entity_gym.actions.choices import random_actions
 from entity_gym.pools.pool import ListEnv
-from tests.worlds import Script, Zoo, making, play, trajectory
+from tests.worlds import Script, Zoo, making
 
 SPACE = ObsSpace({"Cat": Entity(["x"])})
 
@@ -38,12 +38,6 @@ def test_environment_i_draws_from_the_seed_sequence_of_seed_and_i() -> None:
     again.rng = np.random.default_rng(np.random.SeedSequence((8, 2)))
     again.reset()
     assert env.envs[2].rng.random() == again.rng.random()
-
-
-def test_trajectories_do_not_depend_on_the_number_of_environments() -> None:
-    pools = {size: ListEnv(Zoo, size, seed=5) for size in (1, 5)}
-    seen = {size: [obs := env.reset(), *play(env, obs, steps=20)] for size, env in pools.items()}
-    assert trajectory(seen[1], 0) == trajectory(seen[5], 0) != trajectory(seen[5], 1)
 
 
 # --- Autoreset

@@ -18,6 +18,7 @@ from entity_gym.pools.players import players_of
 from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
+from tests.entity_gym.pools.kinds_of_pools import contents, play_together
 from tests.entity_gym.pools.player_worlds import DUEL, Bidder, Dice, Duel, bids
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import choose, frames
@@ -143,28 +144,14 @@ def seat(pool: VecEnv) -> SeatedVecEnv:
     return SeatedVecEnv(pool, mapping, Dice(1, pool.action_space()))
 
 
-def play(env: SeatedVecEnv, obs: VecObs, steps: int, rng: np.random.Generator) -> list[list[dict[str, Any]]]:
-    shown = []
-    for _ in range(steps):
-        obs = env.act(random_actions(obs, rng, env.action_space()))
-        shown.append(frames(obs))
-    return shown
-
-
 def test_a_saved_pool_goes_on_in_the_same_way() -> None:
     with seat(snakes("one thread")) as env, seat(snakes("one thread")) as other:
-        rng = np.random.default_rng(0)
-        play(env, env.reset(), 5, rng)
+        play_together(env, 5)
         assert env.can_save
         state = env.state()
-        again = np.random.default_rng(7)
-        expected = play(env, env.act(random_actions(env.load_state(state), again, env.action_space())), 30, again)
-        assert any(frame["info"] for step in expected for frame in step)
-        again = np.random.default_rng(7)
-        assert (
-            play(other, other.act(random_actions(other.load_state(state), again, other.action_space())), 30, again)
-            == expected
-        )
+        expected = play_together(env, 30, env.load_state(state), seed=7)
+        assert any(obs.end_of_episode_info for obs in expected)
+        assert contents(play_together(other, 30, other.load_state(state), seed=7)) == contents(expected)
 
 
 @pytest.mark.parametrize("kind", ["list", "processes"])
@@ -172,7 +159,7 @@ def test_all_pools_show_the_learner_the_same(kind: str, threads: None) -> None:
     shown = []
     for pool in (snakes("one thread"), snakes(kind)):
         with seat(pool) as env:
-            shown.append(play(env, env.reset(), 25, np.random.default_rng(2)))
+            shown.append([frames(obs) for obs in play_together(env, 25)])
     assert shown[0] == shown[1]
 
 

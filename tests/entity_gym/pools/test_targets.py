@@ -17,11 +17,11 @@ from entity_gym import (
     ProcessVecEnv,
     ThreadedVecEnv,
     VecEnv,
-    random_actions,
 )
 from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
 from entity_gym.compiled import Categorical, rand_int
 from entity_gym.compiled import Entity as CompiledEntity
+from tests.entity_gym.pools.kinds_of_pools import play_together
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import Script, making
 
@@ -51,14 +51,12 @@ class Hidden(CompiledEnvironment):
 
 def arrays_of(pool: VecEnv, steps: int = 5) -> list[dict[str, list[Any]]]:
     """The targets of some steps; those of last observations too."""
-    rng, told = np.random.default_rng(0), []
+    told = []
     with closing(pool):
-        obs = pool.reset(3)
-        for _ in range(steps):
+        for obs in play_together(pool, steps - 1, pool.reset(3)):
             told.append({name: array.tolist() for name, array in obs.arrays.items()})
             if obs.final is not None:
                 told.append({f"final {name}": array.tolist() for name, array in obs.final.arrays.items()})
-            obs = pool.act(random_actions(obs, rng, pool.action_space()))
     return told
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
+from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, evaluate, train
+from enn_ppo.settings.command_line.cli import run_eval, run_train
+from tests.enn_ppo.rows import rows_of
+from tests.enn_ppo.training.test_continuous_actions import Echo, EchoAndJudge, config_for
 from tests.enn_ppo.worlds import Copycat
 
 pytestmark = pytest.mark.learning
 
 
 def last_rewards(run_dir: Path, count: int = 10) -> float:
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    rewards = [row["episodic_reward"] for row in rows[-count:] if row["episodic_reward"] is not None]
+    rewards = [row["episodic_reward"] for row in rows_of(run_dir)[-count:] if row["episodic_reward"] is not None]
     return sum(rewards) / len(rewards)
 
 
@@ -46,6 +49,32 @@ def test_robots_learn_to_clear_a_small_minefield(tmp_path: Path) -> None:
         run_dir=str(tmp_path / "a"),
     )
     train(config)
-    rows = (tmp_path / "a/metrics.jsonl").read_text().splitlines()
-    assert json.loads(rows[0])["episodic_reward"] < 0.7  # where it starts
+    assert rows_of(tmp_path / "a")[0]["episodic_reward"] < 0.7  # where it starts
     assert last_rewards(tmp_path / "a") >= 0.9
+
+
+@pytest.mark.parametrize("ratio", ["per_actor", "joint"])
+def test_every_actor_learns_to_say_the_number_that_it_hears(ratio: str, tmp_path: Path) -> None:
+    ppo = PPOConfig(ent_coef=0.0, ratio=ratio)  # type: ignore[arg-type]
+    train(config_for(tmp_path / "a", ppo=ppo, total_timesteps=12_288), env=Echo)
+    rows = rows_of(tmp_path / "a")
+    assert rows[0]["episodic_reward"] < 0.5
+    assert np.mean([row["episodic_reward"] for row in rows[-5:]]) > 0.85  # the best that hears nothing has 0.6
+
+
+def test_an_actor_learns_a_number_and_a_choice_at_once(tmp_path: Path) -> None:
+    train(config_for(tmp_path / "a", total_timesteps=12_288), env=EchoAndJudge)
+    assert np.mean([row["episodic_reward"] for row in rows_of(tmp_path / "a")[-5:]]) > 0.85  # hearing nothing: 0.55
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("env_id", "steps", "enough"), [("CartPole-v1", 49152, 475), ("Pendulum-v1", 131072, -250)])
+def test_the_preset_solves_both_kinds_of_control(
+    env_id: str, steps: int, enough: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a quarter of the preset's steps at most: these two worlds are easy."""
+    monkeypatch.chdir(tmp_path)
+    arguments = ["env=gymnasium", f"env.id={env_id}", f"total_timesteps={steps}", "run_dir=a", "device=cpu"]
+    assert run_train(train, arguments) == 0
+    assert run_eval(evaluate, ["checkpoint=a", "episodes=100", "greedy=true", "output=result.json"]) == 0
+    assert json.loads(Path("result.json").read_text())["episodic_reward"]["mean"] >= enough

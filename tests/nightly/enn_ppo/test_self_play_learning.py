@@ -12,13 +12,13 @@ import torch
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, SelfPlayConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint, step_file
 from enn_ppo.checkpoints.policy import load_net
+from enn_ppo.eval.policy import Policy
 from enn_ppo.training.self_play.opponents import Opponents
 from entity_gym.envs.multi_snake import MultiSnake
 from entity_gym.pools.players import players_of
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.seats import SeatedVecEnv
-from rogue_net import ObsBatch, RelposConfig, RogueNet
-from tests.enn_ppo.players_worlds import CPU
+from rogue_net import FittedNet, ObsBatch, RelposConfig, RogueNet
 
 SHORT_SNAKES = MultiSnake(board_size=4, num_snakes=2, num_players=2, max_snake_length=4, max_steps=30)
 
@@ -28,7 +28,9 @@ def games(policy: RogueNet, opponent: RogueNet, count: int = 2000) -> float:
     pool = ThreadedVecEnv(SHORT_SNAKES, 100, seed=99, autoreset=False)
     mapping = players_of(SHORT_SNAKES)
     assert mapping is not None
-    env = SeatedVecEnv(pool, mapping, Opponents({0: opponent}, lambda n, rng: np.zeros(n, int), pool, CPU))
+    env = SeatedVecEnv(
+        pool, mapping, Opponents({0: Policy(FittedNet(opponent))}, lambda n, rng: np.zeros(n, int), pool)
+    )
     generator = torch.Generator().manual_seed(99)
     results: list[float] = []
     while len(results) < count:

@@ -340,7 +340,7 @@ def test_a_wrong_name_is_found_at_once(settings: dict[str, Any], entities: dict[
 @pytest.mark.parametrize(
     ("extent", "message"),
     [
-        (None, r"net\.relpos\.extent must be a list of integers, got None"),
+        (None, r"net\.relpos\.extent must be a list, got None"),
         ([], r"net\.relpos\.extent must have 2 value\(s\) for kind=grid and 2 position features, got \[\]"),
     ],
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.tracking.logger import read_metrics
 from rogue_net import FrameKeys, RaggedTensor, keyed
 from rogue_net.config import RelposConfig, TranslationConfig
+from tests.processes import run
 from tests.rogue_net.backends import (
     ALL_OF_RELPOS,
     SHIP,
@@ -111,9 +110,10 @@ def test_training_runs_on_cuda_and_resumes_on_the_cpu_and_back(precision: Any, t
 
 def test_deterministic_training_has_the_same_bits_every_time(tmp_path: Path) -> None:
     # a process of its own: cuBLAS decides when it is first used whether it is deterministic
-    command = [sys.executable, "-m", "enn_ppo.train", "env=MineSweeper", "device=cuda", "torch_deterministic=true"]
+    command = ("-m", "enn_ppo.train", "env=MineSweeper", "device=cuda", "torch_deterministic=true")
     for name in ("a", "b"):
-        subprocess.run([*command, "total_timesteps=4096", f"run_dir={tmp_path / name}"], check=True)
+        done = run(*command, "total_timesteps=4096", f"run_dir={tmp_path / name}")
+        assert done.returncode == 0, done.stderr
     first, second = (load_checkpoint(tmp_path / name).policy for name in ("a", "b"))
     assert all(torch.equal(weight, second[name]) for name, weight in first.items())
 
@@ -128,23 +128,15 @@ def test_a_learner_on_ray_is_on_cuda_and_its_runners_are_not(tmp_path: Path) -> 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs a GPU for each of two ranks")
 def test_two_ranks_train_on_two_gpus_by_nccl(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node=2",
-        "-m",
-        "enn_ppo.train",
-    ]
-    settings = [
+    settings = (
         "env=MineSweeper",
         "distributed=ddp",
         "device=cuda",
         "total_timesteps=8192",
         f"run_dir={tmp_path / 'a'}",
-    ]
-    done = subprocess.run([*command, *settings], capture_output=True, text=True, check=False)
+    )
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+    done = run(*torchrun, "-m", "enn_ppo.train", *settings)
     assert done.returncode == 0, done.stderr
     assert "on cuda with 2 ranks" in done.stdout
     assert load_checkpoint(tmp_path / "a").step == 8192

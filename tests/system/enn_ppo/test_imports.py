@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from enn_ppo import train
 from enn_ppo.checkpoints import save_policy
 from tests.enn_ppo.worlds import tiny_config
+from tests.processes import output_of
 
-ROOT = Path(__file__).parents[3]
 TRAINING = """
-import sys, enn_ppo.train, enn_ppo.clone, enn_ppo.training.tracking.run_output, enn_ppo.plot.plot
+import sys, enn_ppo.train, enn_ppo.clone, enn_ppo.training.tracking.run_output, enn_ppo.plot
 print([name for name in ("wandb", "tensorboard", "matplotlib", "rich") if name in sys.modules])
 import enn_ppo
 assert [type(getattr(enn_ppo, name)).__name__ for name in ("train", "clone", "evaluate")] == ["function"] * 3
@@ -34,19 +32,13 @@ print([name for name in unwanted if name in sys.modules])
 """
 
 
-def run(program: str, *arguments: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
 def test_training_imports_no_tracker_before_it_is_chosen_and_has_every_public_name() -> None:
-    assert run(TRAINING) == ["[]", "module 'enn_ppo' has no attribute 'trane'"]
+    assert output_of(TRAINING).splitlines() == ["[]", "module 'enn_ppo' has no attribute 'trane'"]
 
 
 def test_playing_imports_nothing_of_the_trainer(tmp_path: Path) -> None:
     train(tiny_config(tmp_path / "run", total_timesteps=32))
-    assert run(PLAYING, str(save_policy(tmp_path / "run", tmp_path / "a.safetensors"))) == ["[]"]
+    assert output_of(PLAYING, save_policy(tmp_path / "run", tmp_path / "a.safetensors")) == "[]\n"
 
 
 IN_LINE = """
@@ -62,4 +54,4 @@ print([name for name in ("torch._dynamo", "torch._inductor") if name in sys.modu
 
 
 def test_an_evaluation_in_line_does_not_import_torch_s_compiler_which_takes_a_second(tmp_path: Path) -> None:
-    assert run(IN_LINE, str(tmp_path / "run"))[-1] == "[]"
+    assert output_of(IN_LINE, tmp_path / "run").splitlines()[-1] == "[]"

@@ -1,19 +1,12 @@
 """Imports of `make`, `make_gym` and `make_dm`."""
 
-import subprocess
-import sys
-
 import pytest
 
-
-def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+from tests.processes import output_of
 
 
 def test_importing_the_registry_imports_neither_the_compiler_nor_environments() -> None:
-    run(
+    output_of(
         "import sys, entity_gym.registry as r; r.list_envs(); "
         "heavy = ('numba', 'gymnasium', 'dm_env', 'torch'); "
         "bad = [m for m in sys.modules if m.partition('.')[0] in heavy or 'entity_gym.envs' in m]; "
@@ -22,7 +15,7 @@ def test_importing_the_registry_imports_neither_the_compiler_nor_environments() 
 
 
 def test_making_entities_imports_no_other_libraries() -> None:
-    run(
+    output_of(
         "import sys; from entity_gym.registry import make, make_spec; "
         "make('Xor', compile=False).reset(); print(make_spec('CartPole-v1')); "
         "bad = sys.modules.keys() & {'gymnasium', 'dm_env', 'torch'}; assert not bad, bad"
@@ -38,6 +31,6 @@ def test_each_needs_only_its_own_library_and_says_how_to_get_it(
 ) -> None:
     pytest.importorskip(library)
     make_it = f"import entity_gym; entity_gym.{function}('Xor', compile=False)"
-    run(f"import sys; sys.modules[{other!r}] = None; {make_it}.reset()")
+    output_of(f"import sys; sys.modules[{other!r}] = None; {make_it}.reset()")
     refused = f"import sys; sys.modules[{library!r}] = None\ntry: {make_it}\nexcept ImportError as error: print(error)"
-    assert f'pip install "enn-ppo[{extra}]"' in run(refused)
+    assert f'pip install "enn-ppo[{extra}]"' in output_of(refused)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from numba.core import caching
 from rogue_net.kernels.cpu import ahead
 from rogue_net.kernels.cpu.ahead import Job, compile_all
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, address, bind, kernel, signature, value
+from tests.processes import output_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -139,15 +138,7 @@ def test_all_that_acts_and_learns_is_known_ahead(
     settings: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # kernels of the usual cache
-    root = Path(__file__).parents[3]
-    done = subprocess.run(
-        [sys.executable, "-c", TRAINING.replace("{settings}", settings), str(tmp_path / "run")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=root,
-    )
-    assert done.returncode == 0, done.stderr
-    used = [line.split(" ", 3)[1:] for line in done.stdout.splitlines() if line.startswith("kernel ")]
+    said = output_of(TRAINING.replace("{settings}", settings), tmp_path / "run")
+    used = [line.split(" ", 3)[1:] for line in said.splitlines() if line.startswith("kernel ")]
     assert sum(int(count) for _, count, _ in used) > 20
     assert [line for line in used if line[2] != "[]"] == []

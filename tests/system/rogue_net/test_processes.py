@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.processes import output_of
 
 PROGRAM = """
 import os, signal, torch
@@ -39,8 +39,7 @@ print(os.waitstatus_to_exitcode(status), is_the_same(), parts)  # the parent's t
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_program_acts_by_threads_in_a_process_that_was_forked_after_threads_were_used() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
-    assert done.stdout == "0 True [2, 2]\n", done.stderr
+    assert output_of(PROGRAM) == "0 True [2, 2]\n"
 
 
 def test_without_a_compiler_fused_refuses_and_auto_works() -> None:
@@ -56,7 +55,5 @@ try:
 except ValueError as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | {"NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True
-    )
-    assert "net.backend=fused cannot be: Numba is switched off by NUMBA_DISABLE_JIT" in done.stdout, done.stderr
+    said = output_of(program, NUMBA_DISABLE_JIT="1")
+    assert "net.backend=fused cannot be: Numba is switched off by NUMBA_DISABLE_JIT" in said

@@ -196,7 +196,9 @@ LONG, DEEP = "x" * 50_000, "[" * 500 + "]" * 500
         # names
         (["optim.lrr=1"], r"optim\.lrr is not a setting.*did you mean 'optim\.lr'\?"),
         (["--help", "optim.lrr=1"], r"did you mean 'optim\.lr'\?"),
-        (["lr=1"], r"lr is not a setting.*did you mean 'optim\.lr'\?"),
+        *(([f"{name}=1"], rf"^error: {re.escape(name)} is not a setting.*did you mean 'optim\.lr'\?")
+          for name in ("lr", "optm.lr")),
+        (["ppo.epochs=1"], r"did you mean 'optim\.epochs'\?"),
         (["experimnt=quick"], r"did you mean 'experiment'\?"),
         (["eval", "checkpoint=a", "episode=3"], r"episode is not a setting.*did you mean 'episodes'\?"),
         (["eval"], r"checkpoint has no value, and no default: add checkpoint="),
@@ -217,18 +219,18 @@ LONG, DEEP = "x" * 50_000, "[" * 500 + "]" * 500
         (["--config-dir", "nowhere"], r"'.*nowhere' not found"),
         # values
         (["net=null"], r"net must be a mapping of settings, got None"),
-        (["num_threads=1000000000"], r"num_threads must be .*at most 1024 or null, got 1000000000"),
-        (["seed=1e30"], r"seed must be an integer of at least 0 and at most 9\.22337e\+18, got 1000"),
+        (["num_threads=1000000000"], r"num_threads must be an integer, in \[1, 1024\], or null, got 1000000000"),
+        (["seed=1e30"], r"seed must be an integer, at least 0 and at most 9\.22337e\+18, got 1000"),
         (["resume="], r"resume must be a text or null, got ''"),
         (["value_net.d_model=64"],
          r"^error: value_net\.d_model needs a separate value network.*: value_net=default$"),
         (["value_net=default", "value_net.d_model=33"], r"^error: net\.d_model must be divisible.* \(in value_net\)$"),
         # too much
-        *(([f"{name}={LONG}"], rf"{re.escape(name)}=x+\.\.\. is too long") for name in ("env", "optim.lr", "--config-dir")),
-        ([f"{LONG}=1"], r"x+\.\.\. is too long"),
-        *(([f"{name}={DEEP}"], rf"{name}=\[+\.\.\. is too long or nested too deeply") for name in ("env.kwargs.a", "seed")),
-        ([f"env.kwargs={'{a: ' * 300}1{'}' * 300}"], r"env\.kwargs=.* nested too deeply"),
-        ([f"env.kwargs.{'a.' * 500}a=1"], r"env\.kwargs\.a\..* parts of a name"),
+        ([f"optim.lr={LONG}"], r"got 'x{500}.* \.\.\. "),
+        *((each, r"the name \S{50,}\.\.\. is too long") for each in
+          ([f"env={LONG}"], [f"{LONG}=1"], ["--config-dir", LONG], [f"env.kwargs.{'a.' * 500}a=1"])),
+        *(([each], r"nested too deeply") for each in
+          (f"env.kwargs.a={DEEP}", f"seed={DEEP}", f"env.kwargs={'{a: ' * 300}1{'}' * 300}")),
         ([f"env.kwargs.a={'9' * 5000}"], r"limit .* for integer string conversion"),
     ],
     ids=lambda value: str(value)[:60],
@@ -354,12 +356,12 @@ def saved_run(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     return config
 
 
-def test_resuming_takes_the_saved_settings_and_the_directory_of_the_checkpoint_but_for_what_is_typed(
+def test_resuming_takes_the_saved_settings_but_for_what_is_typed_and_goes_on_where_the_run_was(
     tmp_path: Path,
 ) -> None:
     saved = saved_run(tmp_path)
     for path in ("out/a", "out/a/checkpoints/latest", "out/a/checkpoints/step_000000000064"):
-        expected = saved | {"run_dir": "out/a", "resume": path, "overwrite": False}
+        expected = saved | {"run_dir": None, "resume": path, "overwrite": False}
         assert to_dict(composed(f"resume={path}")) == expected
     config = to_dict(composed("resume=out/a", "total_timesteps=900000", "optim.lr=1e-3", "seed=9", "run_dir=out/b"))
     saved["optim"]["lr"] = 1e-3
@@ -417,7 +419,7 @@ def test_a_checkpoint_with_an_unknown_setting_or_a_missing_file_is_named(tmp_pat
     saved_run(tmp_path)
     checkpoint = load_checkpoint(tmp_path / "out/a")
     sealed(checkpoint.path, config={**checkpoint.config, "sed": 1})
-    assert re.search(r"sed is not a setting.*in the settings of checkpoint .*step_0+64", mistake("resume=out/a"))
+    assert re.search(r"checkpoint .*step_0+64.* has settings .*sed is not a setting", mistake("resume=out/a"))
     checkpoint.path.write_bytes(b"")
     assert re.search(r"step_0+64.safetensors is no whole checkpoint or policy file: ", mistake("resume=out/a"))
 
@@ -446,6 +448,7 @@ def test_help_shows_how_to_call_and_every_setting_with_the_value_that_the_line_g
     lines = output.out.splitlines()
     assert lines[0].startswith(first)
     assert shown <= {line.split()[0] for line in lines if line.startswith("  ")}
+    assert f"\n{lines[0].partition(' [')[0]} " in output.out  # an example
     assert "/options;" in lines[-2]
     assert max(map(len, lines)) <= 120
     groups = [line for line in lines if line.startswith("  env ")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,6 +22,7 @@ from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.start import make_state
 from enn_ppo.training.state import TrainState
 from entity_gym import Environment, Observation
+from tests.enn_ppo.rows import rows_of
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted, tiny_config
 
 CPU = torch.device("cpu")
@@ -38,7 +38,7 @@ def tiny(run_dir: Path | str, **changes: Any) -> TrainConfig:
 def run(config: TrainConfig, env: Callable[[], Environment] = Copycat, *callbacks: Callback) -> list[dict[str, Any]]:
     """Train, and return the rows of metrics."""
     train(config, env, callbacks)
-    return [json.loads(line) for line in (Path(str(config.run_dir)) / "metrics.jsonl").read_text().splitlines()]
+    return rows_of(Path(str(config.run_dir)))
 
 
 def column(rows: list[dict[str, Any]], name: str) -> Any:

@@ -55,13 +55,9 @@ def listed(advantages: Advantages) -> list[float]:
 # With γ = 1/2 the one-step errors of the rollout above are 1 + 10/2 - 0 = 6, 2 + 20/2 - 10 = 2 and 4 + 8/2 - 20 = -12.
 
 
-def test_the_limits_of_errors_and_of_what_is_carried_are_two() -> None:
-    # ρ = 2 everywhere, c = 1: -24, then 4 - 24/2 = -8, then 12 - 8/2 = 8
-    assert listed(run([2.0, 2.0, 2.0], max_rho=2.0)) == [8, -8, -24]
-    # both 2: -24, then 4 - 24 = -20, then 12 - 20 = -8
-    assert listed(run([2.0, 2.0, 2.0], max_rho=2.0, max_c=2.0)) == pytest.approx([-8, -20, -24])
-    # no limit, ratios 2, 3 and 4: -48, then 6 + (3/2)(-48) = -66, then 12 + (2/2)(-66) = -54
-    assert listed(run([2.0, 3.0, 4.0], max_rho=math.inf, max_c=math.inf)) == pytest.approx([-54, -66, -48])
+def test_ratios_above_one_count_as_one() -> None:
+    # ρ is 1/2, 1 and 1/4: -12/4 = -3, then 2 - 3/2 = 1/2, then (6 + 1/4)/2 = 25/8
+    assert listed(run([0.5, 2.0, 0.25])) == pytest.approx([3.125, 0.5, -3])
 
 
 def test_what_cannot_be_is_refused() -> None:
@@ -69,8 +65,6 @@ def test_what_cannot_be_is_refused() -> None:
         run([1.0, 1.0, 1.0], terminated=at(1), truncated=at(1))
     with pytest.raises(ValueError, match=r"log_ratios has shape \(2, 1\), rewards \(3, 1\)"):
         run([1.0, 1.0])
-    with pytest.raises(ValueError, match=r"at most max_rho, got max_c=2\.0, max_rho=1\.0"):
-        run([1.0, 1.0, 1.0], max_c=2.0)
 
 
 # --- Properties ---

@@ -122,7 +122,7 @@ def test_the_newest_step_that_all_have_whole_is_found(tmp_path: Path) -> None:
         match="no step that all policies have saved: the newest are .*_000000000160.safetensors, nothing",
     ):
         load_common(runs)
-    with pytest.raises(CheckpointError, match=r"there is no run of policy green in .*a; allowed: 'blue', 'red'"):
+    with pytest.raises(CheckpointError, match=r"there is no run of policy green in .*a$"):
         load_common([*runs, tmp_path / "a" / "green"])
 
 
@@ -182,7 +182,7 @@ def test_in_evaluations_every_policy_plays_its_own_players() -> None:
             {"eval": TrainEvalConfig(interval=64, env_kwargs={"num_players": 1})},
             r"each player of eval.env_kwargs: MultiSnake \(one player",
         ),
-        ({"resume": "none"}, "there is no run of policy red in none; allowed: nothing"),
+        ({"resume": "none"}, "there is no run of policy red in none"),
     ],
 )
 def test_nothing_is_started_or_written_where_policies_do_not_fit(

@@ -11,8 +11,9 @@ import torch.distributed as dist
 
 from enn_ppo import OptimConfig, RolloutConfig, train
 from enn_ppo.training.errors import PartLost
-from enn_ppo.training.torchrun.torch_ranks import TorchRanks, check_shares
+from enn_ppo.training.torchrun.torch_ranks import TorchRanks, join_ranks
 from tests.enn_ppo.rows import rows_without_times
+from tests.enn_ppo.training.on_ray.runs import on_ray
 from tests.enn_ppo.worlds import tiny_config
 from tests.system.enn_ppo.training.torchrun.on_ranks import DDP
 
@@ -45,21 +46,30 @@ def test_one_rank_is_the_run_without_torchrun(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rollout": RolloutConfig(num_envs=10)}, r"rollout\.num_envs=10 must be a multiple of 4: 4 ranks"),
+        ({"rollout": RolloutConfig(num_envs=10)}, r"rollout\.num_envs=10 must be a multiple of the 4 ranks"),
         (
             {"rollout": RolloutConfig(num_envs=24, block=12)},
-            r"multiple of 48: 4 ranks .*rollout\.block=12",
+            r"each of 4 ranks of torchrun has 6 environments: .* multiple of 12 \(rollout\.block=12",
         ),
         (
             {"rollout": RolloutConfig(num_envs=8, num_processes=4)},
-            r"4 ranks: rollout\.num_processes must be at most the 2 ",
+            r"4 ranks .*: rollout\.num_processes must be at most the 2 ",
         ),
         ({"rollout": RolloutConfig(num_envs=8), "optim": OptimConfig(batch_size=3)}, r"one for each of 4, got 3"),
     ],
 )
-def test_settings_that_ranks_cannot_share_are_refused(tmp_path: Path, changes: Any, message: str) -> None:
+def test_settings_that_ranks_cannot_share_are_refused(
+    tmp_path: Path, changes: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=message):
-        check_shares(tiny_config(tmp_path, **changes), 4)
+        join_ranks(tiny_config(tmp_path, **changes, distributed=DDP))
+
+
+def test_what_runners_cannot_share_is_refused_before_ray_starts(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"each of 2 runners has 4 .* at most the 4 environments of a block"):
+        on_ray(tmp_path, 2, {"rollout": RolloutConfig(num_envs=8, num_processes=8)})
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,6 @@ def rollout(**changes: Any) -> Rollout:
     actions = {
         "walk": ragged([2, 0, 1, 1], values=[[0], [1], [1], [1]]),
         "weather": ragged([1, 1, 1, 1], values=[[0], [0], [1], [0]]),
-        # frame 0: cat, cat, dog, global; frame 1: dog, global; frame 2: cat, global; frame 3: cat, dog, dog, global
         "chase": ragged([2, 1, 1, 2], values=[[1], [2], [0], [0], [2], [-1]]),
         "steer": ragged([1, 1, 0, 0], values=[[-0.5, 0.25], [0.5, 0.75]]),
         "push": RaggedTensor(torch.zeros(0, 1), torch.zeros(5, dtype=torch.int64)),
@@ -130,14 +129,7 @@ def test_every_choice_has_its_share_of_the_actors() -> None:
     }
     assert part(values, "actions/weather") == {"actions/weather/sun": 0.75, "actions/weather/rain": 0.25}
     assert values["actors/walk"] == 4 and values["actors/weather"] == 4
-    # selected entities are counted by their type:
-    # cat 1 and dog 2 of frame 0, the dog of frame 1, the cat of frame 2, the second dog of frame 3, and nobody
-    assert part(values, "actions/chase") == {
-        "actions/chase/Cat": pytest.approx(2 / 6),
-        "actions/chase/Stone": 0.0,
-        "actions/chase/Dog": pytest.approx(3 / 6),
-        "actions/chase/__nobody__": pytest.approx(1 / 6),
-    }
+    assert part(values, "actions/chase") == {} and values["actors/chase"] == 6  # selected entities have no names
 
 
 def test_numbers_that_are_picked_have_a_mean_and_extremes_and_what_nobody_chose_has_none() -> None:
@@ -149,7 +141,7 @@ def test_numbers_that_are_picked_have_a_mean_and_extremes_and_what_nobody_chose_
         played = rollout()
         played.frames.actions[name] = RaggedTensor(nobody, torch.zeros(5, dtype=torch.int64))
         played.frames.log_probs[name] = RaggedTensor(torch.zeros(0), torch.zeros(5, dtype=torch.int64))
-        assert set(part(row(played), f"actions/{name}").values()) == {None}
+        assert set(part(row(played), f"actions/{name}").values()) <= {None}
         assert row(played)[f"actors/{name}"] == 0
 
 
@@ -194,23 +186,21 @@ def test_parts_of_a_rollout_merge_to_the_whole() -> None:
     nobody = {name: Metric() for name in played.spreads} | {"reward": Metric(1, 9.0, 9.0, 9.0)}
     other = played._replace(
         num_frames=1,
-        episodes=episodes[:1],
+        stats=RolloutStats(
+            episodes[:1], {"gold": Metric(1, 9.0, 9.0, 9.0), "silver": Metric(1, 2.0, 2.0, 2.0)}, env_seconds=1.5
+        ),
         spreads=nobody,
         shares={name: Metric(0) for name in played.shares}
         | {"actions/walk/stay": Metric(4), "actions/walk/go": Metric(4), "actions/walk/fly": Metric(4, 4.0)},
         actors=dict.fromkeys(played.actors, 0) | {"walk": 4},
-        metrics={"gold": Metric(1, 9.0, 9.0, 9.0), "silver": Metric(1, 2.0, 2.0, 2.0)},
-        env_seconds=1.5,
-        act_seconds=0.0,
     )
     merged = merge_played([played, other])
-    assert (merged.num_frames, merged.episodes) == (5, [*episodes, episodes[0]])
-    assert (merged.env_seconds, merged.act_seconds) == (1.0, 0.5)
+    metrics = {"gold": Metric(5, 15.0, 0.0, 9.0), "silver": Metric(1, 2.0, 2.0, 2.0)}
+    assert merged.num_frames == 5 and merged.stats == RolloutStats([*episodes, episodes[0]], metrics, 1.0, 0.5)
     assert merged.spreads["reward"] == Metric(5, 11.0, -2.0, 9.0)
     assert merged.spreads["entities/Cat"] == played.spreads["entities/Cat"]
     assert merged.shares["actions/walk/fly"].mean == 0.5 and merged.shares["actions/walk/go"].mean == 3 / 8
     assert merged.actors == {**played.actors, "walk": 8}
-    assert merged.metrics == {"gold": Metric(5, 15.0, 0.0, 9.0), "silver": Metric(1, 2.0, 2.0, 2.0)}
 
 
 def test_metrics_of_others_join_the_row_but_may_not_change_it() -> None:

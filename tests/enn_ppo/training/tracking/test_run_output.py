@@ -68,28 +68,30 @@ def test_a_line_has_the_last_known_values_and_every_row_is_stored(
     with make() as output:
         output.log({"step": 0, "seconds": 0.0, "episodic_reward": None})
         clock.now += 10.0
-        output.log(row(5_000) | {"self_play/win_rate": 0.25})
+        output.log(row(5_000) | {"steps_per_second": 12345.6})
         output.say("finishing this update")
         output.log(
             {"step": 10_000, "seconds": 1.0, "episodic_reward": None, "entropy": 1.25, "approx_kl": float("nan")}
         )
+    known = "episodic_reward 0.5  episode_length 12.25"
     assert lines(capsys) == [
         "0/20,000 steps (0%)",
-        "5,000/20,000 steps (25%)  500 steps/s  0:00:30 left  reward 0.500  length 12.2  entropy 1.500  kl 0.0041  won 0.25",
+        f"5,000/20,000 steps (25%)  0:00:30 left  steps_per_second 12,346  {known}  entropy 1.5  approx_kl 0.00412",
         "finishing this update",
-        "10,000/20,000 steps (50%)  1,000 steps/s  0:00:10 left  reward 0.500  length 12.2  entropy 1.250  kl 0.0041  won 0.25",
+        f"10,000/20,000 steps (50%)  0:00:10 left  steps_per_second 12,346  {known}  entropy 1.25  approx_kl 0.00412",
         f"done: {tmp_path}",
     ]
     assert [each["step"] for each in read_metrics(tmp_path / "metrics.jsonl")] == [0, 5_000, 10_000]
 
 
-def test_the_rate_of_a_resumed_run_counts_only_its_own_steps(
+def test_the_time_left_of_a_resumed_run_counts_only_its_own_steps(
     make: Make, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = make(10_000, "red")
-    clock.now += 1.0
-    output.log(row(10_100))
-    assert lines(capsys)[0].startswith("red: 10,100/20,000 steps (50%)  100 steps/s  0:01:39 left")
+    output.log(row(10_000))
+    clock.now += 10.0
+    output.log(row(11_000))
+    assert lines(capsys)[1].startswith("red: 11,000/20,000 steps (55%)  0:01:30 left  episodic_reward")
 
 
 def test_lines_are_the_first_one_every_ten_seconds_and_the_last(
@@ -105,11 +107,12 @@ def test_lines_are_the_first_one_every_ten_seconds_and_the_last(
 def test_the_time_left_is_that_of_the_wall_clock_where_it_is_nearer(
     make: Make, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output = make(max_train_seconds=10.0)
-    clock.now += 4.0
-    output.show(1000, 4.0)
-    # by steps alone, 5 % and 76 seconds
-    assert lines(capsys) == ["1,000/20,000 steps (40%)  250 steps/s  0:00:06 left"]
+    output = make(max_train_seconds=20.0)
+    output.show(0, 0.0)
+    clock.now += 10.0
+    output.show(1000, 10.0)
+    # by steps alone, 5 % and 190 seconds
+    assert lines(capsys)[1:] == ["1,000/20,000 steps (50%)  0:00:10 left"]
 
 
 def test_an_evaluation_that_ended_after_the_last_update_is_a_row_of_its_own(
@@ -120,7 +123,7 @@ def test_an_evaluation_that_ended_after_the_last_update_is_a_row_of_its_own(
     output.log({"step": 160, "seconds": 1.0})
     output.log(late)
     assert read_metrics(tmp_path / "metrics.jsonl")[1] == late
-    assert lines(capsys)[1:] == ["evaluation of step 96: episodic_reward 0.250 ± 0.125"]
+    assert lines(capsys)[1:] == ["evaluation of step 96:  eval/episodic_reward 0.25  eval/episodic_reward_ci95 0.125"]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux")
@@ -184,7 +187,8 @@ def test_the_dashboard_is_read_like_this(
 ) -> None:
     in_terminal(monkeypatch)
     with make(live=make_live(), total_timesteps=100_000) as output:
-        assert drawn(output, 200)[1:] == ["  0% " + "━" * 185 + " 0/100,000", "0:00:00 so far"]
+        output.show(0, 0.0)
+        assert drawn(output, 200)[1:] == ["  0% " + "━" * 185 + " 0/100,000", "0:00:00 of training"]
         clock.now += 10.0
         output.log(row(25_000, share_env=0.25, value_loss=0.25))
         output.log({"step": 25_000, "seconds": 9.0, "episodic_reward": None})
@@ -193,9 +197,9 @@ def test_the_dashboard_is_read_like_this(
     assert drawn(output, 200)[0] == f"Walk  {tmp_path}"
     assert drawn(output)[-4:] == [
         " 30% " + "━" * 18 + "╺" + "━" * 41 + " 30,000/100,000",
-        "2,000 steps/s  0:00:35 left  0:00:15 so far",
-        "reward               0.500 entropy              1.500 value loss          0.2500",
-        "length                12.2 kl                  0.0041 time in env            25%",
+        "0:00:35 left  0:00:15 of training",
+        "episodic_reward        0.5 entropy                1.5 value_loss            0.25",
+        "episode_length       12.25 approx_kl          0.00412 share_env             0.25",
     ]
 
 

@@ -64,14 +64,6 @@ def test_messages_come_out_as_they_went_in_however_the_stream_is_cut(size: int) 
         reader.feed(stream[start : start + size])
         received += read_all(reader)
     assert received == MESSAGES
-    assert not reader.is_in_message
-
-
-def test_part_of_a_message_is_not_yet_one() -> None:
-    reader = MessageReader()
-    reader.feed(encode({"type": "act"})[:-1])
-    assert reader.next() is None
-    assert reader.is_in_message
 
 
 def test_numbers_that_json_does_not_have_are_not_sent() -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from enn_ppo import train
 from enn_ppo.settings.config import EnvConfig, PPOConfig, TrainConfig
-
-ROOT = Path(__file__).resolve().parents[4]
+from tests.processes import run
 
 
 @pytest.mark.slow
@@ -25,7 +22,6 @@ def test_it_is_trained_and_then_played(tmp_path: Path) -> None:
         run_dir=str(tmp_path / "run"),
     )
     train(config)
-    command = [sys.executable, "-m", "examples.snake", str(tmp_path / "run"), "--headless", "--games", "20"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = run("-m", "examples.snake", tmp_path / "run", "--headless", "--games", "20")
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split()[0]) >= 5, done.stdout

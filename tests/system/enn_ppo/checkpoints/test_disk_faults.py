@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -17,20 +15,16 @@ from enn_ppo.checkpoints import CheckpointError, load_checkpoint, record_score
 from entity_gym import Action, Observation
 from tests.enn_ppo.forged import save
 from tests.enn_ppo.worlds import Copycat, tiny_config
-
-REPOSITORY = Path(__file__).parents[4]
+from tests.processes import mounted, output_of
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system with room for 256 KiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("file systems cannot be mounted here")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)  # weights that a test still holds are mapped from it
+    with mounted(tmp_path / "disk", "size=256k") as disk:
+        if disk is None:
+            pytest.skip("file systems cannot be mounted here")
+        yield disk
 
 
 def weights(size: int, value: float) -> dict[str, torch.Tensor]:
@@ -43,8 +37,7 @@ def weights(size: int, value: float) -> dict[str, torch.Tensor]:
 def test_on_a_full_disk_the_checkpoints_that_were_there_still_load(small_disk: Path) -> None:
     home = small_disk / "run/checkpoints"
     save(home, 100, policy=weights(10_000, 100))
-    message = r"step_0*200.safetensors failed: No space left on device; the newest checkpoint is step_0*100, and resume=.*/run"
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=r"step_0*200.safetensors failed: No space left on device"):
         save(home, 200, policy=weights(100_000, 200))
     assert os.listdir(home) == ["step_000000000100.safetensors"]
     assert load_checkpoint(small_disk / "run").step == 100
@@ -76,7 +69,7 @@ def test_a_run_on_a_full_disk_ends_with_what_was_saved_named(small_disk: Path) -
         train(config, env=Copycat)
     loaded = load_checkpoint(small_disk / "run")
     assert loaded.step > 0
-    told = str(caught.value)
+    told = caught.value.__notes__[0]
     assert f"step_{loaded.step:012d}" in told and f"resume={small_disk / 'run'}" in told
 
 
@@ -160,7 +153,4 @@ for file in directory.iterdir():
 
 
 def test_kill_9_at_any_moment_leaves_a_latest_and_a_best_that_load(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", KILL_WHILE_SAVING, str(tmp_path)]
-    finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert finished.returncode == 0, finished.stderr
+    output_of(KILL_WHILE_SAVING, tmp_path)

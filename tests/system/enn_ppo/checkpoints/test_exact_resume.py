@@ -40,7 +40,7 @@ from enn_ppo import (
 from enn_ppo.checkpoints import Checkpoint, Retention, load_checkpoint, record_score, save_checkpoint, step_file
 from enn_ppo.training.callbacks import Update
 from tests.enn_ppo.recordings import files_of
-from tests.enn_ppo.rows import rows_of, rows_without_times, same
+from tests.enn_ppo.rows import assert_same, end_of, rows_of, rows_without_times, same
 
 pytest.importorskip("openskill")
 
@@ -118,33 +118,22 @@ def evaluated(run_dir: Path) -> dict[int, dict[str, Any]]:
     return found
 
 
-def assert_same_checkpoint(one: Path, other: Path) -> None:
-    """Weights, optimizer, environments, opponents, scales, counters and score; not the seconds that it took."""
-    first, second = load_checkpoint(one), load_checkpoint(other)
-    assert (first.step, first.score) == (second.step, second.score)
-    assert same(first.policy, second.policy)
-    assert same(first.value_net, second.value_net)
-    trainers = [known_to_all(checkpoint.trainer) for checkpoint in (first, second)]
-    assert trainers[0].keys() == trainers[1].keys()
-    for name in trainers[0]:
-        assert same(trainers[0][name], trainers[1][name]), name
-
-
-def known_to_all(trainer: Mapping[str, Any]) -> dict[str, Any]:
-    """What the trainer saved, without what may differ: how long it took, which evaluations were still under way, where the
-    recording lies, and which snapshots' files wait until the last checkpoint that needs them is gone."""
-    known = {name: value for name, value in trainer.items() if name not in ("seconds", "evaluations")}
-    known["recorder"] = {name: value for name, value in trainer["recorder"].items() if name != "path"}
-    if trainer["self_play"]:
-        known["self_play"] = {name: value for name, value in trainer["self_play"].items() if name != "gone"}
-    return known
+def known_to_all(path: Path) -> dict[str, Any]:
+    """Weights, optimizer, environments, opponents, scales, counters and score of a checkpoint, without what may differ: how long
+    it took, which evaluations were still under way, where the recording lies, and which snapshots' files wait until the last
+    checkpoint that needs them is gone."""
+    end = end_of(path, without=("seconds", "evaluations")) | {"score": load_checkpoint(path).score}
+    for part, name in (("recorder", "path"), ("self_play", "gone")):
+        if end["trainer"][part]:
+            end["trainer"][part] = {key: value for key, value in end["trainer"][part].items() if key != name}
+    return end
 
 
 def assert_same_run(run_dir: Path, whole: Path) -> None:
     assert trained(run_dir) == trained(whole)
     assert evaluated(run_dir) == evaluated(whole)
-    assert_same_checkpoint(run_dir / "checkpoints/latest", whole / "checkpoints/latest")
-    assert_same_checkpoint(run_dir / "checkpoints/best", whole / "checkpoints/best")
+    for name in ("checkpoints/latest", "checkpoints/best"):
+        assert_same(known_to_all(run_dir / name), known_to_all(whole / name))
     assert files_of(run_dir / "samples") == files_of(whole / "samples")
     if load_checkpoint(run_dir).trainer["self_play"]:
         assert (run_dir / "ratings.json").read_bytes() == (whole / "ratings.json").read_bytes()

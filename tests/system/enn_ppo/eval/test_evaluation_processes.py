@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +21,7 @@ from tests.enn_ppo.eval.test_evaluator import (
     trained,
 )
 from tests.enn_ppo.evaluation_worlds import Careless, Gated
+from tests.processes import is_running, start
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +102,6 @@ def test_an_evaluation_whose_process_is_killed_is_given_up_and_the_next_one_gets
     assert len(told) == 1
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def test_closing_ends_the_process_and_what_is_pending_can_be_submitted_again(
     checkpoints: Path, gate: Gate, tmp_path: Path
 ) -> None:
@@ -126,12 +118,12 @@ def test_closing_ends_the_process_and_what_is_pending_can_be_submitted_again(
     assert pending == [32, 64]
 
     gate.open()
-    resumed = make(Gated, told, tmp_path, process=False, **kwargs)
-    resumed.resubmit([*pending, 96], checkpoints)
+    resumed = make(Gated, told, checkpoints.parent, process=False, **kwargs)
+    resumed.resubmit([*pending, 96])
     assert [measured(resumed.poll())["eval/step"] for _ in STEPS] == [32, 64]
     assert resumed.pending_steps == [] and not told
-    off = make(Gated, told, tmp_path, interval=None)
-    off.resubmit(pending, checkpoints)
+    off = make(Gated, told, checkpoints.parent, interval=None)
+    off.resubmit(pending)
     assert off.pending_steps == []
 
 
@@ -144,15 +136,14 @@ from enn_ppo.eval.evaluator import Evaluator
 from tests.enn_ppo.evaluation_worlds import Gated
 
 config = TrainEvalConfig(interval=1, episodes=4, env_kwargs={"gate": sys.argv[1]})
-evaluator = Evaluator(config, Gated, "cpu", Path("."), print)
+evaluator = Evaluator(config, Gated, Path("."), print)
 evaluator.submit(Path(sys.argv[2]), 32)
 time.sleep(1000)
 """
 
 
 def test_the_process_ends_when_training_is_killed(checkpoints: Path, gate: Gate, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", STARTS_AND_WAITS, str(gate.path), str(step_file(checkpoints, 32))]
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as training:
+    with start("-c", STARTS_AND_WAITS, gate.path, step_file(checkpoints, 32)) as training:
         pid = gate.reached_by(make(Gated, Told(), tmp_path))
         for ignored in (signal.SIGINT, signal.SIGTERM):  # go to the whole process group, and are for training to heed
             os.kill(pid, ignored)
@@ -160,13 +151,3 @@ def test_the_process_ends_when_training_is_killed(checkpoints: Path, gate: Gate,
         training.kill()
     while is_running(pid):
         time.sleep(0.01)
-
-
-def test_evaluations_that_fall_behind_are_told(checkpoints: Path, tmp_path: Path) -> None:
-    told = Told()
-    evaluator = make(Gated, told, tmp_path, env_kwargs={"gate": str(tmp_path / "gate")})  # which never opens
-    for _ in range(5):
-        evaluator.submit(step_file(checkpoints, 32), 32)
-    evaluator.close()
-    (line,) = told
-    assert "evaluations are behind: at step 32, 3 are under way" in line and "eval.process=false" in line

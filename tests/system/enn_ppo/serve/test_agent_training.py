@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import enum
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +16,8 @@ import pytest
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.train import train
 from entity_gym.agents import Agent, Obs, TrainEnv
+from tests.processes import start
 
-ROOT = Path(__file__).resolve().parents[4]
 HERE = "tests.system.enn_ppo.serve.test_agent_training"
 SMALL = ["env=custom", "rollout.num_envs=8", "rollout.steps=16", "optim.batch_size=64", "device=cpu"]
 # without kernels, which the first process to use them compiles for a minute
@@ -83,9 +81,7 @@ stumbling = TrainEnv(stumble, [Me], [Sign])
 @pytest.mark.parametrize("workers", ["num_threads=2", "num_processes=2"])
 def test_a_second_ctrl_c_ends_a_run_whose_programs_all_hang(workers: str, tmp_path: Path) -> None:
     arguments = [*TINY, f"rollout.{workers}", f"env.id={HERE}:hanging", f"run_dir={tmp_path / 'run'}"]
-    command = [sys.executable, "-u", "-m", "enn_ppo.train", *arguments]
-    how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": ROOT}
-    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, **how) as process:
+    with start("-u", "-m", "enn_ppo.train", *arguments, stderr=subprocess.STDOUT) as process:
         try:
             assert process.stdout is not None
             for sign_of in ("it hangs", "Ctrl-C: finishing this update"):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,34 +15,19 @@ import pytest
 from enn_ppo import train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.settings.command_line.cli import run_train
+from tests import processes
 from tests.enn_ppo.rows import rows_without_times
 from tests.enn_ppo.settings.command_line.test_command_line import MINES, TINY, WORLDS
 
-REPOSITORY = Path(__file__).parents[4]
 RUN = (*MINES, *TINY, "total_timesteps=320", "seed=1")
 
 
-def start(program: str, *arguments: str, cwd: Path, **changes: str) -> subprocess.Popen[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    return subprocess.Popen(
-        [sys.executable, "-m", f"enn_ppo.{program}", *arguments],
-        cwd=cwd,
-        env=kept | {"PYTHONPATH": str(REPOSITORY), "OMP_WAIT_POLICY": "PASSIVE"} | changes,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start(program: str, *arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    return processes.start("-m", f"enn_ppo.{program}", *arguments, cwd=cwd)
 
 
 def run(program: str, *arguments: str, cwd: Path, **changes: str) -> subprocess.CompletedProcess[str]:
-    with start(program, *arguments, cwd=cwd, **changes) as process:
-        try:
-            output, errors = process.communicate(timeout=120)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+    return processes.run("-m", f"enn_ppo.{program}", *arguments, cwd=cwd, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +57,7 @@ def test_training_says_where_it_is_and_how_far_and_leaves_everything_in_the_run_
     assert lines[0] == "starting MineSweeper: importing torch"
     assert "training MineSweeper on cpu into out/a" in lines[1:4]
     assert re.match(
-        r"320/320 steps \(100%\)  [\d,]+ steps/s  0:00:00 left  reward \S+  length \S+  entropy ", lines[-2]
+        r"320/320 steps \(100%\)  0:00:00 left  steps_per_second \S+  episodic_reward \S+  episode_length ", lines[-2]
     )
     assert lines[-1] == "done: out/a"
     names = {"config.yaml", "metrics.jsonl", "learning_curve.png", "checkpoints"}

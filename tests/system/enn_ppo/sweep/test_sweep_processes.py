@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[4]
+from tests.processes import run, start
+
 WORLD = """
 import time
 from pathlib import Path
@@ -49,11 +47,7 @@ def test_a_sweep_goes_on_after_ctrl_c_and_a_world_that_breaks_fails_its_trial_al
     (tmp_path / "mine/sweep").mkdir(parents=True)
     (tmp_path / "mine/sweep/lr.yaml").write_text("space:\n  optim.lr: {scale: log, low: 1e-3, high: 1e-2}\n")
     (tmp_path / "world.py").write_text(WORLD)
-    command = [sys.executable, "-m", "enn_ppo.sweep", *SWEEP]
-    environment = os.environ | {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{tmp_path}"}
-    first = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    first = start("-m", "enn_ppo.sweep", *SWEEP, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert first.stdout is not None
     assert first.stdout.readline() == "4 trials, 4 to go; none is pruned\n"
     line = first.stdout.readline()
@@ -67,7 +61,7 @@ def test_a_sweep_goes_on_after_ctrl_c_and_a_world_that_breaks_fails_its_trial_al
     assert (first.returncode, printed, errors) == (130, "", "interrupted; the same command goes on with s\n")
 
     (tmp_path / "fast").touch()
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    done = run("-m", "enn_ppo.sweep", *SWEEP, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\ntrial ") == 4 and "failed" not in done.stdout
     best = re.search(r"train with it:\n  python -m enn_ppo\.train --config-dir mine (.*)\n", done.stdout)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -20,10 +18,11 @@ import pytest
 
 from enn_ppo import TrainEvalConfig, train
 from enn_ppo.settings.evaluation import WatchConfig
-from enn_ppo.watch.watch import follow
+from enn_ppo.watch import follow
 from entity_gym.replay.page import read_page
 from tests.enn_ppo.replay_contract import check_replay, read
 from tests.enn_ppo.worlds import tiny_config
+from tests.processes import start
 
 
 def get(url: str, path: str = "", **headers: str) -> str:
@@ -98,8 +97,7 @@ def test_it_answers_this_computer_its_own_name_and_its_own_pages_only(tmp_path: 
 
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     train(tiny_config(tmp_path, total_timesteps=32))
-    command = [sys.executable, "-m", "enn_ppo.watch", str(tmp_path), "--live", "open=false"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with start("-m", "enn_ppo.watch", tmp_path, "--live", "open=false") as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[0]
         assert newest(url)["step"] == 32

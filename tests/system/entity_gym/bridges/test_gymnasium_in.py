@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -14,6 +11,7 @@ gymnasium = pytest.importorskip("gymnasium")
 from entity_gym.actions.choices import random_actions  # noqa: E402
 from entity_gym.bridges import from_gymnasium  # noqa: E402
 from tests.entity_gym.bridges.gym_worlds import agents, choose, register  # noqa: E402
+from tests.processes import run  # noqa: E402
 
 LEFT, RIGHT = 0, 1
 
@@ -40,7 +38,8 @@ def test_an_id_may_have_arguments_and_goes_to_worker_processes_with_what_it_stan
 
 
 def test_without_gymnasium_the_message_says_what_to_install() -> None:
-    code = (
+    done = run(
+        "-c",
         "import sys; sys.modules['gymnasium'] = None\n"
         "from entity_gym.bridges.gymnasium.incoming import from_gymnasium\n"
         "from entity_gym.bridges.gymnasium.observations import PlainSpace\n"
@@ -49,8 +48,7 @@ def test_without_gymnasium_the_message_says_what_to_install() -> None:
         "    def reset(self, seed=None, options=None): return [1.0], {}\n"
         "    def step(self, action): return [2.0], 1.0, False, False, {}\n"
         "print(from_gymnasium(E).reset().features['Agent'].values.tolist())\n"
-        "from_gymnasium('CartPole-v1')"
+        "from_gymnasium('CartPole-v1')",
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert result.stdout.strip() == "[[1.0]]", "other environments need no Gymnasium"
-    assert 'pip install "enn-ppo[gymnasium]"' in result.stderr.splitlines()[-1]
+    assert done.stdout.strip() == "[[1.0]]", "other environments need no Gymnasium"
+    assert 'pip install "enn-ppo[gymnasium]"' in done.stderr.splitlines()[-1]

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,11 @@ import pytest
 from entity_gym.check.checks import CHECKS, Status, check_environment
 from entity_gym.check.command import main
 from tests.entity_gym.check import broken, broken_compiled
+from tests.processes import ROOT, run, start
 
-ROOT = Path(__file__).resolve().parents[4]
 
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "entity_gym.check", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+def check(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run("-m", "entity_gym.check", *arguments)
 
 
 # --- Compiled worlds
@@ -84,7 +81,7 @@ def test_a_mistake_is_reported_without_a_traceback(capfd) -> None:
 
 
 def test_a_world_that_hangs_is_ended_with_a_traceback() -> None:
-    done = run("tests.entity_gym.check.broken:HangsStubbornly", "--time-limit", "1")
+    done = check("tests.entity_gym.check.broken:HangsStubbornly", "--time-limit", "1")
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1].startswith("skipped  compiling")
     assert re.match(r'Timeout \(0:00:01\)!\nThread .*\n  File ".*broken\.py", line \d+ in act\n', done.stderr), (
@@ -93,16 +90,8 @@ def test_a_world_that_hangs_is_ended_with_a_traceback() -> None:
 
 
 def test_an_interrupt_ends_it_without_a_traceback() -> None:
-    command = [
-        sys.executable,
-        "-u",
-        "-m",
-        "entity_gym.check",
-        "tests.entity_gym.check.broken:Walk",
-        "--steps",
-        "1000000",
-    ]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    walk = ("tests.entity_gym.check.broken:Walk", "--steps", "1000000")
+    with start("-u", "-m", "entity_gym.check", *walk) as process:
         assert process.stdout is not None
         while not process.stdout.readline().startswith("skipped  compiling"):
             assert process.poll() is None
@@ -129,7 +118,7 @@ def test_a_view_is_shown_and_checked(tmp_path: Path) -> None:
     view.write_text(
         "entities: {Cart: {count: 1, features: [x, null]}, Pole: {count: 1, features: [{angle: angle}, speed]}}\nactor: Cart\n"
     )
-    done = run("gymnasium:CartPole-v1", "--view", str(view), "--steps", "30")
+    done = check("gymnasium:CartPole-v1", "--view", str(view), "--steps", "30")
     assert done.returncode == 0, done.stderr
     first, names, row, *rest = done.stdout.splitlines()
     assert first == "Cart (1): x"
@@ -144,9 +133,9 @@ def test_a_view_is_shown_and_checked(tmp_path: Path) -> None:
 
 def test_a_view_that_does_not_fit_is_a_mistake_of_the_user() -> None:
     pytest.importorskip("gymnasium")
-    done = run("gymnasium:CartPole-v1", "--view", "highway")
+    done = check("gymnasium:CartPole-v1", "--view", "highway")
     assert done.returncode == 2
     assert done.stderr.startswith("error: CartPole-v1: view highway: entities.Ego: the 4 numbers")
-    done = run("MineSweeper", "--view", "highway")
+    done = check("MineSweeper", "--view", "highway")
     assert (done.returncode, done.stdout) == (2, "")
     assert "MineSweeper has entities already" in done.stderr

@@ -2,9 +2,7 @@
 
 import errno
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from entity_gym.compiled.compiler import entry
 from tests.entity_gym.compiled.test_cache import FIRST_REWARD, edit, first_reward, imported
 from tests.entity_gym.compiled.test_cache import project as project
 from tests.entity_gym.compiled.worlds import Watching
+from tests.processes import start
 
 # --- In processes of their own
 
@@ -40,12 +39,8 @@ print(json.dumps({
 """
 
 
-def start(project: Path, **environment: str) -> subprocess.Popen[str]:
-    path = os.pathsep.join([str(project), str(Path(__file__).parents[4])])
-    settings = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **environment}
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def started(project: Path) -> subprocess.Popen[str]:
+    return start("-c", SCRIPT, PYTHONPATH=str(project), PYTHONDONTWRITEBYTECODE="1")
 
 
 def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -60,15 +55,15 @@ def compiled_files(project: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_compiled_code_is_loaded_until_a_source_changes_whoever_has_compiled_it(project: Path) -> None:
-    both = [start(project), start(project)]  # at the same time
+    both = [started(project), started(project)]  # at the same time
     assert [finished(process)["reward"] for process in both] == [FIRST_REWARD, FIRST_REWARD]
     files = compiled_files(project)
     assert files
-    again = finished(start(project))  # what they have left behind is of use
+    again = finished(started(project))  # what they have left behind is of use
     assert (again["reward"], again["hits"], again["misses"]) == (FIRST_REWARD, 1, 0)
     assert compiled_files(project) == files
     edit(project, "a helper of a helper in a third module")
-    edited = finished(start(project))
+    edited = finished(started(project))
     assert (edited["reward"], edited["hits"], edited["misses"]) == (FIRST_REWARD + 1, 0, 1)
 
 

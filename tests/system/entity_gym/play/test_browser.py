@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from tests.chromium import CHROMIUM, NO_CHROMIUM, Browser, Page
+from tests.chromium import CHROMIUM, NO_CHROMIUM, Browser, Page, click_entity, settle, texts
 from tests.entity_gym.play.served import Command
 from tests.entity_gym.play.workshop import NOBODY
 
 WORKSHOP = "tests.entity_gym.play.workshop:Workshop"
-SETTLED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
 def text(page: Page, selector: str) -> str:
@@ -17,25 +16,11 @@ def text(page: Page, selector: str) -> str:
     return found
 
 
-def texts(page: Page, selector: str) -> list[str]:
-    found: list[str] = page.evaluate(f"[...document.querySelectorAll('{selector}')].map((each) => each.textContent)")
-    return found
-
-
 def choose(page: Page, name: str) -> None:
     """Click on a choice in the list of decisions."""
     find = f"[...document.querySelectorAll('#decisions li button')].find((b) => b.textContent === {json.dumps(name)})"
     page.click(*page.middle_of(find))
-    page.evaluate(SETTLED)
-
-
-def click_entity(page: Page, number: int, *, shift: bool = False) -> None:
-    page.evaluate("document.getElementById('world').scrollIntoView({block: 'center'})")
-    page.evaluate(SETTLED)
-    box = page.evaluate("document.getElementById('world').getBoundingClientRect().toJSON()")
-    x, y = page.evaluate(f"replay.place({number})")
-    page.click(box["x"] + x, box["y"] + y, shift=shift)
-    page.evaluate(SETTLED)
+    settle(page)
 
 
 def fill(page: Page, label: str, value: str) -> None:
@@ -44,7 +29,7 @@ def fill(page: Page, label: str, value: str) -> None:
     page.evaluate("document.activeElement.select()")
     for character in value:
         page.key(character)
-    page.evaluate(SETTLED)
+    settle(page)
 
 
 def told(page: Page) -> list[float]:
@@ -55,7 +40,7 @@ def told(page: Page) -> list[float]:
 
 def wait_for_step(page: Page, step: int) -> None:
     page.wait_for(f"replay.state.step === {step}")
-    page.evaluate(SETTLED)
+    settle(page)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
@@ -101,9 +86,9 @@ def a_person_chooses_for_every_actor_and_the_world_is_told(page: Page) -> None:
     assert text(page, "#moment div") == "Reward1"
     # What was chosen stands in the step before.
     page.key("ArrowLeft")
-    page.evaluate(SETTLED)
+    settle(page)
     page.evaluate("replay.select(3)")
-    page.evaluate(SETTLED)
+    settle(page)
     assert texts(page, "#decisions li.taken bdi") == [
         "right",
         "Ball b1",
@@ -114,13 +99,13 @@ def a_person_chooses_for_every_actor_and_the_world_is_told(page: Page) -> None:
 def the_rest_may_be_random_and_the_way_back_is_open(page: Page) -> None:
     page.click_on("#restart")
     page.wait_for("replay.state.replay.episodes[0].steps.length === 1")
-    page.evaluate(SETTLED)
+    settle(page)
     choose(page, "left")
     click_entity(page, 4, shift=True)  # shift: selects, though a robot could be meant
     choose(page, "jump")
     for step in (1, 2):
         page.click_on("#random-rest")
-        page.evaluate(SETTLED)
+        settle(page)
         assert text(page, "#turn-text") == "Everybody has decided."
         page.key("Enter")
         wait_for_step(page, step)
@@ -133,7 +118,7 @@ def the_rest_may_be_random_and_the_way_back_is_open(page: Page) -> None:
     assert page.evaluate("replay.state.replay.episodes[0].steps.length") == 2
     for step in (2, 3):
         page.click_on("#random-rest")
-        page.evaluate(SETTLED)
+        settle(page)
         page.click_on("#take-step")
         wait_for_step(page, step)
     assert text(page, "#turn-text") == "The episode has ended with a reward of 6."
@@ -141,10 +126,10 @@ def the_rest_may_be_random_and_the_way_back_is_open(page: Page) -> None:
     assert text(page, "#take-step") == "Next episode"
     page.click_on("#take-step")
     page.wait_for("replay.state.episode === 1")
-    page.evaluate(SETTLED)
+    settle(page)
     assert told(page) == [0] * 7
     page.click_on("#random-rest")
-    page.evaluate(SETTLED)
+    settle(page)
     page.click_on("#take-step")
     wait_for_step(page, 1)
     page.click_on("#restart")

@@ -13,8 +13,9 @@ from enn_ppo.settings.config import DistributedConfig
 def ray_here() -> Iterator[None]:
     """Within it, this process has Ray already; it has 4 CPUs by Ray's count, which runs take turns on."""
     ray = pytest.importorskip("ray")
-    from enn_ppo.training.on_ray.cluster import connect
+    from enn_ppo.training.on_ray.cluster import connection
 
-    assert connect(DistributedConfig(mode="ray", num_env_runners=3))
-    yield
-    ray.shutdown()
+    assert not ray.is_initialized()
+    with connection(DistributedConfig(mode="ray", num_env_runners=3)):
+        yield
+    assert not ray.is_initialized()

@@ -11,8 +11,7 @@ import pytest
 
 from enn_ppo import EnvConfig, train
 from enn_ppo.settings.config import DistributedConfig
-from tests.enn_ppo.training.on_ray.runs import actors, on_ray
-from tests.enn_ppo.training.on_ray.worlds import Unmakeable
+from tests.enn_ppo.training.on_ray.runs import Unmakeable, actors, on_ray
 
 
 def test_who_has_not_installed_ray_is_told_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,10 +20,11 @@ def test_who_has_not_installed_ray_is_told_how(tmp_path: Path, monkeypatch: pyte
         train(on_ray(tmp_path / "a"))
 
 
-def connect(**settings: Any) -> Any:
-    from enn_ppo.training.on_ray.cluster import connect
+def connect(**settings: Any) -> None:
+    from enn_ppo.training.on_ray.cluster import connection
 
-    return connect(DistributedConfig(mode="ray", **settings))
+    with connection(DistributedConfig(mode="ray", **settings)):
+        pass
 
 
 def test_an_address_where_nobody_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

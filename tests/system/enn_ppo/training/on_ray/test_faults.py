@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,12 +21,11 @@ from enn_ppo import Callback, EnvConfig, Interrupted, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training.callbacks import Update
 from enn_ppo.training.errors import ActorDied
-from tests.enn_ppo.training.on_ray.runs import actors, on_ray, rows_of
-from tests.enn_ppo.training.on_ray.worlds import Doomed, Fuse
+from tests.enn_ppo.training.on_ray.runs import Doomed, Fuse, actors, on_ray, rows_of
 from tests.enn_ppo.worlds import Slow, tiny_config
+from tests.processes import start
 
 pytestmark = pytest.mark.slow
-REPOSITORY = Path(__file__).parents[5]
 GOES_ON_WITHIN = 10.0  # seconds
 
 
@@ -121,15 +119,8 @@ def command(run_dir: Path, rows: int, *more: str) -> Iterator[subprocess.Popen[s
         "net.d_model=16 net.n_layer=1 net.n_head=2 total_timesteps=100000 checkpoint_interval=2 device=cpu num_threads=1",
         "distributed=ray distributed.num_env_runners=1",
     ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "enn_ppo.train", *" ".join(settings).split(), f"run_dir={run_dir}", *more],
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    with process:
+    arguments = (*" ".join(settings).split(), f"run_dir={run_dir}", *more)
+    with start("-m", "enn_ppo.train", *arguments, stderr=subprocess.STDOUT) as process:
         try:
             while len(rows_of(run_dir)) < rows:
                 assert process.poll() is None, process.communicate()[0]

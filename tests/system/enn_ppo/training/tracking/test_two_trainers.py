@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,9 +16,7 @@ from enn_ppo import EnvConfig, EvalConfig, evaluate, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training.tracking.run_dir import LOCK
 from tests.enn_ppo.worlds import Copycat, tiny_config
-
-REPOSITORY = Path(__file__).parents[5]
-
+from tests.processes import start
 
 TRAIN_FOR_EVER = """
 import sys
@@ -33,14 +30,7 @@ train(tiny_config(Path(sys.argv[1]), env=EnvConfig(), total_timesteps=10**9, che
 @pytest.fixture
 def trainer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that trains in `tmp_path / "run"` and has saved a first update."""
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", TRAIN_FOR_EVER, str(tmp_path / "run")],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start("-c", TRAIN_FOR_EVER, tmp_path / "run", stdout=subprocess.DEVNULL)
     while len(list(tmp_path.glob("run/checkpoints/step_*"))) < 2:
         assert process.poll() is None, process.stderr and process.stderr.read()
         time.sleep(0.05)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from enn_ppo.training.tracking.logger import read_metrics
 from tests.enn_ppo.training.tracking.test_logger import ROWS
+from tests.processes import run
 
 PROGRAM = """
 import os, signal, sys
@@ -44,17 +42,7 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     if not Path("/proc/self/task").exists():
         pytest.skip("needs Linux")
     folder = tmp_path_factory.mktemp("offline")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    own = {"HOME": str(folder), "WANDB_ERROR_REPORTING": "false", "PYTHONPATH": str(Path(__file__).parents[5])}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=folder,
-        env=environment | own,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run("-c", PROGRAM, cwd=folder, HOME=str(folder), WANDB_ERROR_REPORTING="false")
     assert done.returncode == 0, done.stderr
     return folder, done.stdout.splitlines()
 

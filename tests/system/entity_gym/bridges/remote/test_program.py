@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +20,7 @@ from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.bridges.remote.counting import PROGRAM, both_add, counters, counting, pool
+from tests.processes import is_running, run
 
 
 def fails(fault: str, why: str, **settings: Any) -> str:
@@ -101,23 +100,12 @@ def test_a_program_that_was_started_dies_with_the_trainer(tmp_path: Path) -> Non
         "print(env._program._process.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False, timeout=60)
-    pid = int(done.stdout)
+    pid = int(run("-c", script, timeout=60).stdout)
     for _ in range(100):
         if not is_running(pid):
             return
         time.sleep(0.1)
     raise AssertionError("the program is still running 10 seconds after the trainer was killed")
-
-
-def is_running(pid: int) -> bool:
-    """Return whether a process is there and no zombie."""
-    try:
-        os.kill(pid, 0)
-        stat = Path(f"/proc/{pid}/stat")
-        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False
 
 
 @pytest.mark.parametrize(

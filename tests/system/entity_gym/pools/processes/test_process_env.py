@@ -1,10 +1,9 @@
-"""Worker processes that are processes: their ends, their surroundings, and nothing left behind."""
+"""Worker processes that are processes: their ends, their surroundings, and nothing left behind; threads as well."""
 
 import functools
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -22,14 +21,8 @@ from tests.entity_gym.pools.processes.left_behind import little_garbage as littl
 from tests.entity_gym.pools.processes.left_behind import nothing_is_left_behind as nothing_is_left_behind
 from tests.entity_gym.pools.processes.left_behind import pool as pool
 from tests.entity_gym.pools.processes.left_behind import shared_pool as shared_pool
+from tests.processes import is_running, run
 from tests.worlds import Zoo
-
-
-def is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.fixture
@@ -197,11 +190,7 @@ def test_nothing_outlives_the_interpreter_and_a_script_needs_no_precautions(
     # no `if __name__ == "__main__"`, environments and exceptions of the script itself, no close
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    root = Path(__file__).parents[5]
-    command = [sys.executable, "-W", "always", str(script), end]
-    ran = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, timeout=60
-    )
+    ran = run("-W", "always", script, end, timeout=60)
     assert ran.returncode == (-9 if end else 0)
     workers, message = ran.stdout.splitlines()
     assert message == "mine"
@@ -225,3 +214,21 @@ class Tidy(Fragile):
     def close(self) -> None:
         with self.gate.open("a") as file:
             file.write("closed")
+
+
+# --- Worker threads
+
+
+@pytest.mark.parametrize(
+    "last", ["env.act(add(1, 1, 1))", "env.send(add(1, 1, 1))", "env.async_reset()", "raise SystemExit(0)"]
+)
+def test_the_interpreter_exits_quietly_whatever_a_pool_was_doing(last: str) -> None:
+    script = f"""
+        from entity_gym.pools.pool import ThreadedVecEnv
+        from tests.entity_gym.pools.kinds_of_pools import Counter, add
+        env = ThreadedVecEnv(Counter, 3, 3)
+        env.reset()
+        {last}
+    """
+    done = run("-c", textwrap.dedent(script), timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

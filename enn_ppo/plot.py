@@ -3,12 +3,11 @@
 Runs that differ only in their seed become one line, their mean, with a band from the lowest to the highest.
 
 python -m enn_ppo.plot RUN [RUN ...] [name=value ...]
-python -m enn_ppo.plot outputs/a outputs/b x=seconds y=episodic_reward,entropy smooth=0.6 output=comparison.svg
+python -m enn_ppo.plot outputs/a outputs/b x=seconds y=episodic_reward,entropy output=comparison.svg
 
 RUN     a run directory, or its metrics.jsonl
 x       step or seconds (of training); default step.
 y       metrics, separated by commas, a panel each; default episodic_reward
-smooth  weight of the past in a moving average, from 0 (none) to below 1; default 0
 output  file to write, .png, .svg, .pdf or another format of matplotlib; default plot.png
 
 Exit codes: 0 done, 2 a mistake of the user.
@@ -22,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from enn_ppo.plot.curves import XAxis, draw, read_run, save_figure
+from enn_ppo.settings.command_line.mistakes import guarded
 from enn_ppo.settings.schema import from_dict
+from enn_ppo.training.tracking.curves import XAxis, draw, read_run, save_figure
 from enn_ppo.training.tracking.run_dir import METRICS
-from entity_gym.errors import shortened
 from entity_gym.output import accept_all_characters
-from rogue_net.checks import HalfOpenUnitInterval, check_fields
+from rogue_net.checks import check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +39,6 @@ class PlotConfig:
     """Horizontal axis: environment steps, or seconds of training."""
     y: tuple[str, ...] = ("episodic_reward",)
     """Metrics, a panel each."""
-    smooth: HalfOpenUnitInterval = 0.0
-    """Weight of the past in a moving average. 0: as measured."""
     output: str = "plot.png"
     """File to write: a picture of the curves, whose ending is a format of matplotlib: `.png`, `.svg`, `.pdf` and others."""
 
@@ -58,7 +55,7 @@ def plot(config: PlotConfig) -> Path:
         ValueError: a run or a metric does not exist, or the file cannot be written.
     """
     runs = [read_run(path / METRICS if path.is_dir() else path) for path in map(Path, config.runs)]
-    figure, output = draw(runs, config.x, config.y, config.smooth), Path(config.output)
+    figure, output = draw(runs, config.x, config.y), Path(config.output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         save_figure(figure, output)
@@ -87,9 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(arguments):
         print(__doc__, end="")
         return 0
-    try:
-        print("wrote", plot(parse(arguments)))
-    except (ValueError, OSError) as error:
-        print("error:", shortened(" ".join(str(error).split())), file=sys.stderr)
-        return 2
-    return 0
+    return guarded(lambda: print("wrote", plot(parse(arguments))), PlotConfig)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

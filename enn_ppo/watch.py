@@ -10,11 +10,10 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from enn_ppo.checkpoints import Checkpoint, CheckpointError, step_files
+from enn_ppo.checkpoints import CheckpointError, step_files
 from enn_ppo.checkpoints.policy import load_trusted, select_device
-from enn_ppo.eval.evaluate import EvalResult, evaluate_checkpoint
+from enn_ppo.eval.evaluate import evaluate_checkpoint
 from enn_ppo.eval.replay import write_page
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.training.files import is_link
@@ -28,14 +27,7 @@ PAUSE = 1.0  # seconds between two looks at the run directory
 
 
 def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
-    """Write a page of episodes and open it, or with `config.live` serve it until Ctrl-C.
-
-    Args:
-        config: every setting.
-        env: the environment, if the checkpoint's `env.id` cannot be imported; as in `train`.
-
-    Returns:
-        The file; None if the page was served.
+    """Write a page of episodes, open it and return its file, or with `config.live` serve it until Ctrl-C; `env` as in `train`.
 
     Raises:
         ValueError: a setting, the checkpoint or the environment is invalid, the checkpoint names code and is not trusted, an
@@ -50,8 +42,8 @@ def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
     output = Path(config.output) if config.output else home / REPLAYS / f"watched_{checkpoint.step:012d}.html"
     if config.output is None and is_link(output.parent):
         raise ValueError(f"{output.parent} is a link, and nothing is written through it: give output=<file>")
-    result = _play(checkpoint, config, env, progress=True)
-    write_page(output, result.replay or {}, f"output={output}")
+    result = evaluate_checkpoint(checkpoint, config, env, select_device(config.device), replay=config.episodes)
+    write_page(output, result.replay or {})
     print(f"{result}\nwrote {output}")
     if config.open:
         open_in_browser(output.resolve().as_uri()).join()
@@ -64,13 +56,9 @@ def follow(
     opened: Callable[[str], object] = lambda address: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Serve episodes of a run's newest checkpoint on 127.0.0.1 until Ctrl-C.
+    """Serve episodes of a run's newest checkpoint on 127.0.0.1 until Ctrl-C, or until `stopped`, which is asked once a second.
 
-    Args:
-        config: of the run, which may be in progress, the episodes that are played, and the server.
-        env: the environment, if it cannot be imported by name; as in `train`.
-        opened: called with the address of the page.
-        stopped: whether to end; asked once a second.
+    `opened` is called with the address of the page.
 
     Raises:
         ValueError: there is no run, the port is taken, or the checkpoint names code and is not trusted.
@@ -78,32 +66,31 @@ def follow(
     run_dir = Path(config.run)
     if not (run_dir / CONFIG).is_file():
         raise ValueError(f"{run_dir} holds no run that could be followed: it has no {CONFIG}; give a run directory")
-    played = -1  # step of the checkpoint that is shown
-    pages: dict[str, Callable[[], str]] = {}
+    step, replay = -1, build_replay(title=str(run_dir))  # of the checkpoint that is shown
 
-    def show(replay: dict[str, Any], newest: str | None) -> None:
-        text, listing = to_json(replay), json.dumps({"newest": newest, "step": played if newest else None})
-        old = [path for path in pages if path.startswith("/step_") and path != f"/{newest}.json"]
-        pages.update({f"/{newest}.json": lambda: text} if newest else {})
-        pages.update({"/": lambda: page_html(replay, mode="live"), "/replays.json": lambda: listing})
-        for path in old:
-            del pages[path]
+    def listing() -> str:
+        newest = {"newest": f"step_{step:012d}", "step": step}
+        return json.dumps(newest if step >= 0 else dict.fromkeys(newest))
+
+    pages: dict[str, Callable[[], str]] = {"/": lambda: page_html(replay, mode="live"), "/replays.json": listing}
 
     def look() -> bool:
         """Play the newest checkpoint, if it is a new one; returns whether it was."""
-        nonlocal played
+        nonlocal step, replay
         files = step_files(run_dir / CHECKPOINTS)
-        if not files or files[0][0] <= played:
+        if not files or files[0][0] <= step:
             return False
         try:
             checkpoint = load_trusted(files[0][1], config.trust or env is not None)
         except CheckpointError:
             return False  # it is being removed, or its run has ended: the next look finds another, or the same again
-        result, played = _play(checkpoint, config, env), checkpoint.step
-        show(result.replay or {}, f"step_{played:012d}")
+        result = evaluate_checkpoint(checkpoint, config, env, select_device(config.device), replay=config.episodes)
+        replay = result.replay or {}
+        pages.pop(f"/step_{step:012d}.json", None)
+        pages[f"/step_{checkpoint.step:012d}.json"] = lambda: to_json(replay)
+        step = checkpoint.step
         return True
 
-    show(build_replay(title=str(run_dir)), None)
     look()
     with PageServer(pages, port=config.port) as server:
         print(f"{server.url} shows {run_dir}: episodes of its newest checkpoint. Ctrl-C ends it", flush=True)
@@ -111,10 +98,10 @@ def follow(
         while not stopped():
             time.sleep(PAUSE)
             if look():
-                print(f"step {played:,}: played {config.episodes} episodes", flush=True)
+                print(f"step {step:,}: played {config.episodes} episodes", flush=True)
 
 
-def _play(checkpoint: Checkpoint, config: WatchConfig, env: EnvFactory | None, progress: bool = False) -> EvalResult:
-    """Play episodes into a replay."""
-    device = select_device(config.device)
-    return evaluate_checkpoint(checkpoint, config, env, device, replay=config.episodes, progress=progress)
+if __name__ == "__main__":
+    from enn_ppo.settings.command_line.cli import run_watch
+
+    raise SystemExit(run_watch(watch))

@@ -80,38 +80,40 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return labelled
 
 
-def draw(runs: Sequence[Run], x: XAxis, metrics: Sequence[str], smooth: float = 0.0) -> Any:
-    """Draw the curves of runs over `x`, a panel for each metric, and return the figure.
+def draw(runs: Sequence[Run], x: XAxis, metrics: Sequence[str]) -> Any:
+    """Draw the curves of runs over `x`, a panel for each metric, and return the figure; pyplot's backend and figures stay.
 
     Raises:
         ValueError: a run has no such metric, or seeds have no common range; the message names the runs.
     """
-    figure, panels = _panels(8, 0.6 + 3.2 * len(metrics), metrics, _LABELS[x])
+    # imported here: the import is slow, and only the end of a run needs it
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 0.6 + 3.2 * len(metrics)), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(len(metrics), 1, sharex=True, squeeze=False)[:, 0]
     for axes, y in zip(panels, metrics, strict=True):
         for label, group in group_runs(runs).items():
-            _draw_group(axes, label, group, x, y, smooth)
+            _draw_group(axes, label, group, x, y)
+        axes.set_ylabel(y)
+        axes.grid(alpha=0.3)
         axes.legend(loc="best", fontsize="small")
+    panels[-1].set_xlabel(_LABELS[x])
     return figure
 
 
 def plot_learning_curve(metrics_jsonl: Path, output_png: Path) -> None:
-    """Plot episodic reward and episode length over environment steps, of training and of evaluations.
+    """Plot episodic reward and episode length over environment steps, of training and of evaluations, if an episode has ended.
 
     Raises:
         ValueError: the rows cannot be read.
         OSError: the picture cannot be written.
     """
-    run, metrics = read_run(metrics_jsonl), ("episodic_reward", "episode_length")
-    figure, panels = _panels(7, 5.5, metrics, _LABELS["step"])
-    for axes, y in zip(panels, metrics, strict=True):
-        for name, label in ((y, "training"), (f"eval/{y}", "evaluation, 95 %")):
-            if any(row.get(name) is not None for row in run.rows):
-                _draw_group(axes, label, [run], "step", name)
-        if axes.lines:
-            axes.legend(loc="best")
-        else:
-            axes.text(0.5, 0.5, "no episode has ended yet", ha="center", va="center", transform=axes.transAxes)
-    save_figure(figure, output_png)
+    run = read_run(metrics_jsonl)
+    names = ("episodic_reward", "eval/episodic_reward", "episode_length", "eval/episode_length")
+    if known := [name for name in names if any(row.get(name) is not None for row in run.rows)]:
+        save_figure(draw([run], "step", known), output_png)
 
 
 def save_figure(figure: Any, output: Path) -> None:
@@ -125,31 +127,15 @@ def save_figure(figure: Any, output: Path) -> None:
     replace_file(output, picture.getvalue())
 
 
-def _panels(width: float, height: float, labels: Sequence[str], x: str) -> tuple[Any, Any]:
-    """A figure of `width` by `height` inches, and a panel for each label; pyplot's backend and current figure stay."""
-    # imported here: the import is slow, and only the end of a run needs it
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(len(labels), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, label in zip(panels, labels, strict=True):
-        axes.set_ylabel(label)
-        axes.grid(alpha=0.3)
-    panels[-1].set_xlabel(x)
-    return figure, panels
-
-
-def _draw_group(axes: Any, label: str, runs: Sequence[Run], x: XAxis, y: str, smooth: float = 0.0) -> None:
+def _draw_group(axes: Any, label: str, runs: Sequence[Run], x: XAxis, y: str) -> None:
     """Draw the mean of runs that differ only in their seed, and its band: of one run, the 95 % interval of evaluations."""
-    curves = [smoothed(curve(run, x, y), smooth) for run in runs]
+    curves = [curve(run, x, y) for run in runs]
     if max(each[0, 0] for each in curves) > min(each[0, -1] for each in curves):
         raise ValueError(f"the seeds have no common range of {x}: {', '.join(str(run.path) for run in runs)}")
     places, mean, low, high = mean_and_band(curves)
     several = f" (n = {len(runs)})" if len(runs) > 1 else ""
     (line,) = axes.plot(places, mean, label=f"{label}{several}", marker="." if len(places) < 50 else "")
-    if len(runs) == 1 and not smooth and any(row.get(f"{y}_ci95") is not None for row in runs[0].rows):
+    if len(runs) == 1 and any(row.get(f"{y}_ci95") is not None for row in runs[0].rows):
         places, half_width = curve(runs[0], x, f"{y}_ci95")
         mean = np.interp(places, *curves[0])
         low, high = mean - half_width, mean + half_width
@@ -170,16 +156,6 @@ def curve(run: Run, x: XAxis, y: str) -> Curve:
     values = dict(zip(at, (row[y] for row in rows), strict=True))
     places = sorted(values)
     return np.array([places, [values[place] for place in places]], float)
-
-
-def smoothed(curve: Curve, past: float) -> Curve:
-    """The moving average of a curve in which the weight of each earlier value falls by the factor `past`."""
-    total = weight = 0.0
-    means = []
-    for value in curve[1].tolist():
-        total, weight = total * past + value, weight * past + 1
-        means.append(total / weight)
-    return np.array([curve[0], means])
 
 
 def mean_and_band(curves: Sequence[Curve]) -> NDArray[np.float64]:
