@@ -454,7 +454,7 @@ def report(paths: list[Path]) -> int:
     newly = [id for id in mutants if id in found and id in after and after[id].result in outcomes[1:3]]
     print(
         "\nfound before, not found now:",
-        *(f"- {mutants[id]}, before by {before[id].by}" for id in newly) or ["none"],
+        *([f"- {mutants[id]}, before by {before[id].by}" for id in newly] or ["none"]),
         sep="\n",
     )
     return len(newly)
