@@ -126,9 +126,7 @@ def test_every_value_of_a_schedule_must_be_allowed_and_the_message_has_the_whole
         ValueError, match=r"ppo\.gamma must be a number, in \[0, 1\], got 1\.1 \(in '0\.9@0 -> 1\.1@1'\)"
     ):
         PPOConfig(gamma="0.9@0 -> 1.1@1")
-    with pytest.raises(
-        ValueError, match=r"ppo\.clip must be a number, greater than 0, got 0\.0 \(in '0\.2@0 -> 0@1'\)"
-    ):
+    with pytest.raises(ValueError, match=r"ppo\.clip must be a number, in \(0, 1\), got 0\.0 \(in '0\.2@0 -> 0@1'\)"):
         PPOConfig(clip="0.2@0 -> 0@1")
 
 
