@@ -325,7 +325,7 @@ class Forged(Kind):
         checkpoint = read_policy_file(self.path)
         if name == "policy":
             weights = dict(checkpoint.policy)
-            which = rng.choice(list(weights))
+            which = rng.choice(sorted(weights))  # a file names them in any order
             dtype = rng.choice((torch.int32, torch.float64, torch.bool, torch.float16))
             sealed(self.path, policy={**weights, which: weights[which].to(dtype)})
         else:
