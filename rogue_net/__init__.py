@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rogue_net.batch.obs_batch import ObsBatch
-    from rogue_net.batch.ragged import RaggedTensor
+    from rogue_net.batch.ragged import RaggedTensor, State
     from rogue_net.config import RelposConfig, RogueNetConfig, TranslationConfig
     from rogue_net.heads.noise import FrameKeys, keyed
     from rogue_net.rogue_net import ActResult, Evaluation, RogueNet
