@@ -41,10 +41,12 @@ class ActorMask:
     actor_types: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        for ids, types in (("actor_ids", "actor_types"), ("actee_ids", "actee_types")):
-            if getattr(self, ids, None) is not None and getattr(self, types, None) is not None:
-                told = " and ".join(f"{name}={getattr(self, name)!r}" for name in (ids, types))
-                raise ValueError(f"{type(self).__name__} was given both {told}; give one")
+        self._check_one("actor", self.actor_ids, self.actor_types)
+
+    def _check_one(self, role: str, ids: Sequence[EntityID] | None, types: Sequence[str] | None) -> None:
+        if ids is not None and types is not None:
+            told = f"{role}_ids={ids!r} and {role}_types={types!r}"
+            raise ValueError(f"{type(self).__name__} was given both {told}; give one")
 
 
 class ActionSpace(ABC):

@@ -38,6 +38,10 @@ class SelectEntityActionMask(ActorMask):
     actee_types: Sequence[str] | None = None
     mask: Flags | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_one("actee", self.actee_ids, self.actee_types)
+
 
 @dataclass
 class SelectEntityAction:

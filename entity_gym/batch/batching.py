@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -173,7 +173,9 @@ def _numbers(given: Any, shape: tuple[int, ...] | None, expected: str, what: str
 def _visible(
     frames: Sequence[Frame], features: dict[str, RaggedBuffer[np.float32]]
 ) -> dict[str, RaggedBuffer[np.bool_]]:
-    visible = {}
+    visible: dict[str, RaggedBuffer[np.bool_]] = {}
+    if not any([frame.visible for frame in frames]):
+        return visible
     for name in features:
         if any(name in frame.visible and not frame.visible[name].all() for frame in frames):
             flags = [frame.visible.get(name, np.ones(len(frame.features[name]), dtype=np.bool_)) for frame in frames]
@@ -186,16 +188,19 @@ def _ids(
 ) -> dict[str, RaggedBuffer[np.int64]]:
     """Pack the numbers of entities with ids by type."""
     packed = {}
-    for name in {name: None for frame in frames for name in frame.numbers}:
-        numbers: list[int] = []
-        for frame in frames:
-            numbers += frame.numbers.get(name) or [-1] * len(frame.features[name])
-        packed[name] = RaggedBuffer(np.array(numbers, np.int64)[:, None], features[name].offsets)
+    for name in dict.fromkeys(chain.from_iterable([frame.numbers for frame in frames])):
+        numbers = [
+            np.full(len(frame.features[name]), -1) if (own := frame.numbers.get(name)) is None else own
+            for frame in frames
+        ]
+        packed[name] = RaggedBuffer.unchecked(np.concatenate(numbers)[:, None], features[name].offsets)
     return packed
 
 
 def _metrics(observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
+    if not any([obs.metrics for obs in observations]):
+        return metrics
     for i, obs in zip(env_id.tolist(), observations, strict=True):
         given: Mapping[str, Any] = obs.metrics
         for name, value in given.items():
@@ -224,7 +229,7 @@ def _arrays(
                 f"{reader.where(int(env_id[row]))}: targets[{name!r}]",
             )
         packed[f"{TARGET}{name}"] = values
-    if any(len(obs.player_rewards) for obs in observations):
+    if any([len(obs.player_rewards) for obs in observations]):
         rewards = [
             _numbers(obs.player_rewards, None, "a finite number for each player", f"{reader.where(i)}: player_rewards")
             for i, obs in zip(env_id.tolist(), observations, strict=True)

@@ -26,7 +26,7 @@ class Frame(NamedTuple):
     visible: dict[str, NDArray[np.bool_]]  # (number of entities,) for the types that were listed
     actions: dict[str, Offer]  # the actions that were offered
     ids: list[EntityID | None]  # entity index -> id; None for entities without one and for `__global__`
-    numbers: dict[str, list[int]]  # entity type -> see `EntityNumbers`, for the types with ids
+    numbers: dict[str, NDArray[np.int64]]  # entity type -> see `EntityNumbers`, for the types with ids
 
     def copy(self) -> Frame:
         """Copy the arrays: these may be the environment's, which may write its next step into them."""
@@ -107,10 +107,14 @@ class FrameReader:
         if not isinstance(obs, Observation):
             raise ValueError(f"{where} returned {type(obs).__name__} where an Observation was expected")
         types = self.obs_space.entities
-        given = obs.features, obs.ids, obs.visible, obs.actions, obs.metrics, obs.targets
-        are_dicts = set(map(type, given)) == {dict}
         known = types.keys()
-        if not (are_dicts and obs.features.keys() <= known and obs.ids.keys() <= known and obs.visible.keys() <= known):
+        if not (
+            type(obs.features) is type(obs.ids) is type(obs.visible) is type(obs.actions) is type(obs.metrics) is dict
+            and type(obs.targets) is dict
+            and obs.features.keys() <= known
+            and obs.ids.keys() <= known
+            and obs.visible.keys() <= known
+        ):
             self._check_fields(obs, where)
         if obs.targets.keys() != self.obs_space.targets.keys():
             declared = list(self.obs_space.targets)
@@ -142,7 +146,8 @@ class FrameReader:
             for name, flags in obs.visible.items()
         }
         number_of = (EntityNumbers() if numbers is None else numbers).__getitem__
-        numbered = {name: list(map(number_of, given)) for name, given in obs.ids.items()}
+        # arrays, since lists are looked at in every garbage collection
+        numbered = {name: np.fromiter(map(number_of, given), np.int64, len(given)) for name, given in obs.ids.items()}
         actions = {}
         if not is_last:
             entities = FrameEntities(where, ids, index_of, ranges)
