@@ -107,14 +107,10 @@ class FrameReader:
         if not isinstance(obs, Observation):
             raise ValueError(f"{where} returned {type(obs).__name__} where an Observation was expected")
         types = self.obs_space.entities
+        given = obs.features, obs.ids, obs.visible, obs.actions, obs.metrics, obs.targets
+        are_dicts = set(map(type, given)) == {dict}
         known = types.keys()
-        if not (
-            type(obs.features) is type(obs.ids) is type(obs.visible) is type(obs.actions) is type(obs.metrics) is dict
-            and type(obs.targets) is dict
-            and obs.features.keys() <= known
-            and obs.ids.keys() <= known
-            and obs.visible.keys() <= known
-        ):
+        if not (are_dicts and obs.features.keys() <= known and obs.ids.keys() <= known and obs.visible.keys() <= known):
             self._check_fields(obs, where)
         if obs.targets.keys() != self.obs_space.targets.keys():
             declared = list(self.obs_space.targets)
