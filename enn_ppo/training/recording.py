@@ -267,12 +267,13 @@ def _frames_of(tensors: Mapping[str, Tensor], obs_space: ObsSpace, action_space:
         for name, size in obs_space.targets.items()
         if f"target/{name}" in tensors
     }
+    numbers: dict[str, Any] = {name: _checked(tensors, name, dtype, num_frames) for name, dtype in _NUMBERS.items()}
     return Frames(
         obs=batch_of_columns(num_frames, columns, {}),
         actions={name: columns["action", name] for name in action_space},
         log_probs={name: columns["log_prob", name] for name in action_space},
         targets=targets or None,
-        **{name: _checked(tensors, name, dtype, num_frames) for name, dtype in _NUMBERS.items()},
+        **numbers,
     )
 
 
