@@ -31,11 +31,8 @@ class LoggerConfig:
     """Trackers that receive the metrics in addition to `metrics.jsonl`."""
 
     wandb: Literal["disabled", "offline", "online"] = "disabled"
-    """Weights & Biases: `disabled`, `offline` (files in the run directory, no account) or `online`."""
-    project: str = "enn-ppo"
-    """Project name in Weights & Biases."""
-    entity: str | None = None
-    """Team or user in Weights & Biases; null: your default entity."""
+    """Weights & Biases: `disabled`, `offline` (files in the run directory, no account) or `online`. Its variables WANDB_PROJECT
+    (else `enn-ppo`) and WANDB_ENTITY say where the run is."""
     tensorboard: bool = False
     """Whether TensorBoard's files are written into the run directory."""
 
