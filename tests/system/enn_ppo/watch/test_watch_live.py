@@ -45,7 +45,7 @@ def following(run_dir: Path, **settings: Any) -> Iterator[str]:
         address[0] = url
         found.set()
 
-    config = WatchConfig(run=str(run_dir), episodes=2, num_envs=2, device="cpu", **settings)
+    config = WatchConfig(run=str(run_dir), episodes=2, **settings)
     thread = threading.Thread(target=follow, args=(config,), kwargs={"opened": opened, "stopped": stop.is_set})
     thread.start()
     try:
