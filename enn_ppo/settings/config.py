@@ -73,7 +73,7 @@ class TrainConfig:
     total_timesteps: PositiveInt = 500_000
     """Total number of environment steps, summed over all environments; at least `rollout.num_envs`."""
     max_train_seconds: PositiveFloat | None = None
-    """Limit of the time spent on rollouts and updates, in seconds, without saving, interruptions and evaluation in line. Training
+    """Limit of the time spent on rollouts and updates, in seconds, without saving and interruptions. Training
     ends, and schedules reach their end, at this limit or at `total_timesteps`, whichever is first. null: no limit."""
     device: Device = "auto"
     """`cpu`, `cuda`, or `auto`: cuda where there is one."""

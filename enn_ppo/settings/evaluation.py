@@ -51,12 +51,10 @@ class EpisodesConfig(PlayConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainEvalConfig(EpisodesConfig):
-    """Evaluation during training. Evaluations use checkpoints, so a checkpoint is saved whenever an evaluation is due."""
+    """Evaluation during training, in a separate process. It uses checkpoints, so one is saved whenever an evaluation is due."""
 
     interval: PositiveInt | None = None
     """Environment steps between two evaluations; the last policy is always evaluated. null: no evaluation."""
-    process: bool = True
-    """Whether a separate process evaluates while training continues; otherwise training waits."""
     video: NonNegativeInt = 0
     """Number of episodes to film into `videos/` of the run directory."""
     replay: NonNegativeInt = 0

@@ -315,6 +315,6 @@ def test_nonsense_of_a_world_is_told_before_training_and_while_watching(tmp_path
     message = r"draw\(\)\['types'\]\['Guest'\] has the key 'collor'; .*did you mean 'color'\?"
     with pytest.raises(ValueError, match=message):
         watched(run, tmp_path / "page.html", Nonsense)
-    evaluation = TrainEvalConfig(interval=32, episodes=2, replay=1, process=False)
+    evaluation = TrainEvalConfig(interval=32, episodes=2, replay=1)
     with pytest.raises(ValueError, match=message):
         trained(tmp_path / "other", Nonsense, env=EnvConfig(), eval=evaluation)
