@@ -78,17 +78,13 @@ class EvalConfig(EpisodesConfig):
     output: str | None = None
     """JSON file for the result; null: only printed."""
     render: str | None = None
-    """File (`.gif`) for a film of `video` episodes; null: none."""
-    video: PositiveInt = 1
-    """Number of episodes to film."""
+    """File (`.gif`) for a film of the first three episodes; null: none."""
     record: str | None = None
     """Folder of samples to record, for behavioural cloning; null: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_file("render", self.render, ".gif")
-        if self.video > 1 and self.render is None:
-            raise ValueError(f"video={self.video} needs a file: render=<name>.gif")
 
 
 @dataclass(frozen=True, kw_only=True)
