@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
-from enn_ppo.checkpoints import CheckpointError, step_files
-from enn_ppo.checkpoints.policy import load_trusted, select_device
-from enn_ppo.eval.evaluate import evaluate_checkpoint
+import torch
+
+from enn_ppo.checkpoints import Checkpoint, CheckpointError, step_files
+from enn_ppo.checkpoints.policy import load_trusted
+from enn_ppo.eval.evaluate import EvalResult, evaluate_checkpoint
 from enn_ppo.eval.replay import write_page
-from enn_ppo.settings.evaluation import WatchConfig
+from enn_ppo.settings.evaluation import EpisodesConfig, PlayConfig, WatchConfig
 from enn_ppo.training.files import is_link
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, CONFIG, REPLAYS
 from entity_gym.pools.source import EnvFactory
@@ -42,7 +45,7 @@ def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
     output = Path(config.output) if config.output else home / REPLAYS / f"watched_{checkpoint.step:012d}.html"
     if config.output is None and is_link(output.parent):
         raise ValueError(f"{output.parent} is a link, and nothing is written through it: give output=<file>")
-    result = evaluate_checkpoint(checkpoint, config, env, select_device(config.device), replay=config.episodes)
+    result = _play(checkpoint, config, env)
     write_page(output, result.replay or {})
     print(f"{result}\nwrote {output}")
     if config.open:
@@ -84,8 +87,7 @@ def follow(
             checkpoint = load_trusted(files[0][1], config.trust or env is not None)
         except CheckpointError:
             return False  # it is being removed, or its run has ended: the next look finds another, or the same again
-        result = evaluate_checkpoint(checkpoint, config, env, select_device(config.device), replay=config.episodes)
-        replay = result.replay or {}
+        replay = _play(checkpoint, config, env).replay or {}
         pages.pop(f"/step_{step:012d}.json", None)
         pages[f"/step_{checkpoint.step:012d}.json"] = lambda: to_json(replay)
         step = checkpoint.step
@@ -99,6 +101,11 @@ def follow(
             time.sleep(PAUSE)
             if look():
                 print(f"step {step:,}: played {config.episodes} episodes", flush=True)
+
+
+def _play(checkpoint: Checkpoint, config: WatchConfig, env: EnvFactory | None) -> EvalResult:
+    shared = {each.name: getattr(config, each.name) for each in fields(PlayConfig)}
+    return evaluate_checkpoint(checkpoint, EpisodesConfig(**shared), env, torch.device("cpu"), replay=config.episodes)
 
 
 if __name__ == "__main__":

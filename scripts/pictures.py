@@ -15,7 +15,6 @@ after another training.
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import shlex
@@ -30,11 +29,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import yaml
 from PIL import Image, ImageChops, ImageSequence
 from rich.console import Console
 from rich.text import Text
 
+from enn_ppo.checkpoints.policy import load_trusted, select_device
+from enn_ppo.eval.evaluate import evaluate_checkpoint
+from enn_ppo.eval.video import Video
+from enn_ppo.settings.evaluation import EpisodesConfig
 from entity_gym.registry import list_envs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,15 +114,12 @@ def make_picture(world: str, checkpoint: Path | None, seconds: int, folder: Path
     """
     film = FILMS.get(world, TURNS)
     run = checkpoint or _trained(world, (f"env={world}", *film.settings), seconds)
-    preset = yaml.safe_load(_command("enn_ppo.train", f"env={world}", "--cfg", "job"))
     with TemporaryDirectory() as scratch:
-        made, scores = Path(scratch) / "film.gif", Path(scratch) / "scores.json"
-        greedy = f"greedy={str(bool(preset['eval']['greedy'])).lower()}"
-        how = ["episodes=100", f"video={film.episodes}", f"render={made}", f"output={scores}", f"seed={EVAL_SEED}"]
-        _command("enn_ppo.eval", f"checkpoint={run}", greedy, *how)
-        picture = folder / f"{world}.gif"
-        shrink(made, picture, film.milliseconds)
-        score = json.loads(scores.read_text())["episodic_reward"]["mean"]
+        made, picture = Video(Path(scratch) / "film.gif", film.episodes), folder / f"{world}.gif"
+        config = EpisodesConfig(episodes=100, seed=EVAL_SEED)
+        result = evaluate_checkpoint(load_trusted(str(run)), config, None, select_device("auto"), video=made)
+        shrink(made.path, picture, film.milliseconds)
+        score = result.estimates["episodic_reward"].mean
     return f"{picture}: {picture.stat().st_size // 1024} KiB, mean reward of 100 episodes {score:.3f}"
 
 

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,6 +40,16 @@ REQUIRED = {
     "ray": ("'ray'",),
     "worlds": ("highway_env", "jumanji", "lbforaging", "mpe2", "pettingzoo.classic"),
 }
+
+
+@pytest.fixture(scope="module")
+def in_line() -> Iterator[None]:
+    """Training waits for each evaluation, so that its numbers are always in the row of the same update."""
+    from tests.enn_ppo.evaluation_worlds import InLine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("enn_ppo.training.start.Evaluator", InLine)
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -37,6 +37,8 @@ from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.source import EnvFactory
 from entity_gym.pools.vec_env import VecEnv
 
+NUM_FILMED = 3  # episodes of a film that the command writes
+
 
 @dataclass(frozen=True)
 class EvalResult:
@@ -71,7 +73,7 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
     """
     device = select_device(config.device)
     checkpoint = load_trusted(config.checkpoint, config.trust or env is not None)
-    video = Video(Path(config.render), config.video) if config.render else None
+    video = Video(Path(config.render), NUM_FILMED) if config.render else None
     record = Path(config.record) if config.record else None
     result = evaluate_checkpoint(checkpoint, config, env, device, video=video, record=record)
     if config.output:

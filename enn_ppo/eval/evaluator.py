@@ -1,4 +1,4 @@
-"""Evaluation of checkpoints during training, in a separate process or in line. Every result can be reproduced.
+"""Evaluation of checkpoints during training, in a separate process. Every result can be reproduced.
 
     evaluator = Evaluator(config.eval, ...)
     if is_due(config.eval.interval, before, state.step):
@@ -110,14 +110,9 @@ class Evaluator:
         self._told: set[str] = set()
 
     def submit(self, checkpoint: Path, step: int) -> None:
-        """Queue a checkpoint, which must stay on disk while `step` is in `pending_steps`. In line, evaluate it at once."""
+        """Queue a checkpoint, which must stay on disk while `step` is in `pending_steps`."""
         evaluation = partial(evaluate_step, checkpoint, self.config, self._env, self._run_dir)
-        if not self.config.process:
-            future: Future[EvalRow | str] = Future()
-            future.set_result(attempt(evaluation))
-        else:
-            future = self._thread.submit(self._run, evaluation)
-        self._pending.append((step, future))
+        self._pending.append((step, self._thread.submit(self._run, evaluation)))
 
     def resubmit(self, steps: Iterable[int]) -> None:
         """Submit the evaluations that were unfinished when the run's checkpoint was saved, unless evaluation is off now.
@@ -214,11 +209,10 @@ def check_evaluation(
     """
     if config.interval is None:
         return
-    if config.process:
-        try:
-            pickled_for_worker(env)
-        except ValueError as error:
-            raise ValueError(f"eval.process=true: {error}; or evaluate in line, with eval.process=false") from error
+    try:
+        pickled_for_worker(env)
+    except ValueError as error:
+        raise ValueError(f"eval.interval={config.interval} evaluates in another process, and {error}") from error
     try:
         bound = bind_evaluation(trained_in, config, env)
         pool = ThreadedVecEnv(bound.source, 1, seed=config.seed, autoreset=False)

@@ -41,6 +41,7 @@ _REQUEST: Parts = {
     "value": FLAG,
     "probabilities": FLAG,
 }
+MAX_ENTITIES = 2048  # of an observation
 _LARGEST_SPACES = 4096  # entity types, features, actions and choices together, if those of training are fewer
 _MOST_SPACES = 8  # spaces of connected clients besides those of training: each takes a copy of the network
 
@@ -100,9 +101,8 @@ class ServedPolicies:
         """
         check(message, _REQUEST, "'act'", ("observation",))
         observation = observation_from_json(message["observation"], policy.action_space)
-        num_entities, limit = sum(map(len, observation.features.values())), self._config.max_entities
-        if num_entities > limit:
-            raise ProtocolError(f"the observation has {num_entities:,} entities; at most {limit:,} are taken")
+        if (num_entities := sum(map(len, observation.features.values()))) > MAX_ENTITIES:
+            raise ProtocolError(f"the observation has {num_entities:,} entities; at most {MAX_ENTITIES:,} are taken")
         try:
             obs, frame = policy.read(observation, client, begins=bool(message.get("begins")))
         except OverflowError as error:
@@ -144,7 +144,7 @@ class ServedPolicies:
         self._generator.manual_seed(self._config.seed)
 
     def _fit(self, spaces: tuple[ObsSpace, Mapping[str, ActionSpace]] | None = None) -> TrainedPolicy:
-        return TrainedPolicy(self._checkpoint, self._generator, spaces, temperature=self._config.temperature)
+        return TrainedPolicy(self._checkpoint, self._generator, spaces)
 
 
 def _size(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> int:

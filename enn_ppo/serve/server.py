@@ -26,7 +26,7 @@ from pathlib import Path
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import select_device
 from enn_ppo.serve.agent import TrainedPolicy
-from enn_ppo.serve.policy import Request, ServedPolicies
+from enn_ppo.serve.policy import MAX_ENTITIES, Request, ServedPolicies
 from enn_ppo.settings.serving import ServeConfig, is_loopback
 from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.bridges.remote.messages import (
@@ -40,6 +40,9 @@ from entity_gym.bridges.remote.messages import (
 )
 from entity_gym.errors import check_parts
 
+MAX_MESSAGE_BYTES = 2**20  # of a message, of a client and to it
+READ_SECONDS = 30.0  # for a greeting, for the rest of a message that has begun, for reading an answer, and for ending
+IDLE_SECONDS = 600.0  # for a greeted client that sends nothing and waits for no answer
 _MOST_OPEN = 16  # messages of a client that wait for answers; then no more of it is read
 _MOST_TOGETHER = 64  # questions in a batch
 _LINGER = 2.0  # seconds for which a dropped client is still read
@@ -88,7 +91,6 @@ class PolicyServer:
         self._served = Served()
         self._started = time.monotonic()
         self._about = {"protocol": PROTOCOL, "checkpoint": str(policies.path)}
-        self._limits = {"max_message_bytes": config.max_message_bytes, "max_entities": config.max_entities}
 
     async def run(self, started: Callable[[int], None]) -> Served:
         """Serve until this task is cancelled; then answer the questions that have come, and end.
@@ -117,7 +119,7 @@ class PolicyServer:
             reading.cancel()
         with suppress(asyncio.CancelledError):  # a second time: no more is answered
             if sending := [task for task in self._clients.values() if task]:
-                await asyncio.wait(sending, timeout=config.read_seconds)
+                await asyncio.wait(sending, timeout=READ_SECONDS)
         return self._served
 
     # ---- one client
@@ -160,11 +162,11 @@ class PolicyServer:
                 if not isinstance(answer, bytes):
                     return answer
                 client.writer.write(answer)
-                async with asyncio.timeout(self._config.read_seconds):
+                async with asyncio.timeout(READ_SECONDS):
                     await client.writer.drain()
                 client.room.release()
         except TimeoutError:
-            return f"it does not read its answers within read_seconds={self._config.read_seconds:g}"
+            return f"it does not read its answers within {READ_SECONDS:g} s"
         except ConnectionError as error:
             return _reason(error)
         finally:
@@ -189,7 +191,8 @@ class PolicyServer:
                     news = f"; its spaces differ from training: {policy.news:.{_MOST_WORDS}}" if policy.news else ""
                     self._say(f"{client.name} came{news}")
                     spaces = spaces_to_dict(policy.obs_space, policy.action_space)
-                    offer = {"type": "policy", **self._about, "spaces": spaces, "news": policy.news, **self._limits}
+                    limits = {"max_message_bytes": MAX_MESSAGE_BYTES, "max_entities": MAX_ENTITIES}
+                    offer = {"type": "policy", **self._about, "spaces": spaces, "news": policy.news, **limits}
                     client.answers.put_nowait(encode(offer))
                 elif kind == "health":
                     client.answers.put_nowait(encode(self._health(message, policy is not None)))
@@ -219,21 +222,20 @@ class PolicyServer:
         Raises:
             ValueError: the client takes too long, or sends something that is no message.
         """
-        config, header = self._config, b""
-        seconds, late = config.read_seconds, "not greeted within read_seconds"
+        header, seconds, late = b"", READ_SECONDS, "not greeted within"
         if is_greeted:
-            seconds, late = config.idle_seconds, "sent nothing for idle_seconds"
+            seconds, late = IDLE_SECONDS, "sent nothing for"
         try:
             async with asyncio.timeout(seconds):
                 header = await reader.readexactly(1)
-            seconds, late = config.read_seconds, "not ended the message that it began within read_seconds"
+            seconds, late = READ_SECONDS, "not ended the message that it began within"
             async with asyncio.timeout(seconds):
                 header += await reader.readexactly(HEADER_BYTES - 1)
-                return decode(await reader.readexactly(body_length(header, config.max_message_bytes)))
+                return decode(await reader.readexactly(body_length(header, MAX_MESSAGE_BYTES)))
         except TimeoutError:
             if not header and last is not None and not last.done():  # it waits for the answer
                 return await self._receive(reader, is_greeted, last)
-            raise ValueError(f"it has {late}={seconds:g}") from None
+            raise ValueError(f"it has {late} {seconds:g} s") from None
         except asyncio.IncompleteReadError:
             if header:
                 raise ProtocolError("it hung up in the middle of a message") from None
@@ -285,8 +287,7 @@ class PolicyServer:
 
     def _decide(self, requests: Sequence[Request]) -> list[_Answer]:
         """Answer requests in one forward pass; if it fails, one by one, so that only the client at fault is dropped."""
-        limit = self._config.max_message_bytes
-        too_long = f"the answer does not fit into max_message_bytes={limit:,}; ask for less"
+        too_long = f"the answer is longer than {MAX_MESSAGE_BYTES:,} bytes; ask for less"
         try:
             answers = [encode(answer) for answer in self._policies.decide(requests)]
         except Exception as error:  # such as full memory
@@ -294,7 +295,7 @@ class PolicyServer:
                 return [self._decide([request])[0] for request in requests]
             traceback.print_exception(error)
             return [f"the server could not decide: {type(error).__name__}: {error}"]
-        return [answer if len(answer) <= limit else too_long for answer in answers]
+        return [answer if len(answer) <= MAX_MESSAGE_BYTES else too_long for answer in answers]
 
 
 def _reason(error: Exception) -> str:

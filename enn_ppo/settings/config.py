@@ -31,11 +31,8 @@ class LoggerConfig:
     """Trackers that receive the metrics in addition to `metrics.jsonl`."""
 
     wandb: Literal["disabled", "offline", "online"] = "disabled"
-    """Weights & Biases: `disabled`, `offline` (files in the run directory, no account) or `online`."""
-    project: str = "enn-ppo"
-    """Project name in Weights & Biases."""
-    entity: str | None = None
-    """Team or user in Weights & Biases; null: your default entity."""
+    """Weights & Biases: `disabled`, `offline` (files in the run directory, no account) or `online`. Its variables WANDB_PROJECT
+    (else `enn-ppo`) and WANDB_ENTITY say where the run is."""
     tensorboard: bool = False
     """Whether TensorBoard's files are written into the run directory."""
 
@@ -76,7 +73,7 @@ class TrainConfig:
     total_timesteps: PositiveInt = 500_000
     """Total number of environment steps, summed over all environments; at least `rollout.num_envs`."""
     max_train_seconds: PositiveFloat | None = None
-    """Limit of the time spent on rollouts and updates, in seconds, without saving, interruptions and evaluation in line. Training
+    """Limit of the time spent on rollouts and updates, in seconds, without saving and interruptions. Training
     ends, and schedules reach their end, at this limit or at `total_timesteps`, whichever is first. null: no limit."""
     device: Device = "auto"
     """`cpu`, `cuda`, or `auto`: cuda where there is one."""

@@ -12,8 +12,8 @@ Device = Literal["auto", "cpu", "cuda"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodesConfig:
-    """Settings of the episodes of an evaluation."""
+class PlayConfig:
+    """Settings of the episodes that a policy plays."""
 
     episodes: PositiveInt = 100
     """Number of episodes to play."""
@@ -22,33 +22,39 @@ class EpisodesConfig:
     `eval.greedy` of its run, which presets set."""
     seed: NonNegativeInt = 1_000_001
     """Seeds the environments and the sampling; the default is unlikely to be a training seed."""
-    num_envs: PositiveInt = 64
-    """Environments stepped together."""
-    env_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the environment that differ from those of training."""
     opponent: str | None = None
     """Policy of the other players, in environments with several: `random`, `past` (earlier policies of the same run), or a run
     directory or checkpoint; the policy then plays every player in turn. `policies`: each policy of a run with several plays its
     own players. null: the policy plays all players, after self-play each with that player's observations; during training of
     several policies, as `policies`."""
-    max_episode_steps: PositiveInt = 100_000
-    """Longest episode in steps; a longer one ends the evaluation with an error."""
     _section = ""
 
     def __post_init__(self) -> None:
-        at = self._section
-        check_fields(self, at)
-        object.__setattr__(self, "env_kwargs", plain(self.env_kwargs, f"{at}env_kwargs"))
+        check_fields(self, self._section)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodesConfig(PlayConfig):
+    """Settings of the episodes of an evaluation."""
+
+    num_envs: PositiveInt = 64
+    """Environments stepped together."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment that differ from those of training."""
+    max_episode_steps: PositiveInt = 100_000
+    """Longest episode in steps; a longer one ends the evaluation with an error."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "env_kwargs", plain(self.env_kwargs, f"{self._section}env_kwargs"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainEvalConfig(EpisodesConfig):
-    """Evaluation during training. Evaluations use checkpoints, so a checkpoint is saved whenever an evaluation is due."""
+    """Evaluation during training, in a separate process. It uses checkpoints, so one is saved whenever an evaluation is due."""
 
     interval: PositiveInt | None = None
     """Environment steps between two evaluations; the last policy is always evaluated. null: no evaluation."""
-    process: bool = True
-    """Whether a separate process evaluates while training continues; otherwise training waits."""
     video: NonNegativeInt = 0
     """Number of episodes to film into `videos/` of the run directory."""
     replay: NonNegativeInt = 0
@@ -59,44 +65,37 @@ class TrainEvalConfig(EpisodesConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointConfig(EpisodesConfig):
-    """Settings of the episodes that a checkpoint plays."""
+class EvalConfig(EpisodesConfig):
+    """Settings of an evaluation."""
 
+    checkpoint: str
+    """A run directory, one of its checkpoints, or a file that `python -m enn_ppo.export` wrote."""
     device: Device = "auto"
     """`cpu`, `cuda`, or `auto`: cuda where there is one."""
     trust: bool = False
     """Whether to run the code that the checkpoint's settings name, its environment, although this installation of enn-ppo has
     not written the checkpoint."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvalConfig(CheckpointConfig):
-    """Settings of an evaluation."""
-
-    checkpoint: str
-    """A run directory, one of its checkpoints, or a file that `python -m enn_ppo.export` wrote."""
     output: str | None = None
     """JSON file for the result; null: only printed."""
     render: str | None = None
-    """File (`.gif`) for a film of `video` episodes; null: none."""
-    video: PositiveInt = 1
-    """Number of episodes to film."""
+    """File (`.gif`) for a film of the first three episodes; null: none."""
     record: str | None = None
     """Folder of samples to record, for behavioural cloning; null: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_file("render", self.render, ".gif")
-        if self.video > 1 and self.render is None:
-            raise ValueError(f"video={self.video} needs a file: render=<name>.gif")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchConfig(CheckpointConfig):
-    """Settings of watching a policy in the browser."""
+class WatchConfig(PlayConfig):
+    """Settings of watching a policy in the browser. It plays on the CPU, in the environment of its run."""
 
     run: str
     """A run directory, or one of its checkpoints. `python -m enn_ppo.watch outputs/my_run` sets it, too."""
+    trust: bool = False
+    """Whether to run the code that the checkpoint's settings name, its environment, although this installation of enn-ppo has
+    not written the checkpoint."""
     episodes: PositiveInt = 10
     """Number of episodes to play."""
     output: str | None = None

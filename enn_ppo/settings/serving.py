@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from enn_ppo.settings.evaluation import Device
-from rogue_net.checks import NonNegativeInt, PositiveFloat, PositiveInt, Range, check_fields
+from rogue_net.checks import NonNegativeInt, PositiveInt, Range, check_fields
 
 MIN_TOKEN = 16  # characters
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-    """Settings of the policy server: the policy, its address and its limits."""
+    """Settings of the policy server: the policy and its address."""
 
     checkpoint: str
     """A run directory, one of its checkpoints, or a file that `python -m enn_ppo.export` wrote."""
@@ -28,23 +28,12 @@ class ServeConfig:
     `'token=${oc.env:MY_TOKEN}'` takes it from an environment variable, so that it does not stand in the list of processes."""
     greedy: bool = False
     """Whether to take the most likely action instead of a sampled one, if the client's request does not say."""
-    temperature: PositiveFloat = 1.0
-    """Temperature of the sampling: below 1 prefers likely actions, above 1 is more random."""
     seed: NonNegativeInt = 1
     """Seeds the sampling."""
     device: Device = "auto"
     """`cpu`, `cuda`, or `auto`: cuda where there is one."""
     max_clients: PositiveInt = 64
     """Largest number of connected clients."""
-    max_message_bytes: Annotated[int, Range(1024)] = 2**20
-    """Largest size of a message, of a client and to it."""
-    max_entities: PositiveInt = 2048
-    """Largest number of entities in an observation."""
-    read_seconds: PositiveFloat = 30.0
-    """Timeout in seconds for a client's greeting, for the rest of a message that has begun, and for reading its answers. Also the
-    longest time that the server takes to end."""
-    idle_seconds: PositiveFloat = 600.0
-    """Timeout in seconds for a greeted client that sends nothing and waits for no answer; `health` counts as something."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -1,4 +1,4 @@
-"""Worlds of the evaluation's tests, in a module that the evaluation process can import, and a look at films of them."""
+"""Worlds of the evaluation's tests, in a module that the evaluation process can import, an evaluator in line, and films."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import random
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from enn_ppo.eval.evaluator import EvalRow, Evaluator, attempt, evaluate_step
 from entity_gym import (
     Action,
     ActionSpace,
@@ -31,6 +34,15 @@ from tests.enn_ppo.worlds import Clock
 def brightness(file: Path) -> list[float]:
     """The brightness of each picture of a film, by its upper left corner."""
     return [float(frame[:16, :16].mean()) for frame in imageio.imread(file, index=None)]
+
+
+class InLine(Evaluator):
+    """Evaluates at once, in this process."""
+
+    def submit(self, checkpoint: Path, step: int) -> None:
+        future: Future[EvalRow | str] = Future()
+        future.set_result(attempt(partial(evaluate_step, checkpoint, self.config, self._env, self._run_dir)))
+        self._pending.append((step, future))
 
 
 class Gated(Clock):

@@ -51,7 +51,7 @@ def with_trainer(file: Path, **entries: Any) -> Path:
 
 
 def with_settings(file: Path, section: str, **settings: Any) -> Path:
-    """Replace settings of a section of the checkpoint's config; returns the file."""
+    """Replace settings, of a section or of none, of the checkpoint's config; returns the file."""
     config = json.loads(json.dumps(read_policy_file(file).config))
-    config[section] |= settings
+    (config[section] if section else config).update(settings)
     return sealed(file, config=config)

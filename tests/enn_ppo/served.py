@@ -7,9 +7,10 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -125,12 +126,14 @@ class Client:
 
 
 class Running:
-    """A server in a thread, what it says, and what it has done when it has ended."""
+    """A server in a thread, what it says, and what it has done when it has ended; in capitals: limits of the server."""
 
     def __init__(self, checkpoint: Checkpoint, **settings: Any) -> None:
         self.said: list[str] = []
         self.served: Served | None = None
         self._started = threading.Event()
+        limits = {name: settings.pop(name) for name in [*settings] if name.isupper()}
+        self._limits = mock.patch.multiple("enn_ppo.serve.server", **limits) if limits else nullcontext()
         self._config = ServeConfig(checkpoint=str(checkpoint.path), port=0, device="cpu", **settings)
         self.policies = ServedPolicies(checkpoint, CPU, self._config)
         self._server = PolicyServer(self._config, self.policies, self.said.append)
@@ -145,6 +148,7 @@ class Running:
         self._started.set()
 
     def __enter__(self) -> Running:
+        self._limits.__enter__()
         self._thread.start()
         assert self._started.wait(20)
         return self
@@ -154,6 +158,7 @@ class Running:
         self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(20)
         assert not self._thread.is_alive()
+        self._limits.__exit__(None, None, None)
 
     def client(self, **greeting: Any) -> Client:
         return Client(self.port, greeting)

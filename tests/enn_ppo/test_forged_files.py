@@ -52,11 +52,11 @@ def test_a_checkpoints_settings_are_text_and_read_no_environment_variable(
     file: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SECRET", "hunter2")
-    with_settings(file, "logger", project=text)
+    with_settings(file, "eval", interval=100, opponent=text)
     with_settings(file, "env", id="Xor", kwargs={"text": [text]})
     configs: list[TrainConfig] = []
     assert run_train(configs.append, [f"resume={file}", "seed=7"]) == 0
-    assert (configs[0].logger.project, configs[0].env.kwargs["text"], configs[0].seed) == (text, [text], 7)
+    assert (configs[0].eval.opponent, configs[0].env.kwargs["text"], configs[0].seed) == (text, [text], 7)
     assert "hunter2" not in "".join(capsys.readouterr())
 
 

@@ -62,7 +62,7 @@ def places(trained: Path, tmp_path: Path) -> tuple[Path, Path]:
 
 def go_on(run: Path, **changes: Any) -> None:
     """Resume and train one update more, with everything that a run can write."""
-    evaluation = TrainEvalConfig(interval=32, episodes=2, num_envs=2, replay=1, process=False)
+    evaluation = TrainEvalConfig(interval=32, episodes=2, num_envs=2, replay=1)
     config = tiny_config(run, env=EnvConfig(id="Xor"), total_timesteps=128, resume=str(run), eval=evaluation)
     train(replace(config, **changes))
 

@@ -47,10 +47,10 @@ COLUMNS, ROWS = table()
 
 
 def settings(run: Path, section: str, **changes: Any) -> None:
-    """Change settings in the checkpoint and in the run's `config.yaml`."""
+    """Change settings, of a section or of none, in the checkpoint and in the run's `config.yaml`."""
     with_settings(run / STEP, section, **changes)
     content = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
-    content[section] |= changes
+    (content[section] if section else content).update(changes)
     (run / "config.yaml").write_text(yaml.safe_dump(content))
 
 
@@ -62,7 +62,7 @@ def named_code(run: Path) -> None:
 
 
 def interpolated(run: Path) -> None:
-    settings(run, "logger", project=f"${{oc.env:{SECRET}}}")
+    settings(run, "", record=f"{run.parent}/${{oc.env:{SECRET}}}")
 
 
 def linked(run: Path) -> None:

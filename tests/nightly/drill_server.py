@@ -28,7 +28,13 @@ from tests.processes import start
 TOKEN = "a token that all clients know"
 LIMIT_SECONDS, LIMIT_GROWTH = 1.0, 1.5
 # Bad clients come again and again, so time-outs are short.
-SETTINGS = ("device=cpu", f"token='{TOKEN}'", "max_clients=256", "read_seconds=5", "idle_seconds=10")
+SERVER = """
+from enn_ppo.serve import server
+from enn_ppo.settings.command_line.cli import run_serve
+server.READ_SECONDS, server.IDLE_SECONDS = 5.0, 10.0
+raise SystemExit(run_serve(server.serve))
+"""
+SETTINGS = ("device=cpu", f"token='{TOKEN}'", "max_clients=256")
 
 
 def drill(checkpoint: str, folder: Path, clients: int = 240, seconds: float = 60.0) -> dict[str, Any]:
@@ -92,7 +98,7 @@ def _ask_everything(port: int) -> None:
 def serving(checkpoint: str, folder: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A server at a port, or at any if it is 0, and its port; it writes into the file `said`."""
     said = folder / "said"
-    command = ("-m", "enn_ppo.serve", f"checkpoint={checkpoint}", f"port={port}", *SETTINGS)
+    command = ("-c", SERVER, f"checkpoint={checkpoint}", f"port={port}", *SETTINGS)
     with said.open("w") as output:
         process = start(*command, stdout=output, stderr=subprocess.STDOUT)
         try:

@@ -418,7 +418,7 @@ class Server(Kind):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         checkpoint = load_checkpoint(a_run(folder)[1])
-        config = ServeConfig(checkpoint="farm", max_entities=64)
+        config = ServeConfig(checkpoint="farm")
         self.policies = ServedPolicies(checkpoint, torch.device("cpu"), config)
         spaces, shown = some_messages()
         self.kept = self.policies.policy(spaces)  # the policies that nobody uses are forgotten

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 # Timeout while the ranks connect.
 _PATIENCE = timedelta(minutes=5)
-# Timeout of collective calls. It is long because rank 0 may evaluate in line; a dead rank is noticed at once by its closed
+# Timeout of collective calls. It is long because rank 0 may wait for evaluations; a dead rank is noticed at once by its closed
 # connection.
 _DAY = timedelta(days=1)
 _groups = itertools.count()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -201,8 +202,7 @@ class WandbLogger:
         try:
             self._run = wandb.init(
                 mode=chosen.wandb,
-                project=chosen.project,
-                entity=chosen.entity,
+                project=os.environ.get("WANDB_PROJECT", "enn-ppo"),
                 dir=str(run_dir),
                 config=to_dict(config),
                 id=read_regular(id_file, 1000).decode().strip(),

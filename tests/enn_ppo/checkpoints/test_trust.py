@@ -79,7 +79,7 @@ def another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 COMMANDS = {
     "eval": lambda *given: run_eval(evaluate_command, ["checkpoint=run", *EVALUATE, *given]),
-    "watch": lambda *given: run_watch(watch, ["run", "episodes=2", "open=false", "device=cpu", *given]),
+    "watch": lambda *given: run_watch(watch, ["run", "episodes=2", "open=false", *given]),
     "train": lambda *given: run_train(train, ["resume=run", *RESUME, *given]),
     "play": lambda *given: play(["checkpoint=run", *given]),
 }

@@ -15,7 +15,7 @@ from enn_ppo import EnvConfig, EvalConfig, TrainEvalConfig, evaluate, train
 from enn_ppo.checkpoints import step_file
 from enn_ppo.eval.evaluator import EvalRow, Evaluator, check_evaluation, is_due
 from entity_gym.pools.source import EnvFactory
-from tests.enn_ppo.evaluation_worlds import Fused, brightness
+from tests.enn_ppo.evaluation_worlds import Fused, InLine, brightness
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
 
 STEPS = (32, 64)
@@ -39,9 +39,9 @@ class Told(list[str]):
         self.append(text)
 
 
-def make(env: EnvFactory, told: Told, run_dir: Path, **settings: Any) -> Evaluator:
+def make(env: EnvFactory, told: Told, run_dir: Path, process: bool = True, **settings: Any) -> Evaluator:
     config = TrainEvalConfig(**{"interval": 32, "episodes": 20, "num_envs": 8, **settings})
-    return Evaluator(config, env, run_dir, told)
+    return (Evaluator if process else InLine)(config, env, run_dir, told)
 
 
 def measured(row: EvalRow | None) -> dict[str, float]:
@@ -147,7 +147,7 @@ def test_mistakes_are_found_before_training_starts() -> None:
     check(replace(config, interval=None, video=1), Copycat)  # nothing will be evaluated
 
 
-def test_an_environment_that_cannot_be_sent_to_a_process_can_be_evaluated_in_line() -> None:
+def test_an_environment_that_cannot_be_sent_to_a_process_cannot_be_evaluated_while_training() -> None:
     lock = threading.Lock()
 
     def make_clock() -> Clock:
@@ -155,7 +155,7 @@ def test_an_environment_that_cannot_be_sent_to_a_process_can_be_evaluated_in_lin
             return Clock()
 
     with pytest.raises(
-        ValueError, match=r"eval\.process=true: .* cannot be sent .*; or .* in line, with eval\.process=false"
+        ValueError, match=r"eval\.interval=100 evaluates in another process, and .* cannot be sent to a"
     ):
         check(TrainEvalConfig(interval=100), make_clock)
-    check(TrainEvalConfig(interval=100, process=False), make_clock)
+    check(TrainEvalConfig(), make_clock)

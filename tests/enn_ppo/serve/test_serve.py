@@ -34,13 +34,13 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def policies(checkpoint: Checkpoint) -> ServedPolicies:
-    config = ServeConfig(checkpoint=str(checkpoint.path), max_entities=50, greedy=True)
+    config = ServeConfig(checkpoint=str(checkpoint.path), greedy=True)
     return ServedPolicies(checkpoint, CPU, config)
 
 
 @pytest.fixture(scope="module")
 def server(checkpoint: Checkpoint) -> Iterator[Running]:
-    with Running(checkpoint, read_seconds=2.0, max_message_bytes=100_000, max_entities=50) as running:
+    with Running(checkpoint, READ_SECONDS=2.0, MAX_MESSAGE_BYTES=100_000) as running:
         yield running
 
 
@@ -51,7 +51,7 @@ def test_a_client_is_told_what_is_served(server: Running, checkpoint: Checkpoint
     assert policy["checkpoint"] == str(checkpoint.path)
     assert policy["spaces"] == spaces_to_dict(OBS_SPACE, ACTION_SPACE)
     assert policy["news"] == ""
-    assert policy["max_entities"] == 50
+    assert (policy["max_message_bytes"], policy["max_entities"]) == (100_000, 2048)
 
 
 def test_greedy_answers_are_those_of_the_network_in_the_clients_own_ids(
@@ -192,7 +192,7 @@ def test_a_greeting_that_cannot_be_is_answered_with_the_reason(server: Running, 
             {"type": "act", "observation": garden(player_rewards=[1e300])},
             "player_rewards is [1e+300]; it must be a finite",
         ),
-        ({"type": "act", "observation": garden(3, 60)}, "has 63 entities; at most 50 are taken"),
+        ({"type": "act", "observation": garden(1, 2048)}, "has 2,049 entities; at most 2,048 are taken"),
         ({"type": "act", "observation": garden(), "x": "y" * 200_000}, "at most 100,000 are read"),
     ],
 )

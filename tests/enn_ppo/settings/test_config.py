@@ -50,7 +50,6 @@ ROLLOUT = RolloutConfig(num_envs=8, steps=4)
             r"eval\.env_kwargs=\{'width': 3\} needs .*eval\.interval=",
         ),
         (TrainConfig, {"self_play": SelfPlayConfig(pool_size=3)}, r"self_play\.pool_size=3 needs self_play\.enabled=true"),
-        (EvalConfig, {"checkpoint": "a", "video": 2}, r"video=2 needs a file: render=<name>\.gif"),
         # settings against each other
         (TrainConfig, {"eval": TrainEvalConfig(interval=9, seed=5), "seed": 5}, r"eval\.seed=5 is the seed of training"),
         (RolloutConfig, {"num_envs": 2, "num_processes": 3}, r"rollout\.num_processes must be at most .*num_envs=2.*got 3"),

@@ -19,12 +19,13 @@ from tests.enn_ppo.evaluation_worlds import Careless
 from tests.enn_ppo.rows import rows_of
 from tests.enn_ppo.worlds import Clock, tiny_config
 
+pytestmark = pytest.mark.usefixtures("in_line")
 TOTAL = 160  # five updates
 DUE = [64, 128, 160]  # of an evaluation every 50 steps: what passes a multiple of 50, and the end
 
 
 def evaluation(**settings: Any) -> TrainEvalConfig:
-    return TrainEvalConfig(**{"interval": 50, "episodes": 8, "num_envs": 8, "process": False, **settings})
+    return TrainEvalConfig(**{"interval": 50, "episodes": 8, "num_envs": 8, **settings})
 
 
 def run(run_dir: Path, env: Any, **changes: Any) -> None:

@@ -77,7 +77,7 @@ def snakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def watched(run: Path, output: Path, env: Any = None, **settings: Any) -> dict[str, Any]:
-    settings = {"episodes": 3, "open": False, "device": "cpu", **settings}
+    settings = {"episodes": 3, "open": False, **settings}
     assert watch(WatchConfig(run=str(run), output=str(output), **settings), env) == output
     return read(output)
 
@@ -126,8 +126,8 @@ def test_the_same_seed_shows_the_same_episodes_and_a_replay_changes_none(mines: 
 
 
 def test_a_world_of_ones_own_shows_its_ids_its_infos_and_its_drawing(tmp_path: Path) -> None:
-    run = trained(tmp_path / "run", Rooms, env=EnvConfig())
-    shown = watched(run, tmp_path / "page.html", Rooms, env_kwargs={"size": 4})
+    run = trained(tmp_path / "run", Rooms, env=EnvConfig(kwargs={"size": 4}))
+    shown = watched(run, tmp_path / "page.html", Rooms)
     assert shown["settings"] == {"size": 4}
     for episode in shown["episodes"]:
         rooms = [step["views"][0]["features"]["Guest"][0][0] for step in episode["steps"]]
@@ -222,7 +222,7 @@ def test_the_page_is_written_beside_those_of_evaluations_and_told(
     evaluation = mines / "replays/step_000000000032.html"
     evaluation.parent.mkdir(exist_ok=True)
     evaluation.write_text("of the evaluation of the same step")
-    assert run_watch(watch, [str(mines), "episodes=10", "open=false", "device=cpu", "greedy=true"]) == 0
+    assert run_watch(watch, [str(mines), "episodes=10", "open=false", "greedy=true"]) == 0
     page = mines / "replays/watched_000000000032.html"
     assert f"wrote {page}\n" in capsys.readouterr().out
     assert len(read(page)["episodes"]) == 10 and page.stat().st_size < 2e6
@@ -315,6 +315,6 @@ def test_nonsense_of_a_world_is_told_before_training_and_while_watching(tmp_path
     message = r"draw\(\)\['types'\]\['Guest'\] has the key 'collor'; .*did you mean 'color'\?"
     with pytest.raises(ValueError, match=message):
         watched(run, tmp_path / "page.html", Nonsense)
-    evaluation = TrainEvalConfig(interval=32, episodes=2, replay=1, process=False)
+    evaluation = TrainEvalConfig(interval=32, episodes=2, replay=1)
     with pytest.raises(ValueError, match=message):
         trained(tmp_path / "other", Nonsense, env=EnvConfig(), eval=evaluation)

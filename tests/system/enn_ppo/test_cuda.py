@@ -98,7 +98,7 @@ def config(folder: Path, total_timesteps: int, device: str, **settings: Any) -> 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_training_runs_on_cuda_and_resumes_on_the_cpu_and_back(precision: Any, tmp_path: Path) -> None:
     net = RogueNetConfig(precision=precision)
-    evaluation = TrainEvalConfig(interval=1024, episodes=4, num_envs=4, process=True)
+    evaluation = TrainEvalConfig(interval=1024, episodes=4, num_envs=4)
     train(config(tmp_path / "a", 4096, "cuda", net=net, eval=evaluation))
     steps = [row["eval/step"] for row in read_metrics(tmp_path / "a/metrics.jsonl") if "eval/step" in row]
     assert steps[-1] == 4096  # the last policy is always evaluated

@@ -27,7 +27,7 @@ def test_pictures_are_filmed_of_worlds_that_are_made_for_them(capsys: pytest.Cap
     pytest.importorskip("pygame")
     env = ["env=gymnasium", "env.id=CartPole-v1", "env.kwargs.max_episode_steps=3"]
     assert run_train(train, [*TINY, *env]) == 0
-    film = ["checkpoint=a", "episodes=1", "num_envs=1", "video=1", "render=a.gif"]
+    film = ["checkpoint=a", "episodes=1", "num_envs=1", "render=a.gif"]
     assert run_eval(evaluate, film) == 2
     assert "in evaluation with env_kwargs.render_mode=" in capsys.readouterr().err
     assert run_eval(evaluate, [*film, "env_kwargs.render_mode=rgb_array"]) == 0

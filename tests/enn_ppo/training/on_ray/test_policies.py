@@ -58,7 +58,7 @@ def together(
         "rollout": RolloutConfig(num_envs=4, steps=8, block=2),
         "ppo": PPOConfig(normalize="rewards"),
         "value_net": RogueNetConfig(d_model=8, n_layer=1, n_head=1),
-        "eval": TrainEvalConfig(interval=64, episodes=4, num_envs=4, process=False),
+        "eval": TrainEvalConfig(interval=64, episodes=4, num_envs=4),
         "total_timesteps": 96,
         "checkpoint_interval": 1,
         "keep_last": 9,
@@ -126,6 +126,7 @@ def test_the_newest_step_that_all_have_whole_is_found(tmp_path: Path) -> None:
         load_common([*runs, tmp_path / "a" / "green"])
 
 
+@pytest.mark.usefixtures("in_line")
 def test_several_policies_learn_in_one_process_and_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
     def here(run_dir: Path, **changes: Any) -> TrainConfig:
         return replace(together(run_dir, 1), distributed=DistributedConfig(), total_timesteps=64, **changes)

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enn_ppo.settings.config import LoggerConfig, TrainConfig
+from enn_ppo.settings.config import TrainConfig
 from enn_ppo.training.tracking.logger import MetricsLogger, Row, make_logger, read_metrics
 from tests.enn_ppo.rows import log_all
 
-CONFIG = TrainConfig(total_timesteps=1000, logger=LoggerConfig(project="mines"))
+CONFIG = TrainConfig(total_timesteps=1000)
 ROWS: list[Row] = [{"step": step, "reward": step / 4, "kl": None} for step in (100, 200, 300)]
 
 
@@ -267,13 +267,19 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
     return module
 
 
-def test_wandb_gets_what_is_known_and_the_settings(fake: FakeWandb, tmp_path: Path) -> None:
+@pytest.mark.parametrize("project", ["mines", None])
+def test_wandb_gets_what_is_known_and_the_settings(
+    fake: FakeWandb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, project: str | None
+) -> None:
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    if project:
+        monkeypatch.setenv("WANDB_PROJECT", project)
     row: Row = {"step": 100, "reward": None, "kl": float("nan"), "entropy": 1.5}
-    log_and_close(make(tmp_path, wandb="online", entity="us"), [row])
+    log_and_close(make(tmp_path, wandb="online"), [row])
     assert fake.rows == [({"step": 100, "entropy": 1.5}, 100)]
     assert fake.axes == {"eval/*": "eval/step"}
     assert fake.times_finished == 1
-    expected = {"mode": "online", "project": "mines", "entity": "us", "dir": str(tmp_path), "resume": "allow"}
+    expected = {"mode": "online", "project": project or "enn-ppo", "dir": str(tmp_path), "resume": "allow"}
     assert expected.items() <= fake.arguments.items()
     assert fake.arguments["config"]["total_timesteps"] == 1000
     # the user's own run of wandb is left alone, and an upload does not hold up the end for ever

@@ -38,12 +38,15 @@ from enn_ppo import (
     train,
 )
 from enn_ppo.checkpoints import Checkpoint, Retention, load_checkpoint, record_score, save_checkpoint, step_file
+from enn_ppo.eval.evaluator import Evaluator
 from enn_ppo.training.callbacks import Update
+from tests.enn_ppo.evaluation_worlds import InLine
 from tests.enn_ppo.recordings import files_of
 from tests.enn_ppo.rows import assert_same, end_of, rows_of, rows_without_times, same
 
 pytest.importorskip("openskill")
 
+pytestmark = pytest.mark.usefixtures("in_line")
 REPOSITORY = Path(__file__).parents[4]
 UPDATES = 6
 FRAMES = 24  # of an update: 3 environments, 8 steps
@@ -58,7 +61,7 @@ BOTH: dict[str, Any] = {
     "keep_best": 2,
     "device": "cpu",
 }
-EVALUATION: dict[str, Any] = {"interval": 40, "episodes": 12, "num_envs": 3, "process": False}
+EVALUATION: dict[str, Any] = {"interval": 40, "episodes": 12, "num_envs": 3}
 
 
 def snakes(run_dir: Path, **changes: Any) -> TrainConfig:
@@ -171,7 +174,7 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 @pytest.fixture(scope="module")
-def whole(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(world: World, tmp_path_factory: pytest.TempPathFactory, in_line: None) -> Path:
     """The uninterrupted run."""
     run_dir = tmp_path_factory.mktemp("whole")
     train(world(run_dir))
@@ -205,10 +208,12 @@ def test_a_run_interrupted_at_every_update_equals_the_uninterrupted_one(
     assert_same_run(tmp_path, whole)
 
 
-def test_evaluations_in_a_process_tell_of_an_interrupted_run_what_they_tell_in_line(tmp_path: Path) -> None:
+def test_evaluations_in_a_process_tell_of_an_interrupted_run_what_they_tell_in_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     line, process = (snakes(tmp_path / name) for name in ("line", "process"))
-    process = replace(process, eval=replace(process.eval, process=True))
     train(line)
+    monkeypatch.setattr("enn_ppo.training.start.Evaluator", Evaluator)
     stop_after(2, process)  # an evaluation was due with this update, and is done by the run that is resumed
     stop_after(2, resumed(process))
     train(resumed(process))
@@ -268,6 +273,7 @@ def nursery(folder: Path) -> None:
     torch.set_num_threads(1)
     with contextlib.redirect_stdout(sys.stderr), pytest.MonkeyPatch.context() as patch:
         patch.setattr("enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None)
+        patch.setattr("enn_ppo.training.start.Evaluator", InLine)
         for name, world in WORLDS.items():
             train(world(folder / name, record=None, total_timesteps=FRAMES))
         for line in sys.stdin:

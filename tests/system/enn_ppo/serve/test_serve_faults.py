@@ -27,9 +27,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     return train_garden(tmp_path_factory.mktemp("garden"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def server(checkpoint: Checkpoint) -> Iterator[Running]:
-    with Running(checkpoint, read_seconds=2.0, max_message_bytes=100_000) as running:
+    with Running(checkpoint, READ_SECONDS=2.0, MAX_MESSAGE_BYTES=100_000) as running:
         yield running
 
 
@@ -51,7 +51,7 @@ def framed(message: str) -> bytes:
     return len(message).to_bytes(4, "big") + message.encode()
 
 
-LATE = "has not ended the message that it began within read_seconds=2"
+LATE = "has not ended the message that it began within 2 s"
 HALF = json.dumps({"type": "act", "id": "HALF", "observation": garden()})
 
 
@@ -65,7 +65,7 @@ HALF = json.dumps({"type": "act", "id": "HALF", "observation": garden()})
         (framed("[" * 100_000), "a message that is no JSON: maximum recursion depth"),
         (
             encode({"type": "act", "observation": garden(99, 99), "probabilities": True}),
-            "the answer does not fit into max_message_bytes=100,000; ask for less",
+            "the answer is longer than 100,000 bytes; ask for less",
         ),
     ],
 )
@@ -118,27 +118,27 @@ def test_a_client_that_breaks_off_harms_nobody(server: Running) -> None:
 
 
 def test_a_client_that_does_not_read_its_answers_is_dropped(checkpoint: Checkpoint) -> None:
-    with Running(checkpoint, max_message_bytes=20_000, read_seconds=0.5) as server:
+    with Running(checkpoint, MAX_MESSAGE_BYTES=20_000, READ_SECONDS=0.5) as server:
         client = server.client()
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.socket.settimeout(0.2)
         with pytest.raises(OSError):  # in the end nothing more can be sent
             while True:
                 client.send({"type": "act", "observation": garden(24, 24), "probabilities": True})
-        assert server.has_said("it does not read its answers within read_seconds=0.5")
+        assert server.has_said("it does not read its answers within 0.5 s")
 
 
 def test_a_client_that_is_silent_is_dropped_after_its_time_unless_it_shows_that_it_lives(
     checkpoint: Checkpoint,
 ) -> None:
-    with Running(checkpoint, idle_seconds=1.0, read_seconds=0.5) as server:
+    with Running(checkpoint, IDLE_SECONDS=1.0, READ_SECONDS=0.5) as server:
         living, idle, silent = server.client(), server.client(), Client(server.port)
         for _ in range(8):
             time.sleep(0.25)
             living.send({"type": "health"})
             assert living.receive()["type"] == "health"
-        assert "it has not greeted within read_seconds=0.5" in silent.receive()["message"]
-        assert "it has sent nothing for idle_seconds=1" in idle.receive()["message"]
+        assert "it has not greeted within 0.5 s" in silent.receive()["message"]
+        assert "it has sent nothing for 1 s" in idle.receive()["message"]
         server.client(protocol=2)
         server.client(spaces={})
         server.client().ask({})
@@ -147,7 +147,7 @@ def test_a_client_that_is_silent_is_dropped_after_its_time_unless_it_shows_that_
 
 
 def test_a_client_that_waits_long_for_its_answer_is_not_idle(checkpoint: Checkpoint) -> None:
-    with Running(checkpoint, idle_seconds=0.2) as server:
+    with Running(checkpoint, IDLE_SECONDS=0.2) as server:
         client, decide = server.client(), server.policies.decide
 
         def slow(requests: Any) -> Any:
@@ -156,7 +156,7 @@ def test_a_client_that_waits_long_for_its_answer_is_not_idle(checkpoint: Checkpo
 
         server.policies.decide = slow  # type: ignore[method-assign]
         assert client.ask(garden())["type"] == "actions"
-        assert "it has sent nothing for idle_seconds=0.2" in client.receive()["message"]
+        assert "it has sent nothing for 0.2 s" in client.receive()["message"]
 
 
 def test_more_clients_than_allowed_are_turned_away_until_one_leaves(checkpoint: Checkpoint) -> None:

@@ -80,7 +80,7 @@ def test_a_run_terminated_while_it_waits_for_its_last_evaluation_says_so_and_eva
     tmp_path: Path,
 ) -> None:
     gate = tmp_path / "gate"
-    settings = evaluation(process=True, interval=10**6, env_kwargs={"gate": str(gate)})
+    settings = evaluation(interval=10**6, env_kwargs={"gate": str(gate)})
 
     def terminate() -> None:  # the last policy alone is evaluated, so that whoever waits at the gate evaluates that
         while not Path(f"{gate}.pid").exists():

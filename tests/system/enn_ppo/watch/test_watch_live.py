@@ -45,7 +45,7 @@ def following(run_dir: Path, **settings: Any) -> Iterator[str]:
         address[0] = url
         found.set()
 
-    config = WatchConfig(run=str(run_dir), episodes=2, num_envs=2, device="cpu", **settings)
+    config = WatchConfig(run=str(run_dir), episodes=2, **settings)
     thread = threading.Thread(target=follow, args=(config,), kwargs={"opened": opened, "stopped": stop.is_set})
     thread.start()
     try:
@@ -82,7 +82,7 @@ def test_a_run_without_a_checkpoint_has_an_empty_page_until_there_is_one(tmp_pat
 
 
 def test_it_answers_this_computer_its_own_name_and_its_own_pages_only(tmp_path: Path) -> None:
-    evaluation = TrainEvalConfig(interval=32, episodes=3, num_envs=3, replay=2, process=False)
+    evaluation = TrainEvalConfig(interval=32, episodes=3, num_envs=3, replay=2)
     train(tiny_config(tmp_path, total_timesteps=32, eval=evaluation))
     shown = read(tmp_path / "replays/step_000000000032.html")
     assert len(shown["episodes"]) == 2 and shown["title"] == "MineSweeper, step 32"

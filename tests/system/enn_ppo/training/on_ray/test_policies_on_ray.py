@@ -29,7 +29,7 @@ from tests.enn_ppo.training.on_ray.test_policies import FOUR, TWO, PressCtrlC, W
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("ray_here")
+@pytest.mark.usefixtures("in_line", "ray_here")
 def test_runs_are_exact_however_many_runners_and_go_on_from_the_newest_step_that_all_policies_have(
     tmp_path: Path,
 ) -> None:
