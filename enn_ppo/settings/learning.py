@@ -35,8 +35,6 @@ class OptimConfig:
     """Largest 2-norm of the gradient; a larger gradient is scaled down."""
     anneal_lr: bool = True
     """Whether learning rates that are plain numbers fall linearly to 0 over the training."""
-    value_lr: Annotated[Scheduled, ScheduleRange(0)] | None = None
-    """Learning rate or schedule of a separate value network, `value_net`; null: `lr`."""
 
     def __post_init__(self) -> None:
         check_fields(self, "optim.")
@@ -47,11 +45,9 @@ class OptimConfig:
             )
 
     @cached_property
-    def schedules(self) -> tuple[Schedule, Schedule]:
-        """Learning rates of the policy's network, and of a separate value network."""
-        rates = self.lr, self.lr if self.value_lr is None else self.value_lr
-        policy, value = (parse_schedule("optim.lr", rate, decays=self.anneal_lr) for rate in rates)
-        return policy, value
+    def schedule(self) -> Schedule:
+        """The schedule of `lr`."""
+        return parse_schedule("optim.lr", self.lr, decays=self.anneal_lr)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from enn_ppo.rollout import Rollout
 from enn_ppo.settings.learning import OptimConfig, PPOConfig, PPOSettings
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.moments import update_normalization
-from enn_ppo.training.learning.optimizer import set_learning_rates
+from enn_ppo.training.learning.optimizer import set_learning_rate
 from enn_ppo.training.learning.return_scale import ReturnScale, RewardScale
 from enn_ppo.training.learning.vtrace import recompute_log_probs, vtrace
 from enn_ppo.training.random_keys import Purpose, random_key
@@ -43,7 +43,7 @@ class Settings(NamedTuple):
 
     step: int  # environment steps trained before this update
     ppo: PPOSettings
-    learning_rates: tuple[float, float]  # of the policy, and of a separate value network
+    learning_rate: float
 
 
 class Learned(NamedTuple):
@@ -188,10 +188,10 @@ class Learner:
         return partial(self.learn, rollout, settings)
 
     def begin(self, settings: Settings) -> None:
-        """Set the learning rates of an update, and seed the shuffling of its minibatches."""
+        """Set the learning rate of an update, and seed the shuffling of its minibatches."""
         purpose = (Purpose.SHUFFLING, self.ranks.rank) if self.ranks.rank else (Purpose.SHUFFLING,)
         self._shuffling.manual_seed(random_key(self._seed, settings.step, *purpose))
-        set_learning_rates(self.optimizer, settings.learning_rates)
+        set_learning_rate(self.optimizer, settings.learning_rate)
 
     def estimate_advantages(
         self, rollout: Rollout, settings: PPOSettings, log_ratios: Tensor | None = None

@@ -287,10 +287,3 @@ def test_with_a_network_for_the_value_its_loss_does_not_touch_the_policy() -> No
     assert not torch.equal(
         weights(both(0.5, together).learner.model.policy), weights(both(5.0, together).learner.model.policy)
     )
-
-
-def test_a_value_network_has_its_own_learning_rate() -> None:
-    before = state_of(apart())
-    still = learned(apart(optim=replace(ONE_STEP, value_lr="0@0")))
-    assert torch.equal(weights(still.learner.model.value_net), weights(before.learner.model.value_net))
-    assert not torch.equal(weights(still.learner.model.policy), weights(before.learner.model.policy))

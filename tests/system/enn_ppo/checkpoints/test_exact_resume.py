@@ -69,7 +69,6 @@ def snakes(run_dir: Path, **changes: Any) -> TrainConfig:
             info={"board_size": [3, 4]},
         ),
         "value_net": RogueNetConfig(d_model=16, n_layer=0, n_head=2),
-        "optim": replace(BOTH["optim"], value_lr=0.005),
         "ppo": PPOConfig(normalize="rewards", target_kl=0.005, ent_coef="0.1@0 step 0.01@0.5"),
         "self_play": SelfPlayConfig(
             enabled=True, snapshot_interval=FRAMES, pool_size=3, latest=0.2, sampling="prioritized"
