@@ -39,7 +39,7 @@ from rogue_net.inputs.normalization import RunningNorm
 from rogue_net.rogue_net import RogueNet
 
 #: Settings of a network that may change, since they do not affect its outputs, except by dropout.
-FREE = ("embedding_dropout", "attention_dropout", "residual_dropout", "backend", "precision")
+FREE = ("dropout", "backend", "precision")
 #: What stands at each place along an axis; numbers where places have no names.
 Axis = tuple[Hashable, ...]
 #: What is new within a tensor of something known starts as: what a new network has (`fresh`), zeros, or the mean of the rows

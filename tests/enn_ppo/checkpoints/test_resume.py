@@ -65,9 +65,7 @@ def whole(config: TrainConfig) -> Path:
 # --- Bit for bit ---
 
 SMALL = RogueNetConfig(d_model=8, n_layer=0, n_head=1)
-DROPPING = RogueNetConfig(
-    d_model=16, n_layer=1, n_head=2, embedding_dropout=0.2, attention_dropout=0.2, residual_dropout=0.2
-)
+DROPPING = RogueNetConfig(d_model=16, n_layer=1, n_head=2, dropout=0.2)
 #: Settings that remember something from update to update; the two kinds of actions have a world of their own.
 FEATURES: dict[str, dict[str, Any]] = {
     "blocks": {"rollout": RolloutConfig(num_envs=4, steps=8, block=2)},
