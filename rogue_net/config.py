@@ -47,8 +47,6 @@ class RelposConfig:
     """Whether a linear map of the normalized difference and distance adds to the relative keys."""
     value_projection: bool = False
     """The same for relative values."""
-    per_entity_projections: bool = False
-    """Whether every entity type has its own projections."""
     value_gate: ValueGate = "relu"
     """What multiplies the relative values of an entity: this function of a linear map of its token."""
     exclude_entities: Sequence[str] = ()

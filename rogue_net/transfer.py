@@ -341,8 +341,6 @@ def weight_names(net: RogueNet) -> dict[str, Weight]:
             case ["transformer", "relative_positions", "values"] if positions and relpos.per_entity_values:
                 rows = tuple((entity, bucket) for entity in types for bucket in range(positions.num_buckets))
                 weights[name] = Weight("network", "", name, (rows, unnamed[1]))
-            case ["transformer", "relative_positions", kind, number, part] if relpos.per_entity_projections:
-                weights[name] = Weight("entity type", types[int(number)], f"{kind}.{part}", unnamed)
             case _:
                 weights[name] = Weight("network", "", name, unnamed)
     return weights

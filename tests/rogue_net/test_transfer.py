@@ -310,7 +310,6 @@ RELATIVE = replace(
         per_entity_values=True,
         key_projection=True,
         value_projection=True,
-        per_entity_projections=True,
     ),
 )
 
