@@ -232,18 +232,13 @@ class Statistics(Callback):
         self.counts.append(sum(int(v) for k, v in update.policy.state_dict().items() if k.endswith("count")))
 
 
-@pytest.mark.parametrize(
-    ("after", "grows"),
-    [(None, [True] * 5), (0, [False] * 5), (32, [True] + [False] * 4), (64, [True, True] + [False] * 3)],
-)
-def test_input_statistics_freeze_after_so_many_steps(after: int | None, grows: list[bool], tmp_path: Path) -> None:
+def test_the_input_statistics_grow_by_a_rollout_that_is_not_learned_from_and_by_every_update(tmp_path: Path) -> None:
     statistics = Statistics()
-    rollout = RolloutConfig(num_envs=4, steps=8, freeze_normalization_after=after)
-    config = tiny(tmp_path / "a", rollout=rollout)
+    config = tiny(tmp_path / "a")
     first = sum(int(v) for k, v in state_of(config).learner.model.policy.state_dict().items() if k.endswith("count"))
     run(config, Copycat, statistics)
-    assert first >= 32  # of the rollout that is played and not learned from
-    assert (np.diff([first, *statistics.counts]) > 0).tolist() == grows
+    assert first >= 32
+    assert (np.diff([first, *statistics.counts]) > 0).all()
 
 
 @pytest.mark.parametrize(("offset", "told"), [(1e7, 0), (-1.7e9, 1)])
