@@ -118,8 +118,7 @@ class TrainState:
         """Draw environment parameters, and evaluate the schedules."""
         self._draw_env_info()
         progress = self.progress()
-        policy, value = self.config.optim.schedules
-        return Settings(self.step, PPOSettings.at(self.config.ppo, progress), (policy(progress), value(progress)))
+        return Settings(self.step, PPOSettings.at(self.config.ppo, progress), self.config.optim.schedule(progress))
 
     def record(self, rollouts: Mapping[str, Any]) -> None:
         """Record the rollouts of an update, if `config.record` is set. Values are recorded in the unit of rewards.

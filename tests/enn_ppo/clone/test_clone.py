@@ -150,7 +150,7 @@ def test_values_learn_the_returns_of_their_own_episodes(tmp_path: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_clone(lessons: Path, tmp_path: Path) -> None:
-    net = RogueNetConfig(d_model=16, n_layer=1, n_head=2, residual_dropout=0.2)
+    net = RogueNetConfig(d_model=16, n_layer=1, n_head=2, dropout=0.2)
     one, same, other = (
         clone(clone_config(tmp_path / name, lessons, epochs=1, seed=seed, net=net), env=Copycat)
         for name, seed in (("a", 3), ("b", 3), ("c", 4))

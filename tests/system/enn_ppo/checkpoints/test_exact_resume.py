@@ -52,7 +52,7 @@ UPDATES = 6
 FRAMES = 24  # of an update: 3 environments, 8 steps
 TOTAL = UPDATES * FRAMES - 3  # the last update is shorter
 BOTH: dict[str, Any] = {
-    "rollout": RolloutConfig(num_envs=3, steps=8, freeze_normalization_after=4 * FRAMES),
+    "rollout": RolloutConfig(num_envs=3, steps=8),
     "net": RogueNetConfig(d_model=16, n_layer=1, n_head=2),
     "optim": OptimConfig(lr="0@0 -> 0.02@0.3 cos 0.01@1", batch_size=12, epochs=3, weight_decay=0.01),
     "total_timesteps": TOTAL,
@@ -72,7 +72,6 @@ def snakes(run_dir: Path, **changes: Any) -> TrainConfig:
             info={"board_size": [3, 4]},
         ),
         "value_net": RogueNetConfig(d_model=16, n_layer=0, n_head=2),
-        "optim": replace(BOTH["optim"], value_lr=0.005),
         "ppo": PPOConfig(normalize="rewards", target_kl=0.005, ent_coef="0.1@0 step 0.01@0.5"),
         "self_play": SelfPlayConfig(
             enabled=True, snapshot_interval=FRAMES, pool_size=3, latest=0.2, sampling="prioritized"

@@ -28,7 +28,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, ray_here: None) -> Done:
         "env": EnvConfig(),
         "total_timesteps": 960,
         "optim": OptimConfig(batch_size=16, epochs=1, lr=1e-30, weight_decay=0.0),
-        "rollout": RolloutConfig(num_envs=4, steps=8, freeze_normalization_after=0),
+        "rollout": RolloutConfig(num_envs=4, steps=8),
     }
     config = on_ray(run_dir, 2, changes, sync=False, max_staleness=2)
     return Done(train(config, env=Copycat), rows_of(run_dir))
