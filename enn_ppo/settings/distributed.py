@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from rogue_net.checks import NonNegativeFloat, NumWorkers, PositiveInt, Range, check_fields
+from rogue_net.checks import NumWorkers, PositiveInt, Range, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +20,6 @@ class DistributedConfig:
     """With `ray`: number of environment runners, each with an equal share of `rollout.num_envs`."""
     address: str = "local"
     """With `ray`: `local` starts Ray on this machine, `auto` joins this machine's cluster, `ray://host:port` a remote one."""
-    learner_gpus: NonNegativeFloat = 0.0
-    """With `ray`: GPUs that Ray reserves for each learner."""
     sync: bool = True
     """With `ray`: whether every runner waits for the parameters of the last update, which makes runs on-policy and reproducible.
     Otherwise runners continue with older parameters."""

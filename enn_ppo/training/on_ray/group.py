@@ -106,8 +106,6 @@ class RunnerGroup:
     """
 
     def __init__(self, config: TrainConfig, env: BoundEnvironment) -> None:
-        if config.device == "cuda" and not config.distributed.learner_gpus:
-            raise ValueError("device=cuda with distributed=ray needs a GPU for the learner: distributed.learner_gpus=1")
         num_runners, players = config.distributed.num_env_runners, config.policies or {"": [0]}
         own, pickled = config.rollout.share(num_runners, "runners"), pickled_for_worker(env)
         announce(
@@ -124,10 +122,10 @@ class RunnerGroup:
         self.learners: dict[str, RemoteLearner] = {}
         self._spaces: Spaces
         with ExitStack() as stack:
-            stack.enter_context(connection(config.distributed, len(players)))
+            gpus = stack.enter_context(connection(config.distributed, len(players), config.device))
             stack.callback(self._end)
             self.learners |= {
-                name: RemoteLearner(config, number, name, len(own_players))
+                name: RemoteLearner(config, number, name, len(own_players), gpus)
                 for number, (name, own_players) in enumerate(players.items())
             }
             self._runners += [Runner(number, config, own, pickled) for number in range(num_runners)]
