@@ -71,9 +71,7 @@ def snakes(run_dir: Path, **changes: Any) -> TrainConfig:
         "value_net": RogueNetConfig(d_model=16, n_layer=0, n_head=2),
         "optim": replace(BOTH["optim"], value_lr=0.005),
         "ppo": PPOConfig(normalize="rewards", target_kl=0.005, ent_coef="0.1@0 step 0.01@0.5"),
-        "self_play": SelfPlayConfig(
-            enabled=True, snapshot_interval=FRAMES, pool_size=3, latest=0.2, sampling="prioritized"
-        ),
+        "self_play": SelfPlayConfig(enabled=True, snapshot_interval=FRAMES, pool_size=3),
         "eval": TrainEvalConfig(**EVALUATION, opponent="past"),
     }
     return _config(run_dir, settings, changes)
