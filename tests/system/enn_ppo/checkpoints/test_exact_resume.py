@@ -55,7 +55,6 @@ BOTH: dict[str, Any] = {
     "total_timesteps": TOTAL,
     "checkpoint_interval": 3,
     "keep_last": 2,
-    "keep_best": 2,
     "device": "cpu",
 }
 EVALUATION: dict[str, Any] = {"interval": 40, "episodes": 12, "num_envs": 3, "process": False}
@@ -351,7 +350,7 @@ def expected_rates(progress: Sequence[float]) -> list[float]:
 def test_the_best_checkpoint_by_training_rewards_is_that_of_the_uninterrupted_run(tmp_path: Path) -> None:
     """Interruptions save more often, and none of what they save may be the best."""
     whole, parts = (
-        mines(tmp_path / name, eval=TrainEvalConfig(), keep_best=1, keep_last=1, total_timesteps=FRAMES * 7)
+        mines(tmp_path / name, eval=TrainEvalConfig(), keep_last=1, total_timesteps=FRAMES * 7)
         for name in ("whole", "parts")
     )
     train(whole)
