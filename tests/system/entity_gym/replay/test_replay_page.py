@@ -226,7 +226,7 @@ def test_without_a_network_the_choices_taken_are_shown(show: Show) -> None:
     assert texts(page, "#decisions .amount") == []
     assert texts(page, "#attention-section") == []
     assert [text.split()[0] for text in texts(page, ".chart-box p")] == ["Reward"]
-    assert texts(page, "#features tr")[0] == "featureraw"
+    assert texts(page, "#features tr")[0] == "featurevalue"
 
 
 # --- Attention
