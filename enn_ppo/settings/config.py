@@ -96,10 +96,8 @@ class TrainConfig:
     checkpoint_interval: PositiveInt = 20
     """Updates between two checkpoints."""
     keep_last: PositiveInt = 3
-    """Number of newest checkpoints to keep."""
-    keep_best: NonNegativeInt = 1
-    """Number of best checkpoints to keep in addition, by evaluation reward, or without evaluations by the mean reward of the last
-    100 training episodes."""
+    """Number of newest checkpoints to keep. The best is kept too, by evaluation reward, or without evaluations by the mean reward
+    of the last 100 training episodes."""
     record: str | None = None
     """Folder of samples to record while training, for behavioural cloning; null: none."""
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from enn_ppo.training.on_ray.learners import RemoteLearner
 
 RECENT_EPISODES = 100
+KEEP_BEST = 1  # checkpoints by score, in addition to the last
 
 
 class TrainState:
@@ -228,7 +229,7 @@ class TrainState:
                 trainer=trainer,
                 score=(scores or {}).get(name),
             )
-            retention = Retention(self.config.keep_last, self.config.keep_best, evaluations)
+            retention = Retention(self.config.keep_last, KEEP_BEST, evaluations)
             return save_checkpoint(checkpoint, retention)
 
         saved = self.ranks.lead(lambda: {name: write(name, learner) for name, learner in states.items()})

@@ -150,7 +150,6 @@ def test_where_one_of_several_policies_breaks_none_is_saved(tmp_path: Path, monk
         total_timesteps=64,
         checkpoint_interval=1,
         keep_last=2,
-        keep_best=0,
     )
 
     def break_blue(state: TrainState, *given: object) -> dict[str, Learned]:
