@@ -256,14 +256,15 @@ def test_the_global_entity_is_excluded_unless_it_has_a_position() -> None:
 
 def test_a_projection_maps_the_normalized_difference_and_its_length() -> None:
     module = make(grid(key_projection=True, value_projection=True), BOTH, d_model=4)
+    assert module.key_projection is not None and module.value_projection is not None
     with torch.no_grad():
         module.keys.zero_()
         module.values.zero_()
     module.norm.update(torch.tensor([[0.0, 0.0, 1.0], [2.0, 4.0, 3.0]]))  # means 1, 2, 2; deviations 1, 2, 1
     keys, values = packed(module, batch_of(BOTH, {"A": [[3.0, 4.0], [0.0, 0.0]], "B": []}))
     # (3, 4) of length 5, normalized
-    torch.testing.assert_close(keys[0, 1], module.key_projections[0](torch.tensor([2.0, 1.0, 3.0])))
-    torch.testing.assert_close(values[0, 1], module.value_projections[0](torch.tensor([2.0, 1.0, 3.0])))
+    torch.testing.assert_close(keys[0, 1], module.key_projection(torch.tensor([2.0, 1.0, 3.0])))
+    torch.testing.assert_close(values[0, 1], module.value_projection(torch.tensor([2.0, 1.0, 3.0])))
 
 
 # --- Statistics
