@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,8 +24,7 @@ from torch import Tensor
 from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threads
 from enn_ppo.ppo import Samples, Stats, update
 from enn_ppo.settings.cloning import CloneConfig
-from enn_ppo.settings.learning import OptimConfig, PPOSettings
-from enn_ppo.settings.schedule import parse_schedule
+from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.errors import Interrupted
@@ -35,7 +33,7 @@ from enn_ppo.training.frames import Frames
 from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.learner import Learner
-from enn_ppo.training.learning.optimizer import AdamW, set_learning_rates
+from enn_ppo.training.learning.optimizer import AdamW, set_learning_rate
 from enn_ppo.training.learning.teacher import of_items
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.recording import RecordedFrames, read_all
@@ -197,15 +195,15 @@ def learn(model: ActorCritic, learned: Samples, held_out: Samples, config: Clone
     Raises:
         ValueError: the loss has become infinite or NaN; the message names the pass and the learning rate.
     """
-    cloning, schedule = config.clone, parse_schedule("clone.lr", config.clone.lr)
+    cloning, schedule = config.clone, config.optim.schedule
     optimizer = AdamW(model.parameters(), lr=0.0, eps=1e-5, weight_decay=0.0, fused=True)
-    optim = OptimConfig(batch_size=cloning.batch_size, epochs=1, max_grad_norm=MAX_GRAD_NORM)
+    optim = replace(config.optim, sequences=False, epochs=1, max_grad_norm=MAX_GRAD_NORM)
     settings, generator = settings_of(config), torch.Generator()
     for epoch in range(1, cloning.epochs + 1):
         started = time.perf_counter()
         generator.manual_seed(random_key(config.seed, epoch, Purpose.SHUFFLING))
         rate = schedule((epoch - 1) / cloning.epochs)
-        set_learning_rates(optimizer, repeat(rate))
+        set_learning_rate(optimizer, rate)
         stats = update(model, optimizer, learned, optim, settings, generator=generator, loss=clone_loss)
         row: Row = {"epoch": epoch} | {name: stats[name] for name in ("loss", "value_loss", "grad_norm")}
         measured = measure(model, held_out, settings)
@@ -216,8 +214,8 @@ def learn(model: ActorCritic, learned: Samples, held_out: Samples, config: Clone
         for name, value in (row | measured).items():
             if value is not None and not math.isfinite(value):
                 raise ValueError(
-                    f"cloning has diverged in pass {epoch}: {name} is {value}; nothing is saved: set a clone.lr below "
-                    f"{cloning.lr!r}"
+                    f"cloning has diverged in pass {epoch}: {name} is {value}; nothing is saved: set an optim.lr below "
+                    f"{config.optim.lr!r}"
                 )
         yield row
 

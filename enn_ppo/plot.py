@@ -3,10 +3,9 @@
 Runs that differ only in their seed become one line, their mean, with a band from the lowest to the highest.
 
 python -m enn_ppo.plot RUN [RUN ...] [name=value ...]
-python -m enn_ppo.plot outputs/a outputs/b x=seconds y=episodic_reward,entropy output=comparison.svg
+python -m enn_ppo.plot outputs/a outputs/b y=episodic_reward,entropy output=comparison.svg
 
 RUN     a run directory, or its metrics.jsonl
-x       step or seconds (of training); default step.
 y       metrics, separated by commas, a panel each; default episodic_reward
 output  file to write, .png, .svg, .pdf or another format of matplotlib; default plot.png
 
@@ -23,7 +22,7 @@ from typing import Any
 
 from enn_ppo.settings.command_line.mistakes import guarded
 from enn_ppo.settings.schema import from_dict
-from enn_ppo.training.tracking.curves import XAxis, draw, read_run, save_figure
+from enn_ppo.training.tracking.curves import draw, read_run, save_figure
 from enn_ppo.training.tracking.run_dir import METRICS
 from entity_gym.output import accept_all_characters
 from rogue_net.checks import check_fields
@@ -35,8 +34,6 @@ class PlotConfig:
 
     runs: tuple[str, ...]
     """Run directories, or files of metrics; at least one."""
-    x: XAxis = "step"
-    """Horizontal axis: environment steps, or seconds of training."""
     y: tuple[str, ...] = ("episodic_reward",)
     """Metrics, a panel each."""
     output: str = "plot.png"
@@ -55,7 +52,7 @@ def plot(config: PlotConfig) -> Path:
         ValueError: a run or a metric does not exist, or the file cannot be written.
     """
     runs = [read_run(path / METRICS if path.is_dir() else path) for path in map(Path, config.runs)]
-    figure, output = draw(runs, config.x, config.y), Path(config.output)
+    figure, output = draw(runs, config.y), Path(config.output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         save_figure(figure, output)

@@ -366,7 +366,7 @@ def update(
 
     Args:
         net: the policy, changed in place.
-        optimizer: of its parameters, with the learning rates already set. The first group has the policy's parameters, a second
+        optimizer: of its parameters, with the learning rate already set. The first group has the policy's parameters, a second
             one those of a separate value network; a group may have its own `max_grad_norm`.
         samples: all frames of the rollout.
         optim: minibatches and epochs.

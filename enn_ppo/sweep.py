@@ -40,7 +40,7 @@ STARTUP = 5  # complete trials before the median pruner begins
 GRACE = 60.0  # seconds that a trainer has to save and end
 LOOK = 0.5  # seconds between two looks at a trial
 OUTCOME = "outcome"  # user attribute of trials that have failed or were pruned; interrupted trials have none
-_MUST_AGREE = ("space", "metric", "direction", "seeds")  # settings of a sweep that is continued
+_MUST_AGREE = ("space", "metric", "seeds")  # settings of a sweep that is continued
 
 
 def sweep(command: SweepCommand, arguments: Sequence[str]) -> optuna.Study:
@@ -76,7 +76,7 @@ def sweep(command: SweepCommand, arguments: Sequence[str]) -> optuna.Study:
     if best is None:
         raise ValueError(f"no trial was complete; what they printed is in {folder / TRIALS}")
     train = shlex.join(["python", "-m", "enn_ppo.train", *arguments, *best.user_attrs["arguments"]])
-    print(f"best: trial {best.number}, {config.metric} {best.value:.4g}; train with it:\n  {train}")
+    print(f"best: trial {best.number}, {config.column} {best.value:.4g}; train with it:\n  {train}")
     return study
 
 
@@ -94,7 +94,7 @@ def open_study(config: SweepConfig, folder: Path, arguments: Sequence[str], seed
         study_name="sweep",
         load_if_exists=True,
         pruner=median if config.pruner == "median" else optuna.pruners.NopPruner(),
-        direction=config.direction,
+        direction="minimize" if config.metric.startswith("-") else "maximize",
     )
     now: dict[str, Any] = {name: getattr(config, name) for name in _MUST_AGREE} | {"train": list(arguments)}
     before = study.user_attrs.get("settings", now)
@@ -164,7 +164,7 @@ def train_trial(
                     time.sleep(LOOK)
             if not (curve := learning_curve(run_dir / METRICS, command)):
                 names = dict.fromkeys(name for row in read_metrics(run_dir / METRICS) for name in row)
-                raise ValueError(f"{config.metric} has no value in metrics.jsonl; {nearest(config.metric, names)}")
+                raise ValueError(f"{config.column} has no value in metrics.jsonl; {nearest(config.column, names)}")
             scores.append(mean_before(curve, curve[-1][0]))
     except (OSError, ValueError) as error:
         trial.set_user_attr(OUTCOME, f"failed: {error}")
@@ -223,7 +223,7 @@ def trainer(arguments: Sequence[str], run_dir: Path, jobs: int) -> Iterator[subp
 
 def learning_curve(file: Path, config: SweepCommand) -> list[tuple[float, float]]:
     """The progress from 0 to 1 and the value of each row of `metrics.jsonl` that has the metric."""
-    metric, curve = config.sweep.metric, []
+    metric, curve = config.sweep.column, []
     for row in read_metrics(file) if file.exists() else ():
         value, step = row.get(metric), row.get("eval/step" if metric.startswith("eval/") else "step", 0)
         progress = step / config.total_timesteps

@@ -47,8 +47,6 @@ class RelposConfig:
     """Whether a linear map of the normalized difference and distance adds to the relative keys."""
     value_projection: bool = False
     """The same for relative values."""
-    per_entity_projections: bool = False
-    """Whether every entity type has its own projections."""
     value_gate: ValueGate = "relu"
     """What multiplies the relative values of an entity: this function of a linear map of its token."""
     exclude_entities: Sequence[str] = ()
@@ -128,12 +126,9 @@ class RogueNetConfig:
     pooling: Pooling = "none"
     """What entities of a frame see of each other: through attention (`none`), or the `mean`, the `max` or both (`meanmax`) of a
     linear map of them all, which costs less than attention."""
-    embedding_dropout: HalfOpenUnitInterval = 0.0
-    """Share of the embedding's features set to 0 while learning."""
-    attention_dropout: HalfOpenUnitInterval = 0.0
-    """Share of the attention weights set to 0 while learning."""
-    residual_dropout: HalfOpenUnitInterval = 0.0
-    """Share of the features that attention and MLPs add to a token set to 0 while learning."""
+    dropout: HalfOpenUnitInterval = 0.0
+    """Share set to 0 while learning of the embedding's features, of the attention weights, and of the features that attention and
+    MLPs add to a token."""
     relpos: RelposConfig = field(default_factory=RelposConfig)
     """Relative positions."""
     translation: TranslationConfig = field(default_factory=TranslationConfig)

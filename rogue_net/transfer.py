@@ -39,7 +39,7 @@ from rogue_net.inputs.normalization import RunningNorm
 from rogue_net.rogue_net import RogueNet
 
 #: Settings of a network that may change, since they do not affect its outputs, except by dropout.
-FREE = ("embedding_dropout", "attention_dropout", "residual_dropout", "backend", "precision")
+FREE = ("dropout", "backend", "precision")
 #: What stands at each place along an axis; numbers where places have no names.
 Axis = tuple[Hashable, ...]
 #: What is new within a tensor of something known starts as: what a new network has (`fresh`), zeros, or the mean of the rows
@@ -341,8 +341,6 @@ def weight_names(net: RogueNet) -> dict[str, Weight]:
             case ["transformer", "relative_positions", "values"] if positions and relpos.per_entity_values:
                 rows = tuple((entity, bucket) for entity in types for bucket in range(positions.num_buckets))
                 weights[name] = Weight("network", "", name, (rows, unnamed[1]))
-            case ["transformer", "relative_positions", kind, number, part] if relpos.per_entity_projections:
-                weights[name] = Weight("entity type", types[int(number)], f"{kind}.{part}", unnamed)
             case _:
                 weights[name] = Weight("network", "", name, unnamed)
     return weights

@@ -33,8 +33,7 @@ class Block(nn.Module):
         super().__init__()
         d_model = config.d_model
         self.num_heads = config.n_head
-        self.attention_dropout = config.attention_dropout
-        self.residual_dropout = config.residual_dropout
+        self.dropout = config.dropout
         self.attention_norm = nn.LayerNorm(d_model)
         self.pool = Pool(config.pooling, d_model) if config.pooling != "none" else None
         if self.pool is None:
@@ -67,10 +66,10 @@ class Block(nn.Module):
             mixed = self.pool(x, frames)
         else:
             qkv, relative = self.attention_inputs(x, relative, positions)
-            attended = ragged_attention(qkv, frames, relative, dropout=self.attention_dropout if drop else 0.0)
+            attended = ragged_attention(qkv, frames, relative, dropout=self.dropout if drop else 0.0)
             mixed = self.project(attended.flatten(1))
-        tokens = tokens + functional.dropout(mixed, self.residual_dropout, drop)
-        return tokens + functional.dropout(self.mlp(tokens), self.residual_dropout, drop)
+        tokens = tokens + functional.dropout(mixed, self.dropout, drop)
+        return tokens + functional.dropout(self.mlp(tokens), self.dropout, drop)
 
     def attention_inputs(
         self, x: Tensor, relative: Relative | None, positions: RelativePositions | None
@@ -162,7 +161,7 @@ class Transformer(nn.Module):
             ValueError: the device does not support the precision.
         """
         if drop:
-            tokens = functional.dropout(tokens, self.config.embedding_dropout)
+            tokens = functional.dropout(tokens, self.config.dropout)
         if len(self.blocks) == 0:
             return tokens
         frames = batch.frames

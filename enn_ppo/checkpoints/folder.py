@@ -30,10 +30,10 @@ _SUFFIX = ".safetensors"
 
 @dataclass(frozen=True)
 class Retention:
-    """Rules for keeping checkpoints; a checkpoint is kept if any rule holds. The settings of the same names explain them."""
+    """Rules for keeping checkpoints; a checkpoint is kept if any rule holds."""
 
-    keep_last: int
-    keep_best: int = 0
+    keep_last: int  # newest
+    keep_best: int = 0  # by score
     protected: Collection[int] = ()  # steps of checkpoints that are being evaluated
 
     def to_remove(self, scores: Mapping[int, float | None], now: int) -> set[int]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Annotated
 
 from enn_ppo.settings.config import TrainConfig
-from enn_ppo.settings.schedule import Scheduled, ScheduleRange
 from rogue_net.checks import HalfOpenUnitInterval, PositiveInt, check_fields
 
 
@@ -16,15 +14,11 @@ class CloningConfig:
     """Settings of behavioural cloning.
 
     The loss is the cross entropy of the recorded actions, and `ppo.vf_coef` times the error of the values to recorded returns,
-    discounted by `ppo.gamma`.
+    discounted by `ppo.gamma`. Minibatches are of `optim.batch_size` frames; the schedule of `optim.lr` is over the passes.
     """
 
     epochs: PositiveInt = 20
     """Passes over the recorded frames."""
-    batch_size: PositiveInt = 512
-    """Frames per optimizer step."""
-    lr: Annotated[Scheduled, ScheduleRange(0)] = "0.002@0 -> 0@1"
-    """Learning rate of AdamW, or a schedule over the passes."""
     holdout: HalfOpenUnitInterval = 0.1
     """Fraction of the episodes that are held out of training to measure the loss."""
 

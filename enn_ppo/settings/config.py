@@ -96,10 +96,8 @@ class TrainConfig:
     checkpoint_interval: PositiveInt = 20
     """Updates between two checkpoints."""
     keep_last: PositiveInt = 3
-    """Number of newest checkpoints to keep."""
-    keep_best: NonNegativeInt = 1
-    """Number of best checkpoints to keep in addition, by evaluation reward, or without evaluations by the mean reward of the last
-    100 training episodes."""
+    """Number of newest checkpoints to keep. The best is kept too, by evaluation reward, or without evaluations by the mean reward
+    of the last 100 training episodes."""
     record: str | None = None
     """Folder of samples to record while training, for behavioural cloning; null: none."""
 
@@ -134,10 +132,6 @@ class TrainConfig:
         of_eval, of_self_play = _change(self.eval, but="greedy"), _change(self.self_play)  # presets set eval.greedy
         for is_wrong, message in (
             (self.trust and self.resume is None, "trust=true needs resume=<run directory>, whose code it allows"),
-            (
-                self.optim.value_lr is not None and self.value_net is None,
-                f"optim.value_lr={self.optim.value_lr} needs a separate value network: value_net=default",
-            ),
             (of_self_play and not self.self_play.enabled, f"self_play.{of_self_play} needs self_play.enabled=true"),
             (
                 of_eval and self.eval.interval is None,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from rogue_net.checks import NonNegativeFloat, NumWorkers, PositiveInt, Range, check_fields
+from rogue_net.checks import NonNegativeInt, NumWorkers, Range, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,14 +20,10 @@ class DistributedConfig:
     """With `ray`: number of environment runners, each with an equal share of `rollout.num_envs`."""
     address: str = "local"
     """With `ray`: `local` starts Ray on this machine, `auto` joins this machine's cluster, `ray://host:port` a remote one."""
-    learner_gpus: NonNegativeFloat = 0.0
-    """With `ray`: GPUs that Ray reserves for each learner."""
-    sync: bool = True
-    """With `ray`: whether every runner waits for the parameters of the last update, which makes runs on-policy and reproducible.
-    Otherwise runners continue with older parameters."""
-    max_staleness: PositiveInt = 2
-    """With `ray` and `sync=false`: largest policy lag, in updates, of a rollout's parameters. V-trace weighs rollouts
-    of older parameters; those that are older still are dropped."""
+    max_staleness: NonNegativeInt = 0
+    """With `ray`: largest policy lag, in updates, of a rollout's parameters. With 0 every runner waits for the parameters of the
+    last update, which makes runs on-policy and reproducible. Otherwise runners continue with older parameters; V-trace weighs
+    their rollouts, and those that are older still are dropped."""
 
     def __post_init__(self) -> None:
         check_fields(self, "distributed.")
@@ -41,8 +37,6 @@ class DistributedConfig:
                 raise ValueError(
                     f"distributed.{field.name}={value} needs distributed=ray, got distributed.mode={self.mode}"
                 )
-            if self.sync and field.name == "max_staleness":
-                raise ValueError(f"distributed.{field.name}={value} needs distributed.sync=false")
 
 
 def check_policies(given: Mapping[str, Any]) -> dict[str, list[int]]:

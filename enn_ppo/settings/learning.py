@@ -17,8 +17,8 @@ Weighting = Literal["actor", "frame"]
 class OptimConfig:
     """AdamW and its minibatches. A frame is one environment at one step."""
 
-    lr: Annotated[Scheduled, ScheduleRange(0)] = 2e-3
-    """Learning rate, typically 1e-4 to 3e-3, or a schedule over progress: `0.001@0 -> 0@1`."""
+    lr: Annotated[Scheduled, ScheduleRange(0)] = "0.002@0 -> 0@1"
+    """Learning rate, a number, which is constant, or a schedule over progress. Rates typically start at 1e-4 to 3e-3."""
     batch_size: PositiveInt = 512
     """Frames per optimizer step, at most the rollout's `num_envs * steps`."""
     micro_batch_size: PositiveInt | None = None
@@ -33,10 +33,6 @@ class OptimConfig:
     """Decoupled weight decay per unit of learning rate."""
     max_grad_norm: PositiveFloat = 0.5
     """Largest 2-norm of the gradient; a larger gradient is scaled down."""
-    anneal_lr: bool = True
-    """Whether learning rates that are plain numbers fall linearly to 0 over the training."""
-    value_lr: Annotated[Scheduled, ScheduleRange(0)] | None = None
-    """Learning rate or schedule of a separate value network, `value_net`; null: `lr`."""
 
     def __post_init__(self) -> None:
         check_fields(self, "optim.")
@@ -47,11 +43,9 @@ class OptimConfig:
             )
 
     @cached_property
-    def schedules(self) -> tuple[Schedule, Schedule]:
-        """Learning rates of the policy's network, and of a separate value network."""
-        rates = self.lr, self.lr if self.value_lr is None else self.value_lr
-        policy, value = (parse_schedule("optim.lr", rate, decays=self.anneal_lr) for rate in rates)
-        return policy, value
+    def schedule(self) -> Schedule:
+        """The schedule of `lr`."""
+        return parse_schedule("optim.lr", self.lr)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +60,8 @@ class PPOConfig:
     """The probability ratio is clipped to [1 - clip, 1 + clip]; may be a schedule."""
     clip_value: bool = True
     """Whether the value loss clips the change of the value to ±`clip`."""
-    ent_coef: Annotated[Scheduled, ScheduleRange(0)] = 0.05
+    ent_coef: Annotated[Scheduled, ScheduleRange(0)] = "0.05@0 -> 0@1"
     """Weight of the entropy bonus, or a schedule."""
-    anneal_entropy: bool = True
-    """Whether `ent_coef`, if it is a plain number, falls linearly to 0 over the training."""
     vf_coef: Annotated[Scheduled, ScheduleRange(0)] = 0.5
     """Weight of the value loss, or a schedule."""
     teacher: str | None = None
@@ -101,10 +93,9 @@ class PPOConfig:
 
     @cached_property
     def schedules(self) -> dict[str, Schedule]:
-        """Setting -> its schedule; with `anneal_entropy`, a plain `ent_coef` falls to 0."""
+        """Setting -> its schedule."""
         names = ("gamma", "gae_lambda", "clip", "ent_coef", "vf_coef", "teacher_kl", "target_coef")
-        annealed = {"ent_coef"} if self.anneal_entropy else set()
-        return {name: parse_schedule(f"ppo.{name}", getattr(self, name), decays=name in annealed) for name in names}
+        return {name: parse_schedule(f"ppo.{name}", getattr(self, name)) for name in names}
 
 
 @dataclass(frozen=True)

@@ -57,20 +57,18 @@ class Schedule:
         return self.points[-1][1]
 
 
-def parse_schedule(field: str, value: object, *, decays: bool = False) -> Schedule:
+def parse_schedule(field: str, value: object) -> Schedule:
     """Parse a schedule.
 
     Args:
         field: the setting's name, for messages.
-        value: a number, or a schedule's text.
-        decays: whether a plain number falls linearly to 0 (settings named `anneal_...`) instead of being constant.
+        value: a number, which is constant, or a schedule's text.
 
     Raises:
         ValueError: the value is no schedule; the message has the field, the value and the syntax.
     """
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        start = (0.0, float(value))
-        return Schedule((start, (1.0, 0.0)), ("->",)) if decays else Schedule((start,))
+        return Schedule(((0.0, float(value)),))
     if not isinstance(value, str):
         raise ValueError(f"{field} must be a number or {_GRAMMAR}, got {value!r}")
     parts = re.split(r"\s*(->|\bcos\b|\bstep\b)\s*", value.strip())

@@ -27,10 +27,8 @@ class SweepConfig:
     """Search space: a setting or group -> `{scale: ..., low: ..., high: ...}` or a list of choices; scales: `linear`, `log`,
     `integer`. A sweep needs at least one."""
     metric: str = "episodic_reward"
-    """The metric that is optimized, a column of metrics.jsonl, for example `eval/episodic_reward`. The score of a run is its mean
-    over the last fifth of the run."""
-    direction: Literal["maximize", "minimize"] = "maximize"
-    """Whether the metric is maximized or minimized."""
+    """The metric that is maximized, a column of metrics.jsonl, for example `eval/episodic_reward`; with `-` before its name it is
+    minimized, as in `-episode_length`. The score of a run is its mean over the last fifth of the run."""
     seeds: PositiveInt = 1
     """Runs of each trial, with the seeds `seed`, `seed` + 1 and so on, one after another; their mean is the trial's score."""
     trials: PositiveInt = 50
@@ -45,6 +43,11 @@ class SweepConfig:
         check_fields(self, "sweep.")
         check_space(self.space)
 
+    @property
+    def column(self) -> str:
+        """The metric's column of metrics.jsonl."""
+        return self.metric.removeprefix("-")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SweepCommand(TrainConfig):
@@ -57,7 +60,7 @@ class SweepCommand(TrainConfig):
         super().__post_init__()
         if self.resume is not None or self.overwrite:
             raise ValueError("resume and overwrite do not go with a sweep: the same command goes on with it")
-        if self.sweep.metric.startswith("eval/") and self.eval.interval is None:
+        if self.sweep.column.startswith("eval/") and self.eval.interval is None:
             raise ValueError(
                 f"sweep.metric={self.sweep.metric} needs evaluations while training: eval.interval=<steps>"
             )

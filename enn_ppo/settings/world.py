@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from enn_ppo.settings.schedule import Distribution, parse_distribution
 from enn_ppo.settings.schema import plain
-from rogue_net.checks import NonNegativeInt, NumWorkers, PositiveInt, Range, UnitInterval, check_fields
+from rogue_net.checks import NumWorkers, PositiveInt, Range, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +74,6 @@ class RolloutConfig:
     """Blocks that are played at a time: with 2, a thread steps one block while the policy acts in the other; without `block`, the
     blocks are the two halves of `num_envs`. Results are equal, to the last bit. This helps if the policy is on a GPU, or if
     stepping leaves cores idle. `num_threads` and `num_processes` are per block."""
-    freeze_normalization_after: NonNegativeInt | None = None
-    """Environment steps after which the input normalization statistics are frozen; 0: after the first rollout, which is not
-    trained on. null: never."""
 
     def __post_init__(self) -> None:
         check_fields(self, "rollout.")
@@ -129,12 +126,8 @@ class SelfPlayConfig:
     """Environment steps between two snapshots."""
     pool_size: PositiveInt = 20
     """Largest number of snapshots in the pool, spread over the run."""
-    latest: UnitInterval = 0.5
-    """Fraction of the environments in which the opponent is the current policy."""
     zero_sum: bool = False
     """Whether the mean reward of the other players is subtracted from the policy's reward."""
-    sampling: Literal["uniform", "prioritized"] = "uniform"
-    """Distribution of the snapshots: `uniform`, or `prioritized`, which prefers snapshots that the policy loses to."""
 
     def __post_init__(self) -> None:
         check_fields(self, "self_play.")

@@ -101,7 +101,6 @@ def make_learner(
         seed=config.seed,
         num_envs=config.rollout.num_envs // ranks.size,
         num_players=num_players,
-        freeze_normalization_after=config.rollout.freeze_normalization_after,
         ranks=ranks,
     )
 

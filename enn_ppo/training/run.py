@@ -100,7 +100,7 @@ class Run:
         elapsed = state.ranks.lead(lambda: seconds)
         evaluated = {name: self._evaluated(name, evaluator.poll()) for name, evaluator in self._evaluators.items()}
         state.advance(learned, elapsed)
-        schedule = {"learning_rate": settings.learning_rates[0], "entropy_coefficient": float(settings.ppo.ent_coef)}
+        schedule = {"learning_rate": settings.learning_rate, "entropy_coefficient": float(settings.ppo.ent_coef)}
         shared = state.metrics()
         for name, each in learned.items():
             self.metrics[name] = metrics_row(

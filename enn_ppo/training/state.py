@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from enn_ppo.training.on_ray.learners import RemoteLearner
 
 RECENT_EPISODES = 100
+KEEP_BEST = 1  # checkpoints by score, in addition to the last
 
 
 class TrainState:
@@ -118,8 +119,7 @@ class TrainState:
         """Draw environment parameters, and evaluate the schedules."""
         self._draw_env_info()
         progress = self.progress()
-        policy, value = self.config.optim.schedules
-        return Settings(self.step, PPOSettings.at(self.config.ppo, progress), (policy(progress), value(progress)))
+        return Settings(self.step, PPOSettings.at(self.config.ppo, progress), self.config.optim.schedule(progress))
 
     def record(self, rollouts: Mapping[str, Any]) -> None:
         """Record the rollouts of an update, if `config.record` is set. Values are recorded in the unit of rewards.
@@ -229,7 +229,7 @@ class TrainState:
                 trainer=trainer,
                 score=(scores or {}).get(name),
             )
-            retention = Retention(self.config.keep_last, self.config.keep_best, evaluations)
+            retention = Retention(self.config.keep_last, KEEP_BEST, evaluations)
             return save_checkpoint(checkpoint, retention)
 
         saved = self.ranks.lead(lambda: {name: write(name, learner) for name, learner in states.items()})

@@ -135,12 +135,8 @@ class RelativePositions(nn.Module):
             torch.randn(self.num_buckets * (types if config.per_entity_values else 1), width) * 0.2
         )
 
-        def projections(wanted: bool) -> nn.ModuleList:
-            count = (types if config.per_entity_projections else 1) if wanted else 0
-            return nn.ModuleList(nn.Linear(self.num_components, width) for _ in range(count))
-
-        self.key_projections = projections(config.key_projection)
-        self.value_projections = projections(config.value_projection)
+        self.key_projection = nn.Linear(self.num_components, width) if config.key_projection else None
+        self.value_projection = nn.Linear(self.num_components, width) if config.value_projection else None
         if self.projects:
             self.norm = RunningNorm(self.num_components)
         if config.value_gate != "none":
@@ -166,20 +162,17 @@ class RelativePositions(nn.Module):
 
     def tables(self) -> tuple[Table, Table]:
         """The rows of the relative keys and of the relative values."""
-        return self._table(self.keys, self.key_projections), self._table(self.values, self.value_projections)
+        return self._table(self.keys, self.key_projection), self._table(self.values, self.value_projection)
 
-    def _table(self, buckets: Tensor, projections: nn.ModuleList) -> Table:
+    def _table(self, buckets: Tensor, projection: nn.Linear | None) -> Table:
         """A block per type of entity, or one for all: the buckets, then the projection's weights, then its bias."""
-        blocks = max(len(buckets) // self.num_buckets, len(projections))
-        parts = [buckets.view(-1, self.num_buckets, buckets.shape[1]).expand(blocks, -1, -1)]
-        if len(projections) > 0:
-            linear = [
-                layer for layer in projections if isinstance(layer, nn.Linear)
-            ]  # all of them: for the type checker
-            maps = torch.stack([torch.cat([layer.weight.t(), layer.bias.unsqueeze(0)]) for layer in linear])
-            parts.append(maps.expand(blocks, -1, -1))
+        blocks = len(buckets) // self.num_buckets
+        parts = [buckets.view(blocks, self.num_buckets, buckets.shape[1])]
+        terms = self.num_bucket_terms
+        if projection is not None:
+            parts.append(torch.cat([projection.weight.t(), projection.bias.unsqueeze(0)]).expand(blocks, -1, -1))
+            terms += self.num_components + 1
         rows = torch.cat(parts, dim=1)
-        terms = self.num_bucket_terms + (self.num_components + 1 if len(projections) > 0 else 0)
         return Table(rows.flatten(0, 1), rows.shape[1] if blocks > 1 else 0, terms)
 
     def geometry(self, batch: ObsBatch) -> Geometry:

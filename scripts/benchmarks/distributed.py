@@ -12,7 +12,7 @@ Processes share the machine's cores: `waiting` shows the gain of more processes,
 - steps: environment steps per second of training, all included.
 - sampling: environment steps per second of the time spent on rollouts, over all runners or ranks.
 
-The sides `ray-1-async` and `ray-2-async` are the same with `distributed.sync=false`.
+The sides `ray-1-async` and `ray-2-async` are the same with `distributed.max_staleness=2`.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ SIDES = {
     "local": Side(),
     "ray-1": ray(1),
     "ray-2": ray(2),
-    "ray-1-async": ray(1, "distributed.sync=false"),
-    "ray-2-async": ray(2, "distributed.sync=false"),
+    "ray-1-async": ray(1, "distributed.max_staleness=2"),
+    "ray-2-async": ray(2, "distributed.max_staleness=2"),
     "torchrun-2": Side(("distributed=ddp",), ranks=2),
 }
 #: Side -> the side that it is compared with, if both were measured.

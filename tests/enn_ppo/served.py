@@ -88,7 +88,7 @@ def train_garden(run_dir: Path) -> Checkpoint:
         env=EnvConfig(id="garden"),
         rollout=RolloutConfig(num_envs=4, steps=8),
         net=RogueNetConfig(d_model=16, n_layer=1, n_head=2),
-        optim=OptimConfig(batch_size=16, epochs=2, lr=0.01),
+        optim=OptimConfig(batch_size=16, epochs=2, lr="0.01@0 -> 0@1"),
         total_timesteps=64,
         run_dir=str(run_dir),
         overwrite=True,

@@ -128,9 +128,9 @@ def test_a_clone_that_diverges_ends_with_an_error_and_saves_nothing(
     holdout: float, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     record(tmp_path / "lessons.rec", Copycat)
-    settings = [f"data={tmp_path}/lessons.rec", "clone.lr=1e20", f"clone.holdout={holdout}", "clone.epochs=1"]
+    settings = [f"data={tmp_path}/lessons.rec", "optim.lr=1e20", f"clone.holdout={holdout}", "clone.epochs=1"]
     line = refused(run_clone, clone, [*COPYCAT, *settings, "net.d_model=8", f"run_dir={tmp_path}/clone"])
-    assert "cloning has diverged in pass 1" in line and "clone.lr below 1e+20" in line
+    assert "cloning has diverged in pass 1" in line and "optim.lr below 1e+20" in line
     assert not list((tmp_path / "clone").glob("**/*.safetensors"))
 
 

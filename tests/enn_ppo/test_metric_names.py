@@ -81,12 +81,15 @@ def rows(tmp_path_factory: pytest.TempPathFactory, in_line: None) -> list[dict[s
             "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
         )  # takes longer than the runs
 
-        def run(name: str, env: Any, callbacks: Sequence[Callback] = (), **changes: Any) -> list[dict[str, Any]]:
+        def run(
+            name: str, env: Any, callbacks: Sequence[Callback] = (), latest: float = 0.0, **changes: Any
+        ) -> list[dict[str, Any]]:
+            patch.setattr("enn_ppo.training.self_play.pool.SHARE_OF_LATEST", latest)
             config = tiny_config(place / name, **({"env": EnvConfig(), "total_timesteps": 64} | changes))
             train(config, env=env, callbacks=callbacks)
             return read_metrics(place / name / "metrics.jsonl")
 
-        duel = SelfPlayConfig(enabled=True, snapshot_interval=32, latest=0.0)
+        duel = SelfPlayConfig(enabled=True, snapshot_interval=32)
         value_net = RogueNetConfig(d_model=8, n_layer=1, n_head=1)
         return [
             *run("everything", Zoo, value_net=value_net, total_timesteps=128),
@@ -94,7 +97,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory, in_line: None) -> list[dict[s
             *run("taught", Hidden, ppo=PPOConfig(teacher=str(place / "targets"))),
             *run("episodes", Clock, eval=evaluation),
             *run("numbers", Rudder, callbacks=[Weather()], optim=OptimConfig(batch_size=32, epochs=1)),
-            *run("mirror", Duel, self_play=replace(duel, latest=1.0)),  # never against a snapshot
+            *run("mirror", Duel, latest=1.0, self_play=duel),  # never against a snapshot
             *run("players", Duel, eval=replace(evaluation, opponent="random"), self_play=duel),
         ]
 

@@ -55,7 +55,7 @@ def main() -> int:
         run_dir = Path(folder) / "run"
         command = [
             *(sys.executable, "-m", "enn_ppo.train", f"env={env}", f"run_dir={run_dir}", *others),
-            *("total_timesteps=1000000000", f"max_train_seconds={given.minutes * 60}", "optim.anneal_lr=false"),
+            *("total_timesteps=1000000000", f"max_train_seconds={given.minutes * 60}", "optim.lr=0.002"),
             *(
                 f"record={folder}/samples.rec",
                 "eval.interval=100000",

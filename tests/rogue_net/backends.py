@@ -57,7 +57,6 @@ ALL_OF_RELPOS: dict[str, Any] = {
     "per_entity_values": True,
     "key_projection": True,
     "value_projection": True,
-    "per_entity_projections": True,
     "exclude_entities": [FLAG],
 }
 #: All that programs have.
@@ -78,7 +77,7 @@ def relative_positions(draw: st.DrawFn, *, of_program: bool = True) -> RelposCon
         rotation = draw(st.sampled_from(rotations))
     modules_only = {}
     if not of_program:
-        modules_only = {name: draw(flag) for name in ("key_projection", "value_projection", "per_entity_projections")}
+        modules_only = {name: draw(flag) for name in ("key_projection", "value_projection")}
         modules_only["value_gate"] = draw(st.sampled_from(["none", "linear", "relu", "gelu", "sigmoid"]))
     return RelposConfig(
         kind=kind,

@@ -185,9 +185,9 @@ class _Conversion:
         self._found[f"{ours}.keys"] = self._take(f"{theirs}.keys.weight")
         self._found[f"{ours}.values"] = self._take(f"{theirs}.values.weight")
         if config.key_projection:
-            self._linear(f"{ours}.key_projections.0", f"{theirs}.kproj")
+            self._linear(f"{ours}.key_projection", f"{theirs}.kproj")
         if config.value_projection:
-            self._linear(f"{ours}.value_projections.0", f"{theirs}.vproj")
+            self._linear(f"{ours}.value_projection", f"{theirs}.vproj")
         if config.key_projection or config.value_projection:
             self._norm(f"{ours}.norm", f"{theirs}.relpos_norm", range(len(config.position_features) + 1))
         if config.value_gate != "none":

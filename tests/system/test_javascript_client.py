@@ -67,7 +67,7 @@ def orchard(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         "total_timesteps=8192",
         "rollout.num_envs=32",
         "optim.batch_size=256",
-        "optim.lr=0.003",
+        "optim.lr=0.003@0 -> 0@1",
         "net.d_model=16",
         "net.n_layer=1",
         "device=cpu",

@@ -19,7 +19,7 @@ from enn_ppo.rollout import Rollout
 from enn_ppo.settings.learning import OptimConfig, PPOConfig, PPOSettings
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.moments import update_normalization
-from enn_ppo.training.learning.optimizer import set_learning_rates
+from enn_ppo.training.learning.optimizer import set_learning_rate
 from enn_ppo.training.learning.return_scale import ReturnScale, RewardScale
 from enn_ppo.training.learning.vtrace import recompute_log_probs, vtrace
 from enn_ppo.training.random_keys import Purpose, random_key
@@ -43,7 +43,7 @@ class Settings(NamedTuple):
 
     step: int  # environment steps trained before this update
     ppo: PPOSettings
-    learning_rates: tuple[float, float]  # of the policy, and of a separate value network
+    learning_rate: float
 
 
 class Learned(NamedTuple):
@@ -75,7 +75,6 @@ class Learner:
         seed: of the run.
         num_envs: environments of this rank.
         num_players: players of each environment that this policy plays; a rollout has a column for each.
-        freeze_normalization_after: step after which the input statistics stay; None: never.
         ranks: the processes that train together, each on rollouts of the same size.
 
     Attributes:
@@ -94,13 +93,12 @@ class Learner:
         seed: int,
         num_envs: int,
         num_players: int = 1,
-        freeze_normalization_after: int | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
         self.model, self.optimizer, self.ranks = model, optimizer, ranks
         self.device = model.value_head.deviation.device
         self.ppo, self._optim, self._seed = ppo, optim, seed
-        self._num_players, self._freeze_after = num_players, freeze_normalization_after
+        self._num_players = num_players
         self.reward_scale = RewardScale(num_envs * num_players, ranks) if ppo.normalize == "rewards" else None
         self.return_scale = ReturnScale() if ppo.normalize == "returns" else None
         self._action_space = action_space
@@ -146,8 +144,7 @@ class Learner:
         else:
             stats = update(self.model, self.optimizer, samples, *learning, **options)
         self._check_stats(stats, largest)
-        if self._freeze_after is None or settings.step < self._freeze_after:
-            self.measure(rollout.frames.obs)
+        self.measure(rollout.frames.obs)
         played = merge_played(self.ranks.gather_objects(summarize(rollout, self._action_space)))
         # a policy with several players has several frames for one step of an environment
         return Learned(stats, played._replace(num_frames=played.num_frames // self._num_players))
@@ -188,10 +185,10 @@ class Learner:
         return partial(self.learn, rollout, settings)
 
     def begin(self, settings: Settings) -> None:
-        """Set the learning rates of an update, and seed the shuffling of its minibatches."""
+        """Set the learning rate of an update, and seed the shuffling of its minibatches."""
         purpose = (Purpose.SHUFFLING, self.ranks.rank) if self.ranks.rank else (Purpose.SHUFFLING,)
         self._shuffling.manual_seed(random_key(self._seed, settings.step, *purpose))
-        set_learning_rates(self.optimizer, settings.learning_rates)
+        set_learning_rate(self.optimizer, settings.learning_rate)
 
     def estimate_advantages(
         self, rollout: Rollout, settings: PPOSettings, log_ratios: Tensor | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ def _undecorated(method: Any) -> Any:
 def make_optimizer(model: ActorCritic, config: TrainConfig) -> torch.optim.Optimizer:
     """Make AdamW for the policy, with a second parameter group for a separate value network.
 
-    The learning rates are 0 until `set_learning_rates`.
+    The learning rate is 0 until `set_learning_rate`.
     """
     optim, nets = config.optim, [net for net in (model.policy, model.value_net) if net is not None]
     groups: list[dict[str, Any]] = [
@@ -59,9 +59,9 @@ def make_optimizer(model: ActorCritic, config: TrainConfig) -> torch.optim.Optim
     return AdamW(groups, lr=0.0, eps=1e-5, fused=True)
 
 
-def set_learning_rates(optimizer: torch.optim.Optimizer, rates: Iterable[float]) -> None:
-    """Set the learning rates of the parameter groups, in order; extra rates are ignored."""
-    for group, rate in zip(optimizer.param_groups, rates, strict=False):
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of all parameter groups."""
+    for group in optimizer.param_groups:
         group["lr"] = rate
 
 

@@ -25,11 +25,14 @@ START_SECONDS = 120.0  # timeout for starting an actor, which needs a free CPU a
 
 
 @contextmanager
-def connection(config: DistributedConfig, num_learners: int = 1) -> Iterator[None]:
+def connection(config: DistributedConfig, num_learners: int = 1, device: str = "cpu") -> Iterator[int]:
     """Connect this process to Ray within the context: start it on this machine, or join a cluster; or use its connection.
 
+    Returns:
+        The number of GPUs of each learner: 1, or 0 with `device=cpu`, or with `device=auto` if there is not one for each.
+
     Raises:
-        ValueError: there is no such cluster, or it has not enough CPUs or GPUs.
+        ValueError: there is no such cluster, or it has not enough CPUs, or with `device=cuda` not enough GPUs.
     """
     cpus = config.num_env_runners + num_learners
     with ExitStack() as stack:
@@ -37,14 +40,13 @@ def connection(config: DistributedConfig, num_learners: int = 1) -> Iterator[Non
             _connect(config, cpus)
             stack.callback(ray.shutdown)
         there = ray.cluster_resources()
-        for name, number in (("CPU", cpus), ("GPU", num_learners * config.learner_gpus)):
+        for name, number in (("CPU", cpus), ("GPU", num_learners if device == "cuda" else 0)):
             if number > there.get(name, 0):
                 raise ValueError(
-                    f"distributed.num_env_runners={config.num_env_runners} and learners: {num_learners} with "
-                    f"distributed.learner_gpus={config.learner_gpus:g} need {number:g} {name}s, and the Ray cluster has "
-                    f"{there.get(name, 0):g}"
+                    f"distributed.num_env_runners={config.num_env_runners} and learners: {num_learners} with device={device} "
+                    f"need {number} {name}s, and the Ray cluster has {there.get(name, 0):g}"
                 )
-        yield
+        yield int(device != "cpu" and there.get("GPU", 0) >= num_learners)
 
 
 def _connect(config: DistributedConfig, num_cpus: int) -> None:

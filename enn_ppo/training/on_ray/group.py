@@ -88,9 +88,9 @@ class Runner:
 class RunnerGroup:
     """Collects rollouts from runners, and restarts runners that die; it stands where `LocalSampler` does in a local run.
 
-    With `distributed.sync`, an update takes one rollout of every runner, all collected with the current weights. Without it,
-    runners never pause: each rollout starts with the newest weights, and an update takes as many rollouts as there are runners.
-    V-trace weighs those with earlier weights.
+    In step, with `distributed.max_staleness=0`, an update takes one rollout of every runner, all collected with the current
+    weights. Otherwise runners never pause: each rollout starts with the newest weights, and an update takes as many rollouts as
+    there are runners. V-trace weighs those with earlier weights.
 
     A runner that dies is restarted with new episodes while the others continue; see `docs/distributed.md`.
 
@@ -106,15 +106,13 @@ class RunnerGroup:
     """
 
     def __init__(self, config: TrainConfig, env: BoundEnvironment) -> None:
-        if config.device == "cuda" and not config.distributed.learner_gpus:
-            raise ValueError("device=cuda with distributed=ray needs a GPU for the learner: distributed.learner_gpus=1")
         num_runners, players = config.distributed.num_env_runners, config.policies or {"": [0]}
         own, pickled = config.rollout.share(num_runners, "runners"), pickled_for_worker(env)
         announce(
             f"starting Ray, {num_runners} environment runner{'s' * (num_runners != 1)} and {len(players)} "
             f"learner{'s' * (len(players) != 1)}: each is a process that imports torch"
         )
-        self._config, self._sync = config, config.distributed.sync
+        self._config, self._in_step = config, config.distributed.max_staleness == 0
         self._step = 0
         self._parameters: dict[str, Sequence[Any]] = {}
         self._finished: list[Part] = []  # rollouts that no update has taken yet
@@ -124,10 +122,10 @@ class RunnerGroup:
         self.learners: dict[str, RemoteLearner] = {}
         self._spaces: Spaces
         with ExitStack() as stack:
-            stack.enter_context(connection(config.distributed, len(players)))
+            gpus = stack.enter_context(connection(config.distributed, len(players), config.device))
             stack.callback(self._end)
             self.learners |= {
-                name: RemoteLearner(config, number, name, len(own_players))
+                name: RemoteLearner(config, number, name, len(own_players), gpus)
                 for number, (name, own_players) in enumerate(players.items())
             }
             self._runners += [Runner(number, config, own, pickled) for number in range(num_runners)]
@@ -165,7 +163,7 @@ class RunnerGroup:
                 self._restart(runner, str(error))
 
     def collect(self, step: int, steps: int, parameters: Parameters, watch: Watch = play_all) -> dict[str, list[Part]]:
-        """Collect a rollout of each runner, without `sync` as many of any runners; see `LocalSampler.collect`.
+        """Collect a rollout of each runner, or, out of step, as many of any runners; see `LocalSampler.collect`.
 
         `watch` is not called.
 
@@ -178,14 +176,14 @@ class RunnerGroup:
         """
         self._step = step
         self._parameters |= parameters
-        if not self._sync:
+        if not self._in_step:
             steps = self._config.rollout.steps  # also in the last update: merged rollouts must have the same length
         self._drop_stale()
         while not self._has_enough():
             self._play(steps)
             self._receive()
             self._drop_stale()
-        if not self._sync:
+        if not self._in_step:
             self._play(steps)  # while the learner trains
         number = len(self._runners)
         taken, self._finished = self._finished[:number], self._finished[number:]
@@ -203,17 +201,17 @@ class RunnerGroup:
         return next(iter(self.learners.values())).version
 
     def _has_enough(self) -> bool:
-        if self._sync:
+        if self._in_step:
             return bool(self._finished) and not any(runner.playing for runner in self._runners)
         return len(self._finished) >= len(self._runners)
 
     def _play(self, steps: int) -> None:
-        """Start a rollout on idle runners; with `sync`, on those that have not finished one yet."""
+        """Start a rollout on idle runners; in step, on those that have not finished one yet."""
         for runner in self._runners:
-            has_played = self._sync and any(part.runner == runner.number for part in self._finished)
+            has_played = self._in_step and any(part.runner == runner.number for part in self._finished)
             if runner.awaited is None and not has_played:
-                # without sync, a runner may play several rollouts in one step of the run: each needs other sampling noise
-                key = self._step if self._sync else max(self._step, runner.last_key + 1)
+                # out of step, a runner may play several rollouts in one step of the run: each needs other sampling noise
+                key = self._step if self._in_step else max(self._step, runner.last_key + 1)
                 runner.play(list(self.learners.values()), key, self._parameters, steps)
 
     def _receive(self) -> None:

@@ -86,6 +86,7 @@ class RemoteLearner:
         number: the policy's number, from 0.
         name: the policy's name; empty if it is the only one.
         num_players: players that the policy plays in each environment.
+        num_gpus: that Ray reserves for it.
 
     Attributes:
         weights: reference to the current weights.
@@ -95,10 +96,10 @@ class RemoteLearner:
         PartLost: from every method, when the learner's process has died.
     """
 
-    def __init__(self, config: TrainConfig, number: int, name: str, num_players: int) -> None:
+    def __init__(self, config: TrainConfig, number: int, name: str, num_players: int, num_gpus: int) -> None:
         self._config, self._number = config, number
         self._called = "the learner" + (f" of policy {name}" if name else "")
-        actor: Any = ray.remote(LearnerActor).options(num_cpus=1, num_gpus=config.distributed.learner_gpus)
+        actor: Any = ray.remote(LearnerActor).options(num_cpus=1, num_gpus=num_gpus)
         self._actor: Any = actor.remote(config, num_players)
         self.device = CPU  # until `prepare` returns the learner's
         self.weights: Any = None

@@ -21,7 +21,7 @@ from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.files import make_folder, replace_file
 from enn_ppo.training.players import mapping_of
 from enn_ppo.training.self_play.opponents import LATEST, Opponents, name_of
-from enn_ppo.training.self_play.ratings import Ratings, prioritized
+from enn_ppo.training.self_play.ratings import Ratings
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, POOL, RATINGS
 from entity_gym.batch.saving import spaces_to_dict
@@ -33,6 +33,7 @@ from rogue_net import FittedNet, RogueNet
 
 #: Number of snapshots that play at a time, drawn at every update: each needs its own forward pass.
 AT_A_TIME = 2
+SHARE_OF_LATEST = 0.5  # of the environments: the opponent is the current policy
 
 
 class SelfPlay:
@@ -157,15 +158,12 @@ class SelfPlay:
         if not self._choice:
             return np.full(n, LATEST)
         past = np.array(self._choice)[rng.integers(len(self._choice), size=n)]
-        return np.where(rng.random(n) < self.config.latest, LATEST, past)
+        return np.where(rng.random(n) < SHARE_OF_LATEST, LATEST, past)
 
     def _choose(self, step: int) -> None:
         """Draw the snapshots that new episodes may face until the next update."""
         rng = np.random.default_rng(np.random.SeedSequence((self._seed, 3, step)))
-        weights = None
-        if self.config.sampling == "prioritized":
-            weights = prioritized([self.ratings.snapshots[snapshot].win_rate for snapshot in self.pool])
-        self._choice = rng.choice(self.pool, AT_A_TIME, p=weights).tolist()
+        self._choice = rng.choice(self.pool, AT_A_TIME).tolist()
 
     def _forget(self, step: int) -> None:
         """Drop removed snapshots that no environment faces any more."""

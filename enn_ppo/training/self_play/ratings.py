@@ -8,12 +8,9 @@ another one wins clearly more often than not.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 MU, SIGMA = 25.0, 25.0 / 3.0
 #: Standard deviation that every update adds to the current policy's rating, since the policy changes: variances add.
@@ -94,14 +91,3 @@ class Ratings:
         """Restore the ratings from `state()`."""
         self.current = Rating(*state["current"])
         self.snapshots = {step: Record(Rating(mu, sigma), *rest) for step, mu, sigma, *rest in state["snapshots"]}
-
-
-def prioritized(win_rates: Sequence[float]) -> NDArray[np.float64]:
-    """Sampling probabilities of opponents: (1 - win rate)², scaled to a sum of 1; uniform if all win rates are 1.
-
-    Source: Vinyals et al. 2019, "Grandmaster level in StarCraft II using multi-agent reinforcement learning", Methods,
-    prioritized fictitious self-play with f_hard, p = 2.
-    """
-    weights: NDArray[np.float64] = (1.0 - np.asarray(win_rates, np.float64)) ** 2
-    total = float(weights.sum())
-    return weights / total if total > 0 else np.full(len(weights), 1 / len(weights))

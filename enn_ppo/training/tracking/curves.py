@@ -1,4 +1,4 @@
-"""Learning curves of runs: values of a metric over steps or time, and the mean of several seeds with a band."""
+"""Learning curves of runs: values of a metric over steps, and the mean of several seeds with a band."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,8 @@ from enn_ppo.training.tracking.logger import read_metrics
 from enn_ppo.training.tracking.run_dir import CONFIG
 from entity_gym.untrusted import YAML_BYTES, parse_yaml, read_regular
 
-XAxis = Literal["step", "seconds"]
+Curve = NDArray[np.float64]  # (2, n): ascending steps, and the values there
 
-Curve = NDArray[np.float64]  # (2, n): ascending places, and the values there
-
-_LABELS: dict[XAxis, str] = {"step": "environment steps", "seconds": "seconds of training"}
 #: Settings that do not affect learning.
 _IGNORED = r"(seed|run_dir|resume|overwrite|trust|record|logger\..*)"
 
@@ -80,8 +77,8 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return labelled
 
 
-def draw(runs: Sequence[Run], x: XAxis, metrics: Sequence[str]) -> Any:
-    """Draw the curves of runs over `x`, a panel for each metric, and return the figure; pyplot's backend and figures stay.
+def draw(runs: Sequence[Run], metrics: Sequence[str]) -> Any:
+    """Draw the curves of runs over steps, a panel for each metric, and return the figure; pyplot's backend and figures stay.
 
     Raises:
         ValueError: a run has no such metric, or seeds have no common range; the message names the runs.
@@ -95,11 +92,11 @@ def draw(runs: Sequence[Run], x: XAxis, metrics: Sequence[str]) -> Any:
     panels = figure.subplots(len(metrics), 1, sharex=True, squeeze=False)[:, 0]
     for axes, y in zip(panels, metrics, strict=True):
         for label, group in group_runs(runs).items():
-            _draw_group(axes, label, group, x, y)
+            _draw_group(axes, label, group, y)
         axes.set_ylabel(y)
         axes.grid(alpha=0.3)
         axes.legend(loc="best", fontsize="small")
-    panels[-1].set_xlabel(_LABELS[x])
+    panels[-1].set_xlabel("environment steps")
     return figure
 
 
@@ -113,7 +110,7 @@ def plot_learning_curve(metrics_jsonl: Path, output_png: Path) -> None:
     run = read_run(metrics_jsonl)
     names = ("episodic_reward", "eval/episodic_reward", "episode_length", "eval/episode_length")
     if known := [name for name in names if any(row.get(name) is not None for row in run.rows)]:
-        save_figure(draw([run], "step", known), output_png)
+        save_figure(draw([run], known), output_png)
 
 
 def save_figure(figure: Any, output: Path) -> None:
@@ -127,32 +124,29 @@ def save_figure(figure: Any, output: Path) -> None:
     replace_file(output, picture.getvalue())
 
 
-def _draw_group(axes: Any, label: str, runs: Sequence[Run], x: XAxis, y: str) -> None:
+def _draw_group(axes: Any, label: str, runs: Sequence[Run], y: str) -> None:
     """Draw the mean of runs that differ only in their seed, and its band: of one run, the 95 % interval of evaluations."""
-    curves = [curve(run, x, y) for run in runs]
+    curves = [curve(run, y) for run in runs]
     if max(each[0, 0] for each in curves) > min(each[0, -1] for each in curves):
-        raise ValueError(f"the seeds have no common range of {x}: {', '.join(str(run.path) for run in runs)}")
+        raise ValueError(f"the seeds have no common range of steps: {', '.join(str(run.path) for run in runs)}")
     places, mean, low, high = mean_and_band(curves)
     several = f" (n = {len(runs)})" if len(runs) > 1 else ""
     (line,) = axes.plot(places, mean, label=f"{label}{several}", marker="." if len(places) < 50 else "")
     if len(runs) == 1 and any(row.get(f"{y}_ci95") is not None for row in runs[0].rows):
-        places, half_width = curve(runs[0], x, f"{y}_ci95")
+        places, half_width = curve(runs[0], f"{y}_ci95")
         mean = np.interp(places, *curves[0])
         low, high = mean - half_width, mean + half_width
     axes.fill_between(places, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
 
 
-def curve(run: Run, x: XAxis, y: str) -> Curve:
-    """The values of a metric over `x`. Evaluations are at the step of their checkpoint; of several there, the last counts.
+def curve(run: Run, y: str) -> Curve:
+    """The values of a metric over steps. Evaluations are at the step of their checkpoint; of several there, the last counts.
 
     Raises:
         ValueError: the run has no such metric, or no value of it.
     """
     rows = _rows_with(run, y)
     at = [(y.startswith("eval/") and row.get("eval/step")) or row["step"] for row in rows]
-    if x == "seconds":  # linear between updates
-        updates = _rows_with(run, "seconds")
-        at = np.interp(at, [0, *(row["step"] for row in updates)], [0, *(row["seconds"] for row in updates)]).tolist()
     values = dict(zip(at, (row[y] for row in rows), strict=True))
     places = sorted(values)
     return np.array([places, [values[place] for place in places]], float)

@@ -195,7 +195,7 @@ def signature(compiled: Any, *consts: Const) -> tuple[Any, ...]:
 
 def address(tensor: Tensor | NDArray[Any]) -> Any:
     """Address of the numbers of a contiguous tensor or array, which from outside stands for the memory that a kernel takes."""
-    return tensor.data_ptr() if isinstance(tensor, Tensor) else tensor.__array_interface__["data"][0]
+    return tensor.data_ptr() if isinstance(tensor, Tensor) else tensor.ctypes.data
 
 
 # --- Numbers that the compiler knows

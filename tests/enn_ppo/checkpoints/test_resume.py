@@ -65,9 +65,7 @@ def whole(config: TrainConfig) -> Path:
 # --- Bit for bit ---
 
 SMALL = RogueNetConfig(d_model=8, n_layer=0, n_head=1)
-DROPPING = RogueNetConfig(
-    d_model=16, n_layer=1, n_head=2, embedding_dropout=0.2, attention_dropout=0.2, residual_dropout=0.2
-)
+DROPPING = RogueNetConfig(d_model=16, n_layer=1, n_head=2, dropout=0.2)
 #: Settings that remember something from update to update; the two kinds of actions have a world of their own.
 FEATURES: dict[str, dict[str, Any]] = {
     "blocks": {"rollout": RolloutConfig(num_envs=4, steps=8, block=2)},
@@ -267,13 +265,13 @@ def test_a_finished_run_goes_on_with_more_timesteps(config: TrainConfig, whole: 
     assert train(resumed(config, tmp_path / "a", total_timesteps=236), env=CtrlC).step == 236
     rows = rows_without_times(tmp_path / "a")
     assert [row["step"] for row in rows] == [32, 64, 96, 128, 160, 172, 204, 236]
-    assert rows[-2]["learning_rate"] == pytest.approx(config.optim.lr * (1 - 172 / 236))
+    assert rows[-2]["learning_rate"] == pytest.approx(0.002 * (1 - 172 / 236))
 
 
 def test_optimizer_settings_given_while_resuming_hold(config: TrainConfig, whole: Path, tmp_path: Path) -> None:
     source = whole / "checkpoints/step_000000000128"
     for name, decay in (("weak", 0.0), ("strong", 10.0)):
-        optim = OptimConfig(batch_size=16, epochs=1, lr=1e-2, weight_decay=decay, anneal_lr=False)
+        optim = OptimConfig(batch_size=16, epochs=1, lr=1e-2, weight_decay=decay)
         train(resumed(config, source, run_dir=str(tmp_path / name), optim=optim), env=CtrlC)
     norms = [
         sum(

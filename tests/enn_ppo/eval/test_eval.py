@@ -168,7 +168,7 @@ def test_recorded_values_are_those_of_the_run_in_rewards(
         env=EnvConfig(),
         ppo=PPOConfig(normalize=normalize, gamma=0.9),
         value_net=value_net,
-        optim=OptimConfig(batch_size=16, lr=1e-2, anneal_lr=False),
+        optim=OptimConfig(batch_size=16, lr=1e-2),
         total_timesteps=320,
         record=str(tmp_path / "training"),
     )

@@ -37,20 +37,18 @@ def make_run(path: Path, rows: list[Row] = ROWS, **settings: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "points"),
+    ("y", "points"),
     [
-        ("step", "episodic_reward", [[100, 300], [0.25, 0.75]]),  # updates without a value are left out
-        ("seconds", "episodic_reward", [[2, 7], [0.25, 0.75]]),
+        ("episodic_reward", [[100, 300], [0.25, 0.75]]),  # updates without a value are left out
         # evaluations stand at the policy that was evaluated; of one that was evaluated twice, the last counts
-        ("step", "eval/episodic_reward", [[150, 300], [0.75, 1.0]]),
-        ("seconds", "eval/episodic_reward", [[2.5, 7], [0.75, 1.0]]),
+        ("eval/episodic_reward", [[150, 300], [0.75, 1.0]]),
     ],
 )
 def test_a_curve_has_the_values_of_a_metric_where_they_were_measured(
-    x: Any, y: str, points: list[list[float]], tmp_path: Path
+    y: str, points: list[list[float]], tmp_path: Path
 ) -> None:
     again: Row = {"step": 300, "eval/step": 150.0, "eval/episodic_reward": 0.75}
-    assert curve(read_run(make_run(tmp_path / "a", [*ROWS, again])), x, y).tolist() == points
+    assert curve(read_run(make_run(tmp_path / "a", [*ROWS, again])), y).tolist() == points
 
 
 def test_seeds_measured_at_other_places_are_compared_where_both_are() -> None:
@@ -86,17 +84,17 @@ def test_seeds_are_one_line_with_a_band_and_every_metric_has_a_panel(tmp_path: P
     world: dict[str, Any] = {"env": {"id": "Xor"}}
     runs = [make_run(tmp_path / "1", seed=1, a=1, **world), make_run(tmp_path / "2", higher, seed=2, a=1, **world)]
     runs.append(make_run(tmp_path / "3", seed=1, a=5, logger={"wandb": "offline"}, run_dir="3", **world))
-    reward, seconds = draw([read_run(run) for run in runs], "seconds", ("episodic_reward", "seconds")).axes
+    reward, seconds = draw([read_run(run) for run in runs], ("episodic_reward", "seconds")).axes
     assert [line.get_label() for line in reward.lines] == ["a=1 (n = 2)", "a=5"]
-    assert reward.lines[1].get_xydata().tolist() == [[2.0, 0.25], [7.0, 0.75]]
+    assert reward.lines[1].get_xydata().tolist() == [[100.0, 0.25], [300.0, 0.75]]
     band = reward.collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == (0.25, 1.0)
     assert reward.lines[0].get_ydata()[[0, -1]].tolist() == [0.625, 0.875]
     labels = [reward.get_ylabel(), seconds.get_ylabel(), seconds.get_xlabel()]
-    assert labels == ["episodic_reward", "seconds", "seconds of training"]
+    assert labels == ["episodic_reward", "seconds", "environment steps"]
     late = make_run(tmp_path / "4", [{"step": 9e9, "episodic_reward": 1}], seed=4, a=5, **world)
-    with pytest.raises(ValueError, match="the seeds have no common range of step: .*/3, .*/4"):
-        draw([read_run(runs[2]), read_run(late)], "step", ("episodic_reward",))
+    with pytest.raises(ValueError, match="the seeds have no common range of steps: .*/3, .*/4"):
+        draw([read_run(runs[2]), read_run(late)], ("episodic_reward",))
 
 
 # --- The learning curve of a run ---
@@ -147,11 +145,11 @@ def test_the_command_writes_a_picture_in_the_format_of_its_name(
     monkeypatch.chdir(tmp_path)
     make_run(Path("lr=0.1"))  # the folder of a sweep may look like a setting
     file = str(make_run(Path("b")))
-    arguments = ["lr=0.1", file, "x=seconds", "y=episodic_reward,eval/episodic_reward"]
+    arguments = ["lr=0.1", file, "y=episodic_reward,eval/episodic_reward"]
     assert main([*arguments, f"output=pictures/{name}"]) == 0
     assert capsys.readouterr().out == f"wrote pictures/{name}\n"
     assert Path("pictures", name).read_bytes().startswith(begin) and os.listdir("pictures") == [name]
-    assert parse(["lr=0.1", "x=seconds"]) == PlotConfig(runs=("lr=0.1",), x="seconds")
+    assert parse(["lr=0.1", "output=a.svg"]) == PlotConfig(runs=("lr=0.1",), output="a.svg")
 
 
 def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,7 +165,6 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
         ([], "give at least one run directory"),
         (["nowhere"], "nowhere cannot be read: No such file"),
         (["empty"], "empty has no value of episodic_reward yet"),
-        (["a", "x=second"], "x is 'second'; allowed: 'step', 'seconds'; did you mean 'seconds'"),
         (["a", "colour=red"], "colour is not a setting"),
         (["a", "--speed"], "--speed cannot be read: No such file"),
         (["a", "y=episodic_rewards"], "episodic_rewards is no metric of a; the nearest of its 7 are episodic_reward, "),

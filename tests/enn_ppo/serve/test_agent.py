@@ -64,7 +64,7 @@ def config_for(run_dir: Path) -> TrainConfig:
         run_dir,
         env=EnvConfig(id="tests.enn_ppo.serve.test_agent:env"),
         rollout=RolloutConfig(num_envs=16, steps=8),
-        optim=OptimConfig(batch_size=64, lr=1e-2),
+        optim=OptimConfig(batch_size=64, lr="1e-2@0 -> 0@1"),
         ppo=PPOConfig(ent_coef=0.0),
         total_timesteps=3200,
     )

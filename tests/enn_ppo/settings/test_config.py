@@ -39,10 +39,9 @@ ROLLOUT = RolloutConfig(num_envs=8, steps=4)
         (TrainConfig, {"env": "MineSweeper"}, "env must be a EnvConfig, got 'MineSweeper'"),
         (TrainConfig, {"value_net": 3}, "value_net must be a RogueNetConfig, got 3"),
         (EvalConfig, {"checkpoint": "a", "render": "a.avi"}, "render must name a file .*got 'a.avi'"),
-        (OptimConfig, {"value_lr": "-1@0 -> 0@1"}, r"optim\.value_lr must .*got -1\.0 \(in '-1@0 -> 0@1'\)"),
+        (OptimConfig, {"lr": "-1@0 -> 0@1"}, r"optim\.lr must .*got -1\.0 \(in '-1@0 -> 0@1'\)"),
         (RelposConfig, {"extent": [0]}, r"net\.relpos\.extent must be an integer, at least 1, got 0"),
         # settings that do nothing without another
-        (TrainConfig, {"optim": OptimConfig(value_lr=0.1)}, r"optim\.value_lr=0\.1 needs .*value_net=default"),
         (TrainConfig, {"trust": True}, "trust=true needs resume="),
         (
             TrainConfig,

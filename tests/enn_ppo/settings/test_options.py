@@ -155,11 +155,11 @@ def test_an_option_has_the_type_range_default_and_meaning_that_a_reader_knows_an
     assert options["owner"] == Option("owner", "text", "", "", "Whose it is.")
     types = {
         name: TRAIN[name].type
-        for name in ("rollout.num_threads", "optim.value_lr", "net.relpos.extent", "overwrite", "run_dir")
+        for name in ("rollout.num_threads", "optim.lr", "net.relpos.extent", "overwrite", "run_dir")
     }
     assert types == {
         "rollout.num_threads": "integer",
-        "optim.value_lr": "number or schedule or null",
+        "optim.lr": "number or schedule",
         "net.relpos.extent": "list of integers",
         "overwrite": "true or false",
         "run_dir": "text or null",

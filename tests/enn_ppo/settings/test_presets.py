@@ -41,7 +41,7 @@ def test_the_name_of_a_world_chooses_all_that_its_preset_says_which_only_differs
 def test_an_experiment_wins_over_a_preset_and_keeps_the_rest_of_it() -> None:
     config = composed("env=FloorIsLava", "experiment=quick")
     assert (config.total_timesteps, config.rollout.num_envs, config.optim.epochs) == (8192, 32, 1)
-    assert (config.optim.lr, config.net.relpos.extent) == (0.003, (1, 1))
+    assert (config.optim.lr, config.net.relpos.extent) == ("0.003@0 -> 0@1", (1, 1))
 
 
 def test_files_of_ones_own_add_choices_of_worlds_alone_and_of_all_settings(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enn_ppo.settings.config import EnvConfig, PPOConfig
+from enn_ppo.settings.config import EnvConfig, OptimConfig, PPOConfig
 from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.settings.schedule import Schedule, parse_distribution, parse_schedule
 
@@ -134,18 +133,15 @@ def test_every_value_of_a_schedule_must_be_allowed_and_the_message_has_the_whole
 
 
 def test_settings_of_an_update_have_a_number_in_place_of_every_schedule() -> None:
-    config = PPOConfig(gamma="0.9@0 -> 1@1", clip="0.2@0 step 0.1@0.5", ent_coef=0.01, ratio="joint")
+    config = PPOConfig(gamma="0.9@0 -> 1@1", clip="0.2@0 step 0.1@0.5", vf_coef=0.4, ratio="joint")
     settings = PPOSettings.at(config, 0.5)
-    assert (settings.gamma, settings.clip, settings.ent_coef, settings.ratio) == (0.95, 0.1, 0.005, "joint")
-    assert PPOSettings.at(dataclasses.replace(config, anneal_entropy=False), 0.5).ent_coef == 0.01
+    assert (settings.gamma, settings.clip, settings.vf_coef, settings.ratio) == (0.95, 0.1, 0.4, "joint")
 
 
-def test_a_plain_number_that_decays_falls_in_a_line_to_0_and_a_schedule_stands_as_it_was_written() -> None:
-    falls = parse_schedule("x", 0.004, decays=True)
-    assert [falls(progress) for progress in (0, 0.5, 0.75, 1)] == [0.004, 0.002, 0.001, 0]
-    assert parse_schedule("x", np.float64(1e-5), decays=True)(0.5) == 5e-6
-    assert parse_schedule("x", 0.004)(1) == 0.004
-    assert parse_schedule("x", "1@0 -> 2@1", decays=True)(1) == 2
+def test_a_plain_number_is_constant_and_the_defaults_of_the_learning_rate_and_of_entropy_fall_in_a_line_to_0() -> None:
+    assert [parse_schedule("x", np.float64(0.004))(progress) for progress in (0, 0.5, 1)] == [0.004] * 3
+    assert [OptimConfig().schedule(progress) for progress in (0, 0.5, 0.75, 1)] == [0.002, 0.001, 0.0005, 0]
+    assert [PPOConfig().schedules["ent_coef"](progress) for progress in (0, 0.5, 1)] == [0.05, 0.025, 0]
 
 
 # --- Parameters of environments, `env.info` ---

@@ -123,7 +123,7 @@ def test_every_trial_draws_its_values_and_the_best_is_found(capsys: pytest.Captu
 
 
 def test_a_sweep_can_minimize_with_trials_side_by_side() -> None:
-    best = best_of(run(direction="minimize", trials=5, jobs=2))
+    best = best_of(run(metric="-episodic_reward", trials=5, jobs=2))
     assert best is not None and best.value == pytest.approx(min(float(values["optim.lr"]) for values in started))
     assert len(started) == 5
 
@@ -268,7 +268,7 @@ def test_a_space_of_ones_own_is_a_file_in_a_folder_of_ones_own() -> None:
         (["sweep.space=7"], r"sweep\.space must be a mapping, got 7"),
         (["sweep.pruner=medain"], r"sweep\.pruner is 'medain'.*did you mean 'median'\?"),
         (["optim.lrr=3"], r"optim\.lrr is not a setting.*did you mean 'optim\.lr'\?"),
-        (["sweep.metric=eval/episodic_reward"], r"needs evaluations while training: eval\.interval"),
+        (["sweep.metric=-eval/episodic_reward"], r"needs evaluations while training: eval\.interval"),
         (["--multirun"], r"--multirun is for commands that train or evaluate"),
         (["resume=out/a"], r"resume and overwrite do not go with a sweep: the same command goes on"),
     ],

@@ -96,7 +96,7 @@ def config_for(run_dir: Path, **changes: Any) -> TrainConfig:
     settings: dict[str, Any] = {
         "rollout": RolloutConfig(num_envs=32, steps=8),
         "net": RogueNetConfig(d_model=16, n_layer=0, backend="reference"),
-        "optim": OptimConfig(batch_size=128, lr=2e-2),
+        "optim": OptimConfig(batch_size=128, lr="2e-2@0 -> 0@1"),
         "ppo": PPOConfig(ent_coef=0.0),
         "total_timesteps": 512,
         "device": "cpu",

@@ -131,7 +131,7 @@ def test_weights_that_are_not_finite_are_not_saved_and_the_last_good_checkpoint_
         config,
         resume=str(run_dir),
         total_timesteps=config.total_timesteps * 4,
-        optim=replace(config.optim, lr=1e30, anneal_lr=False),
+        optim=replace(config.optim, lr=1e30),
         checkpoint_interval=1,  # due before NaN acts
         keep_last=1,
     )
@@ -150,7 +150,6 @@ def test_where_one_of_several_policies_breaks_none_is_saved(tmp_path: Path, monk
         total_timesteps=64,
         checkpoint_interval=1,
         keep_last=2,
-        keep_best=0,
     )
 
     def break_blue(state: TrainState, *given: object) -> dict[str, Learned]:

@@ -27,8 +27,8 @@ def test_every_actor_learns_its_own_choice(ratio: str, tmp_path: Path) -> None:
     config = TrainConfig(
         rollout=RolloutConfig(num_envs=32, steps=8),
         net=RogueNetConfig(d_model=16, n_layer=1, n_head=2),
-        optim=OptimConfig(batch_size=128, lr=3e-3),
-        ppo=PPOConfig(ent_coef=0.02, ratio=ratio),  # type: ignore[arg-type]
+        optim=OptimConfig(batch_size=128, lr="3e-3@0 -> 0@1"),
+        ppo=PPOConfig(ent_coef="0.02@0 -> 0@1", ratio=ratio),  # type: ignore[arg-type]
         total_timesteps=8192,
         device="cpu",
         run_dir=str(tmp_path / "a"),
@@ -42,8 +42,8 @@ def test_robots_learn_to_clear_a_small_minefield(tmp_path: Path) -> None:
         env=EnvConfig(kwargs={"width": 4, "height": 4, "num_mines": 2, "num_robots": 2, "max_steps": 30}),
         rollout=RolloutConfig(num_envs=64, steps=8),
         net=RogueNetConfig(d_model=32, n_layer=1, n_head=2),
-        optim=OptimConfig(batch_size=256, lr=3e-3),
-        ppo=PPOConfig(ent_coef=0.1),
+        optim=OptimConfig(batch_size=256, lr="3e-3@0 -> 0@1"),
+        ppo=PPOConfig(ent_coef="0.1@0 -> 0@1"),
         total_timesteps=40_960,
         device="cpu",
         run_dir=str(tmp_path / "a"),

@@ -120,7 +120,7 @@ def test_deterministic_training_has_the_same_bits_every_time(tmp_path: Path) -> 
 
 def test_a_learner_on_ray_is_on_cuda_and_its_runners_are_not(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    ray = DistributedConfig(mode="ray", num_env_runners=2, learner_gpus=1.0)
+    ray = DistributedConfig(mode="ray", num_env_runners=2)
     there = train(config(tmp_path / "a", 4096, "cuda", distributed=ray))
     assert there.step == 4096
     assert train(config(tmp_path / "a", 6144, "cpu", resume=str(tmp_path / "a"))).step == 6144

@@ -23,9 +23,9 @@ HERD = (
     "rollout.steps=16",
     "optim.batch_size=128",
     "optim.epochs=4",
-    "optim.lr=0.005",
+    "optim.lr=0.005@0 -> 0@1",
     "ppo.gamma=0.9",
-    "ppo.ent_coef=0.01",
+    "ppo.ent_coef=0.01@0 -> 0@1",
     "device=cpu",
     "run_dir=herd",
 )

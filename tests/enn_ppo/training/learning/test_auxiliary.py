@@ -38,7 +38,7 @@ def test_a_run_learns_to_predict_what_can_be_seen_and_is_evaluated(tmp_path: Pat
     changes = {
         "env": EnvConfig(id="tests.entity_gym.pools.test_targets:Hidden"),
         "ppo": PPOConfig(target_coef=1.0),
-        "optim": OptimConfig(lr=0.01, batch_size=32, epochs=4),
+        "optim": OptimConfig(lr="0.01@0 -> 0@1", batch_size=32, epochs=4),
         "total_timesteps": 640,
     }
     train(tiny_config(tmp_path / "whole", **changes))

@@ -26,8 +26,8 @@ from tests.enn_ppo.rows import rows_of
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted, tiny_config
 
 CPU = torch.device("cpu")
-ONE_STEP = OptimConfig(batch_size=32, epochs=1, anneal_lr=False)  # one optimizer step in each update of 32 frames
-CONSTANT = PPOConfig(anneal_entropy=False)
+ONE_STEP = OptimConfig(batch_size=32, epochs=1, lr=0.002)  # one optimizer step in each update of 32 frames
+CONSTANT = PPOConfig(ent_coef=0.05)
 
 
 def tiny(run_dir: Path | str, **changes: Any) -> TrainConfig:
@@ -88,9 +88,7 @@ def test_every_setting_of_the_loss_that_may_be_scheduled_is_a_number_in_each_upd
     state = state_of(tiny("unused", ppo=ppo))
     state.step = 80
     now = state.begin_update().ppo
-    assert [now.gamma, now.gae_lambda, now.clip, now.vf_coef, now.ent_coef] == pytest.approx(
-        [0.95, 1, 0.15, 0.5, 0.005]
-    )
+    assert [now.gamma, now.gae_lambda, now.clip, now.vf_coef, now.ent_coef] == pytest.approx([0.95, 1, 0.15, 0.5, 0.01])
 
 
 class Clock:
@@ -112,7 +110,7 @@ def a_second_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("a_second_an_update")
 def test_training_ends_with_its_seconds_and_annealing_follows_the_clock_where_that_is_nearer(tmp_path: Path) -> None:
-    optim = OptimConfig(batch_size=16, epochs=1, lr=0.004)
+    optim = OptimConfig(batch_size=16, epochs=1, lr="0.004@0 -> 0@1")
     rows = run(tiny(tmp_path / "a", optim=optim, total_timesteps=10**6, max_train_seconds=4.0))
     assert column(rows, "seconds") == [1, 2, 3, 4]
     # the share of the steps that is done, 32 of a million, is always behind that of the seconds
@@ -122,7 +120,7 @@ def test_training_ends_with_its_seconds_and_annealing_follows_the_clock_where_th
 
 def test_an_update_has_as_many_epochs_as_asked_for_or_as_the_divergence_allows(tmp_path: Path) -> None:
     def epochs(name: str, target_kl: float | None) -> list[int]:
-        optim = OptimConfig(batch_size=8, epochs=6, lr=0.01, anneal_lr=False)
+        optim = OptimConfig(batch_size=8, epochs=6, lr=0.01)
         rows = run(tiny(tmp_path / name, optim=optim, ppo=PPOConfig(target_kl=target_kl), total_timesteps=96))
         return [row["epochs"] for row in rows]
 
@@ -232,18 +230,13 @@ class Statistics(Callback):
         self.counts.append(sum(int(v) for k, v in update.policy.state_dict().items() if k.endswith("count")))
 
 
-@pytest.mark.parametrize(
-    ("after", "grows"),
-    [(None, [True] * 5), (0, [False] * 5), (32, [True] + [False] * 4), (64, [True, True] + [False] * 3)],
-)
-def test_input_statistics_freeze_after_so_many_steps(after: int | None, grows: list[bool], tmp_path: Path) -> None:
+def test_the_input_statistics_grow_by_a_rollout_that_is_not_learned_from_and_by_every_update(tmp_path: Path) -> None:
     statistics = Statistics()
-    rollout = RolloutConfig(num_envs=4, steps=8, freeze_normalization_after=after)
-    config = tiny(tmp_path / "a", rollout=rollout)
+    config = tiny(tmp_path / "a")
     first = sum(int(v) for k, v in state_of(config).learner.model.policy.state_dict().items() if k.endswith("count"))
     run(config, Copycat, statistics)
-    assert first >= 32  # of the rollout that is played and not learned from
-    assert (np.diff([first, *statistics.counts]) > 0).tolist() == grows
+    assert first >= 32
+    assert (np.diff([first, *statistics.counts]) > 0).all()
 
 
 @pytest.mark.parametrize(("offset", "told"), [(1e7, 0), (-1.7e9, 1)])
@@ -287,10 +280,3 @@ def test_with_a_network_for_the_value_its_loss_does_not_touch_the_policy() -> No
     assert not torch.equal(
         weights(both(0.5, together).learner.model.policy), weights(both(5.0, together).learner.model.policy)
     )
-
-
-def test_a_value_network_has_its_own_learning_rate() -> None:
-    before = state_of(apart())
-    still = learned(apart(optim=replace(ONE_STEP, value_lr="0@0")))
-    assert torch.equal(weights(still.learner.model.value_net), weights(before.learner.model.value_net))
-    assert not torch.equal(weights(still.learner.model.policy), weights(before.learner.model.policy))

@@ -167,7 +167,7 @@ def change(learner: Learner, size: float = 0.3) -> None:
 
 
 def update_settings(config: TrainConfig) -> Settings:
-    return Settings(0, PPOSettings.at(config.ppo), (1e-3, 1e-3))
+    return Settings(0, PPOSettings.at(config.ppo), 1e-3)
 
 
 def test_log_ratios_add_up_over_all_actors_and_actions_of_a_frame() -> None:

@@ -17,7 +17,7 @@ from enn_ppo import EnvConfig, SelfPlayConfig, train
 from enn_ppo.checkpoints import load_checkpoint, step_file, step_files
 from enn_ppo.training.self_play.opponents import LATEST
 from enn_ppo.training.self_play.pool import SelfPlay, least_missed
-from enn_ppo.training.self_play.ratings import DRIFT, SIGMA, Rating, Ratings, prioritized
+from enn_ppo.training.self_play.ratings import DRIFT, SIGMA, Rating, Ratings
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
 from entity_gym.pools.episodes import Episode
@@ -79,12 +79,6 @@ def test_a_stronger_player_ends_up_above_a_weaker_one_with_certainty() -> None:
     assert max(ratings.current.sigma, weak.sigma, strong.sigma) < 2.5
 
 
-def test_prioritized_is_the_square_of_what_is_lost() -> None:
-    # (1 - 0.5)² = 0.25, (1 - 0.9)² = 0.01, (1 - 0)² = 1: of 1.26 in all
-    assert prioritized([0.5, 0.9, 0.0]).tolist() == pytest.approx([0.25 / 1.26, 0.01 / 1.26, 1 / 1.26])
-    assert prioritized([1.0, 1.0]).tolist() == [0.5, 0.5]
-
-
 # --- Who stays in the pool
 
 
@@ -129,31 +123,17 @@ def test_a_snapshot_is_taken_at_every_interval_and_stays_what_it_was() -> None:
 
 
 def test_a_share_of_the_environments_faces_the_policy_as_it_is_and_the_others_its_past() -> None:
-    player = self_play(latest=0.25, pool_size=20)
+    player = self_play(pool_size=20)
     for step in range(0, 200, 10):
         player.add(step)
     faced = player._draw(8000, np.random.default_rng(0))
-    assert np.mean(faced == LATEST) == pytest.approx(0.25, abs=0.02)
+    assert np.mean(faced == LATEST) == pytest.approx(0.5, abs=0.02)
     assert len(set(faced.tolist()) - {LATEST}) <= 2  # each is a pass of its own network
     chosen = set()
     for step in range(200):
         player._choose(step)
         chosen |= set(player._choice)
     assert chosen == set(range(0, 200, 10))
-
-
-def test_prioritized_draws_those_it_loses_to() -> None:
-    player = self_play(sampling="prioritized", pool_size=3)
-    for step in (0, 10, 20):
-        player.add(step)
-    for _ in range(200):
-        for step, result in [(0, 1.0), (10, 0.0), (20, 1.0)]:
-            player.ratings.play(step, result)
-    chosen = []
-    for step in range(100):
-        player._choose(step)
-        chosen += player._choice
-    assert np.mean(np.array(chosen) == 10) > 0.99
 
 
 def test_games_count_for_whom_they_were_played_against(tmp_path: Path) -> None:
@@ -214,8 +194,8 @@ def test_snapshots_stay_on_the_disk_as_long_as_a_checkpoint_needs_them(tmp_path:
     assert snapshots_of(tmp_path) == [0, 20]
 
 
-def test_snapshots_that_are_still_faced_stay_until_their_episodes_end(tmp_path: Path) -> None:
-    player = self_play(pool_size=1, latest=0.0)
+def test_snapshots_that_are_still_faced_stay_until_their_episodes_end() -> None:
+    player = self_play(pool_size=1)
     player.add(0)
     env = player.seat(snake_pool(4), SNAKES, "MultiSnake")
     collector = Collector(env, player.net, CPU, 0)
@@ -255,9 +235,9 @@ def test_a_resumed_run_replaces_what_an_abandoned_continuation_left_and_may_writ
 class Run:
     """A training without learning: every update changes the weights in a way that depends on what was played."""
 
-    def __init__(self, sampling: str = "prioritized") -> None:
+    def __init__(self) -> None:
         self.net = snake_net()
-        self.player = self_play(self.net, snapshot_interval=60, pool_size=2, latest=0.4, sampling=sampling)
+        self.player = self_play(self.net, snapshot_interval=60, pool_size=2)
         self.env = self.player.seat(snake_pool(6), SNAKES, "MultiSnake")
         self.collector = Collector(self.env, self.net, CPU, 0)
         self.step = 0

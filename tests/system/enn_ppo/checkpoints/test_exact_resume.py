@@ -52,13 +52,12 @@ UPDATES = 6
 FRAMES = 24  # of an update: 3 environments, 8 steps
 TOTAL = UPDATES * FRAMES - 3  # the last update is shorter
 BOTH: dict[str, Any] = {
-    "rollout": RolloutConfig(num_envs=3, steps=8, freeze_normalization_after=4 * FRAMES),
+    "rollout": RolloutConfig(num_envs=3, steps=8),
     "net": RogueNetConfig(d_model=16, n_layer=1, n_head=2),
     "optim": OptimConfig(lr="0@0 -> 0.02@0.3 cos 0.01@1", batch_size=12, epochs=3, weight_decay=0.01),
     "total_timesteps": TOTAL,
     "checkpoint_interval": 3,
     "keep_last": 2,
-    "keep_best": 2,
     "device": "cpu",
 }
 EVALUATION: dict[str, Any] = {"interval": 40, "episodes": 12, "num_envs": 3}
@@ -72,11 +71,8 @@ def snakes(run_dir: Path, **changes: Any) -> TrainConfig:
             info={"board_size": [3, 4]},
         ),
         "value_net": RogueNetConfig(d_model=16, n_layer=0, n_head=2),
-        "optim": replace(BOTH["optim"], value_lr=0.005),
         "ppo": PPOConfig(normalize="rewards", target_kl=0.005, ent_coef="0.1@0 step 0.01@0.5"),
-        "self_play": SelfPlayConfig(
-            enabled=True, snapshot_interval=FRAMES, pool_size=3, latest=0.2, sampling="prioritized"
-        ),
+        "self_play": SelfPlayConfig(enabled=True, snapshot_interval=FRAMES, pool_size=3),
         "eval": TrainEvalConfig(**EVALUATION, opponent="past"),
     }
     return _config(run_dir, settings, changes)
@@ -359,7 +355,7 @@ def expected_rates(progress: Sequence[float]) -> list[float]:
 def test_the_best_checkpoint_by_training_rewards_is_that_of_the_uninterrupted_run(tmp_path: Path) -> None:
     """Interruptions save more often, and none of what they save may be the best."""
     whole, parts = (
-        mines(tmp_path / name, eval=TrainEvalConfig(), keep_best=1, keep_last=1, total_timesteps=FRAMES * 7)
+        mines(tmp_path / name, eval=TrainEvalConfig(), keep_last=1, total_timesteps=FRAMES * 7)
         for name in ("whole", "parts")
     )
     train(whole)

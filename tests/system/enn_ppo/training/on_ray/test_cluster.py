@@ -20,11 +20,11 @@ def test_who_has_not_installed_ray_is_told_how(tmp_path: Path, monkeypatch: pyte
         train(on_ray(tmp_path / "a"))
 
 
-def connect(**settings: Any) -> None:
+def connect(device: str = "cpu", num_learners: int = 1, **settings: Any) -> int:
     from enn_ppo.training.on_ray.cluster import connection
 
-    with connection(DistributedConfig(mode="ray", **settings)):
-        pass
+    with connection(DistributedConfig(mode="ray", **settings), num_learners, device) as num_gpus:
+        return num_gpus
 
 
 def test_an_address_where_nobody_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,14 +47,16 @@ def test_an_address_where_nobody_answers_is_named(monkeypatch: pytest.MonkeyPatc
 def test_a_cluster_that_is_too_small_is_measured() -> None:
     with pytest.raises(ValueError, match=r"distributed\.num_env_runners=1000 and learners: 1 .* need 1001 CPUs"):
         connect(num_env_runners=1000)
-    with pytest.raises(ValueError, match=r"learner_gpus=64 need 64 GPUs, and the Ray cluster has"):
-        connect(num_env_runners=1, learner_gpus=64.0)
 
 
-def test_what_cannot_be_on_ray_is_refused(tmp_path: Path) -> None:
+def test_each_learner_has_a_gpu_if_there_is_one_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
-    with pytest.raises(ValueError, match=r"device=cuda with distributed=ray needs .*distributed\.learner_gpus=1"):
-        train(on_ray(tmp_path / "a", changes={"device": "cuda"}))
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 8.0, "GPU": 2.0})
+    assert [connect("auto", number) for number in (1, 2, 3)] == [1, 1, 0]
+    assert [connect("cuda", 2), connect("cpu", 1)] == [1, 0]
+    with pytest.raises(ValueError, match=r"learners: 3 with device=cuda need 3 GPUs, and the Ray cluster has 2$"):
+        connect("cuda", 3)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""With `distributed.sync` a run on Ray is the local run, bit for bit."""
+"""With `distributed.max_staleness=0` a run on Ray is the local run, bit for bit."""
 
 from __future__ import annotations
 

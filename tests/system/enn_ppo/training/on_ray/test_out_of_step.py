@@ -1,4 +1,4 @@
-"""Without `distributed.sync` runners go on while the learner learns."""
+"""With `distributed.max_staleness` above 0 runners go on while the learner learns."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Done(NamedTuple):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory, ray_here: None) -> Done:
-    """A run of two runners with everything but sync, whose steps are too small to change a policy."""
+    """A run of two runners with everything out of step, whose steps are too small to change a policy."""
     run_dir = tmp_path_factory.mktemp("out_of_step") / "a"
     changes = {
         "env": EnvConfig(),
         "total_timesteps": 960,
         "optim": OptimConfig(batch_size=16, epochs=1, lr=1e-30, weight_decay=0.0),
-        "rollout": RolloutConfig(num_envs=4, steps=8, freeze_normalization_after=0),
+        "rollout": RolloutConfig(num_envs=4, steps=8),
     }
-    config = on_ray(run_dir, 2, changes, sync=False, max_staleness=2)
+    config = on_ray(run_dir, 2, changes, max_staleness=2)
     return Done(train(config, env=Copycat), rows_of(run_dir))
 
 

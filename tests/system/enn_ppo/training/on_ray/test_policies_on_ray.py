@@ -95,7 +95,7 @@ def test_out_of_step_all_learn_from_the_same_parts_and_a_killed_learner_names_it
         "eval": TrainEvalConfig(),
     }
     with pytest.raises(PartLost) as ended:
-        train(together(tmp_path / "a", 1, changes, sync=False), callbacks=[KillALearner()])
+        train(together(tmp_path / "a", 1, changes, max_staleness=2), callbacks=[KillALearner()])
     assert re.match(r"the learner of policy (red|blue) is gone: its process was killed", str(ended.value))
     rows = {name: rows_of(tmp_path / "a" / name) for name in TWO}
     for name in ("step", "frames", "distributed/staleness", "distributed/rollouts_stale"):

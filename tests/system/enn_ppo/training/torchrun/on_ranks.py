@@ -56,8 +56,8 @@ def long_run(run_dir: Path, **changes: Any) -> TrainConfig:
     settings = {
         "rollout": RolloutConfig(num_envs=4, steps=8),
         "ppo": PPOConfig(normalize="rewards", target_kl=1e-4),
-        "optim": OptimConfig(batch_size=12, epochs=3, lr=0.02),
-        "net": RogueNetConfig(d_model=16, n_layer=1, n_head=2, residual_dropout=0.1),
+        "optim": OptimConfig(batch_size=12, epochs=3, lr="0.02@0 -> 0@1"),
+        "net": RogueNetConfig(d_model=16, n_layer=1, n_head=2, dropout=0.1),
         "total_timesteps": 4 * 8 * 6,
         "checkpoint_interval": 2,
     }
