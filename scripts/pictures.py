@@ -117,7 +117,7 @@ def make_picture(world: str, checkpoint: Path | None, seconds: int, folder: Path
     with TemporaryDirectory() as scratch:
         made, picture = Video(Path(scratch) / "film.gif", film.episodes), folder / f"{world}.gif"
         config = EpisodesConfig(episodes=100, seed=EVAL_SEED)
-        result = evaluate_checkpoint(load_trusted(str(run)), config, None, select_device("auto"), video=made)
+        result = evaluate_checkpoint(load_trusted(run, trusted=False), config, None, select_device("auto"), video=made)
         shrink(made.path, picture, film.milliseconds)
         score = result.estimates["episodic_reward"].mean
     return f"{picture}: {picture.stat().st_size // 1024} KiB, mean reward of 100 episodes {score:.3f}"

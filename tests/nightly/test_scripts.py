@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from enn_ppo import EnvConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
+from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
 from entity_gym.registry import list_envs
 from tests.processes import ROOT, run
 
@@ -95,7 +95,11 @@ def test_learn_zoo_makes_the_table(tmp_path: Path) -> None:
 def policy(tmp_path: Path) -> Path:
     """The run directory of a policy that has hardly learned."""
     folder = tmp_path / "run"
-    sizes = {"rollout": RolloutConfig(num_envs=2, steps=8), "net": RogueNetConfig(d_model=16, n_layer=1)}
+    sizes = {
+        "rollout": RolloutConfig(num_envs=2, steps=8),
+        "net": RogueNetConfig(d_model=16, n_layer=1),
+        "optim": OptimConfig(batch_size=16),
+    }
     train(TrainConfig(env=EnvConfig(id="Xor"), total_timesteps=16, run_dir=str(folder), num_threads=1, **sizes))
     return folder
 
