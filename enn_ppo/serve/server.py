@@ -43,7 +43,7 @@ from entity_gym.errors import check_parts
 MAX_MESSAGE_BYTES = 2**20  # of a message, of a client and to it
 READ_SECONDS = 30.0  # for a greeting, for the rest of a message that has begun, for reading an answer, and for ending
 IDLE_SECONDS = 600.0  # for a greeted client that sends nothing and waits for no answer
-_MOST_OPEN = 16  # messages of a client that wait for answers; then no more of it is read
+_MOST_OPEN = 2  # messages of a client that wait for answers; then no more of it is read
 _MOST_TOGETHER = 64  # questions in a batch
 _LINGER = 2.0  # seconds for which a dropped client is still read
 _MOST_WORDS = 2000  # characters of a reason
