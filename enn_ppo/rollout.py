@@ -243,7 +243,7 @@ class Trajectory:
     results: list[ActResult] = field(default_factory=list)
 
     def recall(self) -> State | None:
-        """What the policy knows before the next step."""
+        """The policy's state before the next step."""
         return self.states.recall(self.seen[-1].env_id, self.seen[-1].elapsed_step == 0)
 
     def rollout(self, stats: RolloutStats, device: torch.device) -> Rollout:

@@ -1,4 +1,4 @@
-"""What a policy remembers, by environment and from step to step: rollouts, evaluations, opponents and servers keep it here.
+"""The state of a policy, by environment and from step to step: rollouts, evaluations, opponents and servers keep it here.
 
     before = states.recall(env_id, begins)           # of B environments
     result = policy.act(batch, before)
@@ -31,7 +31,7 @@ class PolicyStates:
         self._known: State | None = None  # a sequence for each key
 
     def recall(self, keys: Keys, begins: NDArray[np.bool_]) -> State | None:
-        """What is remembered of B environments.
+        """The state of B environments.
 
         Args:
             keys: (B,), each at most once.

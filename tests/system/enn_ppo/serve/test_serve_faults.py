@@ -217,7 +217,7 @@ def test_a_greeting_with_too_much_in_it_is_refused(checkpoint: Checkpoint, space
     with Running(checkpoint) as server:
         client = server.client(spaces=spaces)
         assert client.policy["type"] == "error"
-        assert "choices together; at most 4,096 are taken" in client.policy["message"]
+        assert "choices together; at most 1,024 are taken" in client.policy["message"]
         assert server.has_said(f"dropped {client.name}: {client.policy['message']}")
 
 
