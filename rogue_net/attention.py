@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rogue_net.batch.frames import Frames
-from rogue_net.relative.relative_positions import Relative, relative_logits, relative_outputs
+from rogue_net.relative.relative_positions import Relative
 
 #: All but cuDNN's, which takes 5 ms to prepare each new shape of rows: with it bf16 was 4 times slower than fp32 on a GPU.
 KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -51,8 +51,11 @@ def ragged_attention(qkv: Tensor, frames: Frames, relative: Relative | None = No
             packed = functional.scaled_dot_product_attention(q, k, v, rows.allowed, dropout)
     else:  # relative values need the weights
         weights = functional.dropout(packed_weights(clean, frames, relative, sees_broken), dropout)
-        relative = relative if gate is None else relative._replace(gate=gate.masked_fill(broken[:, None], 0))
-        packed = weights @ rows.pack(clean[:, 2]).transpose(1, 2) + relative_outputs(weights, relative, rows)
+        values = relative.values
+        if gate is not None:
+            values = values * rows.pack(gate.masked_fill(broken[:, None], 0)).unsqueeze(1)
+        related = (weights.transpose(1, 2) @ values).transpose(1, 2)  # sum_j p_ij gate_j * relvalue_ij
+        packed = weights @ rows.pack(clean[:, 2]).transpose(1, 2) + related
     packed = packed.masked_fill(sees_broken, float("nan"))
     return rows.unpack(packed.transpose(1, 2))
 
@@ -72,7 +75,8 @@ def packed_weights(
     q, k = rows.pack(qkv[:, :2]).permute(2, 0, 3, 1, 4)  # (R, H, L, K)
     scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
     if relative is not None:
-        scores = scores + relative_logits(q, relative)
+        products = q.transpose(1, 2) @ relative.keys.transpose(2, 3)  # q_i · relkey_ij, (R, L, H, L)
+        scores = scores + products.transpose(1, 2) / math.sqrt(q.shape[-1])
     if uniform is not None:
         scores = scores.masked_fill(uniform, 0)
     weights: Tensor = scores.masked_fill(~rows.allowed, float("-inf")).softmax(dim=-1)

@@ -59,24 +59,14 @@ class RelposConfig:
             self._check_geometry()
 
     def _check_geometry(self) -> None:
+        _check_positions("net.relpos", self, has_angles=self.kind in ("radial", "polar"))
         dimensions = len(self.position_features)
-        if dimensions == 0:
-            raise ValueError(
-                "net.relpos.position_features is empty; name the features that are an entity's coordinates"
-            )
         expected = {"grid": dimensions, "radial": 1, "distance": 1, "polar": 2}[self.kind]
         if len(self.extent) != expected:
             raise ValueError(
                 f"net.relpos.extent must have {expected} value(s) for kind={self.kind} and {dimensions} position features, "
                 f"got {list(self.extent)}"
             )
-        rotates = bool(self.rotation_vec_features) or self.rotation_angle_feature is not None
-        if dimensions != 2 and (rotates or self.kind in ("radial", "polar")):
-            raise ValueError(
-                f"net.relpos.position_features must be two features where angles or rotations are used "
-                f"(kind={self.kind}), got {list(self.position_features)}"
-            )
-        _check_rotation("net.relpos", self.rotation_vec_features, self.rotation_angle_feature)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,17 +88,8 @@ class TranslationConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "net.translation.")
-        if self.reference_entity is not None and not self.position_features:
-            raise ValueError(
-                "net.translation.position_features is empty; name the features that are an entity's coordinates"
-            )
-        rotates = bool(self.rotation_vec_features) or self.rotation_angle_feature is not None
-        if rotates and len(self.position_features) != 2:
-            raise ValueError(
-                f"net.translation.position_features must be two features where there is a rotation, "
-                f"got {list(self.position_features)}"
-            )
-        _check_rotation("net.translation", self.rotation_vec_features, self.rotation_angle_feature)
+        if self.reference_entity is not None:
+            _check_positions("net.translation", self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,10 +135,23 @@ class RogueNetConfig:
             )
 
 
-def _check_rotation(section: str, vector: Sequence[str], angle: str | None) -> None:
-    if vector and angle is not None:
+def rotates(config: RelposConfig | TranslationConfig) -> bool:
+    """Whether the settings name an orientation."""
+    return bool(config.rotation_vec_features) or config.rotation_angle_feature is not None
+
+
+def _check_positions(section: str, config: RelposConfig | TranslationConfig, has_angles: bool = False) -> None:
+    """Check that the settings name coordinates, two of them if there are angles or rotations, and at most one orientation."""
+    positions, vector = list(config.position_features), list(config.rotation_vec_features)
+    if not positions:
+        raise ValueError(f"{section}.position_features is empty; name the features that are an entity's coordinates")
+    if (has_angles or rotates(config)) and len(positions) != 2:
+        raise ValueError(
+            f"{section}.position_features must be two features where there are angles or rotations, got {positions}"
+        )
+    if vector and config.rotation_angle_feature is not None:
         raise ValueError(
             f"{section}.rotation_vec_features and {section}.rotation_angle_feature are both given; use one"
         )
-    if vector and len(vector) != 2:
-        raise ValueError(f"{section}.rotation_vec_features must be two features, got {list(vector)}")
+    if len(vector) not in (0, 2):
+        raise ValueError(f"{section}.rotation_vec_features must be two features, got {vector}")

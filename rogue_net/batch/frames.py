@@ -23,56 +23,41 @@ from rogue_net.batch.ragged import RaggedTensor, sequence_of_item
 class Frames:
     """Frames of tokens. A token is an entity; the tokens of a frame are in the order of its entity indices.
 
+    Entities are given type by type. Asks the device for nothing.
+
     Args:
+        features: entity type -> B sequences, an item for each entity.
+        visible: types that hide something -> B sequences of (n, 1) bool.
+        num_frames: B.
+        device: of the tensors.
+
+    Attributes:
+        num_tokens: E.
         offsets: (B + 1,) int64, frame b's tokens are offsets[b]:offsets[b + 1].
-        visible: (E,) bool, false for tokens that visible ones must not see; None: all are visible.
-        num_tokens: E; None: looked up when it is needed, which synchronises.
+        order: (E,) int64, the token of each row where all entities of the first type come first, then all of the second.
         positions: entity type -> (entities of the type,) int64, their tokens.
+        visible: (E,) bool, false for tokens that visible ones must not see; None: all are visible.
     """
 
     def __init__(
         self,
-        offsets: Tensor,
-        visible: Tensor | None = None,
-        num_tokens: int | None = None,
-        positions: Mapping[str, Tensor] | None = None,
-    ) -> None:
-        self.offsets = offsets
-        self.visible = visible
-        self.positions: Mapping[str, Tensor] = positions or {}
-        self._num_tokens = num_tokens
-
-    @staticmethod
-    def of_types(
         features: Mapping[str, RaggedTensor],
         visible: Mapping[str, RaggedTensor],
         num_frames: int,
         device: torch.device,
-    ) -> Frames:
-        """The frames of entities that are listed type by type. Asks the device for nothing.
-
-        Args:
-            features: entity type -> B sequences, an item for each entity.
-            visible: types that hide something -> B sequences of (n, 1) bool.
-            num_frames: B.
-            device: of the tensors.
-        """
+    ) -> None:
         counts = [len(ragged.values) for ragged in features.values()]
-        if not features:
-            return Frames(torch.zeros(num_frames + 1, dtype=torch.int64, device=device), num_tokens=0)
-        offsets, order = _order([ragged.offsets for ragged in features.values()], counts)
-        positions = dict(zip(features, torch.split(order, counts), strict=True))
-        flags = None
+        self.num_tokens = sum(counts)
+        self.offsets = torch.zeros(num_frames + 1, dtype=torch.int64, device=device)
+        self.order = self.offsets[:0]
+        if features:
+            self.offsets, self.order = _order([ragged.offsets for ragged in features.values()], counts)
+        self.positions = dict(zip(features, torch.split(self.order, counts), strict=True))
+        self.visible: Tensor | None = None
         if visible:
-            flags = torch.ones(sum(counts), dtype=torch.bool, device=device)
+            self.visible = torch.ones(self.num_tokens, dtype=torch.bool, device=device)
             for name, ragged in visible.items():
-                flags[positions[name]] = ragged.values[:, 0]
-        return Frames(offsets, flags, sum(counts), positions)
-
-    @property
-    def num_tokens(self) -> int:
-        """E."""
-        return int(self.offsets[-1]) if self._num_tokens is None else self._num_tokens
+                self.visible[self.positions[name]] = ragged.values[:, 0]
 
     @cached_property
     def lengths(self) -> Tensor:
@@ -83,11 +68,6 @@ class Frames:
     def of_token(self) -> Tensor:
         """(E,) int64, the frame of each token."""
         return sequence_of_item(self.offsets, self.num_tokens)
-
-    @cached_property
-    def order(self) -> Tensor:
-        """(E,) int64, the token of each row where all entities of the first type come first, then all of the second."""
-        return torch.cat(list(self.positions.values())) if self.positions else self.offsets[:0]
 
     @cached_property
     def inverse(self) -> Tensor:

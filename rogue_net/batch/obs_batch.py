@@ -199,7 +199,7 @@ class ObsBatch:
     @cached_property
     def frames(self) -> Frames:
         """The frames of the batch: its tokens, and which of them are hidden."""
-        return Frames.of_types(self.features, self.visible, self.num_frames, self.device)
+        return Frames(self.features, self.visible, self.num_frames, self.device)
 
     @cached_property
     def token_ids(self) -> Tensor:

@@ -70,9 +70,12 @@ class Gather:
     def _find(self, ragged: RaggedTensor) -> tuple[Tensor, Tensor]:
         values, source = ragged
         if id(source) not in self._known:
-            offsets = offsets_of(source.diff()[self.sequences])
+            lengths = source.diff()[self.sequences]
+            offsets = offsets_of(lengths)
+            shift = source[self.sequences] - offsets[:-1]  # from an item's place in the result to that in the source
             count = len(values) if self.all_of_them else None
-            self._known[id(source)] = source, offsets, gather_items(source, self.sequences, offsets, count)
+            shifts = torch.repeat_interleave(shift, lengths, output_size=count)
+            self._known[id(source)] = source, offsets, torch.arange(len(shifts), device=source.device) + shifts
         _, offsets, items = self._known[id(source)]
         return offsets, items
 
@@ -145,21 +148,6 @@ def sequence_of_item(offsets: Tensor, num_items: int) -> Tensor:
     lengths = offsets.diff()
     numbers = torch.arange(len(lengths), device=offsets.device)
     return torch.repeat_interleave(numbers, lengths, output_size=num_items)
-
-
-def gather_items(offsets: Tensor, sequences: Tensor, gathered_offsets: Tensor, num_items: int | None = None) -> Tensor:
-    """Indices of the items of the gathered sequences, in order.
-
-    Args:
-        offsets: (B + 1,) of the ragged tensor gathered from.
-        sequences: the sequences to take.
-        gathered_offsets: the offsets of the result.
-        num_items: how many there are, where the host knows; None: looked up, which synchronises.
-    """
-    shift = offsets[sequences] - gathered_offsets[:-1]
-    lengths = gathered_offsets.diff()
-    shifts = torch.repeat_interleave(shift, lengths, output_size=num_items)
-    return torch.arange(len(shifts), device=offsets.device) + shifts
 
 
 def segment_sum(values: Tensor, segments: Tensor, num_segments: int) -> Tensor:

@@ -12,11 +12,18 @@ import torch
 from torch import Tensor
 
 from entity_gym.errors import nearest
-from entity_gym.spaces import Angle, Entity, ObsSpace, with_kinds
+from entity_gym.spaces import Entity, ObsSpace, with_kinds
 from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.batch.ragged import RaggedTensor
-from rogue_net.config import TranslationConfig
-from rogue_net.relative.geometry import directions_of, pick, seen_from
+from rogue_net.config import TranslationConfig, rotates
+from rogue_net.relative.geometry import (
+    POSITION,
+    PositionColumns,
+    check_features,
+    named_features,
+    pick,
+    seen_from,
+)
 
 SETTINGS = "net.translation"
 
@@ -55,22 +62,24 @@ class Translation:
         name, entities = config.reference_entity, obs_space.entities
         if name not in entities:
             raise ValueError(f"{SETTINGS}.reference_entity is {name!r}; {nearest(name, entities)}")
-        self.reference = _columns(entities[name], name, config.position_features, "position_features")
-        self.vector = _columns(entities[name], name, config.rotation_vec_features, "rotation_vec_features")
-        angle = [] if config.rotation_angle_feature is None else [config.rotation_angle_feature]
-        self.angle = _columns(entities[name], name, angle, "rotation_angle_feature", may_be_angle=True)
-        for other, entity in entities.items():
-            if other != name and set(config.position_features) <= set(entity.features):
-                self.columns[other] = _columns(entity, other, config.position_features, "position_features")
-        if not self.columns:
+        check_features(SETTINGS, named_features(config), {name: entities[name]})
+        self.reference = PositionColumns.of(entities[name], config)
+        moved = {
+            other: entity
+            for other, entity in entities.items()
+            if other != name and set(config.position_features) <= set(entity.features)
+        }
+        if not moved:
             raise ValueError(
                 f"{SETTINGS}.position_features are {list(config.position_features)}, which no type but the reference "
                 f"{name!r} has, so that nothing would be moved"
             )
+        check_features(SETTINGS, {POSITION: config.position_features}, moved)
+        self.columns = {other: PositionColumns.of(entity, config).position for other, entity in moved.items()}
         if config.add_distance:
-            moved = {other: _with_distance(entities[other], name) for other in self.columns}
+            longer = {other: _with_distance(entity, name) for other, entity in moved.items()}
             self.obs_space = ObsSpace(
-                {**entities, **moved}, obs_space.global_features, obs_space.global_kinds, obs_space.targets
+                {**entities, **longer}, obs_space.global_features, obs_space.global_kinds, obs_space.targets
             )
 
     def __call__(self, batch: ObsBatch) -> ObsBatch:
@@ -108,13 +117,8 @@ class Translation:
         rows = _first_visible(batch, reference)
         # a row of zeros stands for the frames without a reference
         found = torch.cat([values, values.new_zeros(1, values.shape[1])])[rows]
-        position = pick(found, self.reference)
-        if self.vector:
-            return position, directions_of(pick(found, self.vector))
-        if self.angle:
-            angle = pick(found, self.angle)
-            return position, torch.cat([angle.cos(), angle.sin()], dim=1)
-        return position, None
+        position = pick(found, self.reference.position)
+        return position, self.reference.facing(found) if rotates(self.config) else None
 
 
 def _first_visible(batch: ObsBatch, name: str) -> Tensor:
@@ -133,24 +137,6 @@ def _first_visible(batch: ObsBatch, name: str) -> Tensor:
             )
     first = torch.full((len(batch),), len(values), device=values.device)
     return first.scatter_reduce_(0, frames, rows, "amin")
-
-
-def _columns(
-    entity: Entity, name: str, features: Sequence[str], setting: str, *, may_be_angle: bool = False
-) -> list[int]:
-    """Columns of the `features` that a setting names."""
-    for feature in features:
-        if feature not in entity.features:
-            raise ValueError(
-                f"{SETTINGS}.{setting} names {feature!r}, which {name!r} does not have; {nearest(feature, entity.features)}"
-            )
-        kind = entity.kinds.get(feature)
-        if kind is not None and not (may_be_angle and isinstance(kind, Angle)):
-            allowed = "a plain number or an Angle" if may_be_angle else "a plain number"
-            raise ValueError(
-                f"{SETTINGS}.{setting} names {feature!r}, which is {kind} in {name!r}; it must be {allowed}"
-            )
-    return [entity.features.index(feature) for feature in features]
 
 
 def _with_distance(entity: Entity, reference: str) -> Entity:

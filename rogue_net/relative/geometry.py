@@ -12,9 +12,109 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.kind import has_global_entity
+from entity_gym.errors import nearest
+from entity_gym.spaces import GLOBAL_ENTITY, Angle, Entity, ObsSpace
 from rogue_net.batch.obs_batch import ObsBatch
-from rogue_net.config import RelposConfig
-from rogue_net.relative.position_columns import PositionColumns
+from rogue_net.config import RelposConfig, TranslationConfig, rotates
+
+POSITION, VECTOR, ANGLE = "position_features", "rotation_vec_features", "rotation_angle_feature"
+
+
+class PositionColumns(NamedTuple):
+    """Columns of position and orientation in the features of an entity type."""
+
+    position: list[int]
+    vector: list[int] | None  # orientation
+    angle: int | None
+
+    @staticmethod
+    def of(entity: Entity, config: RelposConfig | TranslationConfig) -> PositionColumns:
+        """The columns that the settings name; the type may lack an orientation."""
+        at = {feature: column for column, feature in enumerate(entity.features)}
+        vector, angle = config.rotation_vec_features, config.rotation_angle_feature
+        return PositionColumns(
+            position=[at[feature] for feature in config.position_features],
+            vector=[at[feature] for feature in vector] if vector and set(vector) <= set(at) else None,
+            angle=None if angle is None else at.get(angle),
+        )
+
+    def facing(self, features: Tensor) -> Tensor:
+        """(n, 2) cosine and sine of orientations: along the first axis without features for it, or if they are 0."""
+        if self.angle is not None:
+            angle = features[:, self.angle]
+            return torch.stack([angle.cos(), angle.sin()], dim=1)
+        if self.vector is None:
+            return _first_axis(features).expand(len(features), 2)
+        vectors = pick(features, self.vector)
+        length = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+        return torch.where(length > 0, vectors / length, _first_axis(vectors))
+
+
+def position_columns(
+    config: RelposConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
+) -> dict[str, PositionColumns]:
+    """Entity type -> columns for relative positions, for the types that are not excluded.
+
+    Raises:
+        ValueError: for features or types that do not exist, and types that lack the position features.
+    """
+    entities = dict(obs_space.entities)
+    excluded = set(config.exclude_entities)
+    if has_global_entity(obs_space, action_space):
+        entities[GLOBAL_ENTITY] = Entity(obs_space.global_features, obs_space.global_kinds)
+        if not set(config.position_features) <= set(obs_space.global_features):
+            excluded.add(GLOBAL_ENTITY)
+    for name in config.exclude_entities:
+        if name not in entities:
+            raise ValueError(f"net.relpos.exclude_entities names {name!r}; {nearest(name, entities)}")
+    entities = {name: entity for name, entity in entities.items() if name not in excluded}
+    check_features("net.relpos", named_features(config), entities)
+    lacking = {
+        name: [feature for feature in config.position_features if feature not in entity.features]
+        for name, entity in entities.items()
+    }
+    if any(lacking.values()):
+        listing = "; ".join(f"{name!r} lacks {', '.join(map(repr, gone))}" for name, gone in lacking.items() if gone)
+        raise ValueError(
+            f"net.relpos.position_features must be features of every entity type, or the type be listed in "
+            f"net.relpos.exclude_entities: {listing}"
+        )
+    return {name: PositionColumns.of(entity, config) for name, entity in entities.items()}
+
+
+def named_features(config: RelposConfig | TranslationConfig) -> dict[str, Sequence[str]]:
+    """Setting -> the features that it names."""
+    angle = config.rotation_angle_feature
+    return {
+        POSITION: config.position_features,
+        VECTOR: config.rotation_vec_features,
+        ANGLE: [] if angle is None else [angle],
+    }
+
+
+def check_features(section: str, named: Mapping[str, Sequence[str]], entities: Mapping[str, Entity]) -> None:
+    """Check that the features of each setting are plain numbers of some entity type; that of an angle may be an `Angle`.
+
+    Raises:
+        ValueError: with the setting and the feature.
+    """
+    known = dict.fromkeys(feature for entity in entities.values() for feature in entity.features)
+    for field, features in named.items():
+        for feature in features:
+            if feature not in known:
+                raise ValueError(
+                    f"{section}.{field} names {feature!r}, which is no feature of {list(entities)}; "
+                    f"{nearest(feature, known)}"
+                )
+            for name, entity in entities.items():
+                kind = entity.kinds.get(feature)
+                if kind is not None and not (field == ANGLE and isinstance(kind, Angle)):
+                    allowed = "a plain number or an Angle" if field == ANGLE else "a plain number"
+                    raise ValueError(
+                        f"{section}.{field} names {feature!r}, which is {kind} in {name!r}; it must be {allowed}"
+                    )
 
 
 class Geometry(NamedTuple):
@@ -43,18 +143,13 @@ class Geometry(NamedTuple):
             else:
                 positions.append(pick(features, own.position))
                 types.append(list(columns).index(name))
-            if turns(config):
-                facing.append(_facing(features, own))
+            if rotates(config):
+                facing.append((own or PositionColumns([], None, None)).facing(features))
         inverse = batch.frames.inverse
         counts = [len(ragged.values) for ragged in batch.features.values()]
         numbers = [torch.full((count,), own, device=batch.device) for own, count in zip(types, counts, strict=True)]
         directions = torch.cat(facing)[inverse] if facing else None
         return Geometry(torch.cat(positions)[inverse], directions, torch.cat(numbers)[inverse])
-
-
-def turns(config: RelposConfig) -> bool:
-    """Whether differences are seen from the orientation of the query."""
-    return bool(config.rotation_vec_features) or config.rotation_angle_feature is not None
 
 
 def seen_from(difference: Tensor, facing: Tensor | None) -> Tensor:
@@ -63,12 +158,6 @@ def seen_from(difference: Tensor, facing: Tensor | None) -> Tensor:
         return difference
     (x, y), (cosine, sine) = difference.unbind(-1), facing.unbind(-1)
     return torch.stack([cosine * x + sine * y, cosine * y - sine * x], dim=-1)
-
-
-def directions_of(vectors: Tensor) -> Tensor:
-    """(n, 2) vectors made 1 long; (1, 0) for those of length 0."""
-    length = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
-    return torch.where(length > 0, vectors / length, _first_axis(vectors))
 
 
 def angles_of(direction: Tensor) -> Tensor:
@@ -80,16 +169,6 @@ def angles_of(direction: Tensor) -> Tensor:
 def components_of(difference: Tensor) -> Tensor:
     """(..., n) differences and their lengths, (..., n + 1)."""
     return torch.cat([difference, torch.linalg.vector_norm(difference, dim=-1, keepdim=True)], dim=-1)
-
-
-def _facing(features: Tensor, columns: PositionColumns | None) -> Tensor:
-    """(entities, 2) cosine and sine of orientations: along the first axis without features for it, or if they are 0."""
-    if columns is not None and columns.angle is not None:
-        angle = features[:, columns.angle]
-        return torch.stack([angle.cos(), angle.sin()], dim=1)
-    if columns is None or columns.vector is None:
-        return _first_axis(features).expand(len(features), 2)
-    return directions_of(pick(features, columns.vector))
 
 
 def _first_axis(like: Tensor) -> Tensor:

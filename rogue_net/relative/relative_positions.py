@@ -25,9 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from itertools import accumulate
-from operator import mul
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -36,12 +34,10 @@ from torch.nn import functional
 
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
-from rogue_net.batch.frames import PackedRows
 from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.config import RelposConfig
 from rogue_net.inputs.normalization import RunningNorm
-from rogue_net.relative.geometry import Geometry, angles_of, components_of, seen_from
-from rogue_net.relative.position_columns import position_columns
+from rogue_net.relative.geometry import Geometry, angles_of, components_of, position_columns, seen_from
 
 # What lies this close before the start of a bucket, in buckets, is in it: on a grid many things stand exactly on a border,
 # and rounding must not decide for each backend anew.
@@ -58,27 +54,8 @@ GATES = {
 }
 
 
-class Axis(NamedTuple):
-    """One dimension of the table of buckets."""
-
-    size: int  # buckets
-    circular: bool  # whether the last one has the first for a neighbour
-    stride: int  # rows of the table from one bucket to the next
-
-
-class Terms(NamedTuple):
-    """The M terms of the sums of pairs: first the buckets', then the projections'."""
-
-    rows: Tensor  # (..., M) int64
-    coefficients: Tensor  # (..., M)
-
-
-class Table(NamedTuple):
-    """The rows of the relative keys, or of the relative values."""
-
-    rows: Tensor  # (blocks * S, K)
-    block: int  # S, rows from one type of entity to the next; 0 where types share theirs
-    terms: int  # how many of `Terms` have rows here: the first ones
+#: (...) int64 rows of the tables and (...) coefficients of pairs, for each of the M terms.
+Terms: TypeAlias = "list[tuple[Tensor, Tensor]]"
 
 
 class Relative(NamedTuple):
@@ -120,9 +97,10 @@ class RelativePositions(nn.Module):
         assert config.kind != "none"
         self.config = config
         self.columns = position_columns(config, obs_space, action_space)
-        self.axes = _axes(config)
-        self.num_buckets = math.prod(axis.size for axis in self.axes)
-        self.num_bucket_terms = 2 ** len(self.axes) if config.interpolate else 1  # rows of buckets in a relative key
+        #: Buckets of each axis of the tables, the first of which runs fastest.
+        self.sizes = [2 * extent + 1 for extent in config.extent] if config.kind == "grid" else list(config.extent)
+        self.num_buckets = math.prod(self.sizes)
+        self.num_bucket_terms = 2 ** len(self.sizes) if config.interpolate else 1  # rows of buckets in a relative key
         self.num_components = len(config.position_features) + 1
         self.projects = config.key_projection or config.value_projection
         # added to a position on an axis before it is rounded down: to the nearest of a grid, halves up
@@ -149,9 +127,18 @@ class RelativePositions(nn.Module):
             batch: as the transformer's embedding sees it.
             index: (R, L) int64, the token at each place of the packed rows.
         """
-        terms, types = self._packed_terms(self.geometry(batch), index)
-        keys, values = (_sum_terms(table, terms, types) for table in self.tables())
-        return Relative(keys, values)
+        geometry, dtype = self.geometry(batch), self.keys.dtype
+        positions = geometry.positions[index].to(dtype)
+        facing = None if geometry.facing is None else geometry.facing[index].to(dtype).unsqueeze(2)
+        types = geometry.types[index]
+        counts = (types >= 0).to(dtype)
+        difference = seen_from(positions.unsqueeze(2) - positions.unsqueeze(1), facing)
+        terms = self._terms(difference, counts.unsqueeze(2) * counts.unsqueeze(1))
+        of_keys = types.clamp(min=0).unsqueeze(1)  # (R, 1, L)
+        return Relative(
+            self._sum(self.keys, self.key_projection, terms, of_keys),
+            self._sum(self.values, self.value_projection, terms, of_keys),
+        )
 
     def gate(self, x: Tensor) -> Tensor | None:
         """(E, D) normalized tokens of a block to the (E, K) gate of their relative values; None: they are not gated."""
@@ -160,20 +147,30 @@ class RelativePositions(nn.Module):
         gate: Tensor = GATES[self.config.value_gate](self.gate_projection(x))
         return gate
 
-    def tables(self) -> tuple[Table, Table]:
-        """The rows of the relative keys and of the relative values."""
-        return self._table(self.keys, self.key_projection), self._table(self.values, self.value_projection)
+    def _sum(self, buckets: Tensor, projection: nn.Linear | None, terms: Terms, types: Tensor) -> Tensor:
+        """(R, L, L, K) sums of rows of a table, with those of its projection, if there is one.
 
-    def _table(self, buckets: Tensor, projection: nn.Linear | None) -> Table:
-        """A block per type of entity, or one for all: the buckets, then the projection's weights, then its bias."""
+        A table has a block for each type of entity, or one for all: the buckets, then the projection's weights, then its bias.
+
+        Args:
+            buckets: (blocks * P, K).
+            projection: of the components.
+            terms: rows and coefficients.
+            types: (R, 1, L) types of the keys.
+        """
         blocks = len(buckets) // self.num_buckets
         parts = [buckets.view(blocks, self.num_buckets, buckets.shape[1])]
-        terms = self.num_bucket_terms
-        if projection is not None:
+        if projection is None:
+            terms = terms[: self.num_bucket_terms]
+        else:
             parts.append(torch.cat([projection.weight.t(), projection.bias.unsqueeze(0)]).expand(blocks, -1, -1))
-            terms += self.num_components + 1
-        rows = torch.cat(parts, dim=1)
-        return Table(rows.flatten(0, 1), rows.shape[1] if blocks > 1 else 0, terms)
+        table = torch.cat(parts, dim=1)
+        block = table.shape[1] if blocks > 1 else 0
+        total = torch.zeros((), dtype=table.dtype, device=table.device)
+        for rows, coefficients in terms:
+            of_terms = functional.embedding(rows + types * block, table.flatten(0, 1))
+            total = total + coefficients.unsqueeze(-1) * of_terms
+        return total
 
     def geometry(self, batch: ObsBatch) -> Geometry:
         """Positions, orientations and types of all tokens."""
@@ -200,19 +197,8 @@ class RelativePositions(nn.Module):
             difference = seen_from(geometry.positions[i] - geometry.positions[j], facing)
             self.norm.update(components_of(difference))
 
-    def _packed_terms(self, geometry: Geometry, index: Tensor) -> tuple[Terms, Tensor]:
-        """The terms of all pairs of packed rows, (R, L, L, M), and the types of the keys, (R, 1, L)."""
-        dtype = self.keys.dtype
-        positions = geometry.positions[index].to(dtype)
-        facing = None if geometry.facing is None else geometry.facing[index].to(dtype).unsqueeze(2)
-        types = geometry.types[index]
-        counts = (types >= 0).to(dtype)
-        difference = seen_from(positions.unsqueeze(2) - positions.unsqueeze(1), facing)
-        terms = self.terms(difference, counts.unsqueeze(2) * counts.unsqueeze(1))
-        return terms, types.clamp(min=0).unsqueeze(1)
-
-    def terms(self, difference: Tensor, weight: Tensor) -> Terms:
-        """Rows and coefficients of pairs.
+    def _terms(self, difference: Tensor, weight: Tensor) -> Terms:
+        """The M terms of the sums of pairs: first the buckets', then the projections'.
 
         Where NaN is in the difference, the pair counts for nothing: tokens that have such features are NaN anyway, and rows are
         in the table whatever the positions are.
@@ -225,22 +211,28 @@ class RelativePositions(nn.Module):
         unknown = components[..., -1].isnan()
         components = components.masked_fill(unknown.unsqueeze(-1), 0)
         weight = weight.masked_fill(unknown, 0)
-        rows, coefficients = [torch.zeros_like(weight)], [weight]
-        for axis, position in zip(self.axes, self._positions_on_axes(components), strict=True):
+        rows, coefficients, stride = [torch.zeros_like(weight)], [weight], 1
+        for axis, position in enumerate(self._positions_on_axes(components)):
             if self.config.interpolate:
                 below = position.floor()
                 share = position - below
-                low, high = (_within(axis, bucket) * axis.stride for bucket in (below, below + 1))
+                low, high = (self._within(axis, bucket) * stride for bucket in (below, below + 1))
                 rows = [row + low for row in rows] + [row + high for row in rows]
                 coefficients = [c * (1 - share) for c in coefficients] + [c * share for c in coefficients]
             else:
-                bucket = _within(axis, (position + self.rounding).floor())
-                rows = [row + bucket * axis.stride for row in rows]
+                bucket = self._within(axis, (position + self.rounding).floor())
+                rows = [row + bucket * stride for row in rows]
+            stride *= self.sizes[axis]
         if self.projects:
             numbers = range(self.num_buckets, self.num_buckets + self.num_components + 1)
             rows += [torch.full_like(weight, number) for number in numbers]
             coefficients += [weight * component for component in self.norm(components).unbind(-1)] + [weight]
-        return Terms(torch.stack(rows, dim=-1).long(), torch.stack(coefficients, dim=-1))
+        return [(row.long(), coefficient) for row, coefficient in zip(rows, coefficients, strict=True)]
+
+    def _within(self, axis: int, bucket: Tensor) -> Tensor:
+        """Buckets of an axis: behind the last angle comes the first, and behind all else the last."""
+        is_circular = axis == 0 and self.config.kind in ("radial", "polar")
+        return bucket % self.sizes[axis] if is_circular else bucket.clamp(max=self.sizes[axis] - 1)
 
     def _positions_on_axes(self, components: Tensor) -> list[Tensor]:
         """Positions of pairs on each axis, (...), in buckets from the start of the first (of a grid: from its middle)."""
@@ -257,58 +249,3 @@ class RelativePositions(nn.Module):
         if config.kind in ("distance", "polar"):
             positions.append((distance / config.scale).clamp(max=config.extent[-1] - 1))
         return positions
-
-
-def relative_logits(q: Tensor, relative: Relative) -> Tensor:
-    """Compute the part of the attention scores that relative keys add.
-
-        s_ij = q_i · relkey_ij / sqrt(K)
-
-    Args:
-        q: (R, H, L, K) packed queries.
-        relative: relative positions of the rows.
-
-    Returns:
-        (R, H, L, L).
-    """
-    products = q.transpose(1, 2) @ relative.keys.transpose(2, 3)  # (R, L, H, L)
-    return products.transpose(1, 2) / math.sqrt(q.shape[-1])
-
-
-def relative_outputs(weights: Tensor, relative: Relative, rows: PackedRows) -> Tensor:
-    """Compute the part of the outputs of attention that relative values add.
-
-        y_i = sum_j p_ij gate_j * relvalue_ij
-
-    Args:
-        weights: (R, H, L, L) attention weights.
-        relative: relative positions of the rows.
-        rows: the packed rows.
-
-    Returns:
-        (R, H, L, K).
-    """
-    values = relative.values
-    if relative.gate is not None:
-        values = values * rows.pack(relative.gate).unsqueeze(1)
-    return (weights.transpose(1, 2) @ values).transpose(1, 2)
-
-
-def _sum_terms(table: Table, terms: Terms, types: Tensor) -> Tensor:
-    """(..., K) sums of rows; `types`, those of the keys, broadcasts against (...)."""
-    total = torch.zeros((), dtype=table.rows.dtype, device=table.rows.device)
-    for m in range(table.terms):
-        rows = functional.embedding(terms.rows[..., m] + types * table.block, table.rows)
-        total = total + terms.coefficients[..., m, None] * rows
-    return total
-
-
-def _within(axis: Axis, bucket: Tensor) -> Tensor:
-    return bucket % axis.size if axis.circular else bucket.clamp(max=axis.size - 1)
-
-
-def _axes(config: RelposConfig) -> tuple[Axis, ...]:
-    sizes = [2 * extent + 1 for extent in config.extent] if config.kind == "grid" else list(config.extent)
-    strides = accumulate(sizes[:-1], mul, initial=1)
-    angles = [config.kind in ("radial", "polar"), *[False] * len(sizes)]
-    return tuple(Axis(*axis) for axis in zip(sizes, angles, strides, strict=False))

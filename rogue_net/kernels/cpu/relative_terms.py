@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from rogue_net.config import rotates
 from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, Number, address, inline, value
 from rogue_net.kernels.cpu.simd import (
     absolute,
@@ -25,7 +26,6 @@ from rogue_net.kernels.cpu.simd import (
     store,
     where_positive,
 )
-from rogue_net.relative.geometry import turns
 from rogue_net.relative.relative_positions import RelativePositions
 
 GRID, RADIAL, DISTANCE, POLAR = range(4)
@@ -67,15 +67,15 @@ class Places(NamedTuple):
 def scheme_of(positions: RelativePositions, held: list[Any]) -> Scheme:
     """The terms of the pairs, as kernels take them; `held` gets the owners of their memory."""
     config = positions.config
-    sizes = torch.tensor([axis.size for axis in positions.axes])
+    sizes = torch.tensor(positions.sizes)
     extents = torch.tensor(config.extent, dtype=torch.float32)
     held += [sizes, extents]
     return Scheme(
         kind=_KINDS[config.kind],
         interpolate=config.interpolate,
-        turns=turns(config),
+        turns=rotates(config),
         dimensions=len(config.position_features),
-        axes=len(positions.axes),
+        axes=len(positions.sizes),
         sizes=address(sizes),
         extents=address(extents),
         per_scale=1 / config.scale,
