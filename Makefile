@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INSTALL := $(BIN)/python -m pip install --no-compile -c constraints.txt
 
-.PHONY: setup train test test-all test-nightly lint format docs lock oracles clean
+.PHONY: setup train test test-all test-nightly lint format docs lock clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)_for_system $(STAMP)_for_lint
@@ -64,14 +64,6 @@ docs: $(STAMP)_for_docs
 lock: ARGS =
 lock: $(STAMP)_for_lock
 	@echo "-e .[worlds]" | $(BIN)/uv pip compile - --group system --group lint --group docs --group lock -o constraints.txt --quiet $(ARGS)
-
-# Without its dependencies: it asks for numpy 1, and its binary works with numpy 2.
-oracles: $(STAMP)_for_system
-	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
-		$(BIN)/python -m pip install --no-deps ragged-buffer==0.4.8; \
-	else \
-		echo "ragged-buffer is not installed: it has wheels up to Python 3.11 only. The tests that compare with it are skipped."; \
-	fi
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -42,7 +42,7 @@ def advice(policy: Policy, known: dict[int, PolicyStates], obs: VecObs) -> Advic
     known[step + 1] = policy.states
     assert acted.result.logits is not None
     logits = {name: ragged.values.numpy() for name, ragged in acted.result.logits.items()}
-    return Advice(acted.result.to_buffers(), logits, float(acted.values[0]))
+    return Advice(acted.buffers, logits, float(acted.values[0]))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

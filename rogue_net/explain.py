@@ -45,7 +45,7 @@ def explain(net: RogueNet, batch: ObsBatch, state: State | None = None, *, atten
     Raises:
         ValueError: the batch does not fit the network.
     """
-    batch = net.seen(batch)
+    batch = net.translation(batch)
     tokens, weights = net.embedding(batch), None
     if attention:
         tokens, weights = _forward(net.transformer, tokens, batch)
@@ -76,7 +76,7 @@ def _forward(transformer: Transformer, tokens: Tensor, batch: ObsBatch) -> tuple
 
 
 def _by_frame(weights: Tensor, frames: Frames) -> list[Tensor]:
-    """(n, R, H, L, L) weights on packed rows to (n, H, e, e) of each frame."""
+    """Cut (n, R, H, L, L) weights on packed rows into (n, H, e, e) weights of each frame."""
     row_length, offsets = weights.shape[-1], frames.host_offsets.tolist()
     found = []
     for start, stop in zip(offsets[:-1], offsets[1:], strict=True):

@@ -6,11 +6,9 @@ import math
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from entity_gym.batch.vec_obs import VecAction
-from rogue_net.batch.crossing import to_host
 from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.rogue_net import ActResult
 
@@ -21,8 +19,8 @@ class NotFinite(ValueError):
     """A network's outputs are NaN or infinite. The message says whether the observations or parameters are."""
 
 
-def check_finite(net: object, batch: ObsBatch, result: ActResult) -> None:
-    """Check the values and log-probs of an act. Synchronises with the device.
+def fetch_actions(net: object, batch: ObsBatch, result: ActResult) -> dict[str, VecAction]:
+    """Fetch the actions as `ActResult.to_buffers` does, and check the values and log-probs that come in the same copy.
 
     Args:
         net: acted; its parameters are looked at only to explain an error.
@@ -32,25 +30,16 @@ def check_finite(net: object, batch: ObsBatch, result: ActResult) -> None:
     Raises:
         NotFinite: a value is NaN or infinite, or a log-prob is NaN.
     """
-    _check(net, batch, result, to_host([result.values, *(ragged.values for ragged in result.log_probs.values())]))
-
-
-def fetch_actions(net: object, batch: ObsBatch, result: ActResult) -> dict[str, VecAction]:
-    """`ActResult.to_buffers` and `check_finite` in one copy from the device, with which it synchronises. See both."""
     buffers, numbers = result.fetch()
-    _check(net, batch, result, numbers)
-    return buffers
-
-
-def _check(net: object, batch: ObsBatch, result: ActResult, numbers: list[NDArray[np.float32]]) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         # finite only if all numbers are, and in a third of the time that it takes to look at each
         squares = sum(float(each.dot(each)) for each in numbers)
     if math.isfinite(squares):
-        return
+        return buffers
     log_probs = torch.cat([result.values[:0], *(ragged.values for ragged in result.log_probs.values())])
     if not result.values.isfinite().all() or log_probs.isnan().any():
         raise NotFinite(f"the network's outputs are NaN or infinite: {_reason(net, batch)}")
+    return buffers
 
 
 def _reason(net: object, batch: ObsBatch) -> str:

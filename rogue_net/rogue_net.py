@@ -51,19 +51,17 @@ class ActResult(NamedTuple):
     logits: dict[str, RaggedTensor] | None = None
     state: State | None = None  # what the policy knows at the next step, of B environments; None: it remembers nothing
 
-    def tensors(self) -> list[Tensor]:
-        """The values, log-probs, and numbers of the actions."""
-        return [self.values, *(ragged.values for ragged in (*self.log_probs.values(), *self.actions.values()))]
-
     def to_buffers(self) -> dict[str, VecAction]:
         """The actions as a `VecEnv` takes them: one copy from the device, with which it synchronises."""
         return self.fetch()[0]
 
     def fetch(self) -> tuple[dict[str, VecAction], list[NDArray[np.float32]]]:
-        """`to_buffers`, and in the same copy the values and the log-probs of each action."""
-        first, count = 1 + len(self.log_probs), len(self.actions)
-        found = to_host([*self.tensors(), *(ragged.offsets for ragged in self.actions.values())])
-        numbers = zip(self.actions, found[first : first + count], found[first + count :], strict=True)
+        """Fetch what `to_buffers` returns, and in the same copy the values and the log-probs of each action."""
+        checked = [self.values, *(ragged.values for ragged in self.log_probs.values())]
+        acted = [each for ragged in self.actions.values() for each in ragged]  # values and offsets
+        found = to_host([*checked, *acted])
+        first = len(checked)
+        numbers = zip(self.actions, found[first::2], found[first + 1 :: 2], strict=True)
         return {name: RaggedBuffer(values, offsets) for name, values, offsets in numbers}, found[:first]
 
 
@@ -227,7 +225,7 @@ class RogueNet(nn.Module):
 
     def readout(self, batch: ObsBatch, *, drop: bool = False) -> Readout:
         """The tokens of a batch, as the heads read them; `drop`: whether dropout is active."""
-        batch = self.seen(batch)
+        batch = self.translation(batch)
         return Readout(self.transformer(self.embedding(batch), batch, drop=drop), batch)
 
     def decide(
@@ -284,14 +282,10 @@ class RogueNet(nn.Module):
 
     def update_normalization(self, batch: ObsBatch) -> None:
         """Take the features of `batch` into the running statistics; nothing else ever changes them."""
-        batch = self.seen(batch)
+        batch = self.translation(batch)
         self.embedding.update_normalization(batch)
         if self.transformer.relative_positions is not None:
             self.transformer.relative_positions.update_normalization(batch)
-
-    def seen(self, batch: ObsBatch) -> ObsBatch:
-        """The batch as the embedding sees it: with moved positions."""
-        return self.translation(batch)
 
     def program(self) -> Program | None:
         """Return the program that acts without PyTorch's operations; None: modules act.

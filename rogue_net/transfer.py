@@ -34,7 +34,7 @@ from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY, Category, Entity, ObsSpace, with_kinds
 from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.batch.ragged import RaggedTensor
-from rogue_net.inputs.features import FeatureColumns
+from rogue_net.inputs.embedding import FeatureColumns
 from rogue_net.inputs.normalization import RunningNorm
 from rogue_net.rogue_net import RogueNet
 
@@ -361,7 +361,7 @@ def _of_entity(net: RogueNet, entity: str, part: str, unnamed: tuple[Axis, ...])
     if part == "project.0.bias":
         return Weight("entity type", entity, part, unnamed, "zero")
     if part.startswith("tables."):
-        column = columns.categories[int(part.removeprefix("tables."))].column
+        column = list(columns.categories)[int(part.removeprefix("tables."))]
         return Weight("entity type", entity, f"table of {labels[column]}", unnamed, "mean")
     return Weight("entity type", entity, part, unnamed)
 

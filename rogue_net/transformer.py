@@ -19,7 +19,7 @@ from rogue_net.batch.frames import Frames
 from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.batch.ragged import segment_sum
 from rogue_net.config import Pooling, RogueNetConfig
-from rogue_net.kernels.select import check_precision
+from rogue_net.kernels.select import why_not_precision
 from rogue_net.relative.relative_positions import Relative, RelativePositions
 
 
@@ -52,7 +52,7 @@ class Block(nn.Module):
         *,
         drop: bool = False,
     ) -> Tensor:
-        """(E, D) to (E, D).
+        """Send (E, D) tokens through the block.
 
         Args:
             tokens: (E, D).
@@ -74,7 +74,7 @@ class Block(nn.Module):
     def attention_inputs(
         self, x: Tensor, relative: Relative | None, positions: RelativePositions | None
     ) -> tuple[Tensor, Relative | None]:
-        """(E, D) normalized tokens to their (E, 3, H, K) queries, keys and values, and the relative positions with their gate."""
+        """(E, 3, H, K) queries, keys and values of (E, D) normalized tokens, and the relative positions with their gate."""
         if relative is not None and positions is not None:
             relative = relative._replace(gate=positions.gate(x))
         return self.query_key_value(x).view(len(x), 3, self.num_heads, x.shape[1] // self.num_heads), relative
@@ -94,7 +94,7 @@ class Pool(nn.Module):
         self.project = nn.Linear(2 * d_model if pooling == "meanmax" else d_model, d_model)
 
     def forward(self, tokens: Tensor, frames: Frames) -> Tensor:
-        """(E, D) to (E, D)."""
+        """Pool the (E, D) tokens of each frame, as (E, D) for each of its tokens."""
         prepared = self.prepare(tokens).to(tokens.dtype)  # sums of bf16 would lose what is added to hundreds
         pooled: Tensor = self.project(self._reduce(prepared, frames, None)).index_select(0, frames.of_token)
         if frames.visible is None:
@@ -104,7 +104,7 @@ class Pool(nn.Module):
         return torch.where(visible, of_visible, pooled)
 
     def _reduce(self, values: Tensor, frames: Frames, counted: Tensor | None) -> Tensor:
-        """(E, D) to (B, D) or (B, 2 D); 0 for a frame without tokens that are `counted`, (E, 1) bool; None: all are."""
+        """Pool (E, D) values as (B, D) or (B, 2 D); 0 for a frame in which no token is `counted`, (E, 1) bool; None: all are."""
         numbers, num_frames = frames.of_token, len(frames.offsets) - 1
         pooled = []
         if "mean" in self.pooling:
@@ -150,7 +150,7 @@ class Transformer(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, tokens: Tensor, batch: ObsBatch, *, drop: bool = False) -> Tensor:
-        """(E, D) to (E, D).
+        """Send (E, D) tokens through all blocks.
 
         Args:
             tokens: (E, D).
@@ -165,7 +165,8 @@ class Transformer(nn.Module):
         if len(self.blocks) == 0:
             return tokens
         frames = batch.frames
-        check_precision(self.config, tokens.device.type)
+        if (problem := why_not_precision(self.config, tokens.device.type)) is not None:
+            raise ValueError(problem)
         positions = self.relative_positions
         relative = None if positions is None else positions(batch, frames.rows.index)
         # tf32 is a setting of torch that holds everywhere

@@ -97,7 +97,7 @@ def play_episodes(
                     actions = _act_together(players, cast, obs, replay)
                 else:
                     acted = policies[name].act(obs)
-                    actions = acted.result.to_buffers()
+                    actions = acted.buffers
                     if replay:
                         seats = seated.seats[obs.env_id] if seated else None
                         replay.see(obs, actions, [(acted, np.arange(len(obs)))], seats)
@@ -127,7 +127,7 @@ def _act_together(players: Sequence[Policy], cast: Cast, obs: VecObs, replay: Re
         part = seating.part(player)
         seen = seating.show(part)
         acted = policy.act(seen)
-        actions = acted.result.to_buffers()
+        actions = acted.buffers
         if replay:
             replay.see(seen, actions, [(acted, np.arange(len(obs)))], part.seats)
         parts.append((part, actions))

@@ -25,7 +25,7 @@ from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.spaces import ObsSpace
 from rogue_net import ActResult, FittedNet, ObsBatch, State
 from rogue_net import fit as fit_net
-from rogue_net.finite import check_finite
+from rogue_net.finite import fetch_actions
 from rogue_net.heads.noise import FrameKeys
 
 
@@ -75,9 +75,9 @@ class Policy:
             generator=generator or self.generator,
             logits=logits,
         )
-        check_finite(self.fitted.net, batch, result)
+        buffers = fetch_actions(self.fitted.net, batch, result)
         self.states.keep(keys, result.state)
-        return Acted(self, shown, batch, before, result)
+        return Acted(self, shown, batch, before, result, buffers)
 
     def values(self, obs: VecObs) -> Tensor:
         """(B,) values of observations that follow what is remembered, on the CPU, in the unit of rewards."""
@@ -104,6 +104,7 @@ class Acted:
     batch: ObsBatch  # as the policy sees it
     before: State | None  # what the policy remembered
     result: ActResult
+    buffers: dict[str, VecAction]  # the actions, as a `VecEnv` takes them
 
     @cached_property
     def values(self) -> Tensor:
@@ -114,7 +115,7 @@ class Acted:
 
     def actions(self, k: int, frame: Frame) -> dict[str, Action]:
         """The actions of frame `k`, with the world's own ids; the argument of `Environment.act`."""
-        return world_actions(self._buffers, k, [frame], self._action_space)[0]
+        return world_actions(self.buffers, k, [frame], self._action_space)[0]
 
     def probabilities(self, k: int, frame: Frame) -> dict[str, Any]:
         """Probability of each choice in frame `k`, by discrete action, in the form of docs/protocol.md. Needs logits."""
@@ -135,10 +136,6 @@ class Acted:
     @property
     def _action_space(self) -> Mapping[str, ActionSpace]:
         return self.policy.fitted.net.action_space
-
-    @cached_property
-    def _buffers(self) -> Mapping[str, VecAction]:
-        return self.result.to_buffers()
 
 
 def fit(

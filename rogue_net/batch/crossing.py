@@ -22,7 +22,7 @@ def to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device, without waiting for it; on the CPU itself."""
+    """Copy a tensor of the host to a device, without waiting for it; on the CPU itself."""
     return to_device([tensor], device)[0]
 
 

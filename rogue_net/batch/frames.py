@@ -147,7 +147,7 @@ class PackedRows:
         self.allowed = allowed.unsqueeze(1)
 
     def pack(self, values: Tensor) -> Tensor:
-        """(E, ...) values of tokens to (R, L, ...); what stands where there is no token must reach no result.
+        """Pack (E, ...) values of tokens as (R, L, ...). Numbers where there is no token must reach no result.
 
         Every token has one place, so the gradient is gathered from there. Indexing would add up the gradients of all places,
         empty ones included, on one token, one after the other: on a GPU most of an update's time.
@@ -156,12 +156,12 @@ class PackedRows:
         return packed.reshape(*self.index.shape, *values.shape[1:])
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """(R, L, ...) to (E, ...)."""
+        """Return the (E, ...) values of tokens of (R, L, ...) packed ones."""
         return packed.flatten(0, 1).index_select(0, self.inverse_index)
 
 
 class _Gather(torch.autograd.Function):
-    """`values[places]`, where `values[i]` stands at `place_of[i]` of the result and nowhere else that counts."""
+    """Gathers `values[places]`; `values[i]` stands at `place_of[i]` of the result, and nowhere else that counts."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, values: Tensor, places: Tensor, place_of: Tensor) -> Tensor:

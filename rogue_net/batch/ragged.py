@@ -23,7 +23,7 @@ class RaggedTensor(NamedTuple):
 
     @property
     def lengths(self) -> Tensor:
-        """(B,) int64."""
+        """(B,) int64, the items of each sequence."""
         return self.offsets.diff()
 
     @property
@@ -134,7 +134,7 @@ class Cuts:
 
 
 def offsets_of(lengths: Tensor) -> Tensor:
-    """(B,) lengths to (B + 1,) offsets."""
+    """Turn (B,) lengths into (B + 1,) offsets."""
     return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
 
 

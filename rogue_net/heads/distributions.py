@@ -45,11 +45,11 @@ class ActionDistribution(ABC):
 
     @abstractmethod
     def entropy(self) -> Tensor:
-        """-E[log_prob]."""
+        """Entropy, -E[log_prob]."""
 
     @abstractmethod
     def tempered(self, temperature: float) -> ActionDistribution:
-        """Bolder below temperature 1, more random above: logits are divided by it, standard deviations multiplied."""
+        """Return a distribution with logits divided by `temperature`, or standard deviations multiplied by it."""
 
 
 class Categorical(ActionDistribution):
@@ -84,7 +84,7 @@ class Categorical(ActionDistribution):
 
 
 class RaggedCategorical(ActionDistribution):
-    """As many choices as each actor's frame offers. Where none is open the action is -1 (nobody), for certain.
+    """Distributions over as many choices as an actor's frame offers. Where none is open the action is -1 (nobody), for certain.
 
     `logits` are log-probabilities, (P,), actor by actor, -inf where masked.
 

@@ -95,7 +95,7 @@ class Bounds(nn.Module):
         self.register_buffer("weights", (-0.5 * nodes.square()).softmax(0).float(), persistent=False)
 
     def forward(self, u: Tensor) -> Tensor:
-        """f(u), within the bounds also after rounding. (A, n) to (A, n)."""
+        """Compute f(u), within the bounds also after rounding. (A, n) to (A, n)."""
         actions = u
         if self.has_both:
             actions = torch.where(self.both, self.center + self.radius * u.tanh(), actions)
@@ -121,7 +121,7 @@ class Bounds(nn.Module):
         return u, log_slope
 
     def mean_log_slope(self, mean: Tensor, std: Tensor) -> Tensor:
-        """E[log f'(u)] of u ~ N(mean, std²), differentiable. (A, n) each.
+        """Compute E[log f'(u)] of u ~ N(mean, std²), differentiable. (A, n) each.
 
         It is 0 without bounds. Otherwise the trapezoidal rule between ±5.5 standard deviations, which beats Gauss-Hermite's
         nodes where std is large (Trefethen 2022, "Exactness of quadrature formulas", SIAM Review 64). For every mean, its
@@ -162,7 +162,7 @@ class BoundedGaussian(ActionDistribution):
         return sampled
 
     def mode(self) -> Tensor:
-        """f(mean): the median of each number."""
+        """Median of each number, f(mean)."""
         median: Tensor = self.bounds(self.mean)
         return median
 
@@ -181,7 +181,7 @@ class BoundedGaussian(ActionDistribution):
 
 
 def _step_inside(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How far apart the float32 numbers are just inside the bound that is farther from 0."""
+    """Distance of neighbouring float32 numbers just inside the bound that is farther from 0."""
     outermost = np.maximum(np.abs(low), np.abs(high)).astype(np.float32)
     step: NDArray[np.float64] = (outermost - np.nextafter(outermost, np.float32(0))).astype(np.float64)
     return step

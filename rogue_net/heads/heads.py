@@ -24,11 +24,11 @@ from entity_gym.actions import (
     SelectEntityActionSpace,
 )
 from rogue_net.batch.masks import ActionMask
-from rogue_net.batch.ragged import RaggedTensor
+from rogue_net.batch.ragged import RaggedTensor, offsets_of
 from rogue_net.config import RogueNetConfig
 from rogue_net.heads.distributions import ActionDistribution, Categorical, RaggedCategorical
 from rogue_net.heads.gaussian import BoundedGaussian, Bounds
-from rogue_net.heads.pairs import pair_offsets, pair_products, pairs_of
+from rogue_net.heads.pairs import pair_products, pairs_of
 
 #: The actions of the heads before one, by name.
 Decided: TypeAlias = Mapping[str, RaggedTensor]
@@ -97,7 +97,8 @@ class SelectEntityHead(ActionHead):
         return RaggedCategorical(logits, pairs.actors, values, len(actors), pairs.is_open)
 
     def logit_offsets(self, mask: ActionMask) -> Tensor:
-        return pair_offsets(mask, self.nobody is not None)
+        assert mask.actees is not None
+        return offsets_of(mask.actors.lengths * (mask.actees.lengths + (self.nobody is not None)))
 
 
 class ContinuousHead(ActionHead):
@@ -131,7 +132,7 @@ class FrameHead(nn.Module):
         nn.init.zeros_(self.project.bias)
 
     def forward(self, means: Tensor) -> Tensor:
-        """(B, D) mean tokens to (B, size) float32."""
+        """Compute (B, size) float32 numbers of (B, D) mean tokens."""
         numbers: Tensor = self.project(means).float()
         return numbers
 
@@ -151,7 +152,7 @@ class ValueHead(FrameHead):
         self.register_buffer("deviation", torch.tensor(1.0))
 
     def forward(self, means: Tensor) -> Tensor:
-        """(B, D) to (B,) float32."""
+        """Compute (B,) float32 values of (B, D) mean tokens."""
         return self.mean + self.deviation * super().forward(means)[:, 0]
 
     @torch.no_grad()

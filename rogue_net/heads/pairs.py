@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rogue_net.batch.masks import ActionMask
-from rogue_net.batch.ragged import offsets_of
 
 #: Numbers of a query and a key that are multiplied at a time: few enough to stay in a core's cache, and on other devices enough
 #: to keep them busy.
@@ -50,12 +49,6 @@ def pairs_of(mask: ActionMask, nobody: bool) -> Pairs:
     return Pairs(actors, actees, is_open)
 
 
-def pair_offsets(mask: ActionMask, nobody: bool) -> Tensor:
-    """(B + 1,) int64: the pairs of frame b are offsets[b]:offsets[b + 1]."""
-    assert mask.actees is not None
-    return offsets_of(mask.actors.lengths * (mask.actees.lengths + nobody))
-
-
 def pair_products(queries: Tensor, keys: Tensor, pairs: Pairs) -> Tensor:
     """(P,) products query · key, forward and backward in memory proportional to P + A + N, whatever K is.
 
@@ -69,7 +62,7 @@ def pair_products(queries: Tensor, keys: Tensor, pairs: Pairs) -> Tensor:
 
 
 class _PairProducts(torch.autograd.Function):
-    """(queries[i] * keys[j]).sum(1), some pairs at a time; the backward gathers queries and keys once more."""
+    """Products (queries[i] * keys[j]).sum(1), some pairs at a time; the backward gathers queries and keys once more."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, keys: Tensor, i: Tensor, j: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Shapes: B frames, E tokens, D width, n entities of a type, F features of the typ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +14,37 @@ from torch.nn import functional
 
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.kind import has_global_entity
-from entity_gym.spaces import GLOBAL_ENTITY, Feature, ObsSpace, with_kinds
+from entity_gym.spaces import GLOBAL_ENTITY, Angle, Category, Feature, Flag, ObsSpace, with_kinds
 from rogue_net.batch.obs_batch import ObsBatch
-from rogue_net.inputs.features import FeatureColumns
 from rogue_net.inputs.normalization import RunningNorm
+
+
+@dataclass(frozen=True)
+class FeatureColumns:
+    """The columns of a type's features by their kind, each list in the order of the columns."""
+
+    num: int  # of all of them
+    plain: tuple[int, ...]
+    angles: tuple[int, ...]
+    flags: tuple[int, ...]
+    categories: dict[int, Category]  # column -> the category whose ids it holds
+
+    @staticmethod
+    def of(features: Sequence[Feature]) -> FeatureColumns:
+        """The columns of `features`, as they are declared."""
+        columns = list(enumerate(features))
+        return FeatureColumns(
+            num=len(columns),
+            plain=tuple(column for column, kind in columns if isinstance(kind, str)),
+            angles=tuple(column for column, kind in columns if isinstance(kind, Angle)),
+            flags=tuple(column for column, kind in columns if isinstance(kind, Flag)),
+            categories={column: kind for column, kind in columns if isinstance(kind, Category)},
+        )
+
+    @property
+    def num_inputs(self) -> int:
+        """Number of inputs of an embedding's linear layer: an angle counts twice, for its cosine and its sine."""
+        return len(self.plain) + 2 * len(self.angles) + len(self.flags)
 
 
 class EntityEmbedding(nn.Module):
@@ -51,12 +79,12 @@ class EntityEmbedding(nn.Module):
             self.norm = RunningNorm(len(columns.plain))
         first = nn.Linear(columns.num_inputs, d_model) if columns.num_inputs else nn.Identity()
         self.project = nn.Sequential(first, nn.ReLU(), nn.LayerNorm(d_model))
-        self.tables = nn.ParameterList(torch.randn(category.kind.num, d_model) for category in columns.categories)
+        self.tables = nn.ParameterList(torch.randn(each.num, d_model) for each in columns.categories.values())
         selected = torch.tensor(columns.plain + columns.angles + columns.flags, dtype=torch.int64)
         self.register_buffer("selected", selected, persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(n, F + G) features to (n, D); for errors see `looked_up`."""
+        """Embed (n, F + G) features as (n, D) tokens; for errors see `looked_up`."""
         if self.num_features == 0:
             return self.vector.expand(len(features), -1)
         linear, finish = self.layers
@@ -76,7 +104,7 @@ class EntityEmbedding(nn.Module):
         return linear if isinstance(linear, nn.Linear) else None, finish
 
     def inputs(self, features: Tensor) -> Tensor:
-        """(n, I) of (n, F + G) features: plain numbers, which are yet to be normalized, cosines, sines, flags."""
+        """(n, I) inputs of (n, F + G) features: plain numbers, which are yet to be normalized, cosines, sines, flags."""
         columns = self.columns
         if len(columns.plain) == columns.num:
             return features
@@ -91,14 +119,14 @@ class EntityEmbedding(nn.Module):
             ValueError: an id is not in its table. It is not looked for on CUDA, as that would wait for the device.
         """
         total = None
-        for category, table in zip(self.columns.categories, self.tables, strict=True):
-            ids, num = features[:, category.column], category.kind.num
+        for (column, category), table in zip(self.columns.categories.items(), self.tables, strict=True):
+            ids, num = features[:, column], category.num
             if len(ids) and ids.device.type == "cpu":
                 low, high = ids.aminmax()
                 if not (low >= 0 and high < num):  # NaN is neither
                     wrong = float(ids[~((ids >= 0) & (ids < num))][0])
                     raise ValueError(
-                        f"{self.name!r}: category {category.kind.name!r} is {wrong:g}; "
+                        f"{self.name!r}: category {category.name!r} is {wrong:g}; "
                         f"ids are whole numbers from 0 to {num - 1}"
                     )
             rows = functional.embedding(ids.long(), table)
@@ -112,7 +140,7 @@ class EntityEmbedding(nn.Module):
             self.norm.update(plain)
 
     def _normalized(self, features: Tensor) -> Tensor:
-        """(n, I) inputs."""
+        """(n, I) inputs, in which plain numbers are normalized."""
         inputs, num_plain = self.inputs(features), len(self.columns.plain)
         if num_plain == 0:
             return inputs

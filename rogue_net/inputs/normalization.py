@@ -102,6 +102,6 @@ class RunningNorm(nn.Module):
 
 
 def _refresh(module: nn.Module, keys: object) -> None:
-    """After `load_state_dict`. A function and no method, so that a copy of a module refreshes itself."""
+    """Refresh a module after `load_state_dict`. A function and no method, so that a copy of a module refreshes itself."""
     assert isinstance(module, RunningNorm)
     module.refresh()

@@ -30,7 +30,8 @@ def uses_program(config: RogueNetConfig, weight: Tensor) -> bool:
     Raises:
         ValueError: `net.backend=fused` or the precision cannot be.
     """
-    check_precision(config, weight.device.type)
+    if (problem := why_not_precision(config, weight.device.type)) is not None:
+        raise ValueError(problem)
     if config.backend == "reference":
         return False
     reason = why_no_program(config, weight)
@@ -41,12 +42,12 @@ def uses_program(config: RogueNetConfig, weight: Tensor) -> bool:
     return reason is None
 
 
-def why_no_program(config: RogueNetConfig, weight: Tensor | None = None) -> str | None:
+def why_no_program(config: RogueNetConfig, weight: Tensor) -> str | None:
     """The first reason why the program cannot compute a network; None if it can.
 
     Args:
         config: of the network.
-        weight: one of its weights, of which device and dtype matter; None: float32 on the CPU.
+        weight: one of its weights, of which device and dtype matter.
     """
     width = config.d_model // config.n_head
     if width % 8 != 0:
@@ -58,8 +59,6 @@ def why_no_program(config: RogueNetConfig, weight: Tensor | None = None) -> str 
                 return f"{section}.{name}={str(value).lower()} has no kernels on CPUs"
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return "Numba is switched off by NUMBA_DISABLE_JIT"
-    if weight is None:
-        return None
     if weight.device.type != "cpu":
         return f"it computes on the CPU, and the network is on {weight.device}"
     if weight.dtype != torch.float32:
@@ -71,16 +70,6 @@ def why_no_program(config: RogueNetConfig, weight: Tensor | None = None) -> str 
 def say_once(reason: str) -> None:
     """Say that PyTorch's modules compute the network, and why."""
     log.warning("PyTorch's modules take the place of the compiled program, which is slower: %s", reason)
-
-
-def check_precision(config: RogueNetConfig, device: str) -> None:
-    """Check that a device, `cpu` or `cuda`, supports `net.precision`.
-
-    Raises:
-        ValueError: it does not.
-    """
-    if (problem := why_not_precision(config, device)) is not None:
-        raise ValueError(problem)
 
 
 @cache

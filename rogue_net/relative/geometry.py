@@ -55,7 +55,7 @@ class PositionColumns(NamedTuple):
 def position_columns(
     config: RelposConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
 ) -> dict[str, PositionColumns]:
-    """Entity type -> columns for relative positions, for the types that are not excluded.
+    """Find the columns for relative positions of each entity type that is not excluded.
 
     Raises:
         ValueError: for features or types that do not exist, and types that lack the position features.
@@ -85,7 +85,7 @@ def position_columns(
 
 
 def named_features(config: RelposConfig | TranslationConfig) -> dict[str, Sequence[str]]:
-    """Setting -> the features that it names."""
+    """Return the features that each setting names."""
     angle = config.rotation_angle_feature
     return {
         POSITION: config.position_features,
@@ -161,18 +161,18 @@ def seen_from(difference: Tensor, facing: Tensor | None) -> Tensor:
 
 
 def angles_of(direction: Tensor) -> Tensor:
-    """(..., 2 or more) directions to their angles counterclockwise from the first axis, in turns from 0 to 1."""
+    """Angles of (..., 2 or more) directions, counterclockwise from the first axis, in turns from 0 to 1."""
     turned = torch.atan2(direction[..., 1], direction[..., 0]) / (2 * math.pi)  # from -1/2 to 1/2
     return turned - turned.floor()
 
 
 def components_of(difference: Tensor) -> Tensor:
-    """(..., n) differences and their lengths, (..., n + 1)."""
+    """Append the length to (..., n) differences, which makes (..., n + 1) components."""
     return torch.cat([difference, torch.linalg.vector_norm(difference, dim=-1, keepdim=True)], dim=-1)
 
 
 def _first_axis(like: Tensor) -> Tensor:
-    """(1, 0), made on the device of `like`: copying it there would wait for the device."""
+    """The vector (1, 0), made on the device of `like`: copying it there would wait for the device."""
     axis = like.new_zeros(2)
     axis[:1].fill_(1)
     return axis

@@ -141,7 +141,7 @@ class RelativePositions(nn.Module):
         )
 
     def gate(self, x: Tensor) -> Tensor | None:
-        """(E, D) normalized tokens of a block to the (E, K) gate of their relative values; None: they are not gated."""
+        """(E, K) gate of the relative values of a block's (E, D) normalized tokens; None: they are not gated."""
         if self.config.value_gate == "none":
             return None
         gate: Tensor = GATES[self.config.value_gate](self.gate_projection(x))

@@ -21,7 +21,6 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.registry import make
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed
 from rogue_net.batch import crossing
 from rogue_net.batch.crossing import to_device, to_host
@@ -135,18 +134,6 @@ def test_global_features_and_actions_cross_with_the_rest(monkeypatch: pytest.Mon
         result = net.act(there, generator=FrameKeys(keyed(7, torch.arange(3, device=META))))
         learn(net, there, result.actions)
     assert set(crossings.names) == {TO_DEVICE}
-
-
-def test_observations_cross_as_one_copy_for_each_type_of_numbers() -> None:
-    with make("MineSweeper", num_envs=5, seed=1, orbital_cannon=True) as pool:
-        obs = pool.reset(1)
-    batch = ObsBatch.from_vec_obs(obs)
-    types = {tensor.dtype for tensor in batch.tensors()}
-    with Crossings() as crossings:
-        there = ObsBatch.from_vec_obs(obs, META)
-    assert crossings.names == [TO_DEVICE] * len(types)
-    sizes = [[(tensor.shape, tensor.dtype) for tensor in each.tensors()] for each in (there, batch)]
-    assert sizes[0] == sizes[1]
 
 
 def test_gathering_all_frames_asks_nothing_of_the_device() -> None:

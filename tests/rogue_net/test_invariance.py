@@ -15,8 +15,6 @@ from rogue_net import ObsBatch
 from rogue_net.config import Backend
 from tests.rogue_net.worlds import (
     ENTITIES,
-    GLOBAL,
-    LOCAL,
     PICK,
     World,
     assert_same,
@@ -45,22 +43,6 @@ def test_a_frame_evaluates_alone_as_it_does_among_others(backend: Backend, data:
     for b, observation in enumerate(observations):
         [alone] = evaluate_frames(net, to_batch([observation], world), gather(actions, torch.tensor([b])))
         assert_same(together[b], alone)
-
-
-@EACH
-@FEW
-@given(data=st.data(), world=worlds)
-def test_gathering_frames_then_evaluating_equals_evaluating_then_gathering(
-    backend: Backend, data: st.DataObject, world: World
-) -> None:
-    observations = data.draw(batches(world))
-    chosen = data.draw(st.lists(st.integers(0, len(observations) - 1), min_size=1, max_size=6))  # any order, repeats
-    net, batch = net_of(world, backend), to_batch(observations, world)
-    actions = net.act(batch, generator=frame_keys(batch)).actions
-    whole = evaluate_frames(net, batch, actions)
-    gathered = evaluate_frames(net, batch[torch.tensor(chosen)], gather(actions, torch.tensor(chosen)))
-    for given_frame, b in zip(gathered, chosen, strict=True):
-        assert_same(given_frame, whole[b])
 
 
 @FEW
@@ -142,19 +124,6 @@ def test_only_what_was_offered_is_chosen(backend: Backend, data: st.DataObject, 
                     assert value in (allowed or [-1])
             elif offered.mask is not None:
                 assert all(row[value] for value, row in zip(values, offered.mask, strict=True))
-
-
-@EACH
-@pytest.mark.parametrize("world", [LOCAL, GLOBAL], ids=["local", "global"])
-def test_actions_follow_the_order_of_the_observation_and_have_one_result_per_actor(
-    backend: Backend, world: World
-) -> None:
-    batch = to_batch([Observation(global_features=[0.0] * len(world.obs_space.global_features))], world)
-    result = net_of(world, backend).act(batch, generator=frame_keys(batch))
-    assert list(result.actions) == list(world.action_space)
-    for name in world.action_space:
-        assert result.actions[name].values.shape == (0, 1)
-        assert result.log_probs[name].values.shape == (0,)
 
 
 def index_of_ids(observation: Observation) -> dict[object, int]:

@@ -6,8 +6,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from entity_gym import (
     CategoricalActionMask,
@@ -25,14 +23,10 @@ from tests.rogue_net.worlds import (
     MOVE,
     PICK,
     World,
-    batches,
     make_net,
-    net_of,
     to_batch,
-    worlds,
 )
 
-FEW = settings(max_examples=60)
 SCOUTS = ["a", "b", "c"]
 
 
@@ -44,39 +38,6 @@ def scouts(**kwargs: object) -> Observation:
         "actions": {MOVE: CategoricalActionMask(), PICK: SelectEntityActionMask()},
     }
     return Observation(**(fields | kwargs))
-
-
-# --- Select-entity
-
-
-@FEW
-@given(data=st.data(), world=worlds)
-def test_selections_follow_a_dense_softmax_of_query_and_key_in_every_frame(data: st.DataObject, world: World) -> None:
-    observations = data.draw(batches(world))
-    net, batch = net_of(world), to_batch(observations, world)
-    actions = net.act(batch).actions
-    with torch.no_grad():
-        evaluation = net.evaluate(batch, actions)
-        tokens = net.transformer(net.embedding(batch), batch)
-    head, mask = net.heads[list(world.action_space).index(PICK)], batch.action_masks[PICK]
-    chosen, logits, log_probs, entropies = actions[PICK].values[:, 0].tolist(), [], [], []
-    for b, start in enumerate(batch.frames.offsets[:-1].tolist()):
-        actors, actees = (
-            ragged.values[ragged.offsets[b] : ragged.offsets[b + 1], 0] for ragged in (mask.actors, mask.actees)
-        )
-        with torch.no_grad():
-            scores = head.query(tokens[start + actors]) @ head.key(tokens[start + actees]).T / math.sqrt(8)
-        offered = observations[b].actions.get(PICK)
-        if offered is not None and offered.mask is not None and scores.numel():
-            scores[~torch.tensor(offered.mask)] = -math.inf
-        for row in scores:
-            log_p, value = row.log_softmax(0), chosen[len(log_probs)]
-            logits += log_p.tolist()
-            log_probs.append(float(log_p[actees == value]) if len(row) else 0.0)
-            entropies.append(-sum(math.exp(x) * x for x in log_p.tolist() if x > -math.inf))
-    assert evaluation.logits[PICK][:, 0].tolist() == pytest.approx(logits, abs=1e-5)
-    assert evaluation.log_probs[PICK].values.tolist() == pytest.approx(log_probs, abs=1e-5)
-    assert evaluation.entropies[PICK].values.tolist() == pytest.approx(entropies, abs=1e-5)
 
 
 # --- Categorical and global categorical
@@ -109,33 +70,7 @@ def test_greedy_takes_the_most_probable_and_sampling_does_not_always() -> None:
         assert not torch.equal(sampled.actions[name].values, greedy.actions[name].values)
 
 
-def test_gradients_are_finite_where_masks_leave_one_choice_or_one_actee() -> None:
-    only = scouts(
-        actions={
-            MOVE: CategoricalActionMask(actor_ids=["a", "b"], mask=[[False, False, True], [True, True, False]]),
-            PICK: SelectEntityActionMask(actor_ids=["a"], mask=[[False, True, False, False]]),
-        }
-    )
-    net, batch = make_net(), to_batch([only, scouts(), Observation()])
-    evaluation = net.evaluate(batch, net.act(batch).actions)
-    of_actors = (*evaluation.log_probs.values(), *evaluation.entropies.values())
-    terms = [*(each.values for each in of_actors), evaluation.values]
-    torch.cat(terms).sum().backward()
-    for name, parameter in net.named_parameters():
-        assert parameter.grad is not None, name
-        assert torch.isfinite(parameter.grad).all(), name
-
-
-# --- Values, global features, layers
-
-
-def test_a_frame_without_tokens_is_worth_the_bias_of_the_value_head() -> None:
-    net = make_net()
-    values = net.value(to_batch([Observation(), scouts(), Observation()])).detach()
-    bias = float(net.value_head.project.bias.detach())
-    assert [float(values[0]), float(values[2])] == [bias, bias]
-    assert float(values[1]) != bias
-    assert net.value(to_batch([Observation()])).tolist() == [bias]
+# --- Layers
 
 
 def test_without_layers_an_entity_sees_only_itself() -> None:
@@ -190,17 +125,6 @@ def test_a_space_without_entities_decides_globally() -> None:
     world = World(ObsSpace({}), {MODE: GlobalCategoricalActionSpace(["go", "stop"])})
     batch = to_batch([Observation(actions={MODE: GlobalCategoricalActionMask()})] * 2, world)
     assert make_net(world).act(batch).actions[MODE].offsets.tolist() == [0, 1, 2]
-
-
-def test_names_that_modules_cannot_have_are_fine_and_weights_load_into_an_equal_network() -> None:
-    source, target = make_net(seed=1), make_net(seed=2)  # "unit.scout", "forward", "move.to"
-    target.load_state_dict(source.state_dict())
-    batch = to_batch([scouts()])
-    actions = source.act(batch).actions
-    assert torch.equal(source.evaluate(batch, actions).values, target.evaluate(batch, actions).values)
-    assert torch.equal(
-        source.act(batch, greedy=True).log_probs[PICK].values, target.act(batch, greedy=True).log_probs[PICK].values
-    )
 
 
 @pytest.mark.parametrize(

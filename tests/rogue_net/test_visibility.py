@@ -1,4 +1,7 @@
-"""Hidden entities reach the value and never the policy, whatever mixes the tokens: proved by changing what is hidden."""
+"""Hidden entities reach the value and never the policy, whatever mixes the tokens: proved by changing what is hidden.
+
+`kernels/test_program.py` does so for programs.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from rogue_net import ObsBatch, RogueNet, RogueNetConfig
+from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.config import RelposConfig, TranslationConfig
 from tests.rogue_net.worlds import World, to_batch
 
@@ -54,12 +57,6 @@ CONFIGS: dict[str, dict[str, object]] = {
         "translation": TranslationConfig(reference_entity="Base", position_features=["x", "y"], add_distance=True)
     },
 }
-#: Those that programs have.
-PROGRAMS = {
-    f"{name}, compiled": {"backend": "fused"} | options
-    for name, options in CONFIGS.items()
-    if name not in ("meanmax", "gated grid", "projections")
-}
 _NETS: dict[str, RogueNet] = {}
 
 
@@ -67,7 +64,7 @@ def net_of(name: str) -> RogueNet:
     """Networks in which everything matters, made once."""
     if name not in _NETS:
         torch.manual_seed(1)
-        options = {"backend": "reference", "n_layer": 2} | (CONFIGS | PROGRAMS)[name]
+        options = {"backend": "reference", "n_layer": 2} | CONFIGS[name]
         net = RogueNet(RogueNetConfig(d_model=16, d_qk=8, **options), WORLD.obs_space, ACTIONS)  # type: ignore[arg-type]
         with torch.no_grad():
             for parameter in net.parameters():
@@ -128,39 +125,21 @@ def without_hidden(observation: Observation) -> Observation:
 
 class Said(NamedTuple):
     value: float
-    logits: dict[str, Tensor]  # of a program: the log-probs of every choice, and the means of numbers
+    logits: dict[str, Tensor]
 
 
 def says(net: RogueNet, observation: Observation) -> Said:
     batch = to_batch([observation], WORLD)
-    if net.config.backend == "fused":
-        return says_by_program(net, batch)
     result = net.act(batch, greedy=True, logits=True)
     assert result.logits is not None
     return Said(float(result.values), {name: ragged.values for name, ragged in result.logits.items()})
-
-
-def says_by_program(net: RogueNet, batch: ObsBatch) -> Said:
-    program, best = net.program(), net.act(batch, greedy=True)
-    assert program is not None
-    found = {STEER: best.actions[STEER].values}
-    mask = batch.action_masks[PICK]
-    for name, choices in ((MOVE, [0, 1, 2]), (PICK, [*mask.actees.values[:, 0].tolist(), -1])):
-        columns = []
-        for choice in choices:
-            actions = best.actions | {name: best.actions[name]._replace(values=best.actions[name].values * 0 + choice)}
-            log_probs, values = program.evaluate(batch, actions)
-            assert torch.equal(values, best.values)
-            columns.append(log_probs[name].values)
-        found[name] = torch.stack(columns, dim=1)
-    return Said(float(best.values), found)
 
 
 def hides(observation: Observation) -> bool:
     return not all(np.all(flags) for flags in observation.visible.values())
 
 
-@pytest.mark.parametrize("name", [*CONFIGS, *PROGRAMS])
+@pytest.mark.parametrize("name", CONFIGS)
 def test_decisions_depend_on_visible_entities_alone_and_the_value_on_all(name: str) -> None:
     net = net_of(name)
     for observation in map(scene, range(15)):
@@ -175,7 +154,7 @@ def test_decisions_depend_on_visible_entities_alone_and_the_value_on_all(name: s
         assert not torch.allclose(before.logits[action], after.logits[action], atol=1e-4)
 
 
-@pytest.mark.parametrize("name", CONFIGS)  # features have gradients by modules alone
+@pytest.mark.parametrize("name", CONFIGS)
 def test_no_gradient_of_a_decision_reaches_what_is_hidden(name: str) -> None:
     net, batch = net_of(name), to_batch([scene(seed) for seed in range(30)], WORLD)
     actions = net.act(batch, generator=torch.Generator().manual_seed(0)).actions

@@ -327,7 +327,7 @@ def test_every_number_of_the_readmes_table_stands_on_the_page_of_benchmarks() ->
 def test_the_page_of_installation_has_every_extra_and_no_other() -> None:
     extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
     rows = re.findall(r"^\|([^|]*)\|", read("docs/install.md").split("## Extras")[1].split("## CPU")[0], re.MULTILINE)
-    assert {name for row in rows for name in re.findall(r"`([\w-]+)`", row)} == extras.keys() - {"oracles"}
+    assert {name for row in rows for name in re.findall(r"`([\w-]+)`", row)} == extras.keys()
 
 
 def test_the_page_of_views_names_all_views_and_explains_every_key() -> None:

@@ -129,7 +129,7 @@ class Opponents:
                 acted, actions = None, random_actions(seen, self._rng, self._action_space)
             else:
                 acted = policy.act(seen, own_keys[own], generator=FrameKeys(keys[own].to(policy.device)))
-                actions = acted.result.to_buffers()
+                actions = acted.buffers
             self.decided.append((acted, own))
             parts.append(actions)
         if len(parts) == 1:

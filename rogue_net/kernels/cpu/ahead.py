@@ -28,7 +28,6 @@ class _Jobs:
         self._numbers, end = os.pipe()
         os.write(end, b"".join(number.to_bytes(2, "little") for number in range(len(jobs))))
         os.close(end)
-        self._tell_end = announce(f"the network: {len(jobs)} kernels")
         with global_compiler_lock:  # a lock that another thread holds would be held in the child for ever
             self._child = os.fork()
         if not self._child:
@@ -41,7 +40,7 @@ class _Jobs:
         return self._jobs[int.from_bytes(taken, "little")]
 
     def _compile_and_exit(self) -> None:
-        """In the child, which must not do anything that the parent will do at its end."""
+        """Compile jobs in the child, which must not do anything that the parent will do at its end."""
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
             while os.getppid() == self._parent and (job := self._take()):
@@ -50,13 +49,12 @@ class _Jobs:
             os._exit(0)
 
     def finish(self, check: Callable[[], None]) -> None:
-        """Help until all are compiled."""
+        """Compile jobs here, too, until there are no more; then wait for the child."""
         while job := self._take():
             check()
             _compile(job)
         os.waitpid(self._child, 0)
         self._child = 0
-        self._tell_end()
 
     def close(self) -> None:
         """End the child."""
@@ -76,18 +74,14 @@ def compile_all(jobs: Sequence[Job]) -> None:
     if not missing:
         return
     with without_collections(), interrupts_between_kernels() as check:
+        tell_end = announce(f"the network: {len(missing)} kernels")
         if _can_share(missing):
             with closing(_Jobs(missing)) as shared:
                 shared.finish(check)
-        if alone := _missing(missing):  # what no child has left on disk
-            tell_end = announce(f"the network: {len(alone)} kernels")
-            for job in alone:
-                check()
-                _compile(job)
-            tell_end()
-        for job in missing:  # loads what the child has compiled
+        for job in missing:  # loads what a child has left on disk
             check()
             _compile(job)
+        tell_end()
 
 
 def _missing(jobs: Sequence[Job]) -> list[Job]:

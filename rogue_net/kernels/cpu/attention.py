@@ -38,7 +38,7 @@ FEW, MANY = Const(8), Const(16)  # keys at once in short and long frames
 
 @cache
 def shape_of(head_width: int) -> tuple[Const, Const]:
-    """What the kernels are compiled for: K, and how many features of a head are handled at once, which divide K."""
+    """Constants that the kernels are compiled for: K, and how many features of a head are handled at once, which divide K."""
     assert head_width % 8 == 0, head_width
     return Const(head_width), Const(next(part for part in (32, 16, 8) if head_width % part == 0))
 
@@ -243,7 +243,7 @@ def backward(
     dbias: Floats,
     scratch: Scratch,
 ) -> None:
-    """The gradient of `forward`.
+    """Compute the gradient of `forward`.
 
     Args:
         qkv: with the bias, as `forward` left it.
@@ -275,7 +275,7 @@ def backward(
 def _go_back(  # type: ignore[no-untyped-def]
     lanes, width, part, num_heads, qkv, hides, visible, token, first, length, y, softmax, dy, dqkv, scratch
 ):
-    """The gradient of one frame, with `lanes` keys at once."""
+    """Compute the gradient of one frame, with `lanes` keys at once."""
     size = num_heads * value(width)
     for number in range(num_heads):
         query = first * 3 * size + number * value(width)

@@ -148,10 +148,10 @@ class _InnerLowering(NativeLowering):
 
 
 class _InnerCompiler(CompilerBase):
-    """`pipeline_class` of functions that only compiled functions call."""
+    """Compiler, `pipeline_class` for Numba, of functions that only compiled functions call."""
 
     def define_pipelines(self) -> list[Any]:
-        """See Numba."""
+        """Return Numba's pipeline with another lowering."""
         manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
         manager.passes = [(_InnerLowering if each is NativeLowering else each, text) for each, text in manager.passes]
         manager._finalized = False
@@ -173,7 +173,7 @@ def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`numba.extending.intrinsic`, for a type checker a function of whatever its users give it."""
+    """Apply `numba.extending.intrinsic`: for a type checker a function of whatever its users give it."""
     made: Callable[..., Any] = extending.intrinsic(function)
     return made
 

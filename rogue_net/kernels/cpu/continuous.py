@@ -38,7 +38,7 @@ ZERO, ONE_, TWO = np.float32(0), np.float32(1), np.float32(2)
 
 
 def bounds_of(bounds: Bounds) -> NDArray[Any]:
-    """(n) `NumberBounds` of an action of n numbers."""
+    """Table of (n) `NumberBounds` of an action of n numbers."""
     assert len(bounds.weights) == NODES
     columns = [getattr(bounds, name).tolist() for name in NumberBounds._fields]
     return table(NumberBounds, [NumberBounds(*each) for each in zip(*columns, strict=True)])
@@ -100,7 +100,7 @@ def decide_backward(
     number: Count,
     gradient: Floats,
 ) -> None:
-    """The gradient of `decide`: d log p / d mean = z / std, d log p / d log std = z² - 1, and so on."""
+    """Compute the gradient of `decide`: d log p / d mean = z / std, d log p / d log std = z² - 1, and so on."""
     action = net.actions[number]
     start, end = tile.action_actors[number], tile.action_actors[number + 1]
     layer, size, bounds = action.layer, action.choices, bounds_at(action.bounds)
@@ -130,7 +130,7 @@ def decide_backward(
 
 @inline
 def _clamp(x, low, high):  # type: ignore[no-untyped-def]
-    """A NaN stays one."""
+    """Cut off a number at two bounds; a NaN stays one."""
     return low if x < low else high if x > high else x
 
 
@@ -141,7 +141,7 @@ def _softplus(x):  # type: ignore[no-untyped-def]
 
 @inline
 def _bound(bounds, u):  # type: ignore[no-untyped-def]
-    """f(u), see `rogue_net.heads.gaussian.Bounds.forward`."""
+    """Compute f(u), see `rogue_net.heads.gaussian.Bounds.forward`."""
     number = u
     if bounds.both != 0:
         number = bounds.center + bounds.radius * np.float32(math.tanh(u))
@@ -153,7 +153,7 @@ def _bound(bounds, u):  # type: ignore[no-untyped-def]
 
 @inline
 def _unbound(bounds, number):  # type: ignore[no-untyped-def]
-    """u and log f'(u), see `rogue_net.heads.gaussian.Bounds.invert`."""
+    """Compute u and log f'(u), see `rogue_net.heads.gaussian.Bounds.invert`."""
     if bounds.both != 0:
         limit = bounds.limit
         y = _clamp((number - bounds.center) / bounds.radius, -limit, limit)
@@ -170,7 +170,7 @@ def _unbound(bounds, number):  # type: ignore[no-untyped-def]
 
 @inline
 def _mean_log_slope(bounds, quadrature, mean, std):  # type: ignore[no-untyped-def]
-    """E[log f'(u)] and its gradients by the mean and the log std, see `rogue_net.heads.gaussian.Bounds.mean_log_slope`."""
+    """Compute E[log f'(u)] and its gradients by mean and log std, see `rogue_net.heads.gaussian.Bounds.mean_log_slope`."""
     nodes, weights = quadrature, shifted(quadrature, NODES)
     found, by_mean, by_log_std = ZERO, ZERO, ZERO
     both, one, sign = bounds.both != 0, bounds.one != 0, bounds.sign
@@ -192,7 +192,7 @@ def _mean_log_slope(bounds, quadrature, mean, std):  # type: ignore[no-untyped-d
 
 @inline
 def _normal(key, number):  # type: ignore[no-untyped-def]
-    """A standard normal number, see `rogue_net.heads.noise.normal`: the inverse of erf, by a guess and a step of Newton's method.
+    """Draw a normal number, see `rogue_net.heads.noise.normal`: the inverse of erf, by a guess and a step of Newton's method.
 
     The guess: Giles 2010, "Approximating the erfinv function", table 5.
     """

@@ -26,7 +26,7 @@ def decide(
     high: Count,
     choice: Choice,
 ) -> None:
-    """From `tile.tokens` to the values of the frames, to actions where they are not given, their log-probs, and entropies."""
+    """Write values of the frames, actions where they are not given, their log-probs, and entropies."""
     if net.has_value:
         for frame in range(high - low):
             tile.values[frame] = _value(lanes, net, tile, frame)
@@ -53,7 +53,7 @@ def decide(
 
 @inline
 def _value(lanes, net, tile, frame):  # type: ignore[no-untyped-def]
-    """mean + deviation (w · m + b) of the mean m of a frame's tokens, which is written to `tile.means`."""
+    """Value mean + deviation (w · m + b) of the mean m of a frame's tokens, which is written to `tile.means`."""
     width = net.width
     first, end = tile.offsets[frame], tile.offsets[frame + 1]
     share = np.float32(1) / np.float32(max(end - first, 1))

@@ -30,7 +30,7 @@ def place_of(i, o, depth, width):  # type: ignore[no-untyped-def]
 def product(
     lanes: Const, x: Floats, weight: Floats, out: Floats, rows: Count, depth: Count, width: Count, add: Count
 ) -> None:
-    """out (+)= x weight.
+    """Multiply, out (+)= x weight.
 
     Args:
         lanes: `LANES`.
@@ -53,7 +53,7 @@ def product(
 
 @inline
 def _multiply(lanes, x, weight, out, i, j, depth, width, add):  # type: ignore[no-untyped-def]
-    """Rows i to i + 5 of the result, columns from j on."""
+    """Compute rows i to i + 5 of the result, columns from j on."""
     x0 = i * depth
     x1, x2, x3, x4, x5 = x0 + depth, x0 + 2 * depth, x0 + 3 * depth, x0 + 4 * depth, x0 + 5 * depth
     y0 = i * width + j
@@ -86,7 +86,7 @@ def _multiply(lanes, x, weight, out, i, j, depth, width, add):  # type: ignore[n
 def outer(
     lanes: Const, x: Floats, dy: Floats, dweight: Floats, rows: Count, depth: Count, width: Count, panel: Floats
 ) -> None:
-    """dweight += xᵀ dy, the gradient of `product`.
+    """Add an outer product, dweight += xᵀ dy, the gradient of `product`.
 
     Args:
         lanes: `LANES`.
@@ -106,7 +106,7 @@ def outer(
 
 @inline
 def _outer_panel(lanes, x, dy, dweight, rows, j, depth, width, panel):  # type: ignore[no-untyped-def]
-    """The gradient of the panel of outputs from j on."""
+    """Add the gradient of the panel of outputs from j on."""
     deep = depth - depth % 8
     if depth >= DEEP:
         for row in range(rows):
@@ -122,7 +122,7 @@ def _outer_panel(lanes, x, dy, dweight, rows, j, depth, width, panel):  # type: 
 
 @inline
 def _add_outer(lanes, x, dy, dweight, rows, i, j, depth, to, step):  # type: ignore[no-untyped-def]
-    """Rows i to i + 3 of the gradient; those of `dy` begin at `to` and are `step` apart."""
+    """Add rows i to i + 3 of the gradient; those of `dy` begin at `to` and are `step` apart."""
     w0 = j * depth + i * value(lanes)
     w1, w2, w3 = w0 + value(lanes), w0 + 2 * value(lanes), w0 + 3 * value(lanes)
     sum0, sum1 = load(lanes, dweight, w0), load(lanes, dweight, w1)
@@ -144,7 +144,7 @@ def _add_outer(lanes, x, dy, dweight, rows, i, j, depth, to, step):  # type: ign
 
 @inline
 def _add_wide_outer(lanes, x, panel, dweight, rows, i, j, depth):  # type: ignore[no-untyped-def]
-    """Rows i to i + 7 of the gradient."""
+    """Add rows i to i + 7 of the gradient."""
     w0 = j * depth + i * value(lanes)
     w1, w2, w3 = w0 + value(lanes), w0 + 2 * value(lanes), w0 + 3 * value(lanes)
     w4, w5, w6, w7 = w0 + 4 * value(lanes), w0 + 5 * value(lanes), w0 + 6 * value(lanes), w0 + 7 * value(lanes)

@@ -18,7 +18,7 @@ from rogue_net.kernels.cpu.simd import exp, fma, load, maximum, minimum, spread,
 
 @cache
 def shape_of(width: int) -> tuple[Const, Const]:
-    """What the kernels are compiled for: numbers handled at once, which divide the width, and the width of a row."""
+    """Constants that the kernels are compiled for: numbers handled at once, which divide the width, and the width of a row."""
     assert width % 8 == 0, width
     return Const(16 if width % 16 == 0 else 8), Const(width)
 
@@ -37,7 +37,7 @@ def normalize(
     normalized: Floats,
     inverse_std: Floats,
 ) -> None:
-    """x += bias, then n = (x - mean(x)) / sqrt(var(x) + 1e-5) over every row.
+    """Normalize: x += bias, then n = (x - mean(x)) / sqrt(var(x) + 1e-5) over every row.
 
     The scale and shift of LayerNorm (Ba et al. 2016, arXiv 1607.06450, equation 3) are part of the linear layer that follows.
 
@@ -81,7 +81,7 @@ def normalize_backward(
     dx: Floats,
     dbias: Floats,
 ) -> None:
-    """dx += (dn - mean(dn) - n mean(dn n)) / std; then dbias += the sum of dx over rows.
+    """Compute the gradient of `normalize`: dx += (dn - mean(dn) - n mean(dn n)) / std; then dbias += the sum of dx over rows.
 
     Args:
         dnormalized: dn.
@@ -134,7 +134,7 @@ def normal_cdf(lanes: Const, x: Any) -> Any:
 def gelu(
     lanes: Const, width: Const, hidden: Floats, bias: Floats, rows: Count, activated: Floats, keep_slope: Count
 ) -> None:
-    """gelu(z) = z Phi(z) of z = hidden + bias (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 2).
+    """Apply GELU: gelu(z) = z Phi(z) of z = hidden + bias (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 2).
 
     Args:
         hidden: changed in place to gelu'(z) = Phi(z) + z phi(z), if `keep_slope`.
@@ -155,7 +155,7 @@ def gelu(
 
 @inner_kernel
 def gelu_backward(lanes: Const, width: Const, gradient: Floats, slope: Floats, rows: Count, dbias: Floats) -> None:
-    """gradient *= slope; dbias += its sum over rows. The slope is gelu'(z), or that of `open_gates`.
+    """Compute the gradient of an activation: gradient *= slope; dbias += its sum over rows.
 
     Args:
         gradient: of `activated`; changed in place to that of z.
@@ -173,7 +173,7 @@ def gelu_backward(lanes: Const, width: Const, gradient: Floats, slope: Floats, r
 
 @inner_kernel
 def open_gates(lanes: Const, width: Const, gate: Floats, bias: Floats, rows: Count, slope: Floats) -> None:
-    """relu(z) of z = gate + bias, the gates of relative values; `gelu_backward` takes the gradient back through them.
+    """Compute the gates of relative values, relu(z) of z = gate + bias; `gelu_backward` computes their gradient.
 
     Args:
         gate: (rows, width), changed in place to relu(z).

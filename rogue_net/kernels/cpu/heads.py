@@ -21,7 +21,7 @@ CLOSED = np.float32(-1e29)  # above the log-probability of such a choice, below 
 
 @inline
 def linear_backward(lanes, kernels, net, tile, places, start, end, dout, layer, gradient):  # type: ignore[no-untyped-def]
-    """The backward of a linear layer on the tokens at `places[start:end]`: from d(output) to gradients of weight, bias and x."""
+    """Compute gradients of a linear layer on the tokens at `places[start:end]`: of weight, bias and x, from d(output)."""
     width, padded = net.width, net.linears[layer].outputs
     gather(lanes, tile.tokens, places, start, end, tile.rows, width)
     dweight = shifted(gradient, net.linears[layer].weight)
@@ -61,7 +61,7 @@ def _exp(x):  # type: ignore[no-untyped-def]
 
 @inline
 def slope_of(log_prob, chosen, dlog_prob, dentropy, entropy):  # type: ignore[no-untyped-def]
-    """The gradient of a logit: d log p(a) / dz_c = [c = a] - p_c,  dH / dz_c = -p_c (log p_c + H)."""
+    """Compute the gradient of a logit: d log p(a) / dz_c = [c = a] - p_c,  dH / dz_c = -p_c (log p_c + H)."""
     p = _exp(log_prob)
     gradient = -p * dlog_prob - p * (max(log_prob, np.float32(-200)) + entropy) * dentropy
     return gradient + dlog_prob if chosen else gradient
@@ -81,7 +81,7 @@ def noise_key(action, batch, tile, choice, low, actor):  # type: ignore[no-untyp
 
 @inline
 def uniform(key, number):  # type: ignore[no-untyped-def]
-    """See `rogue_net.heads.noise.ActorKeys.uniform`."""
+    """Draw a uniform number, see `rogue_net.heads.noise.ActorKeys.uniform`."""
     bits = key + number * GOLDEN
     bits = (bits ^ ((bits >> 30) & (2**34 - 1))) * FIRST
     bits = (bits ^ ((bits >> 27) & (2**37 - 1))) * SECOND

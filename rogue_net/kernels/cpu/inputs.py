@@ -19,8 +19,8 @@ LIMIT = np.float32(RunningNorm.LIMIT)
 def sources_of(entity: EntityEmbedding) -> NDArray[np.int64]:
     """Columns of plain numbers, angles, flags and categories, and then the number of ids of each category."""
     columns = entity.columns
-    sources = [*columns.plain, *columns.angles, *columns.flags, *(each.column for each in columns.categories)]
-    return np.array([*sources, *(each.kind.num for each in columns.categories)], np.int64)
+    sources = [*columns.plain, *columns.angles, *columns.flags, *columns.categories]
+    return np.array([*sources, *(each.num for each in columns.categories.values())], np.int64)
 
 
 @kernel

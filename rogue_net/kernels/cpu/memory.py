@@ -70,11 +70,10 @@ class TileMemory:
         }  # fmt: skip
         keys_at_once = padded(room, 16)  # a multiple of any number of lanes
         of_attention = attention.scratch_sizes(head_width, keys_at_once)
-        is_relative = mixing == tables.RELATIVE
         of_relative = relative_attention.scratch_sizes(scheme.dimensions, scheme.terms, head_width, keys_at_once)
         places_room = room + LANES
         of_places = [scheme.dimensions * places_room, 2 * room, places_room]
-        sizes = [*floats.values(), *of_attention, *(of_relative + of_places if is_relative else [])]
+        sizes = [*floats.values(), *of_attention, *of_relative, *of_places]
         starts = np.cumsum([0, *(padded(size, 16) for size in sizes)]).tolist()
         self._floats = np.zeros(starts[-1], np.float32)
         self._ints = np.zeros(sum(ints.values()) + room, np.int64)
@@ -86,19 +85,13 @@ class TileMemory:
         own, rest = rest[: len(of_attention)], rest[len(of_attention) :]
         int_starts = np.cumsum([0, *ints.values(), room]).tolist()
         int_places: list[Any] = [address(self._ints) + 8 * start for start, _ in pairwise(int_starts)]
-        if is_relative:
-            related = relative_attention.Scratch(keys_at_once, *rest[: len(of_relative)])
-            entities = Places(places_room, *rest[len(of_relative) :], *int_places[-1:])
-        else:
-            related = relative_attention.Scratch(*[0] * len(relative_attention.Scratch._fields))  # type: ignore[arg-type]
-            entities = Places(*[0] * len(Places._fields))  # type: ignore[arg-type]
         visible: Any = address(self._visible)
         self._tile = tables.Tile(
             room=room,
             visible=visible,
             attention=attention.Scratch(keys_at_once, *own),
-            relative=related,
-            entities=entities,
+            relative=relative_attention.Scratch(keys_at_once, *rest[: len(of_relative)]),
+            entities=Places(places_room, *rest[len(of_relative) :], *int_places[-1:]),
             **named,
             **dict(zip(ints, int_places, strict=False)),
         )

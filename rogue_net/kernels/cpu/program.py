@@ -406,7 +406,7 @@ class Program:
         Raises:
             ValueError: the batch does not fit the network.
         """
-        batch, embedding = self.net.seen(obs), self.net.embedding
+        batch, embedding = self.net.translation(obs), self.net.embedding
         embedding.check(batch)
         plans = self._actions if plans is None else plans
         columns = columns_of(batch, embedding.num_globals, self._types, plans, actions, log_probs)

@@ -170,7 +170,7 @@ def _scores(lanes, scratch, length, scale, blind):  # type: ignore[no-untyped-de
 
 @inline
 def _average(part, width, qkv, first_value, stride, scratch, length, inverse_sum, y, to):  # type: ignore[no-untyped-def]
-    """y_i = 1 / z_i sum_j w_ij (v_j + gate_j * b_ij)."""
+    """Write y_i = 1 / z_i sum_j w_ij (v_j + gate_j * b_ij)."""
     for d in range(0, value(width), value(part)):
         mean = spread(part, np.float32(0))
         for j in range(length):
@@ -203,7 +203,7 @@ def backward(
     gradients: Gradients,
     scratch: Scratch,
 ) -> None:
-    """The gradient of `forward`.
+    """Compute the gradient of `forward`.
 
     Args:
         qkv: with the bias, as `forward` left it.

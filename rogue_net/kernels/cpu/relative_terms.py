@@ -40,7 +40,7 @@ _PER_TURN = np.float32(1 / (2 * math.pi))
 
 
 class Scheme(NamedTuple):
-    """How pairs choose rows. Constants of other modules are part of it, as Numba's cache would not see them change."""
+    """Parameters by which pairs choose rows. Constants of other modules are passed, too: Numba's cache would not see a change."""
 
     kind: Count
     interpolate: Count  # whether

@@ -35,7 +35,7 @@ def clear(numbers, first, count):  # type: ignore[no-untyped-def]
 
 @inline
 def dot(part, width, x, y, at):  # type: ignore[no-untyped-def]
-    """x · y over K features from `at` on."""
+    """Compute x · y over K features from `at` on."""
     products = spread(part, np.float32(0))
     for d in range(0, value(width), value(part)):
         products = fma(load(part, x, at + d), load(part, y, at + d), products)

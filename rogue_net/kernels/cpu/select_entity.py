@@ -131,7 +131,7 @@ def decide_backward(
     number: Count,
     gradient: Floats,
 ) -> None:
-    """The gradient of `decide`."""
+    """Compute the gradient of `decide`."""
     action = net.actions[number]
     start, end = tile.action_actors[number], tile.action_actors[number + 1]
     # queries and keys again: the next action has overwritten them

@@ -25,7 +25,7 @@ LANES = 8
 
 
 class VectorType(types.Type):
-    """`lanes` numbers of type float32."""
+    """Vector of `lanes` numbers of type float32."""
 
     def __init__(self, lanes: int) -> None:
         self.lanes = lanes
@@ -47,7 +47,7 @@ def _constant(number: float, lanes: int, element: Any = FLOAT) -> Any:
 
 
 def _spread(builder: Any, scalar: Any, lanes: int) -> Any:
-    """`scalar` in every lane."""
+    """Put `scalar` into every lane."""
     undefined = ir.Constant(ir.VectorType(scalar.type, lanes), ir.Undefined)
     first = builder.insert_element(undefined, scalar, INT(0))
     return builder.shuffle_vector(first, undefined, ir.Constant(_vector(lanes, INT), [0] * lanes))
@@ -151,7 +151,7 @@ for _function, _instruction in (
 
 @intrinsic
 def fma(context: Any, x: Any, y: Any, z: Any) -> Any:
-    """x y + z, rounded once."""
+    """Compute x y + z, rounded once."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         lanes = signature.return_type.lanes
@@ -180,37 +180,21 @@ def minimum(context: Any, x: Any, y: Any) -> Any:
     return x(x, y), generate
 
 
-@intrinsic
-def floor(context: Any, x: Any) -> Any:
-    """The largest whole number that is not above x, in each lane."""
+def _of_each_lane(name: str) -> Callable[..., Any]:
+    """Make a function of kernels that applies LLVM's intrinsic of this name to the number in each lane."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lanes = signature.return_type.lanes
-        return _call(builder, f"llvm.floor.v{lanes}f32", _vector(lanes), arguments)
+    @intrinsic
+    def function(context: Any, x: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            lanes = signature.return_type.lanes
+            return _call(builder, f"llvm.{name}.v{lanes}f32", _vector(lanes), arguments)
 
-    return x(x), generate
+        return x(x), generate
 
-
-@intrinsic
-def square_root(context: Any, x: Any) -> Any:
-    """The square root in each lane."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lanes = signature.return_type.lanes
-        return _call(builder, f"llvm.sqrt.v{lanes}f32", _vector(lanes), arguments)
-
-    return x(x), generate
+    return function
 
 
-@intrinsic
-def absolute(context: Any, x: Any) -> Any:
-    """|x| in each lane."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lanes = signature.return_type.lanes
-        return _call(builder, f"llvm.fabs.v{lanes}f32", _vector(lanes), arguments)
-
-    return x(x), generate
+floor, square_root, absolute = map(_of_each_lane, ("floor", "sqrt", "fabs"))
 
 
 @intrinsic
@@ -247,7 +231,7 @@ def largest(context: Any, x: Any) -> Any:
 
 @intrinsic
 def first_lanes(context: Any, count: Any, x: Any, y: Any) -> Any:
-    """x in the first `count` lanes, y in the others."""
+    """Take x in the first `count` lanes, y in the others."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         lanes = signature.return_type.lanes
@@ -260,7 +244,7 @@ def first_lanes(context: Any, count: Any, x: Any, y: Any) -> Any:
 
 @intrinsic
 def where_positive(context: Any, condition: Any, x: Any, y: Any) -> Any:
-    """x in the lanes where the condition is at least 0, y in the others."""
+    """Take x in the lanes where the condition is at least 0, y in the others."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         lanes = signature.return_type.lanes

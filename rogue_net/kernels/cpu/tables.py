@@ -196,7 +196,7 @@ class Minibatch(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """How actors choose."""
+    """Way in which actors choose."""
 
     mode: Count  # one of those below
     keys: Ints  # (B) of the frames' noise, see `rogue_net.heads.noise.FrameKeys`
@@ -251,7 +251,7 @@ class Tile(NamedTuple):
 
 
 class Activations(NamedTuple):
-    """What the backward of a block needs of its forward."""
+    """Numbers of a block's forward that its backward needs."""
 
     normalized: Any  # (T, D)
     qkv: Any  # (T, 3 D)

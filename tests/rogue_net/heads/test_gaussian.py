@@ -45,8 +45,6 @@ KINDS = {
     "to 5": Kind(-INF, 5, lambda u: 5 - np.logaddexp(0, -u), lambda u: -np.logaddexp(0, u)),
 }
 EACH = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-#: All of them, as the numbers of one actor.
-SPACE = ContinuousActionSpace([kind.low for kind in KINDS.values()], [kind.high for kind in KINDS.values()])
 
 
 def bounds_of(kind: Kind) -> Bounds:

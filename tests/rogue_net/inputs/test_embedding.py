@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -165,56 +164,6 @@ def draw_batch(space: ObsSpace, counts: Sequence[Sequence[int]], rng: np.random.
     return to_batch(space, observations)
 
 
-SCENES = {
-    "space": st.sampled_from([PLAIN, KINDS, WORLD]),
-    "d_model": st.sampled_from([8, 24, 32]),
-    "counts": st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=5),
-    "seed": st.integers(0, 2**16),
-}
-
-
-@settings(max_examples=25, deadline=None)
-@given(**SCENES)
-def test_tokens_and_gradients_are_those_of_the_formula_in_float64(
-    space: ObsSpace, d_model: int, counts: list[tuple[int, ...]], seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    batch = draw_batch(space, counts, rng)
-    made = embedding(space, seed, d_model)
-    made.update_normalization(draw_batch(space, [(5, 5, 5)], rng))
-    with torch.no_grad():
-        for name, parameter in made.named_parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-            # With a single open unit, a LayerNorm's gradient is what rounding leaves: open most of them.
-            if name.endswith("project.0.bias") or ".tables." in name:
-                parameter.add_(1.0)
-    weights = torch.randn(batch.num_tokens, d_model)
-    tokens = made(batch)
-    (tokens * weights).sum().backward()
-    gradients = [parameter.grad.double() for parameter in made.parameters()]
-
-    exact = copy.deepcopy(made).double()
-    exact.zero_grad()
-    each = dict(zip(exact.types, exact.entities, strict=True))
-    expected = [torch.zeros(0)] * batch.num_tokens
-    for name, places in batch.frames.positions.items():
-        features = batch.features[name].values.double()
-        if space.global_features and name != "__global__":
-            frames = batch.frames.of_token[places]
-            features = torch.cat([features, batch.features["__global__"].values.double()[frames]], dim=1)
-        for row, place in zip(features, places.tolist(), strict=True):
-            expected[place] = each[name](row.unsqueeze(0))[0]
-    if not expected:
-        assert tokens.shape == (0, d_model)
-        return
-    total = torch.stack(expected)
-    (total * weights.double()).sum().backward()
-
-    assert_near(tokens.detach().double(), total.detach())
-    for gradient, parameter in zip(gradients, exact.parameters(), strict=True):
-        assert_near(gradient, torch.zeros_like(gradient) if parameter.grad is None else parameter.grad)
-
-
 def assert_near(given_tensor: Tensor, expected: Tensor) -> None:
     assert float((given_tensor - expected).norm()) <= 1e-5 * max(float(expected.norm()), 1e-1)
 
@@ -229,13 +178,15 @@ def network(space: ObsSpace, seed: int = 0, d_model: int = D) -> RogueNet:
     with torch.no_grad():
         for name, parameter in net.named_parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
-            if name.endswith("project.0.bias") or ".tables." in name:  # as above
+            if name.endswith("project.0.bias") or ".tables." in name:  # or else rounding alone makes some gradients
                 parameter.add_(1.0)
     return net
 
 
-def assert_embeds_as_modules_do(space: ObsSpace, d_model: int, counts: list[tuple[int, ...]], seed: int) -> None:
-    rng = np.random.default_rng(seed)
+@pytest.mark.parametrize("d_model", [8, 24, 32])
+@pytest.mark.parametrize("space", [PLAIN, KINDS, WORLD])
+def test_a_program_embeds_as_modules_do_in_float64(space: ObsSpace, d_model: int) -> None:
+    rng, seed, counts = np.random.default_rng(1), 1, [(1, 2, 0), (0, 0, 0), (3, 1, 2), (0, 0, 1)]
     batch, net = draw_batch(space, counts, rng), network(space, seed, d_model)
     net.update_normalization(draw_batch(space, [(5, 5, 5)], rng))
     reference = backends.twin(net, "reference")
@@ -247,11 +198,6 @@ def assert_embeds_as_modules_do(space: ObsSpace, d_model: int, counts: list[tupl
         assert_near(found.outputs[name].double(), output)
     for name, gradient in exact.gradients.items():
         assert_near(found.gradients[name].double(), gradient)
-
-
-@pytest.mark.parametrize("space", [PLAIN, KINDS, WORLD])
-def test_a_program_embeds_as_modules_do_in_float64(space: ObsSpace) -> None:
-    assert_embeds_as_modules_do(space, 24, [(1, 2, 0), (0, 0, 0), (3, 1, 2), (0, 0, 1)], seed=1)
 
 
 def test_a_program_names_an_id_outside_the_table() -> None:
@@ -277,24 +223,3 @@ def test_a_batch_of_other_types_or_widths_is_refused_by_modules_and_programs() -
             see(to_batch(other, [Observation(global_features=[0, 0])]))
         with pytest.raises(ValueError, match="'Ship' has 2 features in this batch; the network knows 3"):
             see(narrow)
-
-
-# --- Weights ---
-
-
-def test_weights_without_kinds_are_named_and_shaped_as_ever() -> None:
-    space = ObsSpace({"A": Entity(["x", "y"]), "B": Entity([])}, global_features=["time"])
-    shapes = {name: tuple(tensor.shape) for name, tensor in embedding(space).state_dict().items()}
-    expected = {}
-    for position, width in enumerate([3, 1, 1]):
-        expected |= {
-            f"entities.{position}.norm.count": (),
-            f"entities.{position}.norm.mean": (width,),
-            f"entities.{position}.norm.squares": (width,),
-            f"entities.{position}.project.0.weight": (D, width),
-            f"entities.{position}.project.0.bias": (D,),
-            f"entities.{position}.project.2.weight": (D,),
-            f"entities.{position}.project.2.bias": (D,),
-        }
-    assert shapes == expected
-    assert list(embedding(ObsSpace({"B": Entity([])})).state_dict()) == ["entities.0.vector"]

@@ -237,7 +237,7 @@ def test_a_cpu_refuses_a_precision_that_it_has_not_by_name_and_cuda_has_all(
             make_net(config).act(BATCH, greedy=True)
         with pytest.raises(ValueError, match=message):
             select.uses_program(config, WEIGHT)
-        select.check_precision(config, "cuda")
+        assert select.why_not_precision(config, "cuda") is None
 
 
 @pytest.mark.parametrize(
