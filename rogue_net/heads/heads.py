@@ -23,7 +23,7 @@ from entity_gym.actions import (
     GlobalCategoricalActionSpace,
     SelectEntityActionSpace,
 )
-from rogue_net.batch.masks import ActionMask
+from rogue_net.batch.obs_batch import ActionMask
 from rogue_net.batch.ragged import RaggedTensor, offsets_of
 from rogue_net.config import RogueNetConfig
 from rogue_net.heads.distributions import ActionDistribution, Categorical, RaggedCategorical

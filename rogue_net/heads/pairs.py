@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rogue_net.batch.masks import ActionMask
+from rogue_net.batch.obs_batch import ActionMask
 
 #: Numbers of a query and a key that are multiplied at a time: few enough to stay in a core's cache, and on other devices enough
 #: to keep them busy.

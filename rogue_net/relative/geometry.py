@@ -16,8 +16,7 @@ from entity_gym.actions import ActionSpace
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY, Angle, Entity, ObsSpace
-from rogue_net.batch.obs_batch import ObsBatch
-from rogue_net.config import RelposConfig, TranslationConfig, rotates
+from rogue_net.config import RelposConfig, TranslationConfig
 
 POSITION, VECTOR, ANGLE = "position_features", "rotation_vec_features", "rotation_angle_feature"
 
@@ -123,33 +122,6 @@ class Geometry(NamedTuple):
     positions: Tensor  # (E, n), 0 for excluded entities
     facing: Tensor | None  # (E, 2) cosine and sine of the orientation; None: nothing is turned
     types: Tensor  # (E,) int64, the type's number among those that are not excluded, -1 for excluded entities
-
-    @staticmethod
-    @torch.no_grad()
-    def of(batch: ObsBatch, columns: Mapping[str, PositionColumns], config: RelposConfig) -> Geometry:
-        """The geometry of all tokens of a batch.
-
-        Args:
-            batch: as the transformer's embedding sees it.
-            columns: of the entity types that are not excluded.
-            config: says whether there are orientations.
-        """
-        positions, facing, types = [], [], []
-        for name, ragged in batch.features.items():
-            features, own = ragged.values, columns.get(name)
-            if own is None:
-                positions.append(features.new_zeros(len(features), len(config.position_features)))
-                types.append(-1)
-            else:
-                positions.append(pick(features, own.position))
-                types.append(list(columns).index(name))
-            if rotates(config):
-                facing.append((own or PositionColumns([], None, None)).facing(features))
-        inverse = batch.frames.inverse
-        counts = [len(ragged.values) for ragged in batch.features.values()]
-        numbers = [torch.full((count,), own, device=batch.device) for own, count in zip(types, counts, strict=True)]
-        directions = torch.cat(facing)[inverse] if facing else None
-        return Geometry(torch.cat(positions)[inverse], directions, torch.cat(numbers)[inverse])
 
 
 def seen_from(difference: Tensor, facing: Tensor | None) -> Tensor:

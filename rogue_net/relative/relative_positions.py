@@ -35,9 +35,17 @@ from torch.nn import functional
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
 from rogue_net.batch.obs_batch import ObsBatch
-from rogue_net.config import RelposConfig
+from rogue_net.config import RelposConfig, rotates
 from rogue_net.inputs.normalization import RunningNorm
-from rogue_net.relative.geometry import Geometry, angles_of, components_of, position_columns, seen_from
+from rogue_net.relative.geometry import (
+    Geometry,
+    PositionColumns,
+    angles_of,
+    components_of,
+    pick,
+    position_columns,
+    seen_from,
+)
 
 # What lies this close before the start of a bucket, in buckets, is in it: on a grid many things stand exactly on a border,
 # and rounding must not decide for each backend anew.
@@ -172,9 +180,24 @@ class RelativePositions(nn.Module):
             total = total + coefficients.unsqueeze(-1) * of_terms
         return total
 
+    @torch.no_grad()
     def geometry(self, batch: ObsBatch) -> Geometry:
-        """Positions, orientations and types of all tokens."""
-        return Geometry.of(batch, self.columns, self.config)
+        """Positions, orientations and types of all tokens; the batch is as the transformer's embedding sees it."""
+        positions, facing, types = [], [], []
+        for name, ragged in batch.features.items():
+            features, own = ragged.values, self.columns.get(name)
+            number = -1 if own is None else list(self.columns).index(name)
+            types.append(torch.full((len(features),), number, device=batch.device))
+            if own is None:
+                own = PositionColumns([], None, None)
+                positions.append(features.new_zeros(len(features), len(self.config.position_features)))
+            else:
+                positions.append(pick(features, own.position))
+            if rotates(self.config):
+                facing.append(own.facing(features))
+        inverse = batch.frames.inverse
+        directions = torch.cat(facing)[inverse] if facing else None
+        return Geometry(torch.cat(positions)[inverse], directions, torch.cat(types)[inverse])
 
     @torch.no_grad()
     def update_normalization(self, batch: ObsBatch) -> None:

@@ -15,7 +15,7 @@ from enn_ppo.training.recording import RecordedFrames, Recorder, read_all
 from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Environment, Observation
 from entity_gym.pools.pool import ListEnv
 from rogue_net import ObsBatch, RogueNet, RogueNetConfig
-from rogue_net.batch.masks import ActionMask
+from rogue_net.batch.obs_batch import ActionMask
 from tests.enn_ppo.rollouts import Collector
 from tests.worlds import Zoo
 

@@ -25,7 +25,7 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from rogue_net import RaggedTensor, RogueNet, RogueNetConfig
-from rogue_net.batch.masks import ActionMask
+from rogue_net.batch.obs_batch import ActionMask
 from rogue_net.config import Backend
 from rogue_net.heads import pairs
 from rogue_net.heads.distributions import ActionDistribution, Categorical

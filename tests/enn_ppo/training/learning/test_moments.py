@@ -15,7 +15,7 @@ from enn_ppo.training.ranks import ALONE
 from entity_gym.actions import CategoricalActionSpace
 from entity_gym.spaces import Entity, ObsSpace
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
-from rogue_net.batch.masks import ActionMask
+from rogue_net.batch.obs_batch import ActionMask
 from rogue_net.inputs.normalization import RunningNorm
 from tests.enn_ppo.threads import InThread, on_two
 

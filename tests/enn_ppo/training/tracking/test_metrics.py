@@ -24,7 +24,7 @@ from entity_gym import (
 from entity_gym.batch.vec_obs import Metric
 from entity_gym.pools.episodes import Episode
 from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.batch.masks import ActionMask
+from rogue_net.batch.obs_batch import ActionMask
 
 STATS: dict[str, Any] = {"policy_loss": 1.0, "value_loss": 2.0, "explained_variance": 3.0, "epochs": 4}
 TIMING = {"run_seconds": 60.0, "update_seconds": 2.0}
