@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from entity_gym.batch.vec_obs import VecActionMask, VecObs
     from entity_gym.bridges import make_dm, make_gym
     from entity_gym.compiled import CompiledEnvironment
-    from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
+    from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
     from entity_gym.pools.slots import EnvSlots
     from entity_gym.pools.vec_env import VecEnv
     from entity_gym.registry import list_envs, make, make_spec, register
@@ -46,7 +46,6 @@ _LATER = {
     "CompiledEnvironment": "compiled",
     "EnvSlots": "pools.slots",
     "ListEnv": "pools.pool",
-    "ProcessVecEnv": "pools.pool",
     "RaggedBuffer": "batch.ragged",
     "ThreadedVecEnv": "pools.pool",
     "VecActionMask": "batch.vec_obs",
@@ -86,7 +85,6 @@ __all__ = [
     "ListEnv",
     "ObsSpace",
     "Observation",
-    "ProcessVecEnv",
     "RaggedBuffer",
     "SelectEntityAction",
     "SelectEntityActionMask",

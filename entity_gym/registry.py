@@ -6,12 +6,11 @@ Nothing is imported before it is made: neither the environments, nor their compi
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
-from entity_gym.environment import Environment
 from entity_gym.errors import nearest
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.source import EnvFactory, EnvSource, as_source
@@ -137,7 +136,7 @@ def bind(
     if isinstance(env, str) and env.partition(":")[0] in LIBRARIES:
         return _across(env, parameters)
     found = look_up(env, option) if isinstance(env, str) else Registered(env)
-    source = as_source(import_callable(found.env, option, _environments) if isinstance(found.env, str) else found.env)
+    source = as_source(import_callable(found.env, option) if isinstance(found.env, str) else found.env)
     name = env if isinstance(env, str) else source.name
     values = {**found.defaults, **parameters}
     for key in values:
@@ -233,7 +232,7 @@ def limit_of(source: EnvSource) -> str:
 def _across(env: str, parameters: Mapping[str, Any]) -> EnvSource:
     """Return the source of another library's environments; errors name the library to install."""
     library, _, name = env.partition(":")
-    make_source = import_callable(LIBRARIES[library], "the library", dir)
+    make_source = import_callable(LIBRARIES[library], "the library")
     try:
         source: EnvSource = make_source(name, **parameters)
     except (TypeError, ImportError) as error:
@@ -263,10 +262,10 @@ def import_module(env_id: str, option: str) -> ModuleType:
         raise ValueError(f"{option} is {env_id!r}, but there is no module {module_name!r} to import") from error
 
 
-def import_callable(env_id: str, option: str, offered: Callable[[ModuleType], list[str]]) -> Any:
+def import_callable(env_id: str, option: str) -> Any:
     """Import the class, function or source at "package.module:Name".
 
-    Messages call that text `option`, and name what `offered` lists of the module.
+    Messages call that text `option`.
 
     Raises:
         ValueError: it is not there. Exceptions of its module pass through.
@@ -275,20 +274,9 @@ def import_callable(env_id: str, option: str, offered: Callable[[ModuleType], li
     module = import_module(env_id, option)
     found = getattr(module, name, None)
     if not callable(found) and not isinstance(found, EnvSource):
+        public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+        own = [key for key, value in public.items() if getattr(value, "__module__", None) == module_name]
         raise ValueError(
-            f"{option} is {env_id!r}, but {module_name} has no class or function {name!r}; {nearest(name, offered(module))}"
+            f"{option} is {env_id!r}, but {module_name} has no class or function {name!r}; {nearest(name, own or dir(module))}"
         )
     return found
-
-
-def _environments(module: ModuleType) -> list[str]:
-    """Return the names of the sources of a module, and of its own classes of environments."""
-    mine = module.__name__.startswith("entity_gym.")  # elsewhere our classes are what somebody has subclassed
-    return [
-        key
-        for key, value in vars(module).items()
-        if isinstance(value, EnvSource)
-        or isinstance(value, type)
-        and issubclass(value, Environment | EnvSource)
-        and (mine or not value.__module__.startswith("entity_gym."))
-    ]

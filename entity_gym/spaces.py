@@ -38,7 +38,6 @@ class Category:
     num: int
 
     def __post_init__(self) -> None:
-        _check_name(self.name, "Category")
         is_whole = isinstance(self.num, int | np.integer) and not isinstance(self.num, bool)
         if not is_whole or not 1 <= self.num <= MOST_CATEGORIES:
             raise ValueError(
@@ -53,9 +52,6 @@ class Angle:
 
     name: str
 
-    def __post_init__(self) -> None:
-        _check_name(self.name, "Angle")
-
 
 @dataclass(frozen=True)
 class Flag:
@@ -63,9 +59,6 @@ class Flag:
 
     name: str
     num = 2  # values
-
-    def __post_init__(self) -> None:
-        _check_name(self.name, "Flag")
 
 
 FeatureKind = Category | Angle | Flag
@@ -190,11 +183,6 @@ def _split(
             raise ValueError(f"{where}: the kind of {name!r} is {kind!r}; it must be its own Category, Angle or Flag")
     all_kinds = {**kinds, **{kind.name: kind for kind in features if not isinstance(kind, str)}}
     return names, {name: all_kinds[name] for name in names if name in all_kinds}
-
-
-def _check_name(name: object, where: str) -> None:
-    if not isinstance(name, str):
-        raise ValueError(f"{where}: name is {name!r}; it must be a text")
 
 
 def check_names(names: Sequence[str], where: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from entity_gym import CategoricalActionSpace, Entity, EnvSlots, ObsSpace
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
-from entity_gym.pools.slots import EnvIds, Run, SlotOptions
+from entity_gym.pools.slots import EnvIds, Run, SlotOptions, check_state
 
 MAX_STEPS = 20
 
@@ -88,19 +88,12 @@ class Walks(EnvSlots):
         return {"num_envs": len(self), **arrays, "random": [rng.bit_generator.state for rng in self.rngs]}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        if state["num_envs"] != len(self):
-            raise ValueError(f"the saved state has {state['num_envs']} environments; there are {len(self)}")
+        check_state(state, len(self), *ARRAYS)
         for name in ARRAYS:
             getattr(self, name)[:] = state[name]
         for rng, saved in zip(self.rngs, state["random"], strict=True):
             rng.bit_generator.state = saved
         self.final.clear()
-
-    def clone(self) -> "Walks":
-        twin = Walks(len(self), self.options, length=self.length)
-        twin.load_state(self.state())
-        twin.final = dict(self.final)
-        return twin
 
     # ---- how it is done
 

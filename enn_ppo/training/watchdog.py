@@ -41,5 +41,5 @@ class Watchdog:
             waiting = self._waiting
             if waiting is not None and waiting is not told and time.monotonic() - waiting[1] > PATIENCE:
                 told = waiting
-                text = f"waiting for {waiting[0].under_way()} for {PATIENCE:g} seconds; two Ctrl-C end the run"
+                text = f"waiting for {waiting[0].slots.under_way()} for {PATIENCE:g} seconds; two Ctrl-C end the run"
                 tell(text)

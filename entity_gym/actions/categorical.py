@@ -78,14 +78,11 @@ class ChoiceActionSpace(ActionSpace):
     def refusal(self, value: NDArray[np.int64]) -> str:
         return f" is {value[0]}; expected a choice below {len(self.choices)} that is not masked"
 
-    def sample(self, name: str, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
+    def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         if offered.mask is None:
             return rng.integers(len(self.choices), size=offered.actors.items())[:, None]
         ranks = offered.mask.values.cumsum(axis=1)  # of each open choice among those of its actor, from 1
         counts = ranks[:, -1]
-        if len(counts) and not counts.all():
-            actor = int(counts.argmin())
-            raise ValueError(f"every choice of action {name!r} is masked for actor {actor} of the batch")
         chosen: NDArray[np.int64] = (ranks > rng.integers(counts)[:, None]).argmax(axis=1)
         return chosen[:, None]
 

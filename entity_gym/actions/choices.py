@@ -31,7 +31,7 @@ def random_actions(
     """
     actions: dict[str, VecAction] = {}
     for name, offered in obs.action_masks.items():
-        values = action_space[name].sample(name, offered, rng)
+        values = action_space[name].sample(offered, rng)
         actions[name] = RaggedBuffer(values, offered.actors.offsets)
     return actions
 

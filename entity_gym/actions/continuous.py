@@ -80,11 +80,6 @@ class ContinuousActionSpace(ActionSpace):
         return tuple(map(str, range(len(self.low)))) if self.names is None else tuple(self.names)
 
     def changes_since(self, before: Self, name: str) -> Iterator[str]:
-        if (before.names is None) != (self.names is None):
-            raise ValueError(
-                f"the numbers of the action {name!r} were called {before.names and list(before.names)} and are called "
-                f"{self.names and list(self.names)}: without names they cannot be told apart"
-            )
         yield from super().changes_since(before, name)
         for k, label in enumerate(before.labels):
             now = self.labels.index(label)
@@ -119,7 +114,7 @@ class ContinuousActionSpace(ActionSpace):
     def for_world(self, values: NDArray[np.float32], offer: Offer, ids: Sequence[EntityID | None]) -> ContinuousAction:
         return ContinuousAction([ids[actor] for actor in offer.actors.tolist()], values)
 
-    def sample(self, name: str, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.float32]:
+    def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.float32]:
         """Draw (A, n) numbers.
 
         A number with two bounds is uniform between them, one without bounds standard normal, one with a single bound as far

@@ -139,7 +139,7 @@ class ActionSpace(ABC):
         """
 
     @abstractmethod
-    def sample(self, name: str, offered: VecActionMask, rng: np.random.Generator) -> NDArray[Any]:
+    def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[Any]:
         """Draw (A, width) choices, each uniformly from what its actor may choose.
 
         Raises:

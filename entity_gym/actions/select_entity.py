@@ -124,7 +124,7 @@ class SelectEntityActionSpace(ActionSpace):
         actees = [None if actee == NOBODY else ids[actee] for actee in values[:, 0].tolist()]
         return SelectEntityAction([ids[actor] for actor in offer.actors.tolist()], actees)
 
-    def sample(self, name: str, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
+    def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw (A, 1) entity indices; -1 where none is open, and with `nobody` as one choice more."""
         actor, actee = open_pairs(offered)  # those of one actor follow those of another
         counts = np.bincount(actor, minlength=offered.actors.items())

@@ -61,10 +61,8 @@ def cat(trees: Sequence[Mapping[str, Any]]) -> Tree:
     """Join the frames of all `trees`, one after the other. All must have the same columns.
 
     Raises:
-        ValueError: there are no trees, or one lacks a column that another has.
+        ValueError: one lacks a column that another has.
     """
-    if not trees:
-        raise ValueError("cat was given no trees of columns; it needs at least one")
     first = trees[0]
     if any(tree.keys() != first.keys() for tree in trees):
         raise ValueError(f"the trees to join have different columns: {[sorted(tree) for tree in trees]}")

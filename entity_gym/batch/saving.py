@@ -70,23 +70,19 @@ def spaces_from_dict(spaces: Mapping[str, Any]) -> tuple[ObsSpace, dict[str, Act
     Raises:
         ValueError: `spaces` is something else; the message says what is missing or wrong.
     """
+    entities: dict[str, Entity] = {}
+    actions: dict[str, ActionSpace] = {}
     try:
-        return _spaces_from_dict(spaces)
+        for entity in spaces["entities"]:
+            entities[entity["name"]] = Entity(entity["features"], _kinds_from_list(entity.get("kinds", ())))
+        for saved in spaces["actions"]:
+            given = dict(saved)
+            name = given.pop("name")
+            actions[name] = KINDS[given["type"]].from_dict(given)
+        global_kinds = _kinds_from_list(spaces.get("global_kinds", ()))
+        return ObsSpace(entities, spaces["global_features"], global_kinds, spaces.get("targets", {})), actions
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"the spaces cannot be read: {error!r}") from None
-
-
-def _spaces_from_dict(spaces: Mapping[str, Any]) -> tuple[ObsSpace, dict[str, ActionSpace]]:
-    entities = {}
-    for entity in spaces["entities"]:
-        entities[entity["name"]] = Entity(entity["features"], _kinds_from_list(entity.get("kinds", ())))
-    actions: dict[str, ActionSpace] = {}
-    for saved in spaces["actions"]:
-        given = dict(saved)
-        name = given.pop("name")
-        actions[name] = KINDS[given["type"]].from_dict(given)
-    global_kinds = _kinds_from_list(spaces.get("global_kinds", ()))
-    return ObsSpace(entities, spaces["global_features"], global_kinds, spaces.get("targets", {})), actions
 
 
 def _kinds_to_dict(key: str, kinds: Mapping[str, FeatureKind]) -> dict[str, Any]:

@@ -59,17 +59,13 @@ class VecActionMask:
     actees: RaggedBuffer[np.int64] | None = None
     mask: RaggedBuffer[np.bool_] | None = None
 
-    @property
-    def num_rows(self) -> NDArray[np.int64]:
-        """(N,) rows that the mask of each frame has: actors, or pairs of an actor and an actee."""
-        actors = self.actors.size1()
-        return actors if self.actees is None else actors * self.actees.size1()
-
     def spelled_out(self, width: int) -> RaggedBuffer[np.bool_]:
         """The mask with `width` columns, all true where it is None."""
         if self.mask is not None:
             return self.mask
-        rows = self.num_rows
+        rows = self.actors.size1()
+        if self.actees is not None:
+            rows = rows * self.actees.size1()
         return RaggedBuffer.from_flattened(np.ones((int(rows.sum()), width), np.bool_), rows)
 
     def columns(self) -> Tree:
@@ -80,11 +76,6 @@ class VecActionMask:
         if self.mask is not None:
             tree["mask"] = self.mask
         return tree
-
-    def gather(self, frames: NDArray[np.int64]) -> VecActionMask:
-        """Copy the frames numbered `frames`, in that order."""
-        tree: Any = columns.gather(self.columns(), frames)
-        return VecActionMask(**tree)
 
 
 #: Name of the rewards of players in `VecObs.arrays`.

@@ -8,7 +8,6 @@ import functools
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 from entity_gym.pools.pool import ThreadedVecEnv
@@ -53,7 +52,7 @@ class Constructor:
         self.name = make if isinstance(make, str) else getattr(make, "__name__", type(make).__name__)
         if isinstance(make, str):
             with naming_extras(make):
-                make = import_callable(make, option, _callables)
+                make = import_callable(make, option)
         self.make: Callable[..., Any] = make  # type: ignore[assignment]
         self.kwargs = dict(kwargs)
         check_arguments(self.make, self.name, self.kwargs)
@@ -134,9 +133,7 @@ def _load(text: str) -> Wrapper:
         raise ValueError(
             f"wrappers has {text!r}; expected package.module:Name, or package.module:Name(size=3, ...) with plain values"
         ) from None
-    wrapper: Wrapper = import_callable(
-        name.strip(), "wrappers", lambda module: [each for each in dir(module) if each[0].isupper()]
-    )
+    wrapper: Wrapper = import_callable(name.strip(), "wrappers")
     return functools.partial(wrapper, **arguments) if arguments else wrapper
 
 
@@ -154,12 +151,3 @@ def wrapped(env: Any, wrappers: Sequence[Wrapper]) -> Any:
             name = getattr(getattr(wrapper, "func", wrapper), "__name__", repr(wrapper))
             raise ValueError(f"the wrapper {name} cannot be put around {type(env).__name__}: {error}") from error
     return env
-
-
-def _callables(module: ModuleType) -> list[str]:
-    """Return the names of the public classes and functions that a module defines itself."""
-    return [
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and callable(value) and getattr(value, "__module__", None) == module.__name__
-    ]

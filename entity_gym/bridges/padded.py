@@ -43,7 +43,7 @@ from entity_gym.actions.select_entity import SelectEntityActionSpace, open_pairs
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.spec import EnvSpec, spec_of
+from entity_gym.pools.spec import EnvSpec, bounds_of, spec_of
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
 from entity_gym.registry import prepare
 from entity_gym.spaces import GLOBAL_ENTITY
@@ -90,8 +90,8 @@ class PaddedForm:
     def __init__(self, spec: EnvSpec, num_envs: int = 1, kind: str = "environment") -> None:
         self._world, self._kind, self._spec = spec.config.name, kind, spec
         unknown = {
-            "max_entities": [name for name, entity in spec.entities.items() if entity.max is None],
-            "max_actors": [name for name, action in spec.actions.items() if action.max_actors is None],
+            "max_entities": [name for name, most in spec.entities.items() if most is None],
+            "max_actors": [name for name, most in spec.actions.items() if most is None],
         }
         if any(unknown.values()):
             options = [f"{option}={dict.fromkeys(names, 10)}" for option, names in unknown.items() if names]
@@ -105,16 +105,15 @@ class PaddedForm:
                     f"{self._world} has {same[0]!r} and {same[0].replace('.', '/')!r}, which are one name here, as '.' becomes "
                     "'/'; rename one of them"
                 )
-        self._room = np.array([entity.max for entity in spec.entities.values()], np.int64)  # (T,)
+        self._room = np.array(list(spec.entities.values()), np.int64)  # (T,)
         self._ends = np.cumsum(self._room)  # (T,) in the list of all rows
         num_rows = int(self._room.sum())
         self.observation: dict[str, Field] = {}
-        for name, entity in spec.entities.items():
-            most = entity.max or 0
+        for name, entity in spec.obs_space.entities.items():
+            most = spec.entities[name] or 0
             if entity.features:
-                space = spec.obs_space.entity(name)
                 shape = most, len(entity.features)
-                self.observation[_path("entities", name)] = Field(shape, np.float32, space.low, space.high)
+                self.observation[_path("entities", name)] = Field(shape, np.float32, entity.low, entity.high)
             self.observation[_path("mask", name)] = Field((most,), np.int8, 0, 1)
         if names := spec.obs_space.global_features:
             space = spec.obs_space.entity(GLOBAL_ENTITY)
@@ -122,17 +121,17 @@ class PaddedForm:
         self._fields: dict[str, Field] = {}  # action -> its values of one environment
         self._num_actors: dict[str, NDArray[np.int64]] = {}  # action -> (N,) of the offer that the next action answers
         self._open: dict[str, NDArray[np.int8]] = {}  # action that can be closed -> (N, A, C) its mask in that offer
-        for name, action in spec.actions.items():
-            most, (low, high) = action.max_actors or 0, action.bounds
+        for name, action in spec.action_space.items():
+            most, (low, high) = spec.actions[name] or 0, bounds_of(action, num_rows)
             self._num_actors[name] = np.zeros(num_envs, np.int64)
-            if not action.space.is_global:
+            if not action.is_global:
                 self.observation[_path("actors", name)] = Field((most,), np.int64, -1, num_rows - 1)
-            if not action.space.discrete:
-                self._fields[name] = Field((most, action.space.width), np.float32, low, high)
+            if not action.discrete:
+                self._fields[name] = Field((most, action.width), np.float32, low, high)
                 continue
             self._fields[name] = Field((most,), np.int64, low, high)
             self.observation[_path("action_mask", name)] = Field((most, high + 1), np.int8, 0, 1)
-            if action.closable:
+            if name in spec.closable:
                 self._open[name] = np.zeros((num_envs, most, high + 1), np.int8)
         self._shift = np.zeros((num_envs, len(self._room)), np.int64)  # row - index, of the entities shown last
         self.info = {"env_id": Field((), np.int64, 0, num_envs - 1), "elapsed_step": Field((), np.int64, 0, _MOST)}
@@ -159,8 +158,8 @@ class PaddedForm:
         """
         observation: Frames = {}
         counts = np.zeros((len(obs), len(self._room)), np.int64)
-        for column, (name, entity) in enumerate(self._spec.entities.items()):
-            rows, visible, most = obs.features[name], obs.visible.get(name), entity.max or 0
+        for column, (name, entity) in enumerate(self._spec.obs_space.entities.items()):
+            rows, visible, most = obs.features[name], obs.visible.get(name), self._spec.entities[name] or 0
             counts[:, column] = rows.size1()
             if entity.features:
                 values = rows.values if visible is None else np.where(visible.values, rows.values, np.float32(0))
@@ -179,7 +178,7 @@ class PaddedForm:
             return rows
 
         for name, field in self._fields.items():
-            offered, space, most = obs.action_masks[name], self._spec.actions[name].space, field.shape[0]
+            offered, space, most = obs.action_masks[name], self._spec.action_space[name], field.shape[0]
             actors = offered.actors
             if not space.is_global:
                 observation[_path("actors", name)] = self._padded(name, rows_of(actors), actors.offsets, most, fill=-1)
@@ -283,7 +282,7 @@ class PaddedForm:
 
     def _read(self, name: str, values: NDArray[Any], ids: NDArray[np.int64], replaced: NDArray[np.int64]) -> VecAction:
         """Return the (n, A) or (n, A, F) values of an action as a pool takes them; adds to the (N,) numbers `replaced`."""
-        space, field, num_actors = self._spec.actions[name].space, self._fields[name], self._num_actors[name][ids]
+        space, field, num_actors = self._spec.action_space[name], self._fields[name], self._num_actors[name][ids]
         here = np.arange(field.shape[0]) < num_actors[:, None]  # (n, A)
         owner, offsets = np.repeat(ids, num_actors), offsets_of(num_actors)  # (K,)
         picked = values[here]  # (K, ...)

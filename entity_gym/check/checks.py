@@ -502,7 +502,6 @@ CHECKS = (
 
 def check_environment(
     env: EnvFactory,
-    parameters: Mapping[str, Any] | None = None,
     *,
     steps: int | None = None,
     on_result: Callable[[Result], None] = lambda result: None,
@@ -511,14 +510,13 @@ def check_environment(
 
     Args:
         env: the class, a factory, a compiled environment, or a class of `EnvSlots`.
-        parameters: the parameters to make it with.
         steps: random steps to record; an episode must end in ten times as many. None: 1,000, or as many as fit in a second.
         on_result: called with each result.
 
     Raises:
         ValueError: `env` does not make environments.
     """
-    source = as_source(env).with_values(parameters or {})
+    source = as_source(env)
     subject = Subject(source, steps or 1000, 1.0 if steps is None else math.inf)
     results: list[Result] = []
     with global_random(SEED):  # the caller's random numbers stay as they are

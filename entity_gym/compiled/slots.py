@@ -12,7 +12,7 @@ import math
 import sys
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, NoReturn, Self
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from entity_gym.compiled.layout import Kind, Layout, Slot
 from entity_gym.compiled.random import first_random_states
 from entity_gym.compiled.record import Guarded, Record, Records
 from entity_gym.compiled.runtime import CHECK, COPY, OBSERVE, PLAN, RESET, STEP
-from entity_gym.errors import check_whole, nearest
+from entity_gym.errors import nearest
 from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_state
 from entity_gym.spaces import GLOBAL_ENTITY
 
@@ -223,7 +223,6 @@ class CompiledSlots(EnvSlots):
         self._make_room(0, [0] * len(columns))
 
     def seed(self, seed: int) -> None:
-        check_whole(seed, "seed", 0)
         self.slots["record"]["rng"] = first_random_states(seed, len(self), self._reader.first_env)
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
@@ -324,9 +323,7 @@ class CompiledSlots(EnvSlots):
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         own = self._saved()
-        check_state(state, "num_envs", *own)
-        if state["num_envs"] != len(self):
-            raise ValueError(f"the saved state has {state['num_envs']} environments; this pool has {len(self)}")
+        check_state(state, len(self), "num_envs", *own)
         other = f"the saved state is of another version of {self.layout.name}"
         for part, arrays in own.items():
             if state[part].keys() != arrays.keys():
@@ -339,19 +336,6 @@ class CompiledSlots(EnvSlots):
             for name, values in arrays.items():
                 values[...] = state[part][name]
         self.slots["kept"][:] = False
-
-    def clone(self) -> Self:
-        twin = self._over(_new_arrays(self.layout, len(self), self.layout.slots))
-        for name, array in self.slots.items():
-            twin.slots[name][...] = array
-        return twin
-
-    def _over(self, slots: dict[str, NDArray[Any]]) -> Self:
-        """Return the same environments over other arrays."""
-        twin = copy.copy(self)
-        twin._reader, twin.slots = copy.copy(self._reader), slots
-        twin._prepare()
-        return twin
 
     def _saved(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Return the state that goes on in another pool: the records, and the last observation of each slot."""
@@ -485,7 +469,9 @@ class CompiledSlots(EnvSlots):
             shown = _new_arrays(self.layout, len(self), self.layout.of_kind(*_SHOWN))
             shown["elapsed"] = np.zeros_like(self.slots["elapsed"])
             shown["settings"][runtime.DROP_ACTIONS] = True
-            self._last = self._over({**self.slots, **shown, "record": self.slots["final_record"]})
+            self._last = copy.copy(self)
+            self._last.slots = {**self.slots, **shown, "record": self.slots["final_record"]}
+            self._last._prepare()
         obs.final = self._last._collect(ids, todo=OBSERVE)
 
     # ---- batches

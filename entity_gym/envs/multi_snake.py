@@ -199,7 +199,8 @@ class MultiSnake(CompiledEnvironment):
     @staticmethod
     def players(values: Mapping[str, Any], entity_type: str, rows: ArrayLike) -> NDArray[np.int64]:
         """Return the player of each entity."""
-        owners: NDArray[np.int64] = _colours(rows) // (values["num_snakes"] // values["num_players"])
+        colours = np.asarray(rows)[:, 2].astype(np.int64)
+        owners: NDArray[np.int64] = colours // (values["num_snakes"] // values["num_players"])
         return owners
 
     @staticmethod
@@ -213,10 +214,6 @@ class MultiSnake(CompiledEnvironment):
         own = player * (values["num_snakes"] // values["num_players"])
         seen[:, 2] = (seen[:, 2] - own) % values["num_snakes"]
         return seen
-
-
-def _colours(rows: ArrayLike) -> NDArray[np.int64]:
-    return np.asarray(rows)[:, 2].astype(np.int64)
 
 
 @kernel

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.vec_obs import PLAYER_REWARD, VecObs
+from entity_gym.batch.vec_obs import VecObs
 
 TIE = 1e-6  # scores that differ by less than this share of their size are equal: sums of float32 rewards are not exact
 
@@ -38,7 +38,7 @@ class EpisodeTracker:
     With several policies the reward of a policy's episode is the mean over its players of the sum of their rewards. To
     `end_of_episode_info` is added `policy` (its name) and, where others play too, who they are (`opponent`), what the best of
     their players scored (`opponent_reward`) and `win_rate`: 1 for a win, 0.5 for a tie with that one, 0 for a loss, as mean
-    over its players. Scores are those of `SeatedVecEnv`.
+    over its players. A player's score is the sum of its rewards.
 
     Args:
         num_envs: N.
@@ -84,10 +84,9 @@ class EpisodeTracker:
         """
         finished: dict[str, list[Episode]] = {name: [] for name in self._policies}
         for env, sums, length, truncated, info in self._ended(obs, rewards):
-            scores = final_scores(sums, info, PLAYER_REWARD in obs.arrays)
             for name, players in self._policies.items():
                 others = [other for other in self._policies if other != name]
-                results = outcome(scores, players, [player for other in others for player in self._policies[other]])
+                results = outcome(sums, players, [player for other in others for player in self._policies[other]])
                 told = {**info, "policy": name, **({"opponent": ", ".join(others)} if others else {}), **results}
                 finished[name].append(Episode(env, fmean(sums[player] for player in players), length, truncated, told))
         return finished
@@ -109,20 +108,6 @@ class EpisodeTracker:
         told = obs.end_of_episode_info
         infos = [told.get(env, {}) for env in envs.tolist()]
         return zip(*(column.tolist() for column in columns), infos, strict=True)
-
-
-def final_scores(sums: Sequence[float], info: Mapping[str, Any], players_are_told: bool) -> Sequence[float]:
-    """Return the score of each player in an episode: the sum of its rewards.
-
-    Args:
-        sums: of each player's rewards.
-        info: of the episode.
-        players_are_told: whether the world tells rewards apart; if not, `score_<player>` of `info`, where it is there, does.
-    """
-    names = [f"score_{player}" for player in range(len(sums))]
-    if not players_are_told and info.keys() >= set(names):
-        return [float(info[name]) for name in names]
-    return sums
 
 
 def outcome(scores: Sequence[float], mine: Sequence[int], theirs: Sequence[int]) -> dict[str, float]:

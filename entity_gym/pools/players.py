@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,9 +120,6 @@ class Opponents(Protocol):
     def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
         """Return a name of the learner's opponent in each of these environments, for `end_of_episode_info`."""
 
-    def clone(self) -> Self:
-        """Copy the opponents: the copy goes on in the same way, and shares nothing that changes."""
-
     def state(self) -> dict[str, Any]:
         """Return plain values and arrays from which `load_state` continues exactly, random numbers included."""
 
@@ -186,10 +183,6 @@ class Seating:
         seats = np.asarray(player, np.int64)
         if seats.ndim == 0:
             seats = np.full(len(self.obs), seats)
-        if seats.shape != (len(self.obs),):
-            raise ValueError(
-                f"player has shape {seats.shape}; give one player, or one for each of {len(self.obs)} frames"
-            )
         if seats.size and not (seats.min() >= 0 and seats.max() < self.mapping.num_players):
             raise ValueError(f"player is {player!r:.200}; there are players 0 to {self.mapping.num_players - 1}")
         rows = {name: owners == seats[self._frames[name]] for name, owners in self._owners.items()}
@@ -231,8 +224,7 @@ class Seating:
             Action -> N sequences, aligned with the actors of `obs`.
 
         Raises:
-            ValueError: an action is missing or unknown, has not one value for each of the player's actors, or nobody, or
-                more than one, acts for an actor.
+            ValueError: an action is missing or unknown, or has not one value for each of the player's actors.
         """
         masks = self.obs.action_masks
         for part, actions in parts:
@@ -245,11 +237,7 @@ class Seating:
             for part, actions in parts:
                 values[part.rows[name]] = actions[name].values
                 times += part.rows[name]
-            if (times != 1).any():
-                wrong = int((times != 1).argmax())
-                raise ValueError(
-                    f"{times[wrong]} parts act for player {self._owners[name][wrong]} in action {name!r}; it must be one"
-                )
+            assert (times == 1).all(), f"one part must act for each player in action {name!r}"
             joined[name] = first.unchecked(values, mask.actors.offsets)
         return joined
 

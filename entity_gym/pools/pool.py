@@ -14,16 +14,21 @@ from entity_gym.pools.workers import Workers
 
 
 class ThreadedVecEnv(VecEnv):
-    """Steps environments in fixed threads, each with a slice of them.
+    """Steps environments in fixed threads or in worker processes, each with a slice of them.
 
-    Compiled environments run at the same time, since they need no GIL. Python environments run at the same time only where
-    they release it: waiting for a simulator, another process or the network, or in compiled libraries. Pure Python gains
-    nothing here, see `ProcessVecEnv`. A second thread costs 40 to 100 microseconds a step for waking it, so it pays only
-    if a step of all environments together takes several times that. One thread is the default, and is the calling thread.
+    Compiled environments run at the same time in threads, since they need no GIL. Python environments do only where they
+    release it: waiting for a simulator, another process or the network, or in compiled libraries. A second thread costs 40 to
+    100 microseconds a step for waking it, so it pays only if a step of all environments together takes several times that.
+    One thread is the default, and is the calling thread.
 
-    Trajectories do not depend on the number of threads. Together, environments are divided into slices of equal size, and the
-    calling thread takes the first. Asynchronously (`send`, `recv`), all work is done by threads, with a queue each:
-    Python environments one by one, so that the first to be done is returned first, and compiled ones in chunks. With one
+    Worker processes (Linux and macOS) are for pure Python whose steps take several milliseconds together: sharing them out
+    costs about one. They pickle what they show. An exception comes with its own type, message and notes, and the worker's
+    traceback as a note; when a worker dies, calls raise `WorkerDied`, and the pool has to be made anew. In workers, numeric
+    libraries use one thread, and Ctrl-C is handled by the main process alone.
+
+    Trajectories do not depend on the number of threads or processes. Together, environments are divided into slices of equal
+    size, and the calling thread takes the first. Asynchronously (`send`, `recv`), all work is done by threads, with a queue
+    each: Python environments one by one, so that the first to be done is returned first, and compiled ones in chunks. With one
     thread, `recv` itself takes the steps that were sent, unless `background` gives them a thread of their own.
 
     Args:
@@ -34,15 +39,13 @@ class ThreadedVecEnv(VecEnv):
         seed: see `VecEnv.reset`.
         background: with one thread, steps that are sent are taken by a thread of their own, so that the caller can do
             something else until `recv`.
-        num_processes: worker processes that step the environments in place of threads, see `ProcessVecEnv`; 0: none.
+        num_processes: worker processes in place of threads, at most one for each environment; one for each core is a good
+            choice. `env` is sent to them, by cloudpickle. 0: none.
         options: fields of `SlotOptions`, by name.
 
-    Attributes:
-        num_threads: the number of threads in use.
-        num_processes: the number of worker processes.
-
     Raises:
-        ValueError: for an argument that is not allowed.
+        ValueError: for an argument that is not allowed, or an `env` that cannot be sent to processes.
+        WorkerDied: a worker ends while it makes its environments.
     """
 
     def __init__(
@@ -59,16 +62,16 @@ class ThreadedVecEnv(VecEnv):
     ) -> None:
         check_pool(num_envs, num_threads, batch_size, seed, num_processes)
         source, slot_options = as_source(env), SlotOptions(**options)
-        self.num_threads, self.num_processes = min(num_threads, num_envs), min(num_processes, num_envs)
+        num_threads, num_processes = min(num_threads, num_envs), min(num_processes, num_envs)
         slots: EnvSlots
         if num_processes:
             # The calling thread asks all processes for a step together; submitted steps have a thread for each process.
-            workers = Workers(num_shares=self.num_processes)
-            slots = ProcessSlots(source, num_envs, slot_options, num_processes=self.num_processes)
+            workers = Workers(num_shares=num_processes)
+            slots = ProcessSlots(source, num_envs, slot_options, num_processes=num_processes)
         else:
-            has_threads = self.num_threads > 1 or background
-            workers = Workers(self.num_threads, self.num_threads if has_threads else 0)
-            num_workers = self.num_threads + has_threads
+            has_threads = num_threads > 1 or background
+            workers = Workers(num_threads, num_threads if has_threads else 0)
+            num_workers = num_threads + has_threads
             slots = source.make_slots(num_envs, replace(slot_options, num_workers=num_workers))
         super().__init__(slots, workers, batch_size=batch_size, seed=seed)
 
@@ -96,41 +99,3 @@ class ListEnv(ThreadedVecEnv):
 
     def __init__(self, env: EnvFactory, num_envs: int, seed: int = 0, **options: Any) -> None:
         super().__init__(env, num_envs, seed=seed, **options)
-
-
-class ProcessVecEnv(ThreadedVecEnv):
-    """Steps environments in worker processes, which pickle what they show.
-
-    Worth it where the steps of all environments together take several milliseconds: sharing them out costs about one.
-    Each worker owns a slice of the environments and steps them one after the other; observations depend on seeds and actions
-    alone, not on the number of processes. With `batch_size < num_envs` every environment is reported as soon as it is done.
-
-    An exception of an environment is raised here with its own type, message and notes, and with the worker's traceback as a
-    note; the environments concerned have to be reset, and the others may go on. When a worker dies, calls raise
-    `WorkerDied`, and the pool has to be made anew.
-
-    A pool belongs to the thread and process that made it. In workers, numeric libraries use one thread, and Ctrl-C is
-    handled by the main process alone. Linux and macOS only.
-
-    Args:
-        env: anything that `ThreadedVecEnv` takes. It is sent to the workers, by cloudpickle. Every worker makes its own
-            environments; all must have the same spaces.
-        num_envs, batch_size, seed, options: as in `ThreadedVecEnv`.
-        num_processes: at least 1; one for each core is a good choice. At most one for each environment is started.
-
-    Raises:
-        ValueError: for an invalid argument, or an `env` that cannot be sent. Exceptions of environments are raised here too.
-        WorkerDied: if a worker ends while it makes its environments.
-    """
-
-    def __init__(
-        self,
-        env: EnvFactory,
-        num_envs: int,
-        num_processes: int,
-        batch_size: int | None = None,
-        seed: int = 0,
-        **options: Any,
-    ) -> None:
-        check_whole(num_processes, "num_processes")
-        super().__init__(env, num_envs, 1, batch_size, seed, num_processes=num_processes, **options)

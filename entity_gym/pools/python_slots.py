@@ -18,7 +18,6 @@ from entity_gym.batch.frame import EntityNumbers, Frame
 from entity_gym.batch.saving import observation_from_state, observation_to_state, plain_copy
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import DRAW_IS_A_HOOK, Environment, Observation
-from entity_gym.errors import check_whole
 from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_distinct, check_state
 
 #: Fields of the observation after an episode's last step that the next episode's first observation takes over.
@@ -34,7 +33,7 @@ class PythonSlots(EnvSlots):
         options: see `SlotOptions`.
 
     Raises:
-        ValueError: `create_env` makes something else, the same object twice, or environments whose spaces differ.
+        ValueError: `create_env` makes the same object twice, or environments whose spaces differ.
     """
 
     one_by_one = True
@@ -45,15 +44,20 @@ class PythonSlots(EnvSlots):
         num_envs: int,
         options: SlotOptions = SlotOptions(),
     ) -> None:
-        check_whole(num_envs, "num_envs")
-        self.envs = [checked(create_env()) for _ in range(num_envs)]
+        self.envs = [create_env() for _ in range(num_envs)]
         check_distinct(self.envs, "create_env returned")
         first = self.envs[0]
         super().__init__(
             num_envs, options, first.obs_space(), first.action_space(), first.display_name or type(first).__name__
         )
-        self._check_same_spaces()
-        self._create_env = create_env
+        for i, env in enumerate(self.envs[1:], start=1):
+            for method, expected in (("obs_space", self.obs_space), ("action_space", self.action_space)):
+                given = getattr(env, method)()
+                if given is not expected and given != expected:
+                    raise ValueError(
+                        f"{self.where(i)}: {method}() returned {given!r:.300}, and that of {self.where(0)} "
+                        f"{expected!r:.300}; environments of one pool must have the same spaces"
+                    )
         self._can_begin = any(type(env).begin is not Environment.begin for env in self.envs)
         self._observations: list[Observation | None] = [None] * num_envs  # each slot's last one
         self._frames: list[Frame | None] = [None] * num_envs  # read from it
@@ -69,19 +73,7 @@ class PythonSlots(EnvSlots):
     def under_way(self) -> str:
         return ", ".join(map(self.where, sorted(self._under_way.copy()))) or super().under_way()
 
-    def _check_same_spaces(self) -> None:
-        """Raise a ValueError unless all environments have the same spaces."""
-        for i, env in enumerate(self.envs[1:], start=1):
-            for method, expected in (("obs_space", self.obs_space), ("action_space", self.action_space)):
-                given = getattr(env, method)()
-                if given is not expected and given != expected:
-                    raise ValueError(
-                        f"{self.where(i)}: {method}() returned {given!r:.300}, and that of {self.where(0)} "
-                        f"{expected!r:.300}; environments of one pool must have the same spaces"
-                    )
-
     def seed(self, seed: int) -> None:
-        check_whole(seed, "seed", 0)
         for i, env in enumerate(self.envs):
             self._call(i, env.reseed, seed, self.options.first_env + i)
 
@@ -176,37 +168,19 @@ class PythonSlots(EnvSlots):
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        check_state(state, "environments", "random", "observations")
-        if len(state["environments"]) != len(self):
-            raise ValueError(
-                f"the saved state has {len(state['environments'])} environments; this pool has {len(self)}"
-            )
-        nothing: list[dict[str, Any]] = [{}] * len(self)
+        check_state(state, len(self), "environments", "random", "observations")
         for i, env in enumerate(self.envs):
-            self._configure(i, {**self._originals[i], **state.get("configured", nothing)[i]}, by_default=True)
+            self._configure(i, {**self._originals[i], **state["configured"][i]}, by_default=True)
             self._call(i, env.load_state, copy.deepcopy(state["environments"][i]))
             env.rng.bit_generator.state = state["random"][i]
-            self._numbers[i] = EntityNumbers({id_: k for k, id_ in enumerate(state.get("numbers", nothing)[i])})
-        self._elapsed[:] = state.get("elapsed_step", 0)  # older states do not count steps
+            self._numbers[i] = EntityNumbers({id_: k for k, id_ in enumerate(state["numbers"][i])})
+        self._elapsed[:] = state["elapsed_step"]
         self._finals.clear()
         for i, saved in enumerate(state["observations"]):
             self._observations[i] = self._frames[i] = None
             if saved is not None:
                 self._show(i, observation_from_state(saved))
         self._pending = copy.deepcopy(list(state["pending"]))
-
-    def clone(self) -> PythonSlots:
-        if not self.can_save:
-            lacking = next(env for env in self.envs if not env.can_save())
-            raise ValueError(
-                f"a copy needs environments that can be saved; {type(lacking).__name__} does not implement both "
-                "state() and load_state()"
-            )
-        twin = PythonSlots(self._create_env, len(self), self.options)
-        check_distinct([*self.envs, *twin.envs], "create_env returned")
-        twin.load_state(self.state())
-        twin._finals = self._finals.copy()
-        return twin
 
     def close(self) -> None:
         errors = []
@@ -266,10 +240,6 @@ class PythonSlots(EnvSlots):
                 raise ValueError(
                     f"{self.where(i)}: end_of_episode_info is {info!r:.200}; it must be a mapping from name to value, or None"
                 )
-            if not isinstance(obs.metrics, Mapping):
-                raise ValueError(
-                    f"{self.where(i)}: metrics is {obs.metrics!r:.200}; it must be a mapping from name to number"
-                )
         return bool(done)
 
     def _end_of_episode(self, i: int, last: Any) -> Observation:
@@ -301,11 +271,3 @@ class PythonSlots(EnvSlots):
             raise
         finally:
             self._under_way.discard(i)
-
-
-def checked(env: Any) -> Environment:
-    """Return `env`; raises ValueError unless it is an `Environment`."""
-    if isinstance(env, Environment):
-        return env
-    hint = "; give the pool the compiled environment itself" if hasattr(env, "as_environment") else ""
-    raise ValueError(f"create_env returned {type(env).__name__}; it must return an entity_gym.Environment{hint}")

@@ -6,13 +6,13 @@ Shapes: N environments, P players.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
-from entity_gym.pools.episodes import final_scores, outcome
+from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.pools.episodes import outcome
 from entity_gym.pools.players import Opponents, Part, PlayerMapping, Seating
 from entity_gym.pools.slots import EnvIds, check_state
 from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info
@@ -23,8 +23,7 @@ class SeatedVecEnv(VecEnv):
 
     Frames are as `Seating.show` has them for the learner's player, with its own reward. To `end_of_episode_info` is added
     `opponent` (its name), `opponent_reward` (the score of the best of the other players) and `win_rate` (1 for a win, 0.5
-    for a tie with the best of the others, 0 for a loss). A player's score is the sum of its rewards; where the world does
-    not tell them apart, `score_<player>` of its own info if that is there.
+    for a tie with the best of the others, 0 for a loss). A player's score is the sum of its rewards.
 
     There is no asynchronous form.
 
@@ -76,21 +75,11 @@ class SeatedVecEnv(VecEnv):
         return {"pool": super().state(), **own}
 
     def load_state(self, state: Mapping[str, Any]) -> VecObs:
-        check_state(state, "pool", "scores", "seats", "opponents")
-        scores, seats = np.array(state["scores"]), np.array(state["seats"])
-        if scores.shape != self._scores.shape:
-            raise ValueError(
-                f"the saved state has {scores.shape[0]} environments of {scores.shape[1]} players; this pool has "
-                f"{self._scores.shape[0]} of {self._scores.shape[1]}"
-            )
-        self._scores, self.seats = scores, seats
+        check_state(state, None, "pool", "scores", "seats", "opponents")
+        obs = super().load_state(state["pool"])
+        self._scores[:], self.seats = state["scores"], np.array(state["seats"])
         self.opponents.load_state(state["opponents"])
-        return self._view(super().load_state(state["pool"]))
-
-    def clone(self) -> Self:
-        twin = super().clone()
-        twin.opponents, twin.seats, twin._scores = self.opponents.clone(), self.seats.copy(), self._scores.copy()
-        return twin
+        return self._view(obs)
 
     def _view(self, obs: VecObs) -> VecObs:
         """Return the learner's view of frames that all players see."""
@@ -110,10 +99,8 @@ class SeatedVecEnv(VecEnv):
         self._scores[view.env_id] += seating.rewards
         ended = view.env_id[view.done]
         if len(ended):
-            told, players_are_told = view.end_of_episode_info, PLAYER_REWARD in seating.obs.arrays
-            faced, reports = self.opponents.faced(ended), {}
+            told, faced, reports = view.end_of_episode_info, self.opponents.faced(ended), {}
             for i, scores, opponent in zip(ended.tolist(), self._scores[ended].tolist(), faced, strict=True):
-                scores = final_scores(scores, told.get(i, {}), players_are_told)
                 seat = int(self.seats[i])
                 others = [player for player in range(len(scores)) if player != seat]
                 reports[i] = {**told.get(i, {}), **outcome(scores, [seat], others), "opponent": opponent}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,11 +143,7 @@ class EnvSlots(ABC):
 
     @abstractmethod
     def seed(self, seed: int) -> None:
-        """Environment i draws from `SeedSequence((seed, first_env + i))` from now on.
-
-        Raises:
-            ValueError: if `seed` is negative.
-        """
+        """Environment i draws from `SeedSequence((seed, first_env + i))` from now on."""
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
         """Set parameters for the coming episodes, one mapping for each of `ids`; the running ones go on with theirs.
@@ -231,7 +227,7 @@ class EnvSlots(ABC):
 
     @property
     def can_save(self) -> bool:
-        """True if `state`, `load_state` and `clone` work for these environments."""
+        """True if `state` and `load_state` work for these environments."""
         return False
 
     def state(self) -> dict[str, Any]:
@@ -252,14 +248,6 @@ class EnvSlots(ABC):
         """
         raise NotImplementedError(f"{self._reader.environment} does not implement load_state()")
 
-    def clone(self) -> Self:
-        """An independent copy that continues in the same way, last observations included.
-
-        Raises:
-            ValueError: if the environments cannot be saved, saying why.
-        """
-        raise ValueError(f"a copy needs environments that can be saved; {self._reader.environment} cannot be")
-
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release the environments. May be called twice."""
 
@@ -274,9 +262,12 @@ def check_distinct(envs: Sequence[Any], told: str) -> None:
         )
 
 
-def check_state(state: Mapping[str, Any], *parts: str) -> None:
-    """Raise a ValueError unless `state` has these parts: that of other kinds of environments has others."""
+def check_state(state: Mapping[str, Any], num_envs: int | None, *parts: str) -> None:
+    """Raise a ValueError unless `state` is of `num_envs` environments (None: of any) and has `parts`: other kinds have others."""
     if not set(parts) <= state.keys():
         raise ValueError(
             f"the saved state is of another kind of environments: it holds {list(state)} and not {list(parts)}"
         )
+    saved = num_envs if num_envs is None else state.get("num_envs") or len(state["environments"])
+    if saved != num_envs:
+        raise ValueError(f"the saved state has {saved} environments; this pool has {num_envs}")

@@ -14,8 +14,7 @@ import numpy as np
 
 from entity_gym.actions import ActionSpace
 from entity_gym.environment import Environment
-from entity_gym.errors import check_whole
-from entity_gym.pools.python_slots import PythonSlots, checked
+from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import EnvSlots, SlotOptions
 from entity_gym.spaces import ObsSpace
 
@@ -143,7 +142,13 @@ class PythonSource(EnvSource):
         return bound
 
     def as_environment(self) -> Environment:
-        return checked(self._function(*self._args, **own_values(self._given)))
+        env = self._function(*self._args, **own_values(self._given))
+        if not isinstance(env, Environment):
+            hint = "; give the pool the compiled environment itself" if hasattr(env, "as_environment") else ""
+            raise ValueError(
+                f"create_env returned {type(env).__name__}; it must return an entity_gym.Environment{hint}"
+            )
+        return env
 
 
 class SlotsSource(PythonSource):
@@ -158,7 +163,6 @@ class SlotsSource(PythonSource):
         )
 
     def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> EnvSlots:
-        check_whole(num_envs, "num_envs")
         slots: EnvSlots = self._function(num_envs, options, **own_values(self._given))
         return slots
 

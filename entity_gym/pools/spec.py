@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -13,7 +13,7 @@ from entity_gym.pools.pool import check_pool
 from entity_gym.pools.slots import FinalObservations, SlotOptions
 from entity_gym.pools.source import EnvSource
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.spaces import FeatureKind, ObsSpace, describe
+from entity_gym.spaces import ObsSpace, describe
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class PoolConfig:
         num_envs: number of environments.
         batch_size: how many environments `recv` returns; None: all.
         num_threads: threads that step the environments; see `ThreadedVecEnv`.
-        num_processes: worker processes that step them, see `ProcessVecEnv`; 0: none.
+        num_processes: worker processes that step them; 0: none.
         seed: environment i draws from `SeedSequence((seed, i))`.
         max_episode_steps: steps after which an episode is truncated; None: as the environment says.
         reward_threshold: mean episodic reward at which the environment counts as solved; for information only.
@@ -79,60 +79,21 @@ OPTIONS = tuple(each.name for each in fields(PoolConfig) if each.name not in ("n
 PADDED_OPTIONS = ("max_entities", "max_actors")
 
 
-@dataclass(frozen=True)
-class EntitySpec:
-    """A type of entity.
+def bounds_of(space: ActionSpace, num_rows: int | None) -> tuple[Any, Any]:
+    """Return the smallest and the largest value of an action: numbers, or tuples of them for continuous actions.
 
-    Attributes:
-        features: names of its numbers.
-        max: the most in one frame; None: not known.
-        hideable: whether some may be hidden from the policy.
-        kinds: name -> `Category`, `Angle` or `Flag`, for the features that are not plain numbers.
+    Where actors select entities, a value is a row of the padded list of entities, in which every type has the room that the
+    spec says, and the one after the last row is nobody, if the space has `nobody`.
+
+    Args:
+        space: of the action.
+        num_rows: the length of that list; None: not known, as is the largest value then.
     """
-
-    features: tuple[str, ...]
-    max: int | None
-    hideable: bool
-    kinds: Mapping[str, FeatureKind] = field(default_factory=dict, hash=False)
-
-
-@dataclass(frozen=True)
-class ActionSpec:
-    """An action.
-
-    Attributes:
-        space: says what an actor may choose.
-        max_actors: the most that act in one frame; None: not known.
-        closable: whether not all values can be taken at all times.
-        num_rows: the length of the padded list of entities, in which every type has the room that its `max` says; None: not
-            known.
-    """
-
-    space: ActionSpace
-    max_actors: int | None
-    closable: bool
-    num_rows: int | None
-
-    @property
-    def bounds(self) -> tuple[Any, Any]:
-        """The smallest and the largest value: numbers, or tuples of them for continuous actions.
-
-        Where actors select entities, a value is a row of the padded list of entities, and the one after the last row is
-        nobody, if the space has `nobody`. The largest value is None where the number of rows is not known.
-        """
-        if isinstance(self.space, ContinuousActionSpace):
-            return self.space.low, self.space.high
-        if isinstance(self.space, SelectEntityActionSpace):
-            return 0, None if self.num_rows is None else self.num_rows - 1 + self.space.nobody
-        return 0, len(self.space.labels) - 1
-
-    def __str__(self) -> str:
-        low, high = self.bounds
-        shown = f"{self.space.kind}, {low} to {'?' if high is None else high}"
-        if self.space.labels:
-            shown += f" ({', '.join(self.space.labels)})"
-        most = "any number of actors" if self.max_actors is None else f"at most {self.max_actors} actor(s)"
-        return f"{shown}, {most}{', masked' if self.closable else ''}"
+    if isinstance(space, ContinuousActionSpace):
+        return space.low, space.high
+    if isinstance(space, SelectEntityActionSpace):
+        return 0, None if num_rows is None else num_rows - 1 + space.nobody
+    return 0, len(space.labels) - 1
 
 
 @dataclass(frozen=True)
@@ -143,15 +104,17 @@ class EnvSpec:
         config: every option of `make`, with the values that it comes to.
         obs_space: what it may show.
         action_space: its actions by name.
-        entities: type -> features, and how many there can be.
-        actions: name -> bounds, names of choices, and how many act.
+        entities: type -> the most in one frame; None: not known.
+        actions: action -> the most that act in one frame; None: not known.
+        closable: actions of which not all values can be taken at all times.
     """
 
     config: PoolConfig
     obs_space: ObsSpace
     action_space: Mapping[str, ActionSpace]
-    entities: Mapping[str, EntitySpec]
-    actions: Mapping[str, ActionSpec]
+    entities: Mapping[str, int | None]
+    actions: Mapping[str, int | None]
+    closable: Collection[str]
 
     @property
     def reward_threshold(self) -> float | None:
@@ -162,15 +125,19 @@ class EnvSpec:
         parameters = ", ".join(f"{name}={value!r}" for name, value in self.config.parameters.items())
         lines = [f"EnvSpec of {self.config.name}", *_wrapped(f"config: {self.config}")]
         lines += [*_wrapped(f"parameters: {parameters or 'none'}"), "  observation:"]
-        for name, entity in self.entities.items():
-            most = "any number" if entity.max is None else f"at most {entity.max}"
-            hidden = ", may be hidden" if entity.hideable else ""
-            lines.append(f"    {name}: {most}, features [{describe(entity.features, entity.kinds)}]{hidden}")
+        for name, room in self.entities.items():
+            entity, most = self.obs_space.entities[name], "any number" if room is None else f"at most {room}"
+            lines.append(f"    {name}: {most}, features [{describe(entity.features, entity.kinds)}]")
         if self.obs_space.global_features:
             shown = describe(self.obs_space.global_features, self.obs_space.global_kinds)
             lines.append(f"    global features [{shown}]")
         lines.append("  actions:")
-        lines += [f"    {name}: {action}" for name, action in self.actions.items()]
+        for name, space in self.action_space.items():
+            low, high = bounds_of(space, most_of(self.entities.values()))
+            shown = f"{space.kind}, {low} to {'?' if high is None else high}"
+            shown += f" ({', '.join(space.labels)})" if space.labels else ""
+            actors = "any number of actors" if self.actions[name] is None else f"at most {self.actions[name]} actor(s)"
+            lines.append(f"    {name}: {shown}, {actors}{', masked' if name in self.closable else ''}")
         return "\n".join(lines)
 
 
@@ -189,22 +156,21 @@ def spec_of(config: PoolConfig, pool: VecEnv | None = None) -> EnvSpec:
     obs_space, action_space = source.spaces() if pool is None else (pool.obs_space(), pool.action_space())
     _check_room("max_entities", config.max_entities, obs_space.entities)
     _check_room("max_actors", config.max_actors, action_space)
-    entities: dict[str, EntitySpec] = {}
-    for name, entity in obs_space.entities.items():
-        declared = source.entities.get(name)
-        most = (config.max_entities or {}).get(name, getattr(declared, "max", None))
-        entities[name] = EntitySpec(entity.features, most, getattr(declared, "hideable", True), entity.kinds)
-    actions = {}
+    entities, actions = {}, {}
+    for name in obs_space.entities:
+        entities[name] = (config.max_entities or {}).get(name, getattr(source.entities.get(name), "max", None))
     for name, space in action_space.items():
         declared = source.actions.get(name)
-        max_actors = getattr(declared, "max_actors", None) or _most(entities, getattr(declared, "actors", None))
-        actions[name] = ActionSpec(
-            space,
-            1 if space.is_global else (config.max_actors or {}).get(name, max_actors),
-            space.selects or (space.discrete and getattr(declared, "masked", True)),
-            _most(entities),
-        )
-    return EnvSpec(config, obs_space, action_space, entities, actions)
+        types = getattr(declared, "actors", None)
+        most = most_of(room for type_, room in entities.items() if types is None or type_ in types)
+        most = getattr(declared, "max_actors", None) or most
+        actions[name] = 1 if space.is_global else (config.max_actors or {}).get(name, most)
+    closable = [
+        name
+        for name, space in action_space.items()
+        if space.selects or (space.discrete and getattr(source.actions.get(name), "masked", True))
+    ]
+    return EnvSpec(config, obs_space, action_space, entities, actions, closable)
 
 
 def _check_room(option: str, given: Any, allowed: Mapping[str, object]) -> None:
@@ -216,8 +182,7 @@ def _check_room(option: str, given: Any, allowed: Mapping[str, object]) -> None:
         check_whole(most, f"{option}[{name!r}]")
 
 
-def _most(entities: Mapping[str, EntitySpec], types: tuple[str, ...] | None = None) -> int | None:
-    """Return the most entities of `types` (None: of all) in one frame; None: not known."""
-    most = [entity.max for name, entity in entities.items() if types is None or name in types]
-    known = [each for each in most if each is not None]
-    return sum(known) if len(known) == len(most) else None
+def most_of(rooms: Iterable[int | None]) -> int | None:
+    """Return the most entities of some types in one frame; None: not known."""
+    known = list(rooms)
+    return None if None in known else sum(filter(None, known))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +14,7 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.environment import Environment
-from entity_gym.pools.python_slots import PythonSlots
+from entity_gym.errors import check_whole
 from entity_gym.pools.slots import EnvIds, EnvSlots, run_serially
 from entity_gym.pools.workers import PATIENCE, Workers
 from entity_gym.spaces import ObsSpace
@@ -95,17 +93,6 @@ class VecEnv:
         """The number of environments."""
         return len(self._status)
 
-    @property
-    def envs(self) -> list[Environment]:
-        """The environments, where they are Python objects."""
-        if not isinstance(self.slots, PythonSlots):
-            raise AttributeError(f"environments of {type(self.slots).__name__} are no Python objects")
-        return self.slots.envs
-
-    def under_way(self) -> str:
-        """Name the environments that are taking a step, for messages. Other threads may call it, too."""
-        return self.slots.under_way()
-
     def configure(self, env_info: EnvInfo) -> None:
         """Set parameters for the episodes that begin from now on; the running ones go on with theirs, to their ends.
 
@@ -137,6 +124,8 @@ class VecEnv:
             ValueError: for a negative seed, or parameters that do not fit the environments.
         """
         infos = None if env_info is None else check_env_info(env_info, len(self))
+        if seed is not None:
+            check_whole(seed, "seed", 0)
         self._settle(forget=True)
         self._status.fill(_NEW)
         if seed is not None:
@@ -272,7 +261,7 @@ class VecEnv:
         elif first is not None:
             raise first
 
-    # ---- drawing, saving, copying
+    # ---- drawing, saving
 
     def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
         """Draw some of the environments, each as a (height, width, 3) image."""
@@ -292,7 +281,7 @@ class VecEnv:
 
     @property
     def can_save(self) -> bool:
-        """True if `state`, `load_state` and `clone` work for these environments."""
+        """True if `state` and `load_state` work for these environments."""
         return self.slots.can_save
 
     def state(self) -> dict[str, Any]:
@@ -300,7 +289,10 @@ class VecEnv:
 
         Environments that are under way are waited for; what they show then is among the observations of `load_state`.
         """
-        self._settle_all("state")
+        self._settle()
+        lacking = np.isin(self._status, (_NEW, _LOST))
+        if lacking.any():
+            self._refuse(int(lacking.argmax()), "state")
         return self.slots.state()
 
     def load_state(self, state: Mapping[str, Any]) -> VecObs:
@@ -309,25 +301,6 @@ class VecEnv:
         self._status.fill(_LOST)
         self.slots.load_state(state)
         return self._collect(self._everyone)
-
-    def clone(self) -> Self:
-        """A second pool that continues from here in the same way, and shares nothing with this one.
-
-        Raises:
-            ValueError: if the environments cannot be saved.
-        """
-        self._settle_all("clone")
-        twin = copy.copy(self)
-        twin.slots, twin._workers = self.slots.clone(), self._workers.clone()
-        twin._status, twin._finished = self._status.copy(), self._finished.copy()
-        return twin
-
-    def _settle_all(self, method: str) -> None:
-        """Wait until nothing is under way, for a `method` of environments that have all shown something."""
-        self._settle()
-        lacking = np.isin(self._status, (_NEW, _LOST))
-        if lacking.any():
-            self._refuse(int(lacking.argmax()), method)
 
     def close(self) -> None:
         """Release everything. May be called twice."""

@@ -117,10 +117,6 @@ class Workers:
             done.wait()
         return [self._finished.get() for _ in range(self._finished.qsize())]
 
-    def clone(self) -> Workers:
-        """Return as many new workers."""
-        return Workers(self.num_threads, self.num_shares)
-
     def close(self) -> bool:
         """Stop. Returns True if all threads have ended, False if one still runs after `PATIENCE` seconds."""
         self._own.clear()

@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import html
 import json
-import math
 import re
 import zlib
 from collections.abc import Mapping
@@ -31,7 +30,7 @@ def page_html(replay: Mapping[str, Any], mode: Mode = "file", token: str = "") -
     """Return a self-contained HTML page that shows `replay`.
 
     Args:
-        replay: in the format of docs/replays.md. Numbers that are not finite become null.
+        replay: in the format of docs/replays.md.
         mode: "file" needs no server; "live" and "play" are pages of a `PageServer`. A live page asks it for `replays.json` every
             2 seconds, and loads the newest replay that it names.
         token: of the server, for the mode "play".
@@ -62,21 +61,10 @@ def page_html(replay: Mapping[str, Any], mode: Mode = "file", token: str = "") -
 def to_json(replay: Mapping[str, Any]) -> str:
     """Return a replay as JSON that every browser reads.
 
-    Numbers that are not finite become null. The types are named in `order`, since browsers put keys that are whole numbers first.
+    The types are named in `order`, since browsers put keys that are whole numbers first.
     """
     replay = {**replay, "order": list(replay.get("entities", ()))}
-    try:
-        return json.dumps(replay, allow_nan=False, separators=(",", ":"))
-    except ValueError:
-        return json.dumps(_finite(replay), allow_nan=False, separators=(",", ":"))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+    return json.dumps(replay, allow_nan=False, separators=(",", ":"))
 
 
 def _hash(text: str) -> str:

@@ -6,7 +6,6 @@ the seventh bit of a column stays empty.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,10 +128,6 @@ class Script:
     def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
         """Name of the opponent in each environment."""
         return [self._name] * len(env_id)
-
-    def clone(self) -> Script:
-        """Copy it."""
-        return copy.deepcopy(self)
 
     def state(self) -> dict[str, Any]:
         """State for `load_state`."""

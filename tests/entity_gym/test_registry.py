@@ -101,7 +101,10 @@ def test_environments_of_other_libraries_are_found_by_their_prefix() -> None:
             "Minesweeper",
             "'Minesweeper', which is no known one; allowed: .*did you mean 'MineSweeper'.*my_package.my_module",
         ),
-        ("my_worlds:Medow", r"my_worlds has no class or function 'Medow'; allowed: 'Meadow'; did you mean 'Meadow'\?"),
+        (
+            "my_worlds:Medow",
+            r"my_worlds has no class or function 'Medow'; allowed: 'Meadow', 'make'; did you mean 'Meadow'\?",
+        ),
         ("no_such_module:MyEnv", "there is no module 'no_such_module' to import"),
         (":MyEnv", "':MyEnv'; .*my_package.my_module:MyEnv"),
     ],
@@ -166,7 +169,7 @@ def limited_otherwise(max_episode_steps: int = 5) -> Counter:
 
 def test_max_episode_steps_is_a_python_environments_max_steps() -> None:
     with make(limited, max_episode_steps=2) as pool:
-        assert pool.envs[0].limit == 2  # type: ignore[attr-defined]
+        assert pool.slots.envs[0].limit == 2  # type: ignore[attr-defined]
     register("Otherwise", limited_otherwise, max_episode_steps=3)
     assert bind("Otherwise").values == {"max_episode_steps": 3}
     assert make_spec(limited).config.max_episode_steps == 5
@@ -255,14 +258,12 @@ def test_a_spec_shows_configuration_observation_and_actions() -> None:
 
 def test_max_entities_decides_how_far_a_selection_can_reach() -> None:
     # rows of 3 doors, 2 guests and a lamp: 0 to 5; with 1 guest, 0 to 4, and one actor
-    assert (make_spec(Hall).actions["enter"].bounds, make_spec(Hall).actions["enter"].max_actors) == ((0, 5), 2)
-    smaller = make_spec(Hall, max_entities={"Guest": 1}).actions["enter"]
-    assert (smaller.bounds, smaller.max_actors) == ((0, 4), 1)
+    assert "enter: select entity, 0 to 5, at most 2 actor(s)" in repr(make_spec(Hall))
+    assert "enter: select entity, 0 to 4, at most 1 actor(s)" in repr(make_spec(Hall, max_entities={"Guest": 1}))
 
 
 def test_a_python_environment_has_a_spec_without_bounds_on_entities() -> None:
     spec = make_spec(Counter, limit=4)
-    action = spec.actions["add"]
-    assert (spec.entities["Total"].max, action.bounds, action.max_actors) == (None, (0, 2), None)
-    assert "Total: any number" in repr(spec)
+    assert (spec.entities["Total"], spec.actions["add"]) == (None, None)
+    assert "Total: any number" in repr(spec) and "add: categorical, 0 to 2" in repr(spec)
     assert spec.config.parameters["limit"] == 4

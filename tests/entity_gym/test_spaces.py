@@ -3,7 +3,6 @@
 import pytest
 
 from entity_gym import (
-    CategoricalActionMask,
     CategoricalActionSpace,
     Entity,
     Flag,
@@ -11,19 +10,7 @@ from entity_gym import (
     Observation,
     ObsSpace,
     SelectEntityActionMask,
-    SelectEntityActionSpace,
 )
-from entity_gym.actions.kind import has_global_entity
-
-
-def test_the_order_of_the_entity_types_is_kept() -> None:
-    assert list(ObsSpace({"B": Entity(["x"]), "A": Entity(["y"])}).entities) == ["B", "A"]
-
-
-def test_spaces_are_equal_when_they_say_the_same() -> None:
-    assert ObsSpace({"A": Entity(["x"])}, ["time"]) == ObsSpace({"A": Entity(("x",))}, ("time",))
-    assert CategoricalActionSpace(["stay", "go"]) == CategoricalActionSpace(("stay", "go"))
-    assert CategoricalActionSpace(["stay", "go"]) != CategoricalActionSpace(["go", "stay"])
 
 
 def test_a_space_does_not_change_with_the_lists_that_it_was_made_from() -> None:
@@ -33,30 +20,6 @@ def test_a_space_does_not_change_with_the_lists_that_it_was_made_from() -> None:
     entities["B"] = Entity()
     choices.append("go")
     assert (list(entity.features), list(obs_space.entities), list(action.choices)) == (["x"], ["A"], ["stay"])
-
-
-def test_a_type_without_features_and_a_space_without_types_are_legal() -> None:
-    assert list(Entity().features) == []
-    assert dict(ObsSpace().entities) == {}
-
-
-@pytest.mark.parametrize(
-    ("obs_space", "actions", "expected"),
-    [
-        (ObsSpace(), {}, False),
-        (ObsSpace(global_features=["time"]), {}, True),
-        (ObsSpace(), {"weather": GlobalCategoricalActionSpace(["sun"])}, True),
-        (
-            ObsSpace({"A": Entity(["x"])}),
-            {"go": CategoricalActionSpace(["on"]), "at": SelectEntityActionSpace()},
-            False,
-        ),
-    ],
-)
-def test_there_is_a_global_entity_where_there_are_global_features_or_a_global_action(
-    obs_space: ObsSpace, actions: dict, expected: bool
-) -> None:
-    assert has_global_entity(obs_space, actions) is expected
 
 
 def test_the_name_of_the_global_entity_is_reserved() -> None:
@@ -108,29 +71,12 @@ def test_an_action_without_choices_is_refused(space: type) -> None:
 # --- Observations
 
 
-def test_an_empty_observation_shows_nothing_and_goes_on() -> None:
-    obs = Observation()
-    assert (dict(obs.features), dict(obs.actions), obs.reward, obs.done, obs.truncated) == ({}, {}, 0.0, False, False)
-
-
-def test_two_empty_observations_share_nothing() -> None:
-    first, second = Observation(), Observation()
-    first.features["A"] = [[1.0]]  # type: ignore[index]
-    assert second.features == {}
-
-
 def test_a_truncated_observation_is_done() -> None:
     with pytest.raises(ValueError, match=r"truncated=True, done=False.*done must be True"):
         Observation(truncated=True)
     assert Observation(done=True, truncated=True).done
 
 
-def test_actors_and_actees_are_given_by_id_or_by_type() -> None:
-    with pytest.raises(
-        ValueError, match=r"CategoricalActionMask was given both actor_ids=\[1\] and actor_types=\['A'\]"
-    ):
-        CategoricalActionMask(actor_ids=[1], actor_types=["A"])
-    with pytest.raises(ValueError, match="SelectEntityActionMask was given both actor_ids"):
-        SelectEntityActionMask(actor_ids=[], actor_types=[])
+def test_actees_are_given_by_id_or_by_type() -> None:
     with pytest.raises(ValueError, match=r"both actee_ids=\[2\] and actee_types=\['B'\]; give one"):
         SelectEntityActionMask(actor_ids=[1], actee_ids=[2], actee_types=["B"])

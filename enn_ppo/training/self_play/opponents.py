@@ -6,9 +6,7 @@ seated = SeatedVecEnv(pool, players_of(source), opponents)
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,16 +139,6 @@ class Opponents:
     def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
         """The opponent in each environment: `latest`, `random` or `step_<12 digits>`."""
         return [name_of(number) for number in self.faces[env_id].tolist()]
-
-    def clone(self) -> Opponents:
-        """Copy the opponents; the networks, which never change, are shared."""
-        twin = copy.copy(self)
-        twin._rng, twin.faces = copy.deepcopy(self._rng), self.faces.copy()
-        twin.policies = {
-            number: policy and replace(policy, states=copy.copy(policy.states))
-            for number, policy in self.policies.items()
-        }
-        return twin
 
     def state(self) -> dict[str, Any]:
         """State for `load_state`."""

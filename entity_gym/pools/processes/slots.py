@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ from entity_gym.actions.reading import EntityID
 from entity_gym.batch import columns
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.errors import check_whole
 from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.pools.processes.worker import WorkerProcess, shut_down
 from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_state
@@ -31,7 +29,7 @@ class ProcessSlots(EnvSlots):
     environments. Each process answers one request after the other; threads that ask the same one wait for each other.
 
     Args:
-        source: see `ProcessVecEnv`.
+        source: sent to the processes, by cloudpickle.
         num_envs: N.
         options: see `SlotOptions`.
         num_processes: 1 to N.
@@ -102,7 +100,6 @@ class ProcessSlots(EnvSlots):
         return ", ".join(str(worker) for worker in self._workers if worker.is_busy) or super().under_way()
 
     def seed(self, seed: int) -> None:
-        check_whole(seed, "seed", 0)
         self._ask(dict.fromkeys(range(len(self._slices)), ("seed", (seed,))))
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
@@ -166,24 +163,6 @@ class ProcessSlots(EnvSlots):
         self._record(
             self._ask({w: ("load_state", (part,), np.arange(len(self._slices[w]))) for w, part in enumerate(parts)})
         )
-
-    def clone(self) -> Self:
-        if not self.can_save:
-            raise ValueError(
-                f"a copy needs environments that can be saved; {self._reader.environment} does not implement both state() "
-                "and load_state()"
-            )
-        state = self.state()
-        twin = copy.copy(self)
-        twin._start(self.options)
-        twin._shown, twin._row_of = self._shown.copy(), self._row_of.copy()
-        try:
-            twin.load_state(state)
-        except BaseException:
-            twin.close()
-            raise
-        twin._shown, twin._row_of = self._shown.copy(), self._row_of.copy()  # with last observations
-        return twin
 
     def close(self) -> None:
         self._shut_down()
@@ -266,11 +245,7 @@ def split_state(state: Mapping[str, Any], slices: Sequence[range]) -> list[Any]:
         ValueError: if it is the state of another number of environments, or of another kind.
     """
     num_envs = slices[-1].stop
-    if "num_envs" not in state:
-        check_state(state, "environments")
-    saved = state["num_envs"] if "num_envs" in state else len(state["environments"])
-    if saved != num_envs:
-        raise ValueError(f"the saved state has {saved} environments; this pool has {num_envs}")
+    check_state(state, num_envs, *(() if "num_envs" in state else ("environments",)))
 
     def part(value: Any, of: range) -> Any:
         if isinstance(value, Mapping):

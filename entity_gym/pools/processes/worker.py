@@ -8,7 +8,6 @@ after the call, or None for its result. The answer is a tuple, too: whether all 
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import pickle
 import selectors
@@ -30,8 +29,7 @@ from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent,
 from entity_gym.pools.slots import EnvIds, EnvSlots, run_serially
 
 CHECK_INTERVAL = 1.0  # seconds between looks at whether a silent worker is alive
-CLOSE_GRACE = 3.0  # seconds that workers have to close their environments before they are terminated
-KILL_GRACE = 1.0  # seconds after that before they are killed
+CLOSE_GRACE = 3.0  # seconds that workers have to close their environments before they are killed
 SIZE = struct.Struct("<q")  # bytes of a message
 
 ORPHAN_GRACE = 3.0  # seconds that a worker has to close its environments once the main process is gone
@@ -41,20 +39,7 @@ ORPHAN_GRACE = 3.0  # seconds that a worker has to close its environments once t
 
 
 class WorkerDied(RuntimeError):  # noqa: N818 - says what happened
-    """A worker process is gone: it was killed, crashed, or an environment ended it.
-
-    Attributes:
-        worker: its number.
-        exit_code: its exit code; -n if signal n killed it.
-        env_id: its environments.
-    """
-
-    def __init__(self, message: str, worker: int, exit_code: int | None, env_id: range) -> None:
-        super().__init__(message)
-        self.worker, self.exit_code, self.env_id = worker, exit_code, env_id
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.worker, self.exit_code, self.env_id)
+    """A worker process is gone: it was killed, crashed, or an environment ended it."""
 
 
 class WorkerProcess:
@@ -77,7 +62,7 @@ class WorkerProcess:
         self.index, self.env_id, self.first_env = index, env_id, first_env
         self.lock = threading.Lock()
         self.is_busy = False
-        self._died: WorkerDied | None = None
+        self._end = ""  # how it ended
         self._is_inside = False  # a message, of which a part is sent or read
         self.process, self._socket = start_interpreter(__name__, "main")
         self._selector = getattr(selectors, "PollSelector", selectors.SelectSelector)()
@@ -139,15 +124,13 @@ class WorkerProcess:
 
     def check_alive(self) -> None:
         """Raise WorkerDied if the process has ended."""
-        if self._died is not None or self.process.poll() is not None:
+        if self._end or self.process.poll() is not None:
             raise self._death()
 
     def _death(self) -> WorkerDied:
         """Wait until a worker that hung up has ended, and describe how."""
-        if self._died is None:
-            how = describe_end(self.process)
-            self._died = WorkerDied(f"{self} {how}", self.index, self.process.returncode, self.env_id)
-        return copy.copy(self._died)  # without its traceback
+        self._end = self._end or describe_end(self.process)
+        return WorkerDied(f"{self} {self._end}")
 
     def hang_up(self) -> None:
         """End the connection: whoever waits for a message, here or there, gets an EOFError."""
@@ -174,9 +157,6 @@ def shut_down(workers: list[WorkerProcess], owner: int) -> None:
         for worker in mine:
             worker.hang_up()
         wait_until_ended(processes, CLOSE_GRACE)
-        for process in processes:
-            process.terminate()  # does nothing where the process has ended
-        wait_until_ended(processes, KILL_GRACE)
     finally:
         workers.clear()
         for process in processes:

@@ -160,7 +160,7 @@ def test_a_trial_whose_curve_stays_behind_is_given_up_and_said(capsys: pytest.Ca
 def test_a_trial_that_fails_is_told_with_its_reason_and_the_sweep_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     def work(values: Values) -> Iterator[float]:
         if len(started) == 2:
-            raise WorkerDied("", 0, -9, range(1))
+            raise WorkerDied
         yield from fails(values) if len(started) == 1 else learning_rate(values)
 
     study = run(work)

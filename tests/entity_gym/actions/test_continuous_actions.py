@@ -1,6 +1,5 @@
 """Actions that are real numbers: declared, offered, checked, and carried to every kind of environment."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -105,27 +104,6 @@ def test_an_environment_gets_numbers_with_its_own_ids() -> None:
     assert first["steer"].values.dtype == np.float32
     assert none == {}
     assert last["steer"].values.tolist() == [[1, np.float32(3e38)]]
-
-
-@pytest.mark.parametrize(
-    ("number", "column", "label"),
-    [
-        (1.5, 0, "number 'turn' is 1.5; it must be a finite number from -1.0 to 1.0"),
-        (NAN, 0, "number 'turn' is nan;"),
-        (-0.25, 1, "number 'thrust' is -0.25; it must be a finite number from 0.0 to inf"),
-        (INF, 1, "number 'thrust' is inf; it must be a finite number from 0.0 to inf"),
-    ],
-)
-def test_a_number_out_of_bounds_is_refused_and_nothing_is_clipped(number: float, column: int, label: str) -> None:
-    ships = ContinuousActionMask(actor_types=["Ship"])
-    env, envs = pool(sea(1, steer=ships), sea(2, rocks=3, steer=ships))
-    good, bad = [[0.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]
-    bad[1][column] = number
-    message = f"Script (environment 1): action 'steer' of entity 4: {label}"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        env.act(steer([[0, 0]], bad))
-    assert [each.received for each in envs] == [[], []]
-    env.act(steer([[0, 0]], good))
 
 
 def test_numbers_may_be_given_in_double_precision() -> None:

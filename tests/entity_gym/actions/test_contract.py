@@ -33,8 +33,7 @@ from entity_gym.batch.saving import (
     spaces_to_dict,
 )
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.remote.messages import actions_to_json, mask_from_json
-from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.actions.harbour import Harbour
 from tests.entity_gym.pools.kinds_of_pools import contents
@@ -44,37 +43,32 @@ from tests.worlds import Script, making
 YARD = ObsSpace({"Wall": Entity([]), "Cat": Entity(["x"])})
 T, F = True, False
 
-#: Kind -> a space, one that differs from it, what offers the action to cats 1 and 0, and the parts of the mask as JSON.
-KINDS: dict[str, tuple[ActionSpace, ActionSpace, Any, dict[str, Any]]] = {
+#: Kind -> a space, one that differs from it, and what offers the action to cats 1 and 0.
+KINDS: dict[str, tuple[ActionSpace, ActionSpace, Any]] = {
     "categorical": (
         CategoricalActionSpace(["stay", "go", "hop"]),
         CategoricalActionSpace(["stay", "go"]),
         CategoricalActionMask(actor_ids=["cat1", "cat0"], mask=[[T, F, T], [T, T, T]]),
-        {"actor_ids": ["cat1", "cat0"], "mask": [[T, F, T], [T, T, T]]},
     ),
     "select entity": (
         SelectEntityActionSpace(),
         SelectEntityActionSpace(nobody=True),
         SelectEntityActionMask(actor_ids=["cat1", "cat0"], actee_types=["Cat"], mask=[[T, F], [T, T]]),
-        {"actor_ids": ["cat1", "cat0"], "actee_types": ["Cat"], "mask": [[T, F], [T, T]]},
     ),
     "select entity, not oneself, or nobody": (
         SelectEntityActionSpace(exclude_self=True, nobody=True),
         SelectEntityActionSpace(exclude_self=True),
         SelectEntityActionMask(actor_ids=["cat1", "cat0"], actee_types=["Cat"]),
-        {"actor_ids": ["cat1", "cat0"], "actee_types": ["Cat"]},
     ),
     "continuous": (
         ContinuousActionSpace([-1, 0], [1, np.inf], ["turn", "thrust"]),
         ContinuousActionSpace([-1, 0], [1, 2], ["turn", "thrust"]),
         ContinuousActionMask(actor_ids=["cat1", "cat0"]),
-        {"actor_ids": ["cat1", "cat0"]},
     ),
     "global categorical": (
         GlobalCategoricalActionSpace(["sun", "rain"]),
         GlobalCategoricalActionSpace(["sun", "snow"]),
         GlobalCategoricalActionMask(mask=[T, F]),
-        {"mask": [T, F]},
     ),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -95,7 +89,7 @@ def batch(kind: str, *frames: Observation) -> VecObs:
 
 def pool(kind: str) -> tuple[ListEnv, VecObs, list[Script]]:
     """Two environments: one that does not offer the action, and one that does."""
-    space, _, offer, _ = KINDS[kind]
+    space, _, offer = KINDS[kind]
     envs = [Script([obs, Observation()], YARD, {"do": space}) for obs in (yard(), yard(offer))]
     made = ListEnv(making(*envs), 2)
     return made, made.reset(), envs
@@ -103,7 +97,7 @@ def pool(kind: str) -> tuple[ListEnv, VecObs, list[Script]]:
 
 @every_kind
 def test_a_space_comes_back_from_json_and_a_change_is_noticed(kind: str) -> None:
-    space, other, *_ = KINDS[kind]
+    space, other, _ = KINDS[kind]
     saved, changed = (spaces_to_dict(YARD, {"do": each}) for each in (space, other))
     text = json.dumps(saved, allow_nan=False)
     assert spaces_from_dict(json.loads(text)) == (YARD, {"do": space})
@@ -114,7 +108,7 @@ def test_a_space_comes_back_from_json_and_a_change_is_noticed(kind: str) -> None
 
 @every_kind
 def test_actors_are_entity_indices_in_the_order_of_the_offer(kind: str) -> None:
-    space, _, offer, _ = KINDS[kind]
+    space, _, offer = KINDS[kind]
     mask = batch(kind, yard(), yard(offer, walls=3)).action_masks["do"]
     assert mask.actors.to_list() == [[], [[5]] if space.is_global else [[4], [3]]]
     assert (mask.actees is not None) == space.selects
@@ -126,7 +120,7 @@ def test_actors_are_entity_indices_in_the_order_of_the_offer(kind: str) -> None:
 
 @every_kind
 def test_an_offer_that_does_not_fit_is_refused(kind: str) -> None:
-    space, _, offer, _ = KINDS[kind]
+    space, _, offer = KINDS[kind]
     wrong = CategoricalActionMask() if not isinstance(offer, CategoricalActionMask) else ContinuousActionMask()
     name = type(space).__name__
     with pytest.raises(ValueError, match=f"action 'do': a {type(wrong).__name__} was given; {name} takes a"):
@@ -168,7 +162,6 @@ def test_random_actions_are_allowed_and_the_environment_is_told_in_its_own_ids(k
     assert silent.received == [{}]
     if not space.is_global:
         assert list(told.actors) == ["cat1", "cat0"]
-    assert json.dumps(actions_to_json({"do": told}), allow_nan=False)
 
 
 @every_kind
@@ -212,25 +205,13 @@ def test_every_mistake_is_refused_and_nobody_steps(kind: str) -> None:
     env.act({"do": good})  # and it goes on
 
 
-@every_kind
-def test_offers_and_decisions_are_written_as_json(kind: str) -> None:
-    space, _, offer, given = KINDS[kind]
-    obs = batch(kind, yard(offer))
-    read = mask_from_json("do", json.loads(json.dumps(given)), space)
-    assert batch(kind, yard(read)).action_masks["do"] == obs.action_masks["do"]
-    with pytest.raises(ValueError, match="action 'do' has no part 'msk'"):
-        mask_from_json("do", {"msk": []}, space)
-    with pytest.raises(ValueError, match="action 'do' is 3; it must be an object"):
-        mask_from_json("do", 3, space)
-
-
 # --- The same in every pool
 
 NUM_ENVS = 5
 view = Harbour().as_environment
 POOLS: dict[str, Callable[[], VecEnv]] = {
     "threads": lambda: ThreadedVecEnv(view, NUM_ENVS, num_threads=2),
-    "processes": lambda: ProcessVecEnv(view, NUM_ENVS, num_processes=2),
+    "processes": lambda: ThreadedVecEnv(view, NUM_ENVS, num_processes=2),
 }
 
 

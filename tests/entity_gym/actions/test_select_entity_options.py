@@ -79,11 +79,6 @@ def test_pairs_of_an_actor_with_itself_are_closed() -> None:
     assert pairs(offered(OTHERS, yard(1), yard(0), yard(2, actees=["wall0"]))) == [[F], [], [T, T]]
 
 
-def test_nothing_is_masked_where_nobody_could_select_itself() -> None:
-    assert pairs(offered(OTHERS, yard(2, actees=["wall0"]), yard(0))) is None
-    assert pairs(offered(FREE, yard(2))) is None
-
-
 def test_everything_may_be_masked_only_where_nobody_is_a_choice() -> None:
     closed = yard(2, mask=np.array([[F, F], [T, T]]))
     with pytest.raises(ValueError, match="every one of the 2 actees of actor 'cat0' is masked"):

@@ -39,8 +39,6 @@ def test_what_is_split_and_joined_again_is_what_it_was(seed: int, sizes: list[in
 def test_trees_with_different_columns_cannot_be_joined() -> None:
     with pytest.raises(ValueError, match=r"different columns: \[\['a'\], \['a', 'b'\]\]"):
         columns.cat([{"a": np.zeros(1)}, {"a": np.zeros(1), "b": np.zeros(1)}])
-    with pytest.raises(ValueError, match="no trees"):
-        columns.cat([])
 
 
 def test_entities_keep_their_number_for_the_whole_episode() -> None:

@@ -89,12 +89,3 @@ def test_all_that_is_open_is_drawn_equally_often_and_nothing_else(
     for actor in sum(counts, []):
         each = DRAWS / len(actor)
         assert all(abs(n - each) < 5 * each**0.5 for n in actor.values())  # 5 standard deviations
-
-
-def test_an_actor_without_an_open_choice_is_refused() -> None:
-    obs = batch_observations([yard(1, walk(mask=[[T, T, F]]))], SPACE, {"do": WALK})
-    mask = obs.action_masks["do"].mask
-    assert mask is not None
-    mask.values[:] = False
-    with pytest.raises(ValueError, match="every choice of action 'do' is masked for actor 0 of the batch"):
-        random_actions(obs, np.random.default_rng(0), {"do": WALK})

@@ -227,7 +227,7 @@ def test_masks_of_a_pool_are_named_once(monkeypatch: pytest.MonkeyPatch, capsys:
 
 def test_environment_i_is_seeded_once_with_seed_plus_i_and_env_info_goes_into_the_options() -> None:
     pool = ListEnv(pettingzoo_worlds(Herd, length=1), 2, seed=40)
-    herds = [env.env for env in pool.envs]  # type: ignore[attr-defined]
+    herds = [env.env for env in pool.slots.envs]  # type: ignore[attr-defined]
     obs = pool.reset(env_info=[{"size": 3}, {}])
     obs = pool.act(at_random(pool, obs, np.random.default_rng(0)))
     assert obs.done.all() and obs.truncated.all()

@@ -11,7 +11,7 @@ from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.slots import EnvSlots, SlotOptions
+from entity_gym.pools.slots import EnvSlots, SlotOptions, run_serially
 from tests.entity_gym.pools.kinds_of_pools import play_together
 from tests.worlds import actions_of_each, choose, frame, frames, open_choices
 
@@ -51,11 +51,6 @@ def actions_in(
     return actions
 
 
-def serially(fn: Any, n: int) -> None:
-    for k in range(n):
-        fn(k)
-
-
 class Playing:
     """Slots, stepped together with random actions."""
 
@@ -72,7 +67,7 @@ class Playing:
         return self.obs
 
     def show(self, ids: Any) -> VecObs:
-        return self.slots.collect(np.asarray(ids, dtype=np.int64), serially)
+        return self.slots.collect(np.asarray(ids, dtype=np.int64), run_serially)
 
     def step(self, ids: Any = None) -> VecObs:
         ids = self.ids if ids is None else np.asarray(ids, dtype=np.int64)

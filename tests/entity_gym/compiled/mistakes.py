@@ -71,11 +71,6 @@ class Generates(Sound):
         return float(sum(s.grid[k] for k in range(4))), False, False  # here
 
 
-class TwoValues(Sound):
-    def step(s: Any, act: Any) -> tuple[float, bool]:
-        return 1.0, False  # here
-
-
 class WithSelf(Sound):
     def reset(self, s: Any) -> None:
         s.pos = 1
@@ -183,13 +178,6 @@ class ObserveWritesThroughHelper(Sound):
         obs.global_features[0] = s.steps
 
 
-class ObserveDraws(Sound):
-    def observe(s: Any, obs: Any) -> None:
-        obs.n.Foot_Soldier = 1
-        obs.Foot_Soldier[0, 0] = rand_int(s, 6)
-        obs.global_features[0] = s.steps
-
-
 class ParameterChangedByHelper(Sound):
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
         if s.steps == 9:
@@ -251,11 +239,4 @@ class AsksForNobody(ForgetsNobody):
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
         if act.Shoot_Enemy[0] >= 0:
             s.grid[act.Shoot_Enemy[0]] = 1
-        return 1.0, False, False
-
-
-class Raises(Sound):
-    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
-        if s.steps == 7:
-            raise ZeroDivisionError("seven")
         return 1.0, False, False

@@ -76,11 +76,6 @@ def test_environment_i_draws_from_the_seed_sequence_of_its_number() -> None:
     assert states.dtype == np.uint64 and states.tolist() == expected
 
 
-def test_no_two_of_many_environments_or_seeds_start_alike() -> None:
-    states = np.concatenate([first_random_states(seed, 1000) for seed in range(5)])
-    assert len(np.unique(states)) == 5000
-
-
 @njit
 def draw(record: Any, n: int) -> tuple[int, float, float]:
     s = record[0]

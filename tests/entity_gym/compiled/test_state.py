@@ -1,4 +1,4 @@
-"""States are saved, loaded and copied exactly; parameters differ from one environment to the next."""
+"""States are saved and loaded exactly; parameters differ from one environment to the next."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +10,11 @@ from entity_gym.compiled.slots import CompiledSlots
 from tests.entity_gym.compiled.comparing import (
     Playing,
     ordinary,
-    serially,
 )
 from tests.entity_gym.compiled.worlds import Everything, Watching
 from tests.entity_gym.pools.kinds_of_pools import content
 
-# --- Saved, loaded, copied
+# --- Saved and loaded
 
 
 def advanced(steps: int, num_envs: int = 4, **options: Any) -> Playing:
@@ -51,28 +50,6 @@ def test_a_saved_pool_continues_exactly_in_itself_and_in_a_fresh_one(num_envs: i
         assert continue_from(playing, slots, streams) == expected
 
 
-def test_a_copy_continues_in_the_same_way_and_on_its_own() -> None:
-    playing = advanced(0)
-    while playing.obs.final is None:
-        playing.step()
-    streams = states_of(playing.rngs)
-    clone = playing.slots.clone()
-    untouched = clone.clone()
-    assert content(clone.collect(playing.ids, serially)) == content(playing.obs)  # with its last observations
-    expected = continue_from(playing, playing.slots, streams)
-    assert continue_from(playing, clone, streams) == expected
-    assert continue_from(playing, untouched, streams) == expected
-
-
-def test_a_copy_is_the_same_pool_in_everything_else() -> None:
-    slots = ordinary(Everything(gravity=2.0), 3, first_env=5, autoreset=False)
-    clone = slots.clone()
-    assert clone.where(1) == slots.where(1) == "Everything (environment 6)"
-    assert clone.options == slots.options and clone.env.values == slots.env.values
-    slots.seed(3), clone.seed(3)
-    assert content(Playing(clone).step()) == content(Playing(slots).step())
-
-
 class Wider(Watching):
     """A later version of `Watching`, with room for more."""
 
@@ -102,39 +79,9 @@ def test_a_state_of_other_capacities_is_refused(saved: Any, loaded: Any) -> None
 # --- Parameters
 
 
-def test_parameters_are_set_for_each_environment() -> None:
-    slots = ordinary(Everything(num_dogs=1), 4)
-    slots.configure(np.array([1, 3]), [{"num_dogs": 3}, {"num_dogs": 0, "windy": False, "max_steps": 2}])
-    playing = Playing(slots)
-    assert playing.obs.features["Guard Dog"].size1().tolist() == [1, 3, 1, 0]
-    wind = playing.obs.features["__global__"].values[:, 1]
-    assert (wind > 0).tolist() == [True, True, True, False]
-    left = playing.obs.features["__global__"].values[:, 0]
-    assert left.tolist() == [9, 9, 9, 2]
-    slots.configure(np.array([1]), [{"gravity": 4.0}])  # what is not named stays
-    slots.reset(playing.ids)
-    assert playing.show(playing.ids).features["Guard Dog"].size1().tolist() == [1, 3, 1, 0]
-
-
 def test_a_limit_can_be_set_and_lifted() -> None:
     slots = ordinary(Watching(max_steps=2), 2)
     slots.configure(np.array([1]), [{"max_steps": None}])
     playing = Playing(slots)
     seen = [playing.step().truncated.tolist() for _ in range(4)]
     assert seen == [[False, False], [True, False]] * 2
-
-
-@pytest.mark.parametrize(
-    ("info", "message"),
-    [
-        ({"num_dogs": 9}, r"num_dogs is 9; allowed: 0 to 3"),
-        ({"num_dog": 1}, r"Everything has no parameter 'num_dog'; .*did you mean 'num_dogs'"),
-    ],
-)
-def test_a_parameter_that_cannot_be_is_refused_with_its_environment(info: dict[str, Any], message: str) -> None:
-    slots = ordinary(Everything, 4, first_env=10)
-    before = content(slots.state())
-    with pytest.raises(ValueError, match=message) as caught:
-        slots.configure(np.array([0, 2]), [{"num_dogs": 1}, info])
-    assert "Everything (environment 12)" in "".join(caught.value.__notes__)
-    assert content(slots.state()) == before  # not even the first was set

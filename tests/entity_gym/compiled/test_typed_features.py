@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym import Angle, Category, Flag, spaces
+from entity_gym import Angle, Category, Flag
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity
 from entity_gym.pools.pool import ThreadedVecEnv
@@ -47,22 +47,6 @@ class Table(CompiledEnvironment):
         obs.global_features[0] = s.time
         obs.global_features[1] = s.season
         obs.global_features[2] = s.night
-
-
-# --- Declaring
-
-
-def test_the_spaces_have_the_kinds() -> None:
-    assert Table.obs_space() == spaces.ObsSpace(
-        {
-            "Playing Card": spaces.Entity(["x", Flag("held"), Flag("seen"), Angle("turned"), Category("suit", 4)]),
-            "Wall": spaces.Entity(["x"]),
-        },
-        ["time", Category("season", 4), Flag("night")],
-    )
-
-
-# --- Running
 
 
 def test_what_is_allowed_arrives_as_it_is() -> None:

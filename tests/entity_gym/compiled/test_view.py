@@ -135,20 +135,6 @@ def test_outside_an_episode_there_are_no_steps() -> None:
 # --- The record
 
 
-def test_what_was_shown_does_not_change_with_the_environment() -> None:
-    env, rng = started(), np.random.default_rng(0)
-    seen, copies = [], []
-    for _ in range(30):
-        obs = env.show()
-        seen.append(obs)
-        copies.append(content(obs))
-        if obs.done:
-            env.reset()
-        else:
-            env.act(random_choices(obs, rng))
-    assert [content(obs) for obs in seen] == copies
-
-
 def test_it_is_drawn_as_its_class_draws_it() -> None:
     env = started()
     image = env.render()

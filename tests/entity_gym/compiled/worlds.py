@@ -17,10 +17,10 @@ from entity_gym.compiled import (
     rand_int,
     rand_normal,
 )
-from tests.entity_gym.compiled import rules
 
 MAX_CATS, MAX_DOGS, MAX_ROCKS = 4, 3, 2
 NO_VALUE = float("nan")
+LUCK = 0.25
 
 # What `Everything` does in every step of an environment whose parameter `fault` says so.
 NOTHING, TOO_MANY, NEGATIVE, NAN_FEATURE, INF_GLOBAL, BAD_ACTOR, BAD_ACTEE, TOO_MANY_ACTORS, TOO_MANY_ACTEES = range(9)
@@ -125,10 +125,10 @@ class Everything(CompiledEnvironment):
             place_cat(s, s.cats)
             s.cats += 1
         s.rocks = rand_int(s, MAX_ROCKS + 1)
-        s.lucky = rules.is_lucky(s)
+        s.lucky = is_lucky(s)
         s.noise = NO_VALUE if s.lucky else 0.5 * rand_int(s, 7)
         for i in range(s.dogs):
-            s.dog[i, 2] = rules.clamp(s.dog[i, 2] + 0.1 * rand_normal(s), -2.0, 2.0)
+            s.dog[i, 2] = clamp(s.dog[i, 2] + 0.1 * rand_normal(s), -2.0, 2.0)
         s.score += reward
         if s.fault == RAISE:
             raise MadeUpError("the bridge is out")
@@ -189,6 +189,16 @@ class Everything(CompiledEnvironment):
         image = np.zeros((4, 8, 3), np.uint8)
         image[0, : s.cats] = 255
         return image
+
+
+@kernel
+def is_lucky(s: Any) -> bool:
+    return rand_float(s) < LUCK
+
+
+@kernel
+def clamp(x: float, low: float, high: float) -> float:
+    return min(max(x, low), high)
 
 
 @kernel

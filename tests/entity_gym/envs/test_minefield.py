@@ -11,6 +11,7 @@ from entity_gym.actions import Action, CategoricalAction
 from entity_gym.environment import Observation
 from entity_gym.envs.minefield import Minefield
 from tests.entity_gym.compiled.view import CompiledView
+from tests.entity_gym.envs.playing import rows, started
 
 LEFT, FORWARD, RIGHT = range(3)
 TURN = math.pi / 8
@@ -20,7 +21,7 @@ Point = tuple[float, float]
 def field(
     vehicle: Point, direction: float, target: Point = (90.0, 90.0), mines: Sequence[Point] = (), **parameters: Any
 ) -> CompiledView:
-    env = seeded(0, **parameters)
+    env = started(Minefield(**parameters))
     s = env.record
     (s.x, s.y), s.direction, (s.target_x, s.target_y) = vehicle, direction, target
     s.num_mines = len(mines)
@@ -29,19 +30,8 @@ def field(
     return env
 
 
-def seeded(seed: int, **parameters: Any) -> CompiledView:
-    env = CompiledView(Minefield(**parameters))
-    env.rng = np.random.default_rng(seed)
-    env.reset()
-    return env
-
-
 def move(choice: int) -> dict[str, Action]:
     return {"move": CategoricalAction([("Vehicle", 0)], np.array([choice]))}
-
-
-def rows(obs: Observation, entity_type: str) -> list[list[float]]:
-    return np.asarray(obs.features[entity_type]).tolist()
 
 
 def vehicle_of(obs: Observation) -> list[float]:
@@ -120,7 +110,7 @@ def test_coming_within_five_of_a_mine_ends_the_episode_without_reward() -> None:
 def test_things_start_in_the_square_and_mines_keep_their_distance() -> None:
     counts = set()
     for seed in range(60):
-        s = seeded(seed).record
+        s = started(Minefield, seed).record
         mines = s.mine[: s.num_mines]
         others = np.array([(s.x, s.y), (s.target_x, s.target_y)])
         assert np.abs(np.concatenate([mines, others])).max() <= 100
@@ -136,5 +126,5 @@ def test_things_start_in_the_square_and_mines_keep_their_distance() -> None:
 
 
 def test_a_crowded_field_drops_mines_and_never_searches_for_room() -> None:
-    s = seeded(0, width=10.0, max_mines=64).record  # nothing in a square of 10 is 15 away from anything else
+    s = started(Minefield(width=10.0, max_mines=64)).record  # nothing in a square of 10 is 15 away from anything else
     assert s.num_mines == 0

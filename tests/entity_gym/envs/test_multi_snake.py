@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entity_gym.actions import Action, CategoricalAction
-from entity_gym.environment import Observation
 from entity_gym.envs.multi_snake import MultiSnake
 from tests.entity_gym.compiled.view import CompiledView
+from tests.entity_gym.envs.playing import rows, started
 
 UP, DOWN, LEFT, RIGHT = range(4)
 Cell = tuple[int, int]
@@ -20,9 +20,7 @@ Cell = tuple[int, int]
 def world(snakes: Sequence[Sequence[Cell]], food: Sequence[Cell], **parameters: Any) -> CompiledView:
     """A 5x5 board for snakes of up to 4 segments, unless `parameters` say otherwise."""
     defaults = {"board_size": 5, "num_snakes": len(snakes), "max_snake_length": 4}
-    env = CompiledView(MultiSnake(**{**defaults, **parameters}))
-    env.rng = np.random.default_rng(0)
-    env.reset()
+    env = started(MultiSnake(**{**defaults, **parameters}))
     s = env.record
     for i, segments in enumerate(snakes):
         s.length[i] = len(segments)
@@ -45,10 +43,6 @@ def snakes_of(env: CompiledView) -> list[list[Cell]]:
 
 def food_of(env: CompiledView) -> list[Cell]:
     return [(x, y) for x, y in env.record.food[: env.record.num_snakes].tolist()]
-
-
-def rows(obs: Observation, entity_type: str) -> list[list[float]]:
-    return np.asarray(obs.features[entity_type]).tolist()
 
 
 # --- What is seen

@@ -7,20 +7,13 @@ import numpy as np
 import pytest
 
 from entity_gym.actions import Action, SelectEntityAction, SelectEntityActionMask
-from entity_gym.environment import Observation
 from entity_gym.envs.pick_matching_balls import PickMatchingBalls
 from tests.entity_gym.compiled.view import CompiledView
-
-
-def seeded(seed: int, **parameters: Any) -> CompiledView:
-    env = CompiledView(PickMatchingBalls(**parameters))
-    env.rng = np.random.default_rng(seed)
-    env.reset()
-    return env
+from tests.entity_gym.envs.playing import rows, started
 
 
 def balls(*colours: int, **parameters: Any) -> CompiledView:
-    env = seeded(0, max_balls=len(colours), **parameters)
+    env = started(PickMatchingBalls(max_balls=len(colours), **parameters))
     s = env.record
     s.colour[: len(colours)] = colours
     s.most = max(colours.count(colour) for colour in colours)
@@ -37,22 +30,18 @@ def picked(env: CompiledView, order: Sequence[int]) -> list[tuple[float, bool]]:
     return [(obs.reward, obs.done) for obs in (env.act(pick(ball)) for ball in order)]
 
 
-def rows(obs: Observation) -> list[list[float]]:
-    return np.asarray(obs.features["Ball"]).tolist()
-
-
 # --- What is seen
 
 
 def test_the_number_of_the_colour_is_shown_six_times_or_one_hot() -> None:
-    assert rows(balls(4, 0).observe()) == [[4, 4, 4, 4, 4, 4, 0], [0, 0, 0, 0, 0, 0, 0]]
-    assert rows(balls(4, 0, one_hot=True).observe()) == [[0, 0, 0, 0, 1, 0, 0], [1, 0, 0, 0, 0, 0, 0]]
+    assert rows(balls(4, 0).observe(), "Ball") == [[4, 4, 4, 4, 4, 4, 0], [0, 0, 0, 0, 0, 0, 0]]
+    assert rows(balls(4, 0, one_hot=True).observe(), "Ball") == [[0, 0, 0, 0, 1, 0, 0], [1, 0, 0, 0, 0, 0, 0]]
 
 
 def test_a_picked_ball_stays_in_sight_and_cannot_be_picked_again() -> None:
     env = balls(1, 1, 1, 2)
     obs = env.act(pick(1))
-    assert [row[-1] for row in rows(obs)] == [0, 1, 0, 0]
+    assert [row[-1] for row in rows(obs, "Ball")] == [0, 1, 0, 0]
     mask = obs.actions["Pick Ball"]
     assert isinstance(mask, SelectEntityActionMask)
     assert mask.actor_ids == [("Player", 0)]
@@ -80,7 +69,7 @@ def test_balls_that_all_match_score_one_when_all_are_picked() -> None:
 
 @pytest.mark.parametrize("parameters", [{}, {"one_hot": True, "randomize": True}, {"max_balls": 3}])
 def test_picking_the_most_frequent_colour_first_scores_one_in_every_episode(parameters: dict[str, Any]) -> None:
-    env = seeded(0, **parameters)
+    env = started(PickMatchingBalls(**parameters))
     for _ in range(20):
         obs = env.reset()
         colours = [int(colour) for colour in env.record.colour[: env.record.num_balls]]
@@ -98,7 +87,7 @@ def test_picking_the_most_frequent_colour_first_scores_one_in_every_episode(para
 
 
 def test_colours_are_drawn_uniformly() -> None:
-    env = seeded(0)
+    env = started(PickMatchingBalls)
     counts = np.zeros(6)
     for _ in range(150):
         env.reset()
@@ -108,6 +97,6 @@ def test_colours_are_drawn_uniformly() -> None:
 
 
 def test_with_randomize_there_are_three_to_as_many_balls_as_may_be() -> None:
-    env = seeded(0, max_balls=6, randomize=True)
-    assert {len(rows(env.reset())) for _ in range(100)} == {3, 4, 5, 6}
-    assert len(rows(seeded(0, max_balls=2, randomize=True).reset())) == 2
+    env = started(PickMatchingBalls(max_balls=6, randomize=True))
+    assert {len(rows(env.reset(), "Ball")) for _ in range(100)} == {3, 4, 5, 6}
+    assert len(rows(started(PickMatchingBalls(max_balls=2, randomize=True)).reset(), "Ball")) == 2

@@ -32,11 +32,6 @@ def squares(obs: Observation, entity: str) -> list[Square]:
     return [(int(x), int(y)) for x, y in np.asarray(obs.features[entity]).reshape(-1, 2).tolist()]
 
 
-@pytest.mark.parametrize(("name", "offset"), MOVES.items())
-def test_the_player_moves_by_one(name: str, offset: Square) -> None:
-    assert player_of(act(board((2, -3), [], [(9, 9)]), move=name)) == (2 + offset[0], -3 + offset[1])
-
-
 @pytest.mark.parametrize(
     ("corner", "name"), [((10, 10), "up"), ((10, 10), "right"), ((-10, -10), "down"), ((-10, -10), "left")]
 )
@@ -53,19 +48,6 @@ def test_a_treasure_is_collected_by_standing_on_it_and_the_others_keep_their_ord
     assert squares(obs, "Treasure") == [(3, 3), (-2, 4)]
     assert squares(obs, "Trap") == [(5, 5)]
     assert act(env, move="right").reward == 0.0
-
-
-def test_a_trap_ends_the_episode() -> None:
-    obs = act(board((0, 0), [(0, 1)], [(3, 3), (4, 4)]), move="up")
-    assert (obs.reward, obs.done, obs.truncated) == (0.0, True, False)
-    assert obs.end_of_episode_info == {"treasures_left": 2}
-    assert obs.actions == {}
-
-
-def test_the_last_treasure_ends_the_episode() -> None:
-    obs = act(board((0, 0), [(5, 5)], [(0, -1)]), move="down")
-    assert (obs.reward, obs.done, obs.truncated) == (1.0, True, False)
-    assert obs.end_of_episode_info == {"treasures_left": 0}
 
 
 def test_a_board_starts_with_the_player_in_the_middle_and_everything_else_on_squares_of_its_own() -> None:

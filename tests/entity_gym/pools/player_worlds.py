@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,9 +127,6 @@ class Bidder:
 
     def faced(self, env_id: NDArray[np.int64]) -> list[str]:
         return [f"bidder {self.bid}" for _ in env_id]
-
-    def clone(self) -> Self:
-        return copy.deepcopy(self)
 
     def state(self) -> dict[str, Any]:
         return {"bid": self.bid}

@@ -14,7 +14,7 @@ import pytest
 from entity_gym import Action, Environment, Observation
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.kinds_of_pools import Counter, Streams, add, content, contents, play_together, totals
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
@@ -25,7 +25,7 @@ MakePool = Callable[..., VecEnv]
 POOLS: dict[str, MakePool] = {
     "list": ListEnv,
     "threads": lambda env, n, **options: ThreadedVecEnv(env, n, 3, **options),
-    "processes": lambda env, n, **options: ProcessVecEnv(env, n, 2, **options),
+    "processes": lambda env, n, **options: ThreadedVecEnv(env, n, num_processes=2, **options),
 }
 
 
@@ -202,8 +202,8 @@ def test_without_autoreset_an_episode_that_has_ended_takes_no_step(pool: MakePoo
                 act(add(1, 1))
         state = env.state()
         assert env.load_state(state).done.tolist() == [False, True]
-        with pytest.raises(ValueError, match=over), env.clone() as twin:
-            twin.act(add(1), [1])
+        with pytest.raises(ValueError, match=over):
+            env.act(add(1), [1])
         assert totals(env.act(add(1), [0])) == [1]
         assert totals(env.reset()) == [0, 0]
 
@@ -374,14 +374,11 @@ def test_a_pool_saved_with_steps_under_way_continues_identically(pool: MakePool)
         start(env)
         env.send(actions)
         state = env.state()
-        twin = env.clone()
         now.final = None  # belongs to the step that was taken before saving
         assert content(other.load_state(state)) == content(now)
         assert content(other.act(Streams(other, seed=5).actions(now))) == content(later)
-        for each in (env, twin):  # both still have them under way
-            assert sorted(i for _ in range(2) for i in each.recv().env_id.tolist()) == [0, 1, 2, 3]
-            assert content(each.act(Streams(each, seed=5).actions(now))) == content(later)
-        twin.close()
+        assert sorted(i for _ in range(2) for i in env.recv().env_id.tolist()) == [0, 1, 2, 3]
+        assert content(env.act(Streams(env, seed=5).actions(now))) == content(later)
 
 
 @pytest.mark.parametrize("other", POOLS)
@@ -393,9 +390,7 @@ def test_a_pool_saved_in_the_middle_continues_identically_in_any_other(pool: Mak
         obs = play_together(env, 6)[-1]
         assert env.can_save
         state = env.state()
-        with env.clone() as twin:
-            expected = go_on(env, obs)
-            assert go_on(twin, obs) == expected
+        expected = go_on(env, obs)
         assert go_on(env, env.load_state(state)) == expected
         assert go_on(another, another.load_state(state)) == expected
 
@@ -419,10 +414,6 @@ def test_what_cannot_be_saved_says_so(pool: MakePool) -> None:
         assert not env.can_save
         with pytest.raises(NotImplementedError, match=r"Unsaved does not implement state\(\)"):
             env.state()
-        with pytest.raises(
-            ValueError, match=r"a copy needs environments that can be saved; Unsaved does not implement both"
-        ):
-            env.clone()
         assert totals(env.act(add(1, 2))) == [1, 2]  # and goes on
 
 
@@ -511,7 +502,6 @@ def test_closing_twice_is_allowed_and_a_closed_pool_says_so(pool: MakePool) -> N
         env.recv,
         env.async_reset,
         env.state,
-        env.clone,
         lambda: env.act(add(1, 1, 1)),
         lambda: env.render([0]),
     ):

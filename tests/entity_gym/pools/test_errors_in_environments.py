@@ -110,14 +110,6 @@ ACTORS = {
         garden(actions={"wlak": CategoricalActionMask()}),
         "unknown action 'wlak'; allowed: 'walk', 'chase', 'weather'; did you mean 'walk'?",
     ),
-    "a mask of another kind of action": (
-        garden(actions={"walk": SelectEntityActionMask(actor_ids=["a"])}),
-        "action 'walk': a SelectEntityActionMask was given; CategoricalActionSpace takes a CategoricalActionMask",
-    ),
-    "an actor that is not there": (
-        garden(actions=walk("a", "c")),
-        "action 'walk': actor_ids names 'c', which no entity has; allowed: 'a', 'b', 'd'",
-    ),
     "an actor twice": (
         garden(actions=walk("a", "b", "a")),
         "action 'walk': actor_ids ['a', 'b', 'a'] lists an entity twice",
@@ -258,7 +250,9 @@ def test_every_method_of_an_environment_is_named_when_it_raises() -> None:
         (lambda: env.render([1]), RuntimeError, "raised by Fragile (environment 1) in render()"),
         (lambda: (env.reset(), env.state()), OSError, "raised by Fragile (environment 0) in state()"),
         (
-            lambda: env.load_state({"environments": [{}, {}], "random": [], "observations": []}),
+            lambda: env.load_state(
+                {"environments": [{}, {}], "random": [], "observations": [], "configured": [{}, {}]}
+            ),
             KeyError,
             "raised by Fragile (environment 0) in load_state()",
         ),

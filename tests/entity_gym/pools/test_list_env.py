@@ -32,12 +32,12 @@ def test_environment_i_draws_from_the_seed_sequence_of_seed_and_i() -> None:
     env = ListEnv(Zoo, 3, seed=7)
     for i in range(3):
         expected = np.random.default_rng(np.random.SeedSequence((7, i)))
-        assert env.envs[i].rng.bit_generator.state == expected.bit_generator.state
+        assert env.slots.envs[i].rng.bit_generator.state == expected.bit_generator.state
     env.reset(seed=8)
     again = Zoo()
     again.rng = np.random.default_rng(np.random.SeedSequence((8, 2)))
     again.reset()
-    assert env.envs[2].rng.random() == again.rng.random()
+    assert env.slots.envs[2].rng.random() == again.rng.random()
 
 
 # --- Autoreset

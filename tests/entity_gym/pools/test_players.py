@@ -198,7 +198,6 @@ def test_the_parts_of_all_players_are_what_was_there() -> None:
         ([(0, bids([1], [1])), (1, bids([1, 1], [1]))], "frame 0, player 0: action 'bid' has 1 values for 2 actors"),
         ([(0, bids([1, 1])), (1, bids([1, 1], [1]))], "'bid' has 1 sequences for 2 environments"),
         ([(0, {}), (1, bids([1, 1], [1]))], "action 'bid' is missing"),
-        ([(0, bids([1, 1], [1])), (0, bids([1, 1], [1]))], "2 parts act for player 0 in action 'bid'"),
     ],
 )
 def test_actions_that_do_not_fit_are_refused(parts: Any, message: str) -> None:

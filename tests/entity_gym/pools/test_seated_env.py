@@ -15,7 +15,7 @@ from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.multi_snake import MultiSnake
 from entity_gym.pools.players import players_of
-from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.kinds_of_pools import contents, play_together
@@ -66,14 +66,14 @@ def test_a_finished_episode_says_who_won_and_against_whom() -> None:
     assert [obs.end_of_episode_info[i]["win_rate"] for i in range(3)] == [1.0, 0.0, 1.0]  # counted from 0 again
 
 
-def test_without_rewards_of_their_own_all_share_one_and_the_scores_decide() -> None:
+def test_without_rewards_of_their_own_all_share_one_and_nobody_wins() -> None:
     env, _ = seated(bid=1, tells=False)
     env.reset()
     assert env.act(bids([2], [0])).reward.tolist() == [3, 1]  # the sums
     env.act(bids([2], [0]))
     obs = env.act(bids([2], [0]))
-    assert [obs.end_of_episode_info[i]["win_rate"] for i in range(2)] == [1.0, 0.0]
-    assert [obs.end_of_episode_info[i]["opponent_reward"] for i in range(2)] == [3.0, 3.0]
+    assert [obs.end_of_episode_info[i]["win_rate"] for i in range(2)] == [0.5, 0.5]
+    assert [obs.end_of_episode_info[i]["opponent_reward"] for i in range(2)] == [9.0, 3.0]
 
 
 def test_last_observations_are_seen_by_the_learner_too() -> None:
@@ -134,7 +134,7 @@ def snakes(kind: str) -> VecEnv:
     if kind == "list":
         return ListEnv(source.as_environment, 6, 3)
     if kind == "processes":
-        return ProcessVecEnv(source, 6, 2, seed=3)
+        return ThreadedVecEnv(source, 6, num_processes=2, seed=3)
     return ThreadedVecEnv(source, 6, 2 if kind == "threads" else 1, seed=3)
 
 
@@ -207,21 +207,3 @@ def test_both_seats_together_play_the_world_as_if_all_moves_were_chosen_by_hand(
                 scores[i] = 0
                 games += 1
         assert games > 20
-
-
-# --- Whole episodes
-
-
-def test_an_evaluation_goes_on_with_those_that_are_still_playing() -> None:
-    source = MultiSnake(board_size=4, num_snakes=2, num_players=2, max_snake_length=3, max_steps=12)
-    mapping = players_of(source)
-    assert mapping is not None
-    env = SeatedVecEnv(ThreadedVecEnv(source, 6, seed=1, autoreset=False), mapping, Dice(0, source.action_space()))
-    rng, games = np.random.default_rng(0), 0
-    obs = env.reset()
-    while len(obs):
-        assert obs.action_masks["move"].actors.values[:, 0].tolist() == (obs.env_id % 2).tolist()
-        obs = env.act(random_actions(obs, rng, env.action_space()), obs.env_id)
-        games += len(obs.end_of_episode_info)
-        obs = obs.gather(np.flatnonzero(~obs.done))
-    assert games == 6

@@ -14,7 +14,6 @@ from entity_gym import (
     ListEnv,
     Observation,
     ObsSpace,
-    ProcessVecEnv,
     ThreadedVecEnv,
     VecEnv,
 )
@@ -64,7 +63,7 @@ def arrays_of(pool: VecEnv, steps: int = 5) -> list[dict[str, list[Any]]]:
 def test_every_pool_tells_the_same_targets(world: Any, threads: None) -> None:
     expected = arrays_of(ListEnv(world, 4, compile=False))
     assert arrays_of(ThreadedVecEnv(world, 4, num_threads=2, compile=False)) == expected
-    assert arrays_of(ProcessVecEnv(world, 4, 2, compile=False)) == expected
+    assert arrays_of(ThreadedVecEnv(world, 4, num_processes=2, compile=False)) == expected
     assert any(name.startswith("final ") for step in expected for name in step)
 
 

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from entity_gym import Entity, ObsSpace
-from entity_gym.compiled import CompiledEnvironment
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.pool import ListEnv, ProcessVecEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.replay.hints import check_hints
-from tests.entity_gym.envs.test_zoo import WORLDS
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.entity_gym.replay.worlds import Rooms
 
@@ -83,20 +81,6 @@ def test_a_wrong_hint_is_refused_with_the_name_of_its_key(given: Any, key: str, 
     assert key in message and told in message and "\n" not in message
 
 
-@pytest.mark.parametrize("world", {type(world): world for world in WORLDS}.values(), ids=repr)
-def test_hints_of_the_zoo_are_right_and_change_nothing(world: CompiledEnvironment) -> None:
-    pool = ListEnv(world, 2, compile=False)
-    pool.reset(seed=3)
-    before = pool.state()
-    hints = pool.draw([0, 1])
-    if type(world).entities:
-        assert None not in hints
-        for each in hints:
-            checked = check_hints(each, world.obs_space(), repr(world))
-            assert checked is not None and set(world.entities) <= set(checked["types"])
-    np.testing.assert_equal(pool.state(), before)
-
-
 @pytest.mark.parametrize("num_rooms", [1, 3])
 def test_a_python_world_is_asked_for_the_running_episode(num_rooms: int) -> None:
     pool = ListEnv(Rooms, 2)
@@ -106,6 +90,6 @@ def test_a_python_world_is_asked_for_the_running_episode(num_rooms: int) -> None
 
 
 def test_hints_cross_from_worker_processes(threads: None) -> None:
-    with ProcessVecEnv(MineSweeper(width=4, height=7), 3, 2) as pool:
+    with ThreadedVecEnv(MineSweeper(width=4, height=7), 3, num_processes=2) as pool:
         pool.reset(seed=0)
         assert [hints["bounds"] for hints in pool.draw([2, 0])] == [[0, 0, 3, 6]] * 2  # type: ignore[index]

@@ -286,7 +286,7 @@ def noted(error: BaseException, *notes: str) -> BaseException:
             "error: the wall is red; raised by House (environment 3) in act() (job seed=1)",
         ),
         (  # no bug of ours, and no mistake of the user
-            WorkerDied("worker 1 was killed", 1, -9, range(2)),
+            WorkerDied("worker 1 was killed"),
             1,
             "error: worker 1 was killed",
         ),

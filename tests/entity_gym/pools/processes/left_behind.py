@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from entity_gym.pools.pool import ProcessVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from tests.entity_gym.pools.fragile import Fragile
 
 
@@ -38,13 +38,13 @@ def nothing_is_left_behind() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def shared_pool() -> Iterator[ProcessVecEnv]:
-    with ProcessVecEnv(Fragile, 4, 2, batch_size=1) as env:
+def shared_pool() -> Iterator[ThreadedVecEnv]:
+    with ThreadedVecEnv(Fragile, 4, num_processes=2, batch_size=1) as env:
         yield env
 
 
 @pytest.fixture
-def pool(shared_pool: ProcessVecEnv) -> ProcessVecEnv:
+def pool(shared_pool: ThreadedVecEnv) -> ThreadedVecEnv:
     """Four fragile environments in two processes, just reset. Not for tests in which a worker dies."""
     shared_pool.reset(seed=0, env_info={"size": [1] * 4})
     return shared_pool

@@ -12,11 +12,11 @@ import pytest
 from entity_gym import ActionSpace, CategoricalActionSpace
 from entity_gym.bridges.gymnasium.incoming import gymnasium_worlds
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.processes import worker
 from examples.walks import Walks
 from tests.entity_gym.pools.fragile import BrokenWorldError, Fragile, NeverMade, do, steps
-from tests.entity_gym.pools.kinds_of_pools import Counter, add, content, contents, play_together
+from tests.entity_gym.pools.kinds_of_pools import Counter, add, contents, play_together
 from tests.entity_gym.pools.processes.left_behind import little_garbage as little_garbage
 from tests.entity_gym.pools.processes.left_behind import nothing_is_left_behind as nothing_is_left_behind
 from tests.entity_gym.pools.processes.left_behind import pool as pool
@@ -32,14 +32,14 @@ big_zoo = functools.partial(Zoo, 8)
 # --- The same, whoever does the work
 
 
-def test_observations_may_grow_by_orders_of_magnitude(pool: ProcessVecEnv) -> None:
+def test_observations_may_grow_by_orders_of_magnitude(pool: ThreadedVecEnv) -> None:
     for size in (30, 900, 27_000):
         obs = pool.act(do("grow", "live", "live", "live"))
         assert obs.features["It"].size1().tolist() == [size, 1, 1, 1]
     assert steps(pool.act(do(*["live"] * 4))) == [4] * 4
 
 
-def test_what_is_no_array_comes_along(pool: ProcessVecEnv) -> None:
+def test_what_is_no_array_comes_along(pool: ThreadedVecEnv) -> None:
     pool.act(do(*["live"] * 4))
     obs = pool.act(do("end", "live", "metric", "live"))
     assert obs.end_of_episode_info.keys() == {0}
@@ -66,14 +66,14 @@ def test_every_factory_that_threads_take_is_taken(factory: str) -> None:
     options = {"seed": 3, "final_observations": "all", "compile": False}
     with ThreadedVecEnv(env, 3, **options) as pool:
         expected = contents(play_together(pool, 8))
-    with ProcessVecEnv(env, 3, 2, **options) as pool:
+    with ThreadedVecEnv(env, 3, num_processes=2, **options) as pool:
         assert contents(play_together(pool, 8)) == expected
 
 
 # --- Environments that raise
 
 
-def test_an_exception_arrives_as_it_was_with_the_environment_and_the_workers_traceback(pool: ProcessVecEnv) -> None:
+def test_an_exception_arrives_as_it_was_with_the_environment_and_the_workers_traceback(pool: ThreadedVecEnv) -> None:
     with pytest.raises(BrokenWorldError) as info:
         pool.act(do("live", "live", "live", "raise"))
     assert (info.value.args, info.value.code) == (("the sky fell", 7), 7)
@@ -88,13 +88,13 @@ def test_an_exception_arrives_as_it_was_with_the_environment_and_the_workers_tra
     assert steps(pool.act(do(*["live"] * 4))) == [1] * 4
 
 
-def test_an_exception_that_cannot_travel_is_described(pool: ProcessVecEnv) -> None:
+def test_an_exception_that_cannot_travel_is_described(pool: ThreadedVecEnv) -> None:
     with pytest.raises(RuntimeError, match="OddError: no words for it") as info:
         pool.act(do("live", "raise odd", "live", "live"))
     assert info.value.__notes__[0] == "raised by Fragile (environment 1) in act()"
 
 
-def test_a_value_that_cannot_travel_is_described(pool: ProcessVecEnv) -> None:
+def test_a_value_that_cannot_travel_is_described(pool: ThreadedVecEnv) -> None:
     with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object") as info:
         pool.act(do("strange info"), [1])
     assert info.value.__notes__[0] == "raised while sending the reports of environments [1] to the main process"
@@ -104,10 +104,10 @@ def test_a_value_that_cannot_travel_is_described(pool: ProcessVecEnv) -> None:
 @in_threads
 def test_a_start_that_fails_is_reported_and_no_hang() -> None:
     with pytest.raises(BrokenWorldError, match="no room") as info:
-        ProcessVecEnv(NeverMade, 2, 2)
+        ThreadedVecEnv(NeverMade, 2, num_processes=2)
     assert "in __init__" in info.value.__notes__[-1]
     with pytest.raises(ValueError, match="create_env returned dict; it must return an entity_gym.Environment"):
-        ProcessVecEnv(dict, 2, 1)
+        ThreadedVecEnv(dict, 2, num_processes=1)
 
 
 class Other(Counter):
@@ -129,7 +129,7 @@ def test_workers_whose_environments_differ_in_their_spaces_are_refused() -> None
     with pytest.raises(
         ValueError, match=r"Other \(environment 1\): action_space\(\) returned .* in worker 1, and that of"
     ):
-        ProcessVecEnv(Other, 2, 2)
+        ThreadedVecEnv(Other, 2, num_processes=2)
 
 
 class Unreadable(Fragile):
@@ -146,7 +146,7 @@ class NoNumber:
 
 @in_threads
 def test_an_answer_that_cannot_be_put_together_leaves_the_conversation_intact() -> None:
-    with ProcessVecEnv(Unreadable, 2, 1) as env:
+    with ThreadedVecEnv(Unreadable, 2, num_processes=1) as env:
         env.reset()
         with pytest.raises(ValueError, match="invalid literal for int.*'no number'") as info:
             env.act(do("live", "live"))
@@ -154,16 +154,9 @@ def test_an_answer_that_cannot_be_put_together_leaves_the_conversation_intact() 
         assert steps(env.reset()) == [0, 0]
 
 
-@in_threads
-def test_functions_without_a_name_travel_by_value() -> None:
-    size = 7
-    with ProcessVecEnv(lambda: Zoo(size), 2, 1, seed=1) as env:
-        assert content(env.reset()) == content(ListEnv(lambda: Zoo(7), 2, seed=1).reset())
-
-
 def test_what_cannot_be_sent_is_named() -> None:
     with pytest.raises(ValueError, match="Zoo.* cannot be sent to a worker process: cannot pickle '_thread.lock'"):
-        ProcessVecEnv(functools.partial(Zoo, threading.Lock()), 2, 1)
+        ThreadedVecEnv(functools.partial(Zoo, threading.Lock()), 2, num_processes=1)
 
 
 # --- Ctrl-C
@@ -174,7 +167,7 @@ def interrupted(*arguments: Any) -> Any:
 
 
 def test_ctrl_c_before_an_answer_leaves_a_pool_that_can_be_reset(
-    pool: ProcessVecEnv, monkeypatch: pytest.MonkeyPatch
+    pool: ThreadedVecEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for each in pool.slots._workers:
         with monkeypatch.context() as patched:
@@ -187,7 +180,7 @@ def test_ctrl_c_before_an_answer_leaves_a_pool_that_can_be_reset(
 
 @in_threads
 def test_ctrl_c_in_the_middle_of_an_answer_ends_the_pool_with_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ProcessVecEnv(Counter, 2, 2) as env:
+    with ThreadedVecEnv(Counter, 2, num_processes=2) as env:
         env.reset()
         with monkeypatch.context() as patched:
             here, receive = threading.current_thread(), worker.receive

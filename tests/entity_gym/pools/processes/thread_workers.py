@@ -1,4 +1,4 @@
-"""Workers of a `ProcessVecEnv` in threads of the tests' process: all of the pool but the interpreters, in no time to start."""
+"""Workers of a `ThreadedVecEnv` in threads of the tests' process: all of the pool but the interpreters, in no time to start."""
 
 import socket
 import threading

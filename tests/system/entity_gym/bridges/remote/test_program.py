@@ -16,7 +16,7 @@ import pytest
 from entity_gym import CategoricalAction
 from entity_gym.bridges.remote import ProgramError, ProgramWorlds, program_worlds
 from entity_gym.bridges.remote.program import Program
-from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.bridges.remote.counting import PROGRAM, both_add, counters, counting, pool
@@ -41,7 +41,7 @@ def test_a_seed_determines_the_episodes_and_neither_processes_nor_threads_do() -
 
     alone = played(ThreadedVecEnv(counting(), 4))
     assert played(ThreadedVecEnv(counting(), 4, num_threads=3)) == alone
-    assert played(ProcessVecEnv(counting(), 4, 2)) == alone
+    assert played(ThreadedVecEnv(counting(), 4, num_processes=2)) == alone
     assert len(set(alone[0])) > 1
 
 
