@@ -130,12 +130,6 @@ def test_the_last_rollout_is_shorter_so_that_the_total_is_not_exceeded(tmp_path:
 # --- Environments from Python ---
 
 
-def test_an_environment_may_be_a_lambda(tmp_path: Path) -> None:
-    result = train(tiny_config(tmp_path / "a", env=EnvConfig(), total_timesteps=32), env=lambda: Copycat())
-    assert result.step == 32
-    assert rows_of(tmp_path / "a")[0]["episodes"] == 32  # every step is an episode
-
-
 def test_the_settings_name_an_environment_that_was_given_so_that_it_is_found_again(tmp_path: Path) -> None:
     train(tiny_config(tmp_path / "a", env=EnvConfig(kwargs={"short": 2, "long": 3}), total_timesteps=32), env=Clock)
     saved = load_checkpoint(tmp_path / "a").config["env"]

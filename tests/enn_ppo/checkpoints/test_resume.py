@@ -19,6 +19,7 @@ from enn_ppo import (
     PPOConfig,
     RogueNetConfig,
     RolloutConfig,
+    SelfPlayConfig,
     TrainConfig,
     train,
 )
@@ -26,6 +27,7 @@ from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.start import make_state
 from entity_gym import Observation
+from tests.enn_ppo.players_worlds import SNAKES
 from tests.enn_ppo.rows import assert_same_end, rows_without_times
 from tests.enn_ppo.training.test_continuous_actions import EchoAndJudge
 from tests.enn_ppo.worlds import SMALL_BOARD, Clock, Copycat, CtrlC, StopAfter, tiny_config
@@ -81,6 +83,10 @@ FEATURES: dict[str, dict[str, Any]] = {
         "ppo": PPOConfig(target_coef=1.0),
     },
     "teacher": {"ppo": PPOConfig(teacher="{whole}", teacher_kl="3@0 -> 0@1")},
+    "self-play": {
+        "env": EnvConfig(id="MultiSnake", kwargs=SNAKES.values),
+        "self_play": SelfPlayConfig(enabled=True, snapshot_interval=32, pool_size=2),
+    },
     "numbers and choices": {"env": EnvConfig(), "net": RogueNetConfig(backend="reference")},
 }
 

@@ -199,26 +199,6 @@ def test_an_episode_that_nobody_waits_for_may_take_forever(clock: str) -> None:
     assert Counter(episode.length for episode in result.episodes) == {1: 10, 8: 10}
 
 
-class Watched(Clock):
-    """A clock that shows more: what the policy saw in training stands among other features."""
-
-    def obs_space(self) -> ObsSpace:
-        return ObsSpace(entities={"Hand": Entity(["colour", "time"])}, global_features=["weather"])
-
-    def _observation(self) -> Observation:
-        obs = super()._observation()
-        return replace(obs, features={"Hand": [[self.rng.random(), self.steps]]}, global_features=[self.rng.random()])
-
-
-def test_a_policy_ignores_what_it_did_not_see_in_training(clock: str) -> None:
-    config = EvalConfig(checkpoint=clock, episodes=5, num_envs=5)
-    result = evaluate(config, env=Watched)
-    assert len(result.episodes) == 5
-    told = "the environment is not as it was in training; feature 'colour' of 'Hand' is new: its weights are 0;"
-    assert result.notes[0].startswith(told) and str(result).startswith(told)
-    assert evaluate(config).notes == []
-
-
 def test_an_environment_of_other_spaces_than_the_checkpoint_is_refused(clock: str) -> None:
     class Handless(Clock):
         def obs_space(self) -> ObsSpace:
