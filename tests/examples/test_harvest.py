@@ -68,9 +68,3 @@ def test_the_view_finds_as_many_apples_as_there_are_in_their_places() -> None:
     assert obs.features["Apple"].values.tolist() == [
         [*map(float, place), float(ripe)] for place, ripe in zip(env.places, env.ripe, strict=True)
     ]
-
-
-@pytest.mark.parametrize("slots", [0, 64])
-def test_slots_that_the_field_has_no_room_for_are_refused(slots: int) -> None:
-    with pytest.raises(ValueError, match=f"slots is {slots}; expected 1 to 63"):
-        Harvest(slots)

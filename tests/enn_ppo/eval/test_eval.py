@@ -18,7 +18,6 @@ from enn_ppo.settings.command_line.cli import run_eval
 from enn_ppo.training.recording import read_all
 from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.pools.episodes import Episode
-from tests.enn_ppo.evaluation_worlds import brightness
 from tests.enn_ppo.recordings import episodes_of
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
 
@@ -217,19 +216,6 @@ def test_an_environment_that_only_python_knew_must_be_given_again(tmp_path: Path
     with pytest.raises(ValueError, match=r"env\.id is '.*<lambda>'"):
         evaluate(config)
     assert len(evaluate(config, env=Clock).episodes) == 3
-
-
-# --- The picture ---
-
-
-def test_the_first_three_episodes_are_filmed_one_after_the_other(clock: str, tmp_path: Path) -> None:
-    file = tmp_path / "episodes.gif"
-    played = evaluate(EvalConfig(checkpoint=clock, episodes=6, num_envs=2, render=str(file)), env=Clock).episodes
-    rounds = [played[:2], played[2:4]]  # of an episode in each environment; the film has one, and of the next the first
-    lengths = [each.length for each in sorted(rounds[0], key=lambda each: each.env_id)]
-    lengths += [each.length for each in sorted(rounds[1], key=lambda each: each.env_id)][:1]
-    expected = [value for length in lengths for value in range(0, 20 * length + 1, 20)]
-    assert brightness(file) == pytest.approx(expected, abs=2)
 
 
 def test_the_same_seed_plays_the_same_episodes_and_another_seed_others(clock: str) -> None:
