@@ -119,16 +119,3 @@ def test_a_run_that_is_resumed_in_other_blocks_starts_new_episodes_and_says_so(
     said = capsys.readouterr().out
     assert "new episodes" in said
     assert "they were saved in 1 parts, and this run has 2 (blocks, runners or ranks)" in said
-
-
-def test_settings_that_do_not_go_together_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"rollout\.num_envs=10 must be a multiple of 4 \(rollout\.block=4, rollout\.pipeline=1\)"
-    ):
-        RolloutConfig(num_envs=10, block=4)
-    with pytest.raises(
-        ValueError, match=r"rollout\.num_envs=12 must be a multiple of 8 \(rollout\.block=4, rollout\.pipeline=2"
-    ):
-        RolloutConfig(num_envs=12, block=4, pipeline=2)
-    with pytest.raises(ValueError, match=r"rollout\.num_processes must be at most the 2 environments .*, got 4"):
-        RolloutConfig(num_envs=8, block=2, num_processes=4)
