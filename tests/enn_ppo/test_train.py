@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +91,6 @@ def test_an_update_without_a_finished_episode_has_null_rewards_and_lengths(tmp_p
     assert [row["episodes"] for row in rows] == [0, 4, 4]
     assert [row["episodic_reward"] for row in rows] == [None, 1.0, 1.0]
     assert [row["episode_length"] for row in rows] == [None, 12.0, 12.0]
-
-
-def test_an_explained_variance_that_is_not_defined_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stats = {"policy_loss": 0.0, "explained_variance": math.nan, "epochs": 2}
-    monkeypatch.setattr(sys.modules["enn_ppo.training.learning.learner"], "update", lambda *args, **kwargs: stats)
-    train(tiny_config(tmp_path / "a", total_timesteps=32))
-    assert rows_of(tmp_path / "a")[0]["explained_variance"] is None
 
 
 # --- The same again ---
