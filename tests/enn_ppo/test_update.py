@@ -20,8 +20,8 @@ from enn_ppo.settings.learning import PPOSettings
 from entity_gym import Environment
 from entity_gym.pools.pool import ListEnv
 from rogue_net import Evaluation, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from tests.enn_ppo.recordings import assert_same_frames
 from tests.enn_ppo.rollouts import Collector
-from tests.enn_ppo.rows import assert_same
 from tests.enn_ppo.threads import InThread, on_two
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
@@ -186,7 +186,7 @@ def test_parts_of_samples_hold_what_gathering_their_frames_would() -> None:
         gathered = samples.gather(torch.arange(start, start + size))
         start += size
         assert len(part.obs) == len(gathered.obs) == size
-        assert_same(part, gathered)
+        assert_same_frames(part, gathered)
     assert parts[3].num_actors.tolist() == samples.num_actors[6:].tolist()
     by_action = [action.sequences for action in samples.actions.values()]
     assert weighted(samples).frames_of_actors.tolist() == torch.cat(by_action).tolist()
