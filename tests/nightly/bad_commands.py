@@ -108,7 +108,7 @@ def judge(command: Command, folder: Path) -> str:
     code, said = _run(command, folder)
     shutil.rmtree(folder / "new", ignore_errors=True)  # of a command that was accepted
     lines = [line for line in said.splitlines() if line.strip()]
-    message = [line for line in lines if re.match(r"([\w. -]+: )?error: ", line)]
+    messages = [k for k, line in enumerate(lines) if re.match(r"([\w. -]+: )?error: ", line)]
     shown = " / ".join(lines[-3:])[-400:]
     if code is None:
         return f"it still ran after {SECONDS:.0f} s: {shown}"
@@ -116,13 +116,15 @@ def judge(command: Command, folder: Path) -> str:
         return f"the mistake was accepted: {shown}"
     if "Traceback" in said:
         return f"a traceback: {shown}"
-    if code not in (1, 2) or not message:
+    if code not in (1, 2) or not messages:
         return f"exit code {code}, without a message: {shown}"
     if "Warning" in said:
         return f"a library's warning: {shown}"
-    if len(lines) - lines.index(message[0]) > MAX_LINES or len(message[0]) > MAX_CHARACTERS:
-        return f"a message of {len(message[0])} characters, and {len(lines) - lines.index(message[0])} lines: {shown}"
-    if not any(word in message[0] for word in command.mentioned):
+    place = messages[-1 if "--multirun" in command.arguments else 0]  # Hydra tells of each job, and again of the first
+    told, number = lines[place], len(lines) - place
+    if number > MAX_LINES or len(told) > MAX_CHARACTERS:
+        return f"a message of {len(told)} characters, and {number} lines: {shown}"
+    if not any(word in told for word in command.mentioned):
         return f"the message names none of {', '.join(command.mentioned)}: {shown}"
     return ""
 
