@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from types import TracebackType
 from typing import Any
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -27,15 +26,19 @@ PATIENCE = 60.0  # seconds: other work on the machine may slow the browser down
 
 
 class Browser:
-    """A running Chromium with a profile of its own, which `close` ends and removes."""
+    """A running Chromium with a profile of its own; as a context, which ends it."""
 
     def __init__(self) -> None:
+        import fcntl  # which Windows lacks
+
         if CHROMIUM is None:
             raise RuntimeError(NO_CHROMIUM)
         self._profile = tempfile.mkdtemp(prefix="chromium-")
         # Chromium reads commands from file descriptor 3 and writes to 4; numbers above 10 cannot be in the way of either.
-        to_read, self._write = _pipe()
-        self._read, to_write = _pipe()
+        ends = [*os.pipe(), *os.pipe()]
+        to_read, self._write, self._read, to_write = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends)
+        for end in ends:
+            os.close(end)
 
         def connect() -> None:
             os.dup2(to_read, 3)
@@ -61,12 +64,7 @@ class Browser:
     def __enter__(self) -> Browser:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the browser and remove its profile."""
         self._process.kill()
         self._process.wait()
@@ -249,14 +247,3 @@ def click_entity(page: Page, number: int, *, shift: bool = False) -> None:
     x, y = page.evaluate(f"replay.place({number})")
     page.click(box["x"] + x, box["y"] + y, shift=shift)
     settle(page)
-
-
-def _pipe() -> tuple[int, int]:
-    """Return the ends of a pipe for reading and for writing, neither of which is below 10."""
-    import fcntl
-
-    ends = os.pipe()
-    high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
-    for end in ends:
-        os.close(end)
-    return high[0], high[1]

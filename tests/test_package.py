@@ -3,11 +3,13 @@
 import ast
 import re
 import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 import enn_ppo
 from enn_ppo.__main__ import COMMANDS, main
@@ -85,6 +87,17 @@ def test_constraints_are_exact_versions_of_packages_and_nothing_else() -> None:
     pins = [line for line in lines if line and not line.startswith("#")]
     assert "torch==2.13.0" in pins
     assert [pin for pin in pins if not re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; [^;]+)?", pin)] == []
+
+
+def test_every_pin_is_allowed_by_the_ranges_of_pyproject() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.partition(" ;")[0].split("==") for line in lines if line and not line.startswith("#"))
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project, groups = settings["project"], settings["dependency-groups"]
+    lines = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    lines += [line for group in groups.values() for line in group if isinstance(line, str)]
+    needs = [need for need in map(Requirement, lines) if need.name != "enn-ppo"]
+    assert [str(need) for need in needs if pins[need.name] not in need.specifier] == []
 
 
 @pytest.mark.parametrize(

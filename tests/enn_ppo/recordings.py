@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from enn_ppo.training.frames import Frames
 from enn_ppo.training.recording import RecordedFrames, Recorder, read_all
 from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Environment, Observation
 from entity_gym.pools.pool import ListEnv
-from rogue_net import ObsBatch, RogueNet, RogueNetConfig
-from rogue_net.batch.obs_batch import ActionMask
+from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_ppo.rollouts import Collector
+from tests.enn_ppo.rows import assert_same, fields_of
 from tests.worlds import Zoo
 
 
@@ -95,28 +94,11 @@ def episodes_of(recording: Path) -> list[RecordedFrames]:
 
 
 def assert_same_frames(one: Frames, other: Frames) -> None:
-    """Field by field and bit for bit."""
-    for field in fields(one):
-        assert_same(getattr(one, field.name), getattr(other, field.name), field.name)
+    """Field by field and bit for bit, but for counts that the host may know."""
+    assert_same(*map(_known, (one, other)))
 
 
-def assert_same(one: Any, other: Any, where: str) -> None:
-    if isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype and one.shape == other.shape, where
-        assert torch.equal(one.nan_to_num(12345.0), other.nan_to_num(12345.0)), where
-    elif isinstance(one, Mapping):
-        assert list(one) == list(other), where
-        for name in one:
-            assert_same(one[name], other[name], f"{where}.{name}")
-    elif isinstance(one, ObsBatch | ActionMask):
-        unknown = {"num_pairs", "num_token_pairs"}  # counts that the host may know
-        for name in {field.name for field in fields(one)} - unknown:
-            parts = [getattr(each, name) for each in (one, other)]
-            if name == "visible":  # whose order means nothing
-                parts = [dict(sorted(part.items())) for part in parts]
-            assert_same(*parts, f"{where}.{name}")
-    elif isinstance(one, tuple):
-        for i, (mine, theirs) in enumerate(zip(one, other, strict=True)):
-            assert_same(mine, theirs, f"{where}[{i}]")
-    else:
-        assert one == other, where
+def _known(frames: Frames) -> dict[str, Any]:
+    obs = frames.obs
+    masks = {name: (mask.actors, mask.actees, mask.mask) for name, mask in obs.action_masks.items()}
+    return fields_of(frames) | {"obs": (obs.num_frames, obs.features, list(obs.features), masks, obs.visible, obs.ids)}

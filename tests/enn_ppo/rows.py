@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,14 @@ def difference(one: Any, other: Any, where: str = "") -> str | None:
             return f"{where} has {len(one)} items, and the other {len(other)}"
         return _first(difference(*pair, f"{where}[{i}]") for i, pair in enumerate(zip(one, other, strict=True)))
     if is_dataclass(one):
-        return difference(vars(one), vars(other), where)
+        return difference(fields_of(one), fields_of(other), where)
     equal = one == other or (isinstance(one, float) and math.isnan(one) and math.isnan(other))
     return None if equal else f"{where} is {one!r:.80}, and the other {other!r:.80}"
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Fields of a dataclass by their names."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def _first(differences: Iterable[str | None]) -> str | None:

@@ -60,13 +60,6 @@ def refused_to_play_and_resume(bad: Path, refused: Callable[..., str]) -> list[s
     ]
 
 
-def test_an_empty_checkpoint_is_named(whole: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
-    file = copy_of(whole, tmp_path / "bad")
-    file.write_bytes(b"")
-    for line in refused_to_play_and_resume(tmp_path / "bad", refused):
-        assert str(file) in line and "it is no safetensors file" in line, line
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

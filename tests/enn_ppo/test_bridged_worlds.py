@@ -13,7 +13,7 @@ gymnasium = pytest.importorskip("gymnasium")
 from enn_ppo import evaluate, train  # noqa: E402
 from enn_ppo.checkpoints import load_checkpoint  # noqa: E402
 from enn_ppo.settings.command_line.cli import run_eval, run_train  # noqa: E402
-from enn_ppo.settings.config import EnvConfig, TrainConfig  # noqa: E402
+from enn_ppo.settings.config import EnvConfig  # noqa: E402
 from enn_ppo.training.environment import bind_environment  # noqa: E402
 
 TINY = (
@@ -32,17 +32,6 @@ LINE = "tests.entity_gym.bridges.gym_worlds:Line"
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def composed(*arguments: str) -> TrainConfig:
-    configs: list[TrainConfig] = []
-    assert run_train(configs.append, [*arguments, "run_dir=a"]) == 0
-    return configs[0]
-
-
-def test_the_preset_says_whose_interface_it_is_and_the_id_is_typed() -> None:
-    env = composed("env=gymnasium", "env.id=CartPole-v1", "env.kwargs.max_episode_steps=7").env
-    assert env == EnvConfig(id="CartPole-v1", api="gymnasium", kwargs={"max_episode_steps": 7})
 
 
 @pytest.mark.parametrize(("env_id", "processes"), [("Pendulum-v1", 0), (LINE, 2)])

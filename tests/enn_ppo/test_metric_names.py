@@ -77,9 +77,6 @@ def rows(tmp_path_factory: pytest.TempPathFactory, in_line: None) -> list[dict[s
     evaluation = TrainEvalConfig(interval=32, episodes=4, num_envs=4)
     pytest.importorskip("openskill")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
-        )  # takes longer than the runs
 
         def run(
             name: str, env: Any, callbacks: Sequence[Callback] = (), latest: float = 0.0, **changes: Any

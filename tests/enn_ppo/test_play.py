@@ -12,7 +12,6 @@ from enn_ppo import EnvConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.play import main
-from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.play.game import Game
 from entity_gym.pools.pool import ListEnv
@@ -71,26 +70,6 @@ def test_advice_in_the_environment_of_training_is_the_networks(run_dir: str, net
     assert game(run_dir, "--set", "size=8")["features"]["Wall"] == [[0], [8]]
 
 
-def test_what_the_policy_never_saw_is_ignored_and_told(run_dir: str, monkeypatch, capsys) -> None:
-    plain = game(run_dir, "--seed", "11")
-    observe = broken.Walk.observe
-
-    def observe_more(self: broken.Walk) -> Observation:
-        obs = observe(self)
-        obs.features = {**obs.features, "Wall": [[7, x] for [x] in obs.features["Wall"]]}
-        return obs
-
-    monkeypatch.setattr(
-        broken.Walk, "obs_space", lambda self: ObsSpace({"Walker": Entity(["x"]), "Wall": Entity(["height", "x"])})
-    )
-    monkeypatch.setattr(broken.Walk, "observe", observe_more)
-    shown = game(run_dir, "--seed", "11")
-    out = capsys.readouterr().out
-    assert "the environment is not as it was in training; feature 'height' of 'Wall' is new: its weights are 0\n" in out
-    assert shown["features"]["Wall"] == [[7, 0], [7, 5]]
-    assert (shown["actions"], shown["value"]) == (plain["actions"], plain["value"])
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -104,12 +83,3 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, run_dir: str,
     captured = capsys.readouterr()
     assert re.match(message, captured.err), captured.err
     assert captured.err.count("\n") == 1
-
-
-def test_an_environment_with_other_spaces_is_refused(run_dir: str, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(broken.Walk, "action_space", broken.NoActions.action_space)
-    assert main([run_dir]) == 2
-    assert re.match(
-        r"error: the policy of checkpoint .* does not fit .*Walk: the action 'step' is gone",
-        capsys.readouterr().err,
-    )

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from enn_ppo import (
@@ -24,7 +23,6 @@ from enn_ppo.serve.agent import load_policy
 from enn_ppo.training import start
 from tests.enn_ppo.evaluation_worlds import Duel
 from tests.enn_ppo.worlds import Clock, tiny_config
-from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 SMALL = {"width": 4, "height": 4, "num_mines": 2, "num_robots": 2, "max_steps": 10}
 
@@ -89,26 +87,6 @@ def test_an_evaluation_is_greedy_where_its_run_says_so_and_tells_the_world_it_pl
     assert report("own")["greedy"] is True
     assert report("sampled", greedy=False)["greedy"] is False
     assert report("wide", env_kwargs={"width": 5})["env_kwargs"] == {**SMALL, "width": 5}
-
-
-def rows_of(probabilities: Any) -> list[list[float]]:
-    """Probabilities of each actor, however the kind of action tells them."""
-    rows: list[list[float]] = probabilities["rows"] if isinstance(probabilities, dict) else probabilities
-    return rows
-
-
-def test_a_policy_answers_one_observation_or_several(run: Path) -> None:
-    policy = load_policy(run, greedy=True)
-    env = PythonMineSweeper(**SMALL)
-    first = env.reset()
-    decision = policy.act(first)
-    assert decision.actions.keys() == first.actions.keys()
-    env.act(decision.actions)  # which takes them
-    for probabilities in decision.probabilities.values():
-        assert all(sum(each) == pytest.approx(1, abs=1e-5) for each in rows_of(probabilities))
-    assert np.isfinite(decision.value)
-    both = policy.act_all([first, first])
-    assert [each.value for each in both] == pytest.approx([decision.value] * 2)
 
 
 def test_an_observation_that_does_not_fit_is_told(run: Path) -> None:

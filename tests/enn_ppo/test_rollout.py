@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from enn_ppo.ppo import gae
 from enn_ppo.rollout import Rollout
 from entity_gym import Environment
 from entity_gym.pools.pool import ListEnv
@@ -80,19 +79,6 @@ def perturbed(env: Environment, backend: Backend = "auto") -> RogueNet:
     return net
 
 
-def advantages(rollout: Rollout) -> Tensor:
-    return gae(
-        rollout.by_step("rewards"),
-        rollout.by_step("values"),
-        rollout.by_step("terminated"),
-        rollout.by_step("truncated"),
-        rollout.by_step("final_values"),
-        rollout.last_values,
-        gamma=0.5,
-        gae_lambda=0.5,
-    ).advantages
-
-
 # --- What belongs to which frame ---
 
 
@@ -124,14 +110,6 @@ def test_all_last_observations_of_a_rollout_are_evaluated_together() -> None:
     net = SumOfItems()
     assert scripted(short, short, net=net).collect(2).by_step("final_values").tolist() == [[5, 5], [6, 6]]
     assert sorted(net.evaluated) == [[1, 1], [5, 5, 6, 6]]
-
-
-def test_advantages_of_a_termination_a_truncation_and_a_border_by_hand() -> None:
-    # γ = λ = 0.5. One-step errors without an ending in between: 10 + 2/2 - 1 = 10; 30 + 4/2 - 3 = 29;
-    # at the border: 40 + 50/2 - 4 = 61. So the last two are 29 + 61/4 = 44.25 and 61.
-    # Terminated: 20 - 2 = 18, before it 10 + 18/4. Truncated: 20 + 99/2 - 2 = 67.5, before it 10 + 67.5/4.
-    rollout = scripted(TERMINATES, TRUNCATES).collect(4)
-    assert advantages(rollout).tolist() == [[14.5, 26.875], [18.0, 67.5], [44.25, 44.25], [61.0, 61.0]]
 
 
 def test_the_next_rollout_goes_on_where_the_last_ended() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +93,6 @@ def test_an_update_without_a_finished_episode_has_null_rewards_and_lengths(tmp_p
     assert [row["episode_length"] for row in rows] == [None, 12.0, 12.0]
 
 
-def test_an_explained_variance_that_is_not_defined_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stats = {"policy_loss": 0.0, "explained_variance": math.nan, "epochs": 2}
-    monkeypatch.setattr(sys.modules["enn_ppo.training.learning.learner"], "update", lambda *args, **kwargs: stats)
-    train(tiny_config(tmp_path / "a", total_timesteps=32))
-    assert rows_of(tmp_path / "a")[0]["explained_variance"] is None
-
-
 # --- The same again ---
 
 
@@ -128,12 +119,6 @@ def test_the_last_rollout_is_shorter_so_that_the_total_is_not_exceeded(tmp_path:
 
 
 # --- Environments from Python ---
-
-
-def test_an_environment_may_be_a_lambda(tmp_path: Path) -> None:
-    result = train(tiny_config(tmp_path / "a", env=EnvConfig(), total_timesteps=32), env=lambda: Copycat())
-    assert result.step == 32
-    assert rows_of(tmp_path / "a")[0]["episodes"] == 32  # every step is an episode
 
 
 def test_the_settings_name_an_environment_that_was_given_so_that_it_is_found_again(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,6 +20,7 @@ from enn_ppo.settings.learning import PPOSettings
 from entity_gym import Environment
 from entity_gym.pools.pool import ListEnv
 from rogue_net import Evaluation, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from tests.enn_ppo.recordings import assert_same_frames
 from tests.enn_ppo.rollouts import Collector
 from tests.enn_ppo.threads import InThread, on_two
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted
@@ -173,17 +173,6 @@ def test_every_epoch_takes_every_frame_once_in_a_new_order_in_minibatches_of_nea
     assert first != second
 
 
-def tensors(samples: Any) -> list[Tensor]:
-    """Everything that a batch, a ragged tensor or a collection of them holds, in a fixed order."""
-    if isinstance(samples, Tensor):
-        return [samples]
-    if dataclasses.is_dataclass(samples):
-        samples = [getattr(samples, field.name) for field in dataclasses.fields(samples)]
-    if isinstance(samples, dict):
-        samples = list(samples.values())
-    return sum(map(tensors, samples), []) if isinstance(samples, list | tuple) else []
-
-
 def test_parts_of_samples_hold_what_gathering_their_frames_would() -> None:
     net = make_net(cannon())
     rollout = play(net, cannon, num_envs=4, steps=6)
@@ -197,8 +186,7 @@ def test_parts_of_samples_hold_what_gathering_their_frames_would() -> None:
         gathered = samples.gather(torch.arange(start, start + size))
         start += size
         assert len(part.obs) == len(gathered.obs) == size
-        for found, expected in zip(tensors(part), tensors(gathered), strict=True):
-            assert torch.equal(found, expected)
+        assert_same_frames(part, gathered)
     assert parts[3].num_actors.tolist() == samples.num_actors[6:].tolist()
     by_action = [action.sequences for action in samples.actions.values()]
     assert weighted(samples).frames_of_actors.tolist() == torch.cat(by_action).tolist()

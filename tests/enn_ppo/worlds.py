@@ -43,6 +43,18 @@ class StopAfter(Callback):
             update.stop()
 
 
+class PressCtrlC(Callback):
+    """Presses Ctrl-C once, after an update that ends at `step`."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_update(self, update: Update) -> None:
+        if update.step == self.step:
+            self.step = -1
+            os.kill(os.getpid(), signal.SIGINT)
+
+
 def tiny_config(run_dir: Path | str, **changes: Any) -> TrainConfig:
     """A run of a fraction of a second: 4 environments, 8 steps, so 32 frames an update."""
     settings: dict[str, Any] = {

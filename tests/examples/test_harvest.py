@@ -50,15 +50,6 @@ def test_the_last_ripe_apple_ends_the_episode_and_step_50_truncates_it() -> None
     assert cut == [False] * 49 + [True]
 
 
-def test_half_of_the_apples_are_ripe_and_their_number_varies() -> None:
-    env, numbers = Harvest(slots=10), set()
-    for seed in range(100):
-        env.reset(seed=seed)
-        numbers.add(len(env.ripe))
-        assert env.ripe.sum() == (len(env.ripe) + 1) // 2
-    assert numbers == {5, 6, 7, 8, 9, 10}
-
-
 def test_the_view_finds_as_many_apples_as_there_are_in_their_places() -> None:
     pool = from_gymnasium(Harvest, num_envs=1, seed=0, view=VIEW)
     obs = pool.reset()
@@ -68,9 +59,3 @@ def test_the_view_finds_as_many_apples_as_there_are_in_their_places() -> None:
     assert obs.features["Apple"].values.tolist() == [
         [*map(float, place), float(ripe)] for place, ripe in zip(env.places, env.ripe, strict=True)
     ]
-
-
-@pytest.mark.parametrize("slots", [0, 64])
-def test_slots_that_the_field_has_no_room_for_are_refused(slots: int) -> None:
-    with pytest.raises(ValueError, match=f"slots is {slots}; expected 1 to 63"):
-        Harvest(slots)

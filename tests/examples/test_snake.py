@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 
 import pytest
 
@@ -69,23 +68,3 @@ def test_it_is_played_without_a_window(capsys: pytest.CaptureFixture[str]) -> No
     assert run(["random", "--headless", "--games", "3", "--size", "5"]) == 0
     assert "eaten on average in 3 games" in capsys.readouterr().out
     assert play(random_agent(1), 5, Settings(), 1) == play(random_agent(1), 5, Settings(), 1)
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (["--size", "0"], "size is 0; a snake needs a board of at least 3 cells"),
-        (["--games", "0"], "--games is 0; it must be at least 1"),
-    ],
-)
-def test_what_cannot_be_played_is_a_mistake(options: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["random", "--headless", *options]) == 2
-    assert f"error: {why}" in capsys.readouterr().err
-
-
-def test_a_missing_pygame_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "pygame", None)
-    assert run(["random"]) == 2
-    assert "error: the window needs pygame: pip install pygame, or play with --headless" in capsys.readouterr().err

@@ -6,14 +6,13 @@ a change here; the others are written down in `written_commands`.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import re
 import shutil
 import signal
 import sys
-import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,7 +91,7 @@ def bad_commands(number: int, rng: random.Random, folder: Path, run_dir: Path) -
         "sweep": ("sweep=ppo", "env=Count", f"run_dir={folder / 'new'}", "total_timesteps=1e6", "sweep.trials=1"),
     }
     written = [
-        Command(name, (*(() if _resumes(arguments) else good.get(name, ())), *arguments), mentioned)
+        Command(name, (*(() if "resume=" in str(arguments[:1]) else good.get(name, ())), *arguments), mentioned)
         for name, arguments, mentioned in written_commands(folder, run_dir)
     ]
     made = [
@@ -104,16 +103,12 @@ def bad_commands(number: int, rng: random.Random, folder: Path, run_dir: Path) -
     return chosen + rng.sample(made, number - len(chosen))
 
 
-def _resumes(arguments: Sequence[str]) -> bool:
-    return any(argument.startswith("resume=") for argument in arguments)
-
-
 def judge(command: Command, folder: Path) -> str:
     """Run a command in a child of this process, and return what is wrong with its end; "" if it ended as it must."""
     code, said = _run(command, folder)
     shutil.rmtree(folder / "new", ignore_errors=True)  # of a command that was accepted
     lines = [line for line in said.splitlines() if line.strip()]
-    message = [line for line in lines if re.match(r"([\w. -]+: )?error: ", line)]
+    messages = [k for k, line in enumerate(lines) if re.match(r"([\w. -]+: )?error: ", line)]
     shown = " / ".join(lines[-3:])[-400:]
     if code is None:
         return f"it still ran after {SECONDS:.0f} s: {shown}"
@@ -121,13 +116,15 @@ def judge(command: Command, folder: Path) -> str:
         return f"the mistake was accepted: {shown}"
     if "Traceback" in said:
         return f"a traceback: {shown}"
-    if code not in (1, 2) or not message:
+    if code not in (1, 2) or not messages:
         return f"exit code {code}, without a message: {shown}"
     if "Warning" in said:
         return f"a library's warning: {shown}"
-    if len(lines) - lines.index(message[0]) > MAX_LINES or len(message[0]) > MAX_CHARACTERS:
-        return f"a message of {len(message[0])} characters, and {len(lines) - lines.index(message[0])} lines: {shown}"
-    if not any(word in message[0] for word in command.mentioned):
+    place = messages[-1 if "--multirun" in command.arguments else 0]  # Hydra tells of each job, and again of the first
+    told, number = lines[place], len(lines) - place
+    if number > MAX_LINES or len(told) > MAX_CHARACTERS:
+        return f"a message of {len(told)} characters, and {number} lines: {shown}"
+    if not any(word in told for word in command.mentioned):
         return f"the message names none of {', '.join(command.mentioned)}: {shown}"
     return ""
 
@@ -138,45 +135,25 @@ def _run(command: Command, folder: Path) -> tuple[int | None, str]:
     The code is None if the command was killed because it ran for too long.
     """
     output = folder / "stderr"
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        _become(command, output, folder)
-    deadline = time.monotonic() + SECONDS
-    while os.waitpid(child, os.WNOHANG) == (0, 0):
-        if time.monotonic() > deadline:
-            os.killpg(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return None, output.read_text(errors="replace")
-        time.sleep(0.005)
-    code = int((folder / "code").read_text() or 1) if (folder / "code").exists() else -1
-    (folder / "code").unlink(missing_ok=True)
-    return code, output.read_text(errors="replace")
+    child = multiprocessing.get_context("fork").Process(target=_become, args=(command, output, folder))
+    child.start()
+    child.join(SECONDS)
+    if child.is_alive() and child.pid:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.join()
+        return None, output.read_text(errors="replace")
+    return child.exitcode, output.read_text(errors="replace")
 
 
 def _become(command: Command, output: Path, folder: Path) -> None:
-    """Run a command in this process, write its exit code into a file, and end."""
-    code = 1
-    try:
-        os.setsid()
-        os.chdir(folder)
-        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-        sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
-        try:
-            code = MAINS[command.name](list(command.arguments))
-        except SystemExit as end:
-            if isinstance(end.code, str):
-                print(end.code, file=sys.stderr)
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        except BaseException:
-            traceback.print_exc()
-        sys.stderr.flush()
-        (folder / "code").write_text(str(code))
-    finally:
-        os._exit(0)
+    """Run a command in this process, and end with its exit code."""
+    os.setsid()
+    os.chdir(folder)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+    sys.exit(MAINS[command.name](list(command.arguments)))
 
 
 # --- Mistakes in settings

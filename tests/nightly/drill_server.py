@@ -37,8 +37,8 @@ raise SystemExit(run_serve(server.serve))
 SETTINGS = ("device=cpu", f"token='{TOKEN}'", "max_clients=256")
 
 
-def drill(checkpoint: str, folder: Path, clients: int = 240, seconds: float = 60.0) -> dict[str, Any]:
-    """Run a server with one good client and many bad ones, and return what the good one and the server went through.
+def drill(checkpoint: str, folder: Path, clients: int, seconds: float) -> tuple[bool, str]:
+    """Run a server with one good client and many bad ones; say what the good one and the server went through.
 
     Args:
         checkpoint: of the policy that is served.
@@ -47,9 +47,8 @@ def drill(checkpoint: str, folder: Path, clients: int = 240, seconds: float = 60
         seconds: time for which they misbehave.
 
     Returns:
-        `asked`, `answered` and `wrong` answers of the good client, its `worst_seconds`, the server's memory `mib_before` and at
-        `mib_most`, its `exit_code`, and whether the good client has had every answer within a second, the memory has grown by at
-        most one half, and the server has ended well: `survived`.
+        Whether the good client has had every answer within a second, the memory has grown by at most one half, and the server
+        has ended well; and the numbers.
     """
     with serving(checkpoint, folder) as (process, port):
         _ask_everything(port)  # until code is compiled and buffers have their final size
@@ -69,17 +68,11 @@ def drill(checkpoint: str, folder: Path, clients: int = 240, seconds: float = 60
         process.send_signal(signal.SIGTERM)
         exit_code = process.wait(60)
     every = good.answered == good.asked and good.wrong == 0 and good.lives
-    return {
-        "survived": every and good.worst_seconds < LIMIT_SECONDS and most < LIMIT_GROWTH * before and exit_code == 0,
-        "seconds": seconds,
-        "asked": good.asked,
-        "answered": good.answered,
-        "wrong": good.wrong,
-        "worst_seconds": good.worst_seconds,
-        "mib_before": before,
-        "mib_most": most,
-        "exit_code": exit_code,
-    }
+    return (
+        every and good.worst_seconds < LIMIT_SECONDS and most < LIMIT_GROWTH * before and exit_code == 0,
+        f"for {seconds:.0f} s; the good client got {good.answered:,} of {good.asked:,} answers, {good.wrong} of them wrong, "
+        f"the slowest in {good.worst_seconds:.2f} s; {before:.0f} to at most {most:.0f} MiB; exit code {exit_code}",
+    )
 
 
 def _ask_everything(port: int) -> None:

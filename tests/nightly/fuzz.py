@@ -46,50 +46,34 @@ import torch
 import enn_ppo
 import entity_gym
 import rogue_net
-from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RolloutConfig, TrainConfig
+from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import CPU
 from enn_ppo.checkpoints.policy_file import read_policy_file
-from enn_ppo.rollout import EnvBlock, play
 from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.training.environment import bind_environment
-from enn_ppo.training.recording import Recorder, read_all
+from enn_ppo.training.recording import read_all
 from enn_ppo.training.start import make_state
 from enn_ppo.training.state import TrainState
-from entity_gym import (
-    Action,
-    ActionSpace,
-    CategoricalActionMask,
-    CategoricalActionSpace,
-    ContinuousActionMask,
-    ContinuousActionSpace,
-    Entity,
-    Environment,
-    GlobalCategoricalActionMask,
-    GlobalCategoricalActionSpace,
-    Observation,
-    ObsSpace,
-    SelectEntityActionMask,
-    SelectEntityActionSpace,
-)
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.bridges.remote import program_worlds
 from entity_gym.bridges.remote.messages import MessageReader, encode
 from entity_gym.pools.pool import ListEnv
-from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_ppo.forged import sealed, with_header
+from tests.enn_ppo.recordings import Menagerie, record
 from tests.enn_ppo.rows import difference
+from tests.enn_ppo.served import ACTION_SPACE, OBS_SPACE, garden, train_garden
 
 PACKAGES = tuple(str(Path(package.__path__[0])) for package in (enn_ppo, entity_gym, rogue_net))
 FAILURES = ("wrong", "uncaught")
 #: Values that readers of messages and settings often do not expect.
-TEXTS: tuple[Any, ...] = ("", "a", "\ud800", "\0", "__global__", "NaN", "1", "é" * 300, "cat-0", "Cat", "walk")
+TEXTS: tuple[Any, ...] = ("", "a", "\ud800", "\0", "__global__", "NaN", "1", "é" * 300, "bee 0", "Bee", "turn")
 LARGE = (2**31, 2**63, 2**64, 10**30, 1e39, 1e308, math.nan, math.inf, 10**400)
 NUMBERS: tuple[Any, ...] = (0, 1, -1, 0.5, -0.0, 1e-40, *LARGE)
-SURPRISES: tuple[Any, ...] = (None, True, False, [], [[]], [None], {}, {"a": 1}, {"type": "Cat"}, *TEXTS, *NUMBERS)
+SURPRISES: tuple[Any, ...] = (None, True, False, [], [[]], [None], {}, {"a": 1}, {"type": "Bee"}, *TEXTS, *NUMBERS)
 
 
 class Wrong(Exception):  # noqa: N818 - an outcome
@@ -162,100 +146,35 @@ def _collect(value: Any, places: list[tuple[Any, Any]]) -> None:
         _collect(item, places)
 
 
-# ---- The world whose files and messages are damaged
-
-
-class Farm(Environment):
-    """Every kind of action, and entities that come and go."""
-
-    def obs_space(self) -> ObsSpace:
-        return ObsSpace({"Cat": Entity(["x", "y"]), "Stone": Entity([])}, global_features=["time"])
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return {
-            "walk": CategoricalActionSpace(["stay", "left", "right"]),
-            "chase": SelectEntityActionSpace(),
-            "weather": GlobalCategoricalActionSpace(["sun", "rain"]),
-            "sniff": ContinuousActionSpace([-1.0], [1.0]),
-        }
-
-    def reset(self) -> Observation:
-        self.time = 0
-        return self._observe()
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        self.time += 1
-        return self._observe()
-
-    def _observe(self) -> Observation:
-        cats = int(self.rng.integers(1, 4))
-        ids = [("cat", k) for k in range(cats)]
-        return Observation(
-            features={"Cat": self.rng.normal(size=(cats, 2)), "Stone": np.zeros((2, 0))},
-            ids={"Cat": ids},
-            actions={
-                "walk": CategoricalActionMask(actor_ids=ids[:2]),
-                "chase": SelectEntityActionMask(actor_ids=ids[:1], actee_ids=ids),
-                "weather": GlobalCategoricalActionMask(),
-                "sniff": ContinuousActionMask(actor_ids=ids[-1:]),
-            },
-            global_features=[self.time],
-            reward=float(self.time),
-            done=self.time == 3,
-        )
-
-
-def a_network() -> RogueNet:
-    torch.manual_seed(0)
-    config = RogueNetConfig(d_model=4, n_layer=1, n_head=1, d_qk=2, backend="reference")
-    return RogueNet(config, Farm().obs_space(), Farm().action_space())
+# ---- What is damaged
 
 
 def a_run(folder: Path) -> tuple[TrainState, Path]:
     """A run after one update, and its checkpoint."""
+    net = RogueNetConfig(d_model=4, n_layer=1, n_head=1, d_qk=2, backend="reference")
     config = TrainConfig(
-        env=EnvConfig(id="tests.nightly.fuzz:Farm"),
-        net=a_network().config,
-        value_net=a_network().config,
+        env=EnvConfig(id="tests.enn_ppo.recordings:Menagerie"),
+        net=net,
+        value_net=net,
         rollout=RolloutConfig(num_envs=2, steps=4),
         optim=OptimConfig(batch_size=4),
         ppo=PPOConfig(normalize="rewards"),
         run_dir=str(folder),
         device="cpu",
     )
-    state = make_state(config, bind_environment(config.env, Farm), CPU)
+    state = make_state(config, bind_environment(config.env), CPU)
     state.start()
     settings = state.begin_update()
     state.advance(state.learn(state.sampler.collect(0, 4, {}), settings), 1.0)
     return state, state.save(folder)[""]
 
 
-def some_messages() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The spaces of Farm, and observations as a program sends them."""
-    farm = Farm()
-    farm.reseed(0, 0)
-    shown = [farm.reset(), *(farm.act({}) for _ in range(5))]
-    observations = []
-    for obs in shown:
-        ids = ["-".join(map(str, id_)) for id_ in obs.ids["Cat"]]
-        observations.append(
-            {
-                "features": {name: np.asarray(rows).tolist() for name, rows in obs.features.items()},
-                "ids": {"Cat": ids},
-                "actions": {
-                    "walk": {"actor_ids": ids[:2], "mask": [[True, False, True]] * len(ids[:2])},
-                    "chase": {"actor_ids": ids[:1], "actee_ids": ids},
-                    "weather": {},
-                    "sniff": {"actor_ids": ids[-1:]},
-                },
-                "visible": {"Cat": [True] * len(ids)},
-                "global_features": list(obs.global_features),
-                "reward": obs.reward,
-                "done": False,
-                "metrics": {"height": 1.5},
-            }
-        )
-    return spaces_to_dict(farm.obs_space(), farm.action_space()), observations
+SPACES = spaces_to_dict(OBS_SPACE, ACTION_SPACE)
+#: Observations as a program sends them.
+SHOWN = [
+    garden(bees, visible={"Bee": [True] * bees}, reward=float(bees), done=False, metrics={"height": 1.5})
+    for bees in (2, 1, 3, 2, 0, 1)
+]
 
 
 # ---- Kinds of input
@@ -344,15 +263,9 @@ class Recordings(Kind):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.path = folder / "farm"
+        self.path = folder / "menagerie"
         self.file = str(self.path)
-        farm = Farm()
-        recorder = Recorder(self.path, farm.obs_space(), farm.action_space())
-        block = EnvBlock(ListEnv(Farm, 1), {"": a_network()}, torch.device("cpu"))
-        block.reset(0)
-        for _ in range(3):
-            recorder.add(play([block], 2, 0)[0][""].frames)
-            recorder.flush()
+        record(self.path, Menagerie, rollouts=3)
         self.chunk = sorted(self.path.iterdir())[1]
         self.content = self.chunk.read_bytes()
         self.undamaged = vars(read_all(self.path))
@@ -376,16 +289,9 @@ class Wire(Kind):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        spaces, shown = some_messages()
-        offer = {
-            "type": "worlds",
-            "protocol": 1,
-            "name": "Farm",
-            "spaces": spaces,
-            "parameters": ["size"],
-            "can_save": True,
-        }
-        observations = [{"type": "observation", "env": i % 2, **obs} for i, obs in enumerate(shown)]
+        offer = {"type": "worlds", "protocol": 1, "name": "Garden", "spaces": SPACES}
+        offer |= {"parameters": ["size"], "can_save": True}
+        observations = [{"type": "observation", "env": i % 2, **obs} for i, obs in enumerate(SHOWN)]
         self.messages = [offer, *observations]
         self.read(b"".join(map(encode, self.messages)))
 
@@ -404,7 +310,7 @@ class Wire(Kind):
             stdin=deaf, stdout=said.open("rb", buffering=0), **{"wait.return_value": 0, "poll.return_value": 0}
         )
         with mock.patch("entity_gym.bridges.remote.program._start", lambda settings: program):
-            pool = ListEnv(program_worlds(command=["farm"]), 2)
+            pool = ListEnv(program_worlds(command=["garden"]), 2)
             with contextlib.closing(pool):
                 obs = pool.reset(0)
                 for _ in range(2):
@@ -417,16 +323,12 @@ class Server(Kind):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        checkpoint = load_checkpoint(a_run(folder)[1])
-        config = ServeConfig(checkpoint="farm")
-        self.policies = ServedPolicies(checkpoint, torch.device("cpu"), config)
-        spaces, shown = some_messages()
-        self.kept = self.policies.policy(spaces)  # the policies that nobody uses are forgotten
-        self.hello = {"type": "hello", "protocol": 1, "spaces": spaces}
-        known = {name: value for name, value in shown[0].items() if name not in ("done", "metrics", "reward")}
+        self.policies = ServedPolicies(train_garden(folder), CPU, ServeConfig(checkpoint="garden"))
+        self.kept = self.policies.policy(SPACES)  # the policies that nobody uses are forgotten
+        self.hello = {"type": "hello", "protocol": 1, "spaces": SPACES}
         self.requests = [
-            {"type": "act", "id": 7, "observation": known, "value": True},
-            {"type": "act", "observation": shown[1]},
+            {"type": "act", "id": 7, "observation": garden(3), "value": True},
+            {"type": "act", "observation": SHOWN[0]},
         ]
         self.read(encode(self.hello) + b"".join(map(encode, self.requests)))
 
@@ -467,7 +369,7 @@ class CommandLine(Kind):
     ARGUMENTS = (
         "env=MineSweeper",
         "env=custom",
-        "env.id=tests.nightly.fuzz:Farm",
+        "env.id=tests.enn_ppo.served:Garden",
         "env.kwargs.width=4",
         "env.info={mines: [1, 2], size: {low: 0.5, high: 1}}",
         "rollout.num_envs=16",

@@ -23,7 +23,6 @@ import urllib.request
 from argparse import ArgumentParser
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 import psutil
 
@@ -37,14 +36,12 @@ POOL = ("self_play.pool_size=4", "self_play.snapshot_interval=10000")
 SELF_PLAY = ("self_play.enabled=true", "eval.opponent=past", *POOL)
 
 
+EVERY = 5.0  # seconds between two samples
 WHO, WHAT = ("training", "evaluation", "watching"), ("mib", "files", "threads")
 
 
-class Look(NamedTuple):
-    """A sample of the processes: of each MiB of memory, file descriptors and threads; 0 of one that is not there."""
-
-    seconds: float
-    sizes: dict[str, tuple[float, int, int]]
+#: Seconds, and of each of `WHO` MiB of memory, file descriptors and threads; 0 of one that is not there.
+Look = tuple[float, dict[str, tuple[float, int, int]]]
 
 
 def main() -> int:
@@ -56,24 +53,19 @@ def main() -> int:
         command = [
             *(sys.executable, "-m", "enn_ppo.train", f"env={env}", f"run_dir={run_dir}", *others),
             *("total_timesteps=1000000000", f"max_train_seconds={given.minutes * 60}", "optim.lr=0.002"),
-            *(
-                f"record={folder}/samples.rec",
-                "eval.interval=100000",
-                "eval.episodes=100",
-                "eval.replay=2",
-                *given.settings,
-            ),
+            *(f"record={folder}/samples.rec", "eval.interval=100000", "eval.episodes=100", "eval.replay=2"),
+            *given.settings,
         ]
-        looks = watch(command, run_dir, given.every)
+        looks = watch(command, run_dir)
         sizes = [
             (row["seconds"], row["entities"]) for row in read_metrics(run_dir / "metrics.jsonl") if "entities" in row
         ]
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-    found = {"minutes": looks[-1].seconds / 60, "written_mib": size / 2**20}
+    found = {"minutes": looks[-1][0] / 60, "written_mib": size / 2**20}
     good = True
     for who in WHO:
         for k, what in enumerate(WHAT):
-            early, late = (_around(looks, moment, who, k) for moment in (SETTLED, looks[-1].seconds - WINDOW))
+            early, late = (_around(looks, moment, who, k) for moment in (SETTLED, looks[-1][0] - WINDOW))
             found |= {f"{who}_{what}_at_minute_3": early, f"{who}_{what}_at_the_end": late}
             good = good and (late <= LIMIT * early if what == "mib" else late == early)
     for name, moment in (("at_minute_3", SETTLED), ("at_the_end", sizes[-1][0] - WINDOW)):
@@ -82,7 +74,7 @@ def main() -> int:
     return 0 if good else 1
 
 
-def watch(command: list[str], run_dir: Path, every: float) -> list[Look]:
+def watch(command: list[str], run_dir: Path) -> list[Look]:
     """Run the command, follow its run, and sample the memory of both until the command ends."""
     started = time.monotonic()
     process, follower = psutil.Popen(command, stdout=subprocess.DEVNULL), None
@@ -90,7 +82,7 @@ def watch(command: list[str], run_dir: Path, every: float) -> list[Look]:
     pages = 0
     try:
         while process.poll() is None:
-            time.sleep(every)
+            time.sleep(EVERY)
             if follower is None and (run_dir / "config.yaml").exists():
                 follower = _Follower(run_dir)
             pages += follower.read() if follower else 0
@@ -101,10 +93,10 @@ def watch(command: list[str], run_dir: Path, every: float) -> list[Look]:
             mib, files, threads = (sum(sizes) for sizes in zip((0, 0, 0), *children, strict=True))
             follows = _sizes(follower.process) if follower else (0.0, 0, 0)
             sizes = dict(zip(WHO, (mine, (mib, files, threads), follows), strict=True))
-            looks.append(Look(time.monotonic() - started, sizes))
-            if int(looks[-1].seconds / 60) != int((looks[-1].seconds - every) / 60):
+            looks.append((time.monotonic() - started, sizes))
+            if int(looks[-1][0] / 60) != int((looks[-1][0] - EVERY) / 60):
                 memory = "  ".join(f"{size:8.1f}" for size, *_ in sizes.values())
-                print(f"{looks[-1].seconds:6.0f} s  {memory} MiB  {pages} replays", flush=True)
+                print(f"{looks[-1][0]:6.0f} s  {memory} MiB  {pages} replays", flush=True)
     finally:
         if follower:
             follower.process.kill()
@@ -153,7 +145,7 @@ def _sizes(process: psutil.Process) -> tuple[float, int, int]:
 
 
 def _around(looks: list[Look], moment: float, who: str, k: int) -> float:
-    near = [look.sizes[who][k] for look in looks if abs(look.seconds - moment) <= WINDOW and look.sizes[who][k] > 0]
+    near = [of[who][k] for seconds, of in looks if abs(seconds - moment) <= WINDOW and of[who][k] > 0]
     if not near:
         raise SystemExit(f"nothing was seen of {who} around second {moment:.0f}: the run was too short")
     return float(sorted(near)[len(near) // 2])
@@ -162,11 +154,8 @@ def _around(looks: list[Look], moment: float, who: str, k: int) -> float:
 def _arguments() -> ArgumentParser:
     parser = ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=30, help="minutes of training (30)")
-    parser.add_argument("--every", type=float, default=5, help="seconds between two samples (5)")
     parser.add_argument("--env", help="MineSweeper, or Skirmish with --self-play")
-    parser.add_argument(
-        "--self-play", action="store_true", help="play against snapshots, and evaluate against the past"
-    )
+    parser.add_argument("--self-play", action="store_true", help="play, and evaluate, against past snapshots")
     parser.add_argument("settings", nargs="*", help="further settings of training")
     return parser
 

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from enn_ppo.settings.options import Option
 from tests.enn_ppo.rows import same
-from tests.nightly.bad_commands import bad_commands, bad_values
-from tests.nightly.drills import Lost, Tally
+from tests.nightly.bad_commands import bad_commands
 from tests.processes import run
 
 
@@ -29,15 +27,6 @@ def test_a_few_drills_lose_nothing(names: tuple[str, ...]) -> None:
     assert sum(line.startswith("| ") for line in held.stdout.splitlines()) == 1 + len(names)
 
 
-def test_an_attempt_notes_what_was_lost() -> None:
-    tally = Tally()
-    for number in range(3):
-        with tally.attempt():
-            if number == 1:
-                raise Lost("a checkpoint")
-    assert (tally.tried, tally.lost) == (3, ["a checkpoint"])
-
-
 def test_values_are_the_same_only_bit_for_bit() -> None:
     one = {"w": torch.zeros(2), "a": [np.zeros(2), (1, "x")]}
     assert same(one, {"w": torch.zeros(2), "a": [np.zeros(2), (1, "x")]})
@@ -48,13 +37,6 @@ def test_values_are_the_same_only_bit_for_bit() -> None:
         {**one, "a": [np.zeros(2), (1.0, "x")]},
     ):
         assert not same(one, other)
-
-
-def test_bad_values_are_outside_of_the_type_and_the_range() -> None:
-    numbers = bad_values(Option("optim.epochs", "integer or null", "", "at least 1", ""))
-    assert {"many", "1.5", "0"} <= {*numbers} and "null" not in numbers
-    assert {"0", "1"} <= {*bad_values(Option("x", "number", "", "in (0, 1)", ""))}
-    assert {"-1", "2"} <= {*bad_values(Option("x", "number", "", "in [0, 1]", ""))}
 
 
 def test_bad_commands_are_of_every_command_and_depend_on_the_seed_alone(tmp_path: Path) -> None:

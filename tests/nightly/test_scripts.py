@@ -35,11 +35,6 @@ def measured(tmp_path: Path, name: str, *arguments: object) -> list[dict[str, An
     return found
 
 
-def test_bench_names_its_benchmarks() -> None:
-    assert "bench.py distributed" in script("bench.py")
-    assert "allowed: train, env, policy, distributed, worlds" in script("bench.py", "trian", fails=True)
-
-
 def test_bench_train_tells_speed_shares_and_fixed_costs(tmp_path: Path) -> None:
     sizes = ["--env", "Xor", "--num-envs", 4, "--steps", 8, "--updates", 2, "--threads", 1, "--batch-size", 16]
     names = {row["name"] for row in measured(tmp_path, "train", *sizes, "--epochs", 1, "--gemm")}

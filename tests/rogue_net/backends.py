@@ -115,7 +115,7 @@ class Scene(NamedTuple):
     counts: list[tuple[int, int, int]]
     seed: int
     hide: bool = False
-    acting: str = "some"  # who acts: "some", "nobody", or "on one": all, and only one entity can be picked
+    acting: str = "some"  # who acts: "some", "nobody", "all", or "on one": all, and only one entity can be picked
 
     @property
     def obs(self) -> VecObs:
@@ -129,7 +129,7 @@ class Scene(NamedTuple):
 
     def _frame(self, rng: np.random.Generator, counts: Mapping[str, int]) -> Observation:
         ids: list[EntityID] = [(name, i) for name, count in counts.items() for i in range(count)]
-        share = {"some": 0.5, "nobody": 0.0, "on one": 1.0}[self.acting]
+        share = {"some": 0.5, "nobody": 0.0, "all": 1.0, "on one": 1.0}[self.acting]
         actors = [id_ for id_ in ids if rng.random() < share]
         one_open = [[actee == 0 for actee in range(len(ids))]] * len(actors)
         widths = {name: len(entity.features) for name, entity in SPACE.entities.items()}

@@ -196,18 +196,6 @@ def test_a_value_that_would_not_come_back_is_refused_by_its_path(tmp_path: Path,
     assert not (tmp_path / "checkpoints").exists()
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"config": {"a": object()}}, "cannot hold a value: Object of type object is not JSON serializable"),
-        ({"spaces": {"a": "\ud800"}}, "cannot hold a value: .*surrogates not allowed"),
-    ],
-)
-def test_a_setting_that_json_cannot_hold_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(CheckpointError, match=message):
-        save(tmp_path, **changed)
-
-
 def pickled(array: np.ndarray[Any, Any]) -> bytes:
     """An array of objects in NumPy's format."""
     buffer = io.BytesIO()

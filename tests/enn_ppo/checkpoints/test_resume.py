@@ -19,6 +19,7 @@ from enn_ppo import (
     PPOConfig,
     RogueNetConfig,
     RolloutConfig,
+    SelfPlayConfig,
     TrainConfig,
     train,
 )
@@ -26,10 +27,10 @@ from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.start import make_state
 from entity_gym import Observation
+from tests.enn_ppo.players_worlds import SNAKES
 from tests.enn_ppo.rows import assert_same_end, rows_without_times
 from tests.enn_ppo.training.test_continuous_actions import EchoAndJudge
 from tests.enn_ppo.worlds import SMALL_BOARD, Clock, Copycat, CtrlC, StopAfter, tiny_config
-from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -81,6 +82,10 @@ FEATURES: dict[str, dict[str, Any]] = {
         "ppo": PPOConfig(target_coef=1.0),
     },
     "teacher": {"ppo": PPOConfig(teacher="{whole}", teacher_kl="3@0 -> 0@1")},
+    "self-play": {
+        "env": EnvConfig(id="MultiSnake", kwargs=SNAKES.values),
+        "self_play": SelfPlayConfig(enabled=True, snapshot_interval=32, pool_size=2),
+    },
     "numbers and choices": {"env": EnvConfig(), "net": RogueNetConfig(backend="reference")},
 }
 
@@ -291,13 +296,3 @@ def test_a_network_of_another_shape_is_refused_untouched(config: TrainConfig, wh
     ):
         train(resumed(config, whole, net=RogueNetConfig(d_model=8, n_layer=1, n_head=2)), env=CtrlC)
     assert (whole / "config.yaml").read_bytes() == before
-
-
-def test_environments_of_another_kind_start_new_episodes_and_the_run_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tiny_config(tmp_path / "a")
-    train(config, env=PythonMineSweeper)
-    train(resumed(config, tmp_path / "a", total_timesteps=320))
-    assert "start new episodes" in capsys.readouterr().out
-    assert rows_without_times(tmp_path / "a")[-1]["step"] == 320

@@ -38,7 +38,8 @@ from enn_ppo.training.recording import RecordedFrames, read_all
 from enn_ppo.training.start import make_state
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor
 from rogue_net.heads.distributions import Categorical
-from tests.enn_ppo.recordings import Menagerie, assert_same, collector_of, record, recorder_for
+from tests.enn_ppo.recordings import Menagerie, collector_of, record, recorder_for
+from tests.enn_ppo.rows import assert_same
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted, tiny_config
 
 CERTAINTY = 0.9
@@ -159,7 +160,7 @@ def test_the_same_seed_gives_the_same_clone(lessons: Path, tmp_path: Path) -> No
         clone(clone_config(tmp_path / name, lessons, epochs=1, seed=seed, net=net), env=Copycat)
         for name, seed in (("a", 3), ("b", 3), ("c", 4))
     )
-    assert_same(one.policy.state_dict(), same.policy.state_dict(), "policy")
+    assert_same(one.policy.state_dict(), same.policy.state_dict())
     assert not torch.equal(one.policy.value_head.project.weight, other.policy.value_head.project.weight)
 
 
@@ -198,7 +199,7 @@ def test_nothing_is_learned_from_what_is_held_out(lessons: Path, tmp_path: Path)
         learner = learner_of(config, Copycat)
         assert len(list(learn(learner.model, *make_samples(learner, learned, apart), config))) == 2
         weights.append(learner.model.state_dict())
-    assert_same(weights[0], weights[1], "weights")
+    assert_same(weights[0], weights[1])
 
 
 def test_a_single_episode_is_not_held_out_from_itself(tmp_path: Path) -> None:

@@ -85,19 +85,6 @@ def test_what_is_recorded_is_the_policys_own_play(duel: Path, tmp_path: Path) ->
     assert all(len(episode.actions["Pick"].values) == 1 for episode in recorded)
 
 
-# --- MultiSnake ---
-
-
-def test_two_player_multisnake(snakes: Path) -> None:
-    result = evaluate(config(snakes, opponent=str(snakes), episodes=32, num_envs=16))
-    win_rate, own = result.estimates["win_rate"], result.estimates["episodic_reward"]
-    assert win_rate.n == own.n == 32 and win_rate.ci95 is not None
-    scores = result.estimates["score_0"].mean + result.estimates["score_1"].mean
-    assert own.mean + result.estimates["opponent_reward"].mean == pytest.approx(scores)
-    assert "score_2" not in result.estimates  # there is no such player
-    assert evaluate(config(snakes, opponent=str(snakes), episodes=32, num_envs=16)).episodes == result.episodes
-
-
 # --- Mistakes ---
 
 

@@ -279,18 +279,6 @@ def test_without_actors_there_are_no_actions(run_dir: Path) -> None:
     assert load_agent(str(run_dir)).act_each(obs(actors=[])) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        ({"seed": "x"}, "seed is 'x'; it must be a whole number"),
-        ({"seed": -1}, "seed is -1; it must be a whole number of at least 0"),
-    ],
-)
-def test_arguments_that_cannot_be_are_refused(run_dir: Path, arguments: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        load_agent(**{"path": run_dir, **arguments})
-
-
 def test_a_policy_that_was_trained_to_predict_targets_decides_without_them(tmp_path: Path) -> None:
     env = EnvConfig(id="tests.entity_gym.pools.test_targets:Hidden")
     train(tiny_config(tmp_path / "run", env=env, ppo=PPOConfig(target_coef=1.0), total_timesteps=32))

@@ -9,33 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.eval.policy import fit
 from enn_ppo.serve.agent import load_policy
-from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.serve.server import serve
 from enn_ppo.settings.command_line.cli import run_serve
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym import Entity, ObsSpace
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.saving import spaces_to_dict
-from entity_gym.bridges.remote.messages import encode, observation_from_json
+from entity_gym.bridges.remote.messages import observation_from_json
 from rogue_net import ObsBatch
-from tests.enn_ppo.served import ACTION_SPACE, CPU, OBS_SPACE, Client, Running, garden, one_dropped, train_garden
+from tests.enn_ppo.served import ACTION_SPACE, OBS_SPACE, Client, Running, garden, one_dropped, train_garden
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     return train_garden(tmp_path_factory.mktemp("garden"))
-
-
-@pytest.fixture(scope="module")
-def policies(checkpoint: Checkpoint) -> ServedPolicies:
-    config = ServeConfig(checkpoint=str(checkpoint.path), greedy=True)
-    return ServedPolicies(checkpoint, CPU, config)
 
 
 @pytest.fixture(scope="module")
@@ -201,31 +192,6 @@ def test_a_client_that_asks_nonsense_is_dropped_with_the_reason_and_others_go_on
 ) -> None:
     with one_dropped(server, why) as client:
         client.send(message)
-
-
-JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "Bee", "bee 0", "turn", "1.5"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["Bee", "turn", "mask", "x"]), inner),
-    max_leaves=5,
-)
-
-
-@settings(max_examples=300)
-@given(part=st.sampled_from([*garden(), "reward", "visible", "metrics", "player_rewards"]), junk=JUNK, data=st.data())
-def test_whatever_stands_in_an_observation_it_is_answered_or_refused(
-    policies: ServedPolicies, part: str, junk: Any, data: st.DataObject
-) -> None:
-    told = garden()
-    if isinstance(told.get(part), dict) and data.draw(st.booleans()):
-        told[part] = {**told[part], data.draw(st.sampled_from(list(told[part]))): junk}
-    else:
-        told[part] = junk
-    try:
-        request = policies.read(policies.trained, {"type": "act", "observation": told})
-    except ValueError:
-        return
-    (answer,) = policies.decide([request])
-    assert encode(answer)
 
 
 TOKEN = "correct horse battery staple"

@@ -52,6 +52,15 @@ ROLLOUT = RolloutConfig(num_envs=8, steps=4)
         # settings against each other
         (TrainConfig, {"eval": TrainEvalConfig(interval=9, seed=5), "seed": 5}, r"eval\.seed=5 is the seed of training"),
         (RolloutConfig, {"num_envs": 2, "num_processes": 3}, r"rollout\.num_processes must be at most .*num_envs=2.*got 3"),
+        (RolloutConfig, {"num_envs": 8, "block": 2, "num_processes": 4}, r"rollout\.num_processes must .* 2 .*, got 4"),
+        *(
+            (
+                RolloutConfig,
+                {"num_envs": 12, "block": 8 // pipeline, "pipeline": pipeline},
+                rf"rollout\.num_envs=12 must be a multiple of 8 \(.*block={8 // pipeline}, rollout\.pipeline={pipeline}\)",
+            )
+            for pipeline in (1, 2)
+        ),
         (
             RolloutConfig,
             {"num_processes": 2, "num_threads": 2},

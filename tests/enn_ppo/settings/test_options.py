@@ -110,7 +110,7 @@ def accepted(config: Any, field: str, value: float) -> bool:
     return True
 
 
-# --- Reading ---
+# --- Help ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,35 +138,6 @@ class Cart:
     """What it carries."""
     owner: str
     """Whose it is."""
-
-
-def test_an_option_has_the_type_range_default_and_meaning_that_a_reader_knows_and_those_without_a_section_are_last() -> (
-    None
-):
-    options = {option.name: option for option in options_of(Cart)}
-    wheels = [f"{section}.{name}" for section in ("wheels", "spare") for name in ("count", "kind")]
-    assert list(options) == ["wheels", *wheels[:2], "spare", *wheels[2:], "", "speed", "load", "owner"]
-    assert options["wheels"] == Option("wheels", "section", "", "", "What it rolls on.")
-    assert options["spare"] == Option("spare", "section or null", "", "", "Wheels to change to; null: none.")
-    assert options["speed"] == Option(
-        "speed", "number or schedule", "0.001", "in [0, 30)", "Speed, in metres per second; 0: it stands."
-    )
-    assert options["load"] == Option("load", "mapping", "{}", "", "What it carries.")
-    assert options["owner"] == Option("owner", "text", "", "", "Whose it is.")
-    types = {
-        name: TRAIN[name].type
-        for name in ("rollout.num_threads", "optim.lr", "net.relpos.extent", "overwrite", "run_dir")
-    }
-    assert types == {
-        "rollout.num_threads": "integer",
-        "optim.lr": "number or schedule",
-        "net.relpos.extent": "list of integers",
-        "overwrite": "true or false",
-        "run_dir": "text or null",
-    }
-
-
-# --- Help ---
 
 
 def test_help_lists_settings_with_their_values_and_what_they_mean() -> None:

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_ppo.settings.config import EnvConfig, OptimConfig, PPOConfig
-from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.settings.schedule import Schedule, parse_distribution, parse_schedule
 
 VALUES = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
@@ -130,12 +129,6 @@ def test_every_value_of_a_schedule_must_be_allowed_and_the_message_has_the_whole
 
 
 # --- In settings ---
-
-
-def test_settings_of_an_update_have_a_number_in_place_of_every_schedule() -> None:
-    config = PPOConfig(gamma="0.9@0 -> 1@1", clip="0.2@0 step 0.1@0.5", vf_coef=0.4, ratio="joint")
-    settings = PPOSettings.at(config, 0.5)
-    assert (settings.gamma, settings.clip, settings.vf_coef, settings.ratio) == (0.95, 0.1, 0.4, "joint")
 
 
 def test_a_plain_number_is_constant_and_the_defaults_of_the_learning_rate_and_of_entropy_fall_in_a_line_to_0() -> None:

@@ -327,13 +327,6 @@ def test_a_mistake_in_a_space_names_the_parameter_and_what_is_allowed(given: obj
         check_space({"optim.lr": given})
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("optim.lrr", r"optim\.lrr is not a setting.*did you mean 'optim\.lr'\?"),
-        ("seed", r"seed cannot stand in sweep\.space.*sweep\.seeds"),
-    ],
-)
-def test_what_cannot_be_varied_is_named(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check_space({name: [1, 2]})
+def test_what_cannot_be_varied_is_named() -> None:
+    with pytest.raises(ValueError, match=r"seed cannot stand in sweep\.space.*sweep\.seeds"):
+        check_space({"seed": [1, 2]})

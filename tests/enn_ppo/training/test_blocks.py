@@ -16,7 +16,6 @@ from enn_ppo.settings.config import EnvConfig, RolloutConfig, TrainConfig
 from enn_ppo.training.build import make_model, make_pools
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.random_keys import Purpose, random_key
-from enn_ppo.training.sampling import blocks_problem
 from tests.enn_ppo.rollouts import OnePolicySampler
 from tests.enn_ppo.rows import assert_same, rows_without_times
 from tests.enn_ppo.worlds import StopAfter, tiny_config
@@ -120,22 +119,3 @@ def test_a_run_that_is_resumed_in_other_blocks_starts_new_episodes_and_says_so(
     said = capsys.readouterr().out
     assert "new episodes" in said
     assert "they were saved in 1 parts, and this run has 2 (blocks, runners or ranks)" in said
-
-
-def test_settings_that_do_not_go_together_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"rollout\.num_envs=10 must be a multiple of 4 \(rollout\.block=4, rollout\.pipeline=1\)"
-    ):
-        RolloutConfig(num_envs=10, block=4)
-    with pytest.raises(
-        ValueError, match=r"rollout\.num_envs=12 must be a multiple of 8 \(rollout\.block=4, rollout\.pipeline=2"
-    ):
-        RolloutConfig(num_envs=12, block=4, pipeline=2)
-    with pytest.raises(ValueError, match=r"rollout\.num_processes must be at most the 2 environments .*, got 4"):
-        RolloutConfig(num_envs=8, block=2, num_processes=4)
-
-
-def test_why_saved_blocks_do_not_fit_another_number_of_blocks_is_said() -> None:
-    assert "saved in 1 parts, and this run has 2" in str(blocks_problem([{}], 2))
-    assert "some of them were playing" in str(blocks_problem([{}, None], 2))
-    assert blocks_problem([{}, {}], 2) is None

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from enn_ppo import Callback, EnvConfig, Update, train
-from enn_ppo.checkpoints import load_checkpoint
 from entity_gym.pools.episodes import Episode
-from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, StopAfter, tiny_config
+from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, tiny_config
 
 
 class Diary(Callback):
@@ -42,12 +41,6 @@ def test_episodes_come_before_their_update_and_checkpoints_after_it(tmp_path: Pa
     played = [("episode", 1)] * 32
     expected = [*played, ("update", 32), ("checkpoint", 32), *played, ("update", 64), ("checkpoint", 64)]
     assert [event for event in diary.events if event != ("checkpoint", 0)] == expected
-
-
-def test_a_callback_may_stop_the_training_and_what_was_learned_is_saved(tmp_path: Path) -> None:
-    result = train(tiny_config(tmp_path / "a", env=EnvConfig()), env=Copycat, callbacks=[StopAfter(64)])
-    assert result.step == 64
-    assert load_checkpoint(tmp_path / "a").step == 64
 
 
 def test_what_is_no_callback_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from entity_gym.pools.pool import ThreadedVecEnv
 from rogue_net import FrameKeys, ObsBatch, RogueNet
 from tests.enn_ppo.players_worlds import CPU, SNAKES, snake_net
 from tests.enn_ppo.rollouts import Collector
+from tests.enn_ppo.rows import same
 from tests.entity_gym.pools.player_worlds import split
 
 FOUR = MultiSnake(board_size=8, num_snakes=4, num_players=4, max_snake_length=3, max_steps=2)
@@ -181,14 +182,9 @@ def test_no_two_players_environments_or_steps_share_their_noise() -> None:
     assert len(keys) == len(set(keys)) == 4 * 3 * 5
 
 
-def same(one: Rollout, other: Rollout) -> bool:
-    """Whether two rollouts are equal bit for bit, times aside."""
-    pairs = zip(one.frames.tensors(), other.frames.tensors(), strict=True)
-    return (
-        all(torch.equal(a, b) for a, b in pairs)
-        and torch.equal(one.last_values, other.last_values)
-        and one.stats.episodes == other.stats.episodes
-    )
+def played(rollout: Rollout) -> list[Any]:
+    """Everything that happened, times aside."""
+    return [*rollout.frames.tensors(), rollout.last_values, rollout.stats.episodes]
 
 
 def test_blocks_play_the_same_wherever_they_are_and_go_on_from_a_saved_state() -> None:
@@ -208,7 +204,7 @@ def test_blocks_play_the_same_wherever_they_are_and_go_on_from_a_saved_state() -
     for name in cast.policies:
         parts_of_it = [part[name] for part in apart]
         merged = Rollout.merged(parts_of_it)
-        assert same(together[name], merged)
+        assert same(*map(played, (together[name], merged)))
         seconds = [part.stats.env_seconds for part in parts_of_it]
         assert min(seconds) > 0 and merged.stats.env_seconds == pytest.approx(sum(seconds))
     assert not torch.equal(
@@ -217,7 +213,7 @@ def test_blocks_play_the_same_wherever_they_are_and_go_on_from_a_saved_state() -
     resumed = sampler(4)
     assert resumed.load_state(whole.state()) is None
     on, again = whole.collect(52, 8, {}), resumed.collect(52, 8, {})
-    assert all(same(on[name], again[name]) for name in cast.policies)
+    assert all(same(*map(played, (on[name], again[name]))) for name in cast.policies)
 
 
 def test_why_the_environments_of_one_policy_cannot_go_on_with_several() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from enn_ppo import Callback, EnvConfig, Interrupted, TrainEvalConfig, train
+from enn_ppo import EnvConfig, Interrupted, TrainEvalConfig, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.training.callbacks import Update
 from tests.enn_ppo.evaluation_worlds import Careless
 from tests.enn_ppo.rows import rows_of
-from tests.enn_ppo.worlds import Clock, tiny_config
+from tests.enn_ppo.worlds import Clock, PressCtrlC, tiny_config
 
 pytestmark = pytest.mark.usefixtures("in_line")
 TOTAL = 160  # five updates
@@ -66,20 +63,9 @@ def test_evaluating_changes_nothing_about_what_is_learned(tmp_path: Path) -> Non
     assert not evaluations(tmp_path / "without")
 
 
-class StopAt(Callback):
-    """Presses Ctrl-C after the update that ends at `step`."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_update(self, update: Update) -> None:
-        if update.step == self.step:
-            os.kill(os.getpid(), signal.SIGINT)
-
-
 def test_a_branch_into_another_directory_leaves_what_was_to_be_evaluated_to_its_own_run(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
-        run(tmp_path / "run", Clock, eval=evaluation(), callbacks=[StopAt(128)])
+        run(tmp_path / "run", Clock, eval=evaluation(), callbacks=[PressCtrlC(128)])
     assert load_checkpoint(tmp_path / "run").trainer["evaluations"] == [128]
     run(tmp_path / "branch", Clock, eval=evaluation(), resume=str(tmp_path / "run"), total_timesteps=128)
     assert load_checkpoint(tmp_path / "branch").trainer["evaluations"] == []

@@ -68,14 +68,6 @@ def test_a_turn_based_game_is_learned_by_self_play_of_sides_that_share_everythin
     assert not [name for name in policy if "player_0" in name or "player.0" in name], "each side has weights of its own"
 
 
-def test_self_play_of_one_side_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_train(train, [*NIM, "self_play.enabled=true", "env.kwargs.groups={player: '*'}"]) == 2
-    assert "has one player" in capsys.readouterr().err
-    assert run_train(train, [*NIM, "env.kwargs.groups={player: '*'}", "total_timesteps=256"]) == 0
-    assert run_eval(evaluate, ["checkpoint=nim", "episodes=4", "opponent=random"]) == 2
-    assert "has one player" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("view", ["null", "connect_four"])
 def test_connect_four_is_trained_and_played_by_its_id(view: str) -> None:
     pytest.importorskip("pettingzoo")

@@ -16,7 +16,6 @@ import torch
 import yaml
 
 from enn_ppo import train
-from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.settings.command_line import mistakes
 from enn_ppo.settings.command_line.cli import run_eval, run_train
 from enn_ppo.settings.command_line.composition import prepare
@@ -27,7 +26,7 @@ from enn_ppo.training.errors import Interrupted
 from entity_gym.pools.processes.worker import WorkerDied
 from entity_gym.registry import make_spec
 from rogue_net.config import RogueNetConfig
-from tests.enn_ppo.forged import save, sealed
+from tests.enn_ppo.forged import save
 
 WORLDS = "tests.enn_ppo.worlds"
 TINY = (
@@ -146,6 +145,10 @@ def test_without_arguments_a_command_has_the_defaults_of_the_classes() -> None:
             for quotes in ("", "'", '"')
         ),
         (["value_net=none"], {"value_net": None}),
+        (
+            ["env=gymnasium", "env.id=CartPole-v1", "env.kwargs.max_episode_steps=7"],
+            {"env": to_dict(EnvConfig(id="CartPole-v1", api="gymnasium", kwargs={"max_episode_steps": 7}))},
+        ),
         (
             ["net.d_model=16", "value_net=default", "value_net.d_model=64", "value_net.relpos.scale=2"],
             {"net.d_model": 16, "value_net.d_model": 64, "value_net.relpos.scale": 2.0},
@@ -413,15 +416,6 @@ def test_what_is_chosen_while_resuming_counts(
 ) -> None:
     saved_run(tmp_path, **saved)
     assert settings_in(composed("resume=out/a", *arguments), expected) == expected
-
-
-def test_a_checkpoint_with_an_unknown_setting_or_a_missing_file_is_named(tmp_path: Path, mistake: Mistake) -> None:
-    saved_run(tmp_path)
-    checkpoint = load_checkpoint(tmp_path / "out/a")
-    sealed(checkpoint.path, config={**checkpoint.config, "sed": 1})
-    assert re.search(r"checkpoint .*step_0+64.* has settings .*sed is not a setting", mistake("resume=out/a"))
-    checkpoint.path.write_bytes(b"")
-    assert re.search(r"step_0+64.safetensors is no whole checkpoint or policy file: ", mistake("resume=out/a"))
 
 
 # --- Help ---

@@ -34,6 +34,8 @@ from entity_gym import (
 from entity_gym.batch.batching import batch_observations
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, keyed
 from rogue_net.kernels.cpu import columns
+from tests.rogue_net import backends
+from tests.rogue_net.backends import MOVE, SHIP, Scene
 from tests.rogue_net.worlds import World, batches, make_net, to_batch, worlds
 
 ppo_settings = st.builds(
@@ -305,32 +307,14 @@ def test_a_hundred_optimizer_steps_learn_the_same() -> None:
     assert found["stats"] == pytest.approx(expected["stats"], abs=1e-4, rel=1e-3)
 
 
-def frame_of(count: int) -> Observation:
-    """Entities that all act in two ways."""
-    ids: Sequence[int] = range(count)
-    return Observation(
-        features={"a": torch.randn(count, 1).numpy()},
-        ids={"a": list(ids)},
-        actions={
-            "pick": SelectEntityActionMask(actor_ids=list(ids), actee_ids=list(ids)),
-            "m": CategoricalActionMask(actor_ids=list(ids)),
-        },
-    )
-
-
-CROWDED = World(
-    ObsSpace({"a": Entity(["x"])}),
-    {"pick": SelectEntityActionSpace(), "m": CategoricalActionSpace(["a", "b"])},
-)
-
-
-def crowded_nets() -> list[RogueNet]:
+def both_nets() -> list[RogueNet]:
     """The same network with kernels and without."""
-    nets = []
-    for backend in ("fused", "reference"):
-        torch.manual_seed(9)
-        nets.append(RogueNet(RogueNetConfig(d_model=16, backend=backend), CROWDED.obs_space, CROWDED.action_space))
-    return nets
+    return [backends.make_net(backends.make_config(backend=name)) for name in ("fused", "reference")]
+
+
+def crowds(*counts: int) -> ObsBatch:
+    """Frames of so many entities, that all act."""
+    return Scene([(count, 0, 0) for count in counts], 9, acting="all").batch
 
 
 def assert_acts_alike(nets: Sequence[RogueNet], batch: ObsBatch, keys: torch.Tensor | None) -> None:
@@ -338,19 +322,20 @@ def assert_acts_alike(nets: Sequence[RogueNet], batch: ObsBatch, keys: torch.Ten
     found, expected = (net.act(batch, greedy=keys is None, generator=generator) for net in nets)
     torch.testing.assert_close(found.values, expected.values, atol=1e-5, rtol=1e-5)
     for name, log_probs in expected.log_probs.items():
-        assert (found.actions[name].values == expected.actions[name].values).float().mean() > 0.999
+        same = torch.isclose(found.actions[name].values, expected.actions[name].values, atol=1e-4, rtol=1e-4)
+        assert same.float().mean() > 0.999
         torch.testing.assert_close(found.log_probs[name].values.mean(), log_probs.values.mean(), atol=1e-3, rtol=1e-3)
 
 
 def test_keys_may_be_strided_and_must_be_one_for_each_frame() -> None:
-    nets, batch = crowded_nets(), to_batch([frame_of(3)] * 50, CROWDED)
+    nets, batch = both_nets(), crowds(*[3] * 50)
     assert_acts_alike(nets, batch, keyed(3, torch.arange(100))[::2])
     with pytest.raises(ValueError, match="keys must have shape"):
         nets[0].act(batch, generator=FrameKeys(keyed(3, torch.arange(49))))
 
 
 def test_a_program_made_in_inference_mode_works_outside_it() -> None:
-    nets, batch = crowded_nets(), to_batch([frame_of(3)] * 4, CROWDED)
+    nets, batch = both_nets(), crowds(*[3] * 4)
     with torch.inference_mode():
         nets[0].act(batch, greedy=True)
     for net in nets:
@@ -360,19 +345,19 @@ def test_a_program_made_in_inference_mode_works_outside_it() -> None:
 
 
 def test_batches_that_would_index_beyond_their_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, batch = crowded_nets()[0], to_batch([frame_of(3)] * 4, CROWDED)
+    net, batch = both_nets()[0], crowds(*[3] * 4)
     net.act(batch, greedy=True)
     monkeypatch.setattr(columns, "prepare", None)  # which writes inputs: nothing is written before all is checked
-    actors = batch.action_masks["m"].actors
+    actors = batch.action_masks[MOVE].actors
     actors.values[1, 0] = 3
     with pytest.raises(ValueError, match="index 3 in a frame of 3 entities"):
         net.act(batch, greedy=True)
     actors.values[1, 0] = 1
-    rows, offsets = batch.features["a"].values, batch.features["a"].offsets
-    batch.features["a"] = RaggedTensor(rows[:-1], offsets)
-    with pytest.raises(ValueError, match="'a': its offsets do not fit its rows"):
+    rows, offsets = batch.features[SHIP]
+    batch.features[SHIP] = RaggedTensor(rows[:-1], offsets)
+    with pytest.raises(ValueError, match="'Ship': its offsets do not fit its rows"):
         net.act(batch, greedy=True)
-    batch.features["a"] = RaggedTensor(rows.double(), offsets)
+    batch.features[SHIP] = RaggedTensor(rows.double(), offsets)
     with pytest.raises(ValueError, match="must be torch.float32"):
         net.act(batch, greedy=True)
 
@@ -405,9 +390,7 @@ def test_what_was_acted_by_the_same_weights_has_a_log_ratio_of_exactly_0() -> No
 
 
 def test_a_frame_larger_than_a_tile() -> None:
-    torch.manual_seed(4)
-    _, net = crowded_nets()
-    batch = to_batch([frame_of(count) for count in (1, 300, 0, 2, 140, 0)], CROWDED)
+    net, batch = both_nets()[1], crowds(1, 300, 0, 2, 140, 0)
     assert_same_gradients(model_of(net), samples(net, batch), PPOConfig())
 
 

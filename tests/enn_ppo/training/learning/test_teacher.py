@@ -17,7 +17,6 @@ from enn_ppo import EnvConfig, OptimConfig, PPOConfig, train
 from enn_ppo.ppo import Advantages, Samples, learn_minibatch, ppo_loss
 from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.training.learning.teacher import TeacherLoss, choices_kl, numbers_kl
-from enn_ppo.training.tracking.logger import read_metrics
 from entity_gym import Environment
 from rogue_net import RogueNet
 from tests.enn_ppo.recordings import Menagerie, collector_of, net_for
@@ -73,15 +72,6 @@ def test_without_better_actions_the_policy_becomes_its_teacher() -> None:
     after = float(term(policy, teacher, samples)[1])
     assert after < 0.2 * before
     assert float(stats["teacher_kl"]) == pytest.approx(after, rel=0.2)
-
-
-def test_a_run_with_a_teacher_logs_the_divergence(tmp_path: Path) -> None:
-    train(tiny_config(tmp_path / "teacher"))
-    ppo = PPOConfig(teacher=str(tmp_path / "teacher"), teacher_kl="3@0 -> 0@1")
-    train(tiny_config(tmp_path / "whole", ppo=ppo))
-    told = [row["teacher_kl"] for row in read_metrics(tmp_path / "whole" / "metrics.jsonl")]
-    assert all(each > 0 for each in told)
-    assert "teacher_kl" not in read_metrics(tmp_path / "teacher" / "metrics.jsonl")[0]
 
 
 @pytest.mark.parametrize(

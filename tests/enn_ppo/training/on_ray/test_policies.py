@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +35,7 @@ from tests.enn_ppo.players_worlds import DOWN, SNAKES, UP, always
 from tests.enn_ppo.rows import assert_same_end
 from tests.enn_ppo.training.on_ray.runs import learned_rows, on_ray
 from tests.enn_ppo.training.test_players import mapping_of
-from tests.enn_ppo.worlds import tiny_config
+from tests.enn_ppo.worlds import PressCtrlC, tiny_config
 
 TWO = {"red": [0], "blue": [1]}
 FOUR = {"red": [2, 0], "blue": [3, 1]}
@@ -65,15 +63,6 @@ def together(
         "resume": resume,
     }
     return on_ray(run_dir, num_env_runners, settings | (changes or {}), **ray)
-
-
-class PressCtrlC(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_update(self, update: Update) -> None:
-        if update.step == self.step and update.policy_name == "red":
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 class Watch(Callback):

@@ -229,68 +229,7 @@ def test_a_resumed_run_replaces_what_an_abandoned_continuation_left_and_may_writ
         assert all(torch.equal(weights[key], value) for key, value in other.state_dict().items())
 
 
-# --- Going on
-
-
-class Run:
-    """A training without learning: every update changes the weights in a way that depends on what was played."""
-
-    def __init__(self) -> None:
-        self.net = snake_net()
-        self.player = self_play(self.net, snapshot_interval=60, pool_size=2)
-        self.env = self.player.seat(snake_pool(6), SNAKES, "MultiSnake")
-        self.collector = Collector(self.env, self.net, CPU, 0)
-        self.step = 0
-
-    def start(self) -> None:
-        self.collector.reset(0)
-        self.player.add(0)
-
-    def update(self) -> list[Any]:
-        self.collector.seed_noise(self.step)
-        rollout = self.collector.collect(6)
-        self.step += rollout.by_step("rewards").numel()
-        with torch.no_grad():
-            for parameter in self.net.parameters():
-                parameter += 0.05 * torch.sin(
-                    rollout.by_step("rewards").sum() + self.step + torch.arange(parameter.numel())
-                ).view_as(parameter)
-        self.player.update(rollout.stats.episodes, self.step)
-        told = [(e.env_id, e.reward, e.info["opponent"], e.info["win_rate"]) for e in rollout.stats.episodes]
-        return [told, rollout.by_step("rewards").tolist(), dict(self.player.metrics), self.player.ratings.table()]
-
-    def state(self) -> dict[str, Any]:
-        weights = {key: value.clone() for key, value in self.net.state_dict().items()}
-        return {
-            "step": self.step,
-            "net": weights,
-            "self_play": self.player.state(),
-            "collector": self.collector.state(),
-        }
-
-    def restore(self, state: dict[str, Any], run_dir: Path) -> None:
-        self.step = state["step"]
-        self.net.load_state_dict(state["net"])
-        self.player.load_state(state["self_play"], run_dir)
-        assert self.collector.load_state(state["collector"]) is None
-
-
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
-    run = Run()
-    run.start()
-    for _ in range(5):
-        run.update()
-    run.player.write(tmp_path, {})
-    state = run.state()
-    assert run.player.pool == [0, 144]  # 72 has left already
-    expected = [run.update() for _ in range(6)]
-    assert sum(len(told) for told, *_ in expected) > 20
-    again = Run()
-    again.restore(state, tmp_path)
-    assert [again.update() for _ in range(6)] == expected
-
-
-# --- Learning
+# --- Without its library
 
 
 def test_what_is_not_installed_is_said_before_an_environment_is_made(

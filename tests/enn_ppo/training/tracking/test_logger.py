@@ -287,15 +287,6 @@ def test_wandb_gets_what_is_known_and_the_settings(
     assert settings["reinit"] == "create_new" and 0 < settings["finish_timeout"] <= 600
 
 
-def test_a_resumed_run_keeps_its_id_and_a_new_one_gets_a_new_one(fake: FakeWandb, tmp_path: Path) -> None:
-    ids = []
-    for resume_step in (None, 100, 200, None):
-        log_and_close(make(tmp_path, resume_step, wandb="online"), [])
-        ids.append(fake.arguments["id"])
-    assert ids[0] == ids[1] == ids[2] != ids[3]
-    assert (tmp_path / "wandb" / "run_id").read_text() == ids[3] + "\n"
-
-
 def test_where_wandb_refuses_the_error_says_what_to_do(fake: FakeWandb, tmp_path: Path) -> None:
     fake.refusal = fake.Error("api_key not configured")
     with pytest.raises(ValueError, match="=online could not start: api_key not configured. `wandb login` .*offline"):

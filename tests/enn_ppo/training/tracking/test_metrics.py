@@ -218,20 +218,6 @@ def test_drawn_parameters_have_mean_and_extremes_or_shares() -> None:
     }
 
 
-def on(device: str) -> Rollout:
-    """The rollout on another device."""
-
-    def move(ragged: RaggedTensor) -> RaggedTensor:
-        return RaggedTensor(ragged.values.to(device), ragged.offsets.to(device))
-
-    played = rollout()
-    features = {name: move(each) for name, each in played.frames.obs.features.items()}
-    actions = {name: move(each) for name, each in played.frames.actions.items()}
-    obs = ObsBatch(4, features, {name: ActionMask(each) for name, each in actions.items()})
-    numbers = {name: getattr(played.frames, name).to(device) for name in ("rewards", "step")}
-    return dataclasses.replace(played, frames=dataclasses.replace(played.frames, obs=obs, actions=actions, **numbers))
-
-
 def test_numbers_leave_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device that has no numbers, every other way of asking for one fails."""
     asked = []
@@ -241,5 +227,6 @@ def test_numbers_leave_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return [0.0] * len(tensor)
 
     monkeypatch.setattr(torch.Tensor, "tolist", tolist)
-    assert row(on("meta")).keys() == row(rollout()).keys()
+    there = dataclasses.replace(rollout(), frames=rollout().frames.map(lambda tensor: tensor.to("meta")))
+    assert row(there).keys() == row(rollout()).keys()
     assert [tensor.device.type for tensor in asked] == ["meta", "cpu"]

@@ -52,30 +52,12 @@ def hang(agent: Agent, config: Any, seed: int) -> None:
     time.sleep(1000)
 
 
-def sleep(agent: Agent, config: Any, seed: int) -> None:
-    agent.act(shown())
-    time.sleep(2)
-
-
 def show_a_stranger(agent: Agent, config: Any, seed: int) -> None:
     agent.act(Obs(Sign, score=0, actors=[Stranger()]))
 
 
-def ignore_none(agent: Agent, config: Any, seed: int) -> None:
-    while True:
-        agent.act(shown())
-
-
-def stumble(agent: Agent, config: Any, seed: int) -> None:
-    agent.act(shown())
-    raise LookupError("the map is lost")
-
-
 hanging = TrainEnv(hang, [Me], [Sign])
-sleeping = TrainEnv(sleep, [Me], [Sign], time_limit=0.3)
 showing_a_stranger = TrainEnv(show_a_stranger, [Me], [Sign])
-ignoring_none = TrainEnv(ignore_none, [Me], [Sign])
-stumbling = TrainEnv(stumble, [Me], [Sign])
 
 
 @pytest.mark.parametrize("workers", ["num_threads=2", "num_processes=2"])
@@ -99,24 +81,6 @@ def test_a_second_ctrl_c_ends_a_run_whose_programs_all_hang(workers: str, tmp_pa
 # ---- mistakes
 
 
-@pytest.mark.parametrize(
-    ("env", "why"),
-    [
-        ("sleeping", "for 0.3 seconds (time_limit); it is at test_agent_training.py:"),
-        ("ignoring_none", "the trainer is gone, and main must return"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:.*it is left behind:RuntimeWarning")  # which a user reads above that line
-def test_a_mistake_of_a_program_is_one_line(
-    env: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = run_train(train, [*TINY, f"env.id={HERE}:{env}", f"run_dir={tmp_path / 'run'}"])
-    said = capsys.readouterr().err
-    assert (code, "Traceback" in said) == (2, False), said
-    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert why in line
-
-
 def test_a_mistake_of_a_program_in_a_worker_process_is_one_line_without_its_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,9 +90,3 @@ def test_a_mistake_of_a_program_in_a_worker_process_is_one_line_without_its_trac
     assert "error: TrainEnv has no 'Stranger' in entity_types" in said
     assert re.search(r"raised in worker (0 \(environments 0 to 3|1 \(environments 4 to 7),", said)  # whichever is first
     assert "Traceback" not in said and 'File "' not in said
-
-
-def test_what_a_program_raises_keeps_its_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_train(train, [*TINY, f"env.id={HERE}:stumbling", f"run_dir={tmp_path / 'run'}"]) == 1
-    said = capsys.readouterr().err
-    assert "Traceback" in said and "LookupError: the map is lost" in said

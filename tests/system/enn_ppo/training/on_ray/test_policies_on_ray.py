@@ -25,7 +25,8 @@ from enn_ppo.training.callbacks import Update
 from enn_ppo.training.errors import PartLost
 from tests.enn_ppo.rows import assert_same_end
 from tests.enn_ppo.training.on_ray.runs import actors, learned_rows, rows_of
-from tests.enn_ppo.training.on_ray.test_policies import FOUR, TWO, PressCtrlC, Watch, snakes, together
+from tests.enn_ppo.training.on_ray.test_policies import FOUR, TWO, Watch, snakes, together
+from tests.enn_ppo.worlds import PressCtrlC
 
 
 @pytest.mark.slow
