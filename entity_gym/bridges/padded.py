@@ -84,7 +84,7 @@ class PaddedForm:
         action: the `Field` of one environment's action, or action -> `Field`.
 
     Raises:
-        ValueError: if the spec does not say how many entities or actors there can be, or two names differ in "." and "/" alone.
+        ValueError: if the spec does not say how many entities or actors there can be.
     """
 
     def __init__(self, spec: EnvSpec, num_envs: int = 1, kind: str = "environment") -> None:
@@ -99,12 +99,6 @@ class PaddedForm:
                 f"{self._world} does not say how many entities and actors there can be, which this form needs; say it, for "
                 f"example {', '.join(options)}"
             )
-        for listed in (list(spec.entities), list(spec.actions)):
-            if same := [name for name in listed if "." in name and name.replace(".", "/") in listed]:
-                raise ValueError(
-                    f"{self._world} has {same[0]!r} and {same[0].replace('.', '/')!r}, which are one name here, as '.' becomes "
-                    "'/'; rename one of them"
-                )
         self._room = np.array([entity.max for entity in spec.entities.values()], np.int64)  # (T,)
         self._ends = np.cumsum(self._room)  # (T,) in the list of all rows
         num_rows = int(self._room.sum())
@@ -438,12 +432,9 @@ def in_batch(action: Any) -> Any:
     return np.asarray(action)[None]
 
 
-def report_of(obs: VecObs, row: int, info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the end-of-episode info of a row of `obs`; raises ValueError if `info` has one of its names."""
-    report = obs.end_of_episode_info.get(int(obs.env_id[row]), {})
-    if taken := sorted(report.keys() & info.keys()):
-        raise ValueError(f"end_of_episode_info has {taken}, which info has already: rename them in the environment")
-    return report
+def with_report(obs: VecObs, row: int, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the info, and the end-of-episode info of a row of `obs` under all other names."""
+    return {**obs.end_of_episode_info.get(int(obs.env_id[row]), {}), **info}
 
 
 def _path(kind: str, name: str) -> str:

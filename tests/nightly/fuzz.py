@@ -76,7 +76,7 @@ from entity_gym import (
 )
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.saving import spaces_to_dict
-from entity_gym.bridges.remote import program_worlds
+from entity_gym.bridges.remote import ProgramWorlds
 from entity_gym.bridges.remote.messages import MessageReader, encode
 from entity_gym.pools.pool import ListEnv
 from rogue_net import RogueNet, RogueNetConfig
@@ -404,7 +404,7 @@ class Wire(Kind):
             stdin=deaf, stdout=said.open("rb", buffering=0), **{"wait.return_value": 0, "poll.return_value": 0}
         )
         with mock.patch("entity_gym.bridges.remote.program._start", lambda settings: program):
-            pool = ListEnv(program_worlds(command=["farm"]), 2)
+            pool = ListEnv(ProgramWorlds(command=["farm"]), 2)
             with contextlib.closing(pool):
                 obs = pool.reset(0)
                 for _ in range(2):

@@ -16,8 +16,6 @@ from entity_gym.bridges.gymnasium.observations import FIXED, GROUPS, join, kind_
 
 #: Name of an action without a name of its own.
 ACTION = "action"
-#: An integer Box with more values than this is a number rather than a choice.
-MOST_OF_A_BOX = 1024
 #: The network has weights and a probability for every choice, so their number is limited.
 MOST_CHOICES = 2**16
 
@@ -134,12 +132,12 @@ class GymActions:
             firsts = np.asarray(getattr(space, "start", 0))
             nums = 2 if kind == "MultiBinary" else space.n if kind == "Discrete" else space.nvec
         firsts, nums = (np.broadcast_to(each, shape).reshape(-1).astype(np.int64) for each in (firsts, nums))
-        names, most = numbered(name, shape), MOST_OF_A_BOX if kind == "Box" else MOST_CHOICES
+        names = numbered(name, shape)
         for each, num, first in zip(names, nums.tolist(), firsts.tolist(), strict=True):
-            if not 1 <= num <= most:
+            if not 1 <= num <= MOST_CHOICES:
                 raise ValueError(
-                    f"the action space at {each!r} is a {kind} of {num:,} choices; from 1 to {most:,} can be there: make it a "
-                    "MultiDiscrete of several smaller ones, such as rows and columns, or a Box of float32, in a wrapper"
+                    f"the action space at {each!r} is a {kind} of {num:,} choices; from 1 to {MOST_CHOICES:,} can be there: "
+                    "make it a MultiDiscrete of several smaller ones, such as rows and columns, or a Box of float32, in a wrapper"
                 )
             self._add(each, CategoricalActionSpace([str(choice) for choice in range(num)]), num)
             self.firsts[each] = first

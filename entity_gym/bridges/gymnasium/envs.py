@@ -11,7 +11,7 @@ info["replaced_actions"] counts these.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from entity_gym.bridges.padded import (
     frame_of,
     in_batch,
     make_form,
-    report_of,
+    with_report,
 )
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import VecEnv
@@ -73,19 +73,12 @@ class GymnasiumVectorEnv(PaddedPool, VectorEnv[Any, Any, NDArray[Any]]):
         super().reset(seed=seed)
         return observation, info
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def tell(self, obs: VecObs, observation: Frames, info: Frames) -> tuple[Any, ...]:  # noqa: D102
         valid = np.ones(len(obs), np.bool_)
         final: dict[str, Any] = {}
         for place, row in enumerate(self.begun.tolist()):
             last, told = (frame_of(each, place) for each in self.last)
-            told |= report_of(obs, row, told)
-            final = self._add_info(final, {"final_obs": last, "final_info": told}, row)
+            final = self._add_info(final, {"final_obs": last, "final_info": with_report(obs, row, told)}, row)
         final = _first_rows(final, len(obs))  # `_add_info` makes rows for all environments
         infos = {**info, **{f"_{name}": valid.copy() for name in info}, **final}
         return observation, obs.reward.astype(np.float64), obs.done & ~obs.truncated, obs.truncated.copy(), infos
@@ -137,8 +130,7 @@ class GymnasiumEnv(PaddedPool, gymnasium.Env[Any, Any]):
 
     def tell(self, obs: VecObs, observation: Frames, info: Frames) -> tuple[Any, ...]:  # noqa: D102
         self._observation = frame_of(observation, 0)
-        done, truncated, told = bool(obs.done[0]), bool(obs.truncated[0]), frame_of(info, 0)
-        told |= report_of(obs, 0, told)
+        done, truncated, told = bool(obs.done[0]), bool(obs.truncated[0]), with_report(obs, 0, frame_of(info, 0))
         return self._observation, float(obs.reward[0]), done and not truncated, truncated, told
 
 

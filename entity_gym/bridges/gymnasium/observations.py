@@ -51,7 +51,7 @@ class PlainSpace:
     Attributes:
         kind: the class of Gymnasium's that it stands for: "Box", "Discrete", "Dict" or "Tuple".
         shape, dtype, low, high: of a Box.
-        n, start: of a Discrete, the number of values and the first one.
+        n: of a Discrete, the number of values.
         spaces: of a Dict (a mapping) or a Tuple.
     """
 
@@ -61,7 +61,6 @@ class PlainSpace:
     low: Any = -np.inf
     high: Any = np.inf
     n: int = 0
-    start: int = 0
     spaces: Any = ()
 
 

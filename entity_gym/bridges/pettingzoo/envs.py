@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.padded import PaddedForm, frame_of, in_batch, make_form, report_of
+from entity_gym.bridges.padded import PaddedForm, frame_of, in_batch, make_form, with_report
 from entity_gym.pools.players import Part, PlayerMapping, Seating, players_of
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import VecEnv
@@ -149,7 +149,7 @@ class PlayersParallelEnv(ParallelEnv):  # type: ignore[misc, unused-ignore]
                 info["action_mask"] = masks
             elif every:
                 info["action_mask"] = every if self._form.action.shape else every[0]
-            infos[agent] = {**info, **report_of(obs, 0, info)}
+            infos[agent] = with_report(obs, 0, info)
         return observations, infos
 
 

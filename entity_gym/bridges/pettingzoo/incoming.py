@@ -42,13 +42,14 @@ from entity_gym.bridges.incoming import (
     check_arguments,
     load_wrappers,
     naming_extras,
+    picture_of,
     pool_from,
     wrapped,
 )
 from entity_gym.bridges.pettingzoo.groups import AgentID, Group, Groups, Sides, place_of, read_groups
 from entity_gym.bridges.views.view import View, load_view
 from entity_gym.environment import Environment, Observation
-from entity_gym.errors import NoPictureError, nearest
+from entity_gym.errors import nearest
 from entity_gym.pools.source import EnvSource
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import ObsSpace
@@ -71,7 +72,7 @@ def from_pettingzoo(env: str | Callable[..., Any], num_envs: int = 1, seed: int 
 def pettingzoo_worlds(
     env: str | Callable[..., Any],
     groups: Mapping[str, str | Sequence[str | Sequence[str]]] | None = None,
-    view: str | Path | Mapping[str, Any] | View | None = None,
+    view: str | Path | Mapping[str, Any] | None = None,
     wrappers: Sequence[str | Wrapper] = (),
     **kwargs: Any,
 ) -> PettingZooFactory:
@@ -265,13 +266,7 @@ class PettingZooEnvironment(Environment):
         return shown
 
     def render(self) -> NDArray[np.uint8]:
-        image = self._outer.render() if hasattr(self._outer, "render") else None
-        if not isinstance(image, np.ndarray) or image.ndim != 3:
-            raise NoPictureError(
-                f"render() returned {type(image).__name__}, which is no image: make the environment with "
-                "render_mode='rgb_array', in training env.kwargs.render_mode=rgb_array, in evaluation env_kwargs.render_mode=..."
-            )
-        return image
+        return picture_of(self._outer.render() if hasattr(self._outer, "render") else None, self.display_name)
 
     def close(self) -> None:
         if hasattr(self._outer, "close"):
@@ -438,13 +433,10 @@ def _constructor(env: Any, kwargs: Mapping[str, Any]) -> Constructor:
     """Return what makes an environment: a class, a function, its import path, or a module or id that has one."""
     option = "the PettingZoo environment"
     if not isinstance(env, str):
-        if not callable(env):
-            raise ValueError(f"{option} is {env!r:.200}, which makes none; give a function, such as its `parallel_env`")
         return Constructor(env, kwargs, option)
     package, _, name = env.rpartition(":")
     if package in ("", "pettingzoo"):
-        with naming_extras(f"pettingzoo:{name}"):
-            constructor = Constructor(_make_registered, {"env_id": name, **kwargs}, option)
+        constructor = Constructor(_make_registered, {"env_id": name, **kwargs}, option)
     else:
         constructor = Constructor(_function_of(f"{package}.{name}".replace("-", "_")) or env, kwargs, option)
     constructor.name = env

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from entity_gym.actions import Action, ActionSpace
@@ -37,7 +37,7 @@ from entity_gym.bridges.remote.messages import (
     spaces_from_json,
 )
 from entity_gym.environment import Environment, Observation
-from entity_gym.errors import check_parts, check_whole, nearest
+from entity_gym.errors import check_whole, nearest
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.source import EnvSource
@@ -69,9 +69,9 @@ class ProgramError(ValueError):
     """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ProgramWorlds(EnvSource):
-    """The worlds of a program that is started (`command`), or that connects (`listen`).
+    """The worlds of a program that is started, `ProgramWorlds(command=["node", "world.mjs"])`, or that connects (`listen`).
 
     Pools take it in place of an environment's class. A pool starts one program for all its environments, and one for each worker
     process.
@@ -142,20 +142,6 @@ class ProgramWorlds(EnvSource):
                     yield RemoteEnvironment(program, world)
 
         return PythonSlots(worlds().__next__, num_envs, options)
-
-
-def program_worlds(name: str = "program", **settings: Any) -> ProgramWorlds:
-    """Return the source of a program's worlds: `program_worlds(command=["node", "world.mjs"])`.
-
-    Args:
-        name: the program's name in messages.
-        settings: the other attributes of `ProgramWorlds`.
-
-    Raises:
-        ValueError: a setting is unknown or invalid.
-    """
-    check_parts(settings, [field.name for field in fields(ProgramWorlds) if field.name != "name"], "a program")
-    return ProgramWorlds(name=name, **settings)
 
 
 class Program:

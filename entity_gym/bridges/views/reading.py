@@ -34,7 +34,6 @@ from entity_gym.bridges.gymnasium.observations import (
     Leaf,
     PlainSpace,
     Varying,
-    join,
     kind_of,
     members_of,
 )
@@ -227,19 +226,18 @@ class ViewReader:
 
     def _read_view(self, view: View) -> dict[str, Sequence[Feature]]:
         """Make the types of a view; return the features of all types."""
-        views = dict(view.entities)
-        if view.global_features is not None:
-            views[GLOBAL_ENTITY] = view.global_features
-        parts = {name: self._parts(name, each) for name, each in views.items()}
+        parts = {name: self._parts(name, each) for name, each in view.entities.items()}
         for leaf in self._fixed.leaves.values():
             _lay_out([part for of_type in parts.values() for part in of_type if part.leaf is leaf and not part.points])
         owner: dict[int, str] = {}  # place -> type that has it, "" if it shows the number nowhere
-        for name in sorted(views, key=lambda name: name != view.actor):  # the actor first, which is added to others
-            self._types[name] = self._type(name, views[name], parts[name], owner)
+        for name in sorted(
+            view.entities, key=lambda name: name != view.actor
+        ):  # the actor first, which is added to others
+            self._types[name] = self._type(name, view.entities[name], parts[name], owner)
         rest = self._rest(owner)
         if self._num_agents is not None and view.select:
             raise ValueError(f"{view.name}: select is for worlds of one agent")
-        types = {name: self._types[name] for name in views}
+        types = {name: self._types[name] for name in view.entities}
         if view.actor is None and AGENT in types:
             raise ValueError(f"{view.name}: entities has {AGENT!r}; name it as the actor, or call it something else")
         count = 1 if view.actor is None else len(types[view.actor].numbers)
@@ -248,15 +246,13 @@ class ViewReader:
                 f"{view.name}: the actor {view.actor} has {count} rows; the one that acts needs a type of its own, with count: 1"
             )
         of_rest = AGENT if view.actor is None else GLOBAL_ENTITY
-        own = types.pop(of_rest, _Type([], np.zeros((1, 0), np.int64)))
-        features = [*own.features, *(self._fixed.features[place] for place in rest)]
-        made = {of_rest: _Type(features, np.array([[*own.numbers[0], *rest]], np.int64))}
+        made = {of_rest: _Type([self._fixed.features[place] for place in rest], np.array([rest], np.int64))}
         self._types = made | types if view.actor is None else types | made
         return {name: each.features for name, each in self._types.items()}
 
     def _parts(self, name: str, view: EntityView) -> list[_Part]:
         """Return the leaves of a type with their columns."""
-        where, several = self._where(name), len(view.features) > 1
+        where = self._where(name)
         if view.count == "agents" and self._num_agents is None:
             raise ValueError(f"{where}.count is agents; this world has one, and does not count them: give a number")
         count = self._num_agents if view.count == "agents" else view.count
@@ -269,9 +265,7 @@ class ViewReader:
             if len(leaf.shape) > 1:
                 width = int(np.prod(leaf.shape[len(cells) :]))
             else:
-                width = len(columns) if columns is not None else len(leaf.firsts) // (count or len(leaf.firsts))
-            if columns is None:
-                columns = tuple(Column(join(path if several else "", str(k))) for k in range(width))
+                width = len(columns)
             points = [column.kind for column in columns] == ["pointer"]
             if not points and any(column.kind == "pointer" for column in columns):
                 raise ValueError(f"{where}.features: a pointer must be the only column of its leaf")
@@ -397,7 +391,7 @@ class ViewReader:
     def _where(self, name: str) -> str:
         if not self.view.entities:
             return f"the observation space as features of {name!r}"
-        return f"{self.view.name}: " + ("global_features" if name == GLOBAL_ENTITY else f"entities.{name}")
+        return f"{self.view.name}: entities.{name}"
 
 
 # ---- one type

@@ -152,7 +152,7 @@ class NoInfo(Line):
     ("arguments", "message"),
     [
         (("CartPol-v1",), r"'CartPol-v1' is no environment that Gymnasium knows.*; ids of another package are .* package:id"),
-        ((Line(),), r"env is <.*Line object.*>; expected an id, a class"),
+        ((Line(),), r"the Gymnasium environment is <.*Line object.*>; expected a class or function"),
         ((lambda: 5,), r"int is no environment of Gymnasium's interface; expected .* older gym get it from shimmy"),
         ((lambda: gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync"),), r"is a vector environment; give what makes"),
         ((type("Bare", (Line,), {"observation_space": None}),), r"Bare: it declares no observation_space; make it a space of"),

@@ -241,7 +241,9 @@ def test_an_image_is_what_the_environment_draws() -> None:
     pool = from_pettingzoo(Herd, render_mode="rgb_array")
     pool.reset()
     assert pool.render([0])[0].shape == (4, 6, 3)
-    with pytest.raises(ValueError, match="returned NoneType, which is no image: make .* with render_mode='rgb_array'"):
+    with pytest.raises(
+        ValueError, match=r"render\(\) returned None; expected an image .* with render_mode='rgb_array'"
+    ):
         PettingZooEnvironment(Herd()).render()
 
 
@@ -334,8 +336,6 @@ def test_ids_and_modules_are_found_with_any_dashes_and_others_have_neighbours(
             from_pettingzoo(given)
     with pytest.raises(ValueError, match=r"PettingZoo cannot make 'classic/rps-v2' with \{'sise': 3\}"):
         from_pettingzoo("rps_v2", sise=3)
-    with pytest.raises(ValueError, match="which makes none; give a function, such as its `parallel_env`"):
-        from_pettingzoo(Herd())  # type: ignore[arg-type]
     (tmp_path / "fields").mkdir()
     (tmp_path / "fields" / "grazing_v4.py").write_text(
         "from tests.entity_gym.bridges.herds import Herd\n\ndef parallel_env(**kwargs):\n    return Herd(**kwargs)\n"

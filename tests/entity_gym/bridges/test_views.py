@@ -77,8 +77,8 @@ def test_rows_of_a_box_are_entities_where_they_are_present() -> None:
 @pytest.mark.parametrize(
     ("view", "size", "shown"),
     [
-        ("entities: {A: {features: [x, y]}, B: {count: 2, features: [z]}}\nglobal_features: [time]", 9,
-         {"A": [[0, 1], [2, 3], [4, 5]], "B": [[6], [7]], GLOBAL_ENTITY: [[8]]}),
+        ("entities: {A: {features: [x, y]}, B: {count: 2, features: [z]}, C: {count: 1, features: [t]}}", 9,
+         {"A": [[0, 1], [2, 3], [4, 5]], "B": [[6], [7]], "C": [[8]]}),
         ("entities: {A: {features: [x]}, B: {start: 2, count: 1, features: [y]}}\nignore: rest", 5,
          {"A": [[0], [1]], "B": [[2]]}),
         ("entities: {A: {start: 1, features: [x, y]}, B: {count: 2, features: [z]}}\nignore: rest", 7,
@@ -134,12 +134,12 @@ def test_features_are_categories_angles_and_flags_where_the_view_or_the_space_sa
 def test_the_rest_is_the_agents_or_with_an_actor_everybodys() -> None:
     space = spaces.Dict({"ships": box(2, 3), "wind": box(2)})
     value = {"ships": [[1, 2, 3], [4, 5, 6]], "wind": [7, 8]}
-    view = "entities: {Ship: {features: {ships: null}}}"
+    view = "entities: {Ship: {features: {ships: [x, y, z]}}}"
     assert seen(view, space, value) == {"Agent": [[[7, 8]]], "Ship": [[[1, 2, 3], [4, 5, 6]]]}
     assert list(reader(view, space).obs_space.entities.items()) == [
-        ("Agent", Entity(["wind.0", "wind.1"])), ("Ship", Entity(["0", "1", "2"]))
+        ("Agent", Entity(["wind.0", "wind.1"])), ("Ship", Entity(["x", "y", "z"]))
     ]  # fmt: skip
-    view = "entities: {Me: {count: 1, features: {ships: null}}, Ship: {features: {ships: null}}}\nactor: Me"
+    view = "entities: {Me: {count: 1, features: {ships: [x, y, z]}}, Ship: {features: {ships: [x, y, z]}}}\nactor: Me"
     assert seen(view, space, value) == {"Me": [[[1, 2, 3]]], "Ship": [[[4, 5, 6]]], GLOBAL_ENTITY: [[[7, 8]]]}
     assert reader(view, space).obs_space.global_features == ("wind.0", "wind.1")
     assert seen(f"{view}\nignore: [wind]", space, value) == {"Me": [[[1, 2, 3]]], "Ship": [[[4, 5, 6]]]}
@@ -211,13 +211,14 @@ def test_a_view_that_does_not_fit_the_space_is_refused_by_column(view: str, spac
     [
         ("{}", "the view has no entities; expected a mapping of types"),
         ("{entities: {A: {}}, actr: A}", "the view has no 'actr'; allowed: 'entities', 'actor'"),
-        ("{entities: {A: {}}, actor: B}", "actor is 'B'; allowed: 'A'"),
+        ("{entities: {A: {features: [x]}}, actor: B}", "actor is 'B'; allowed: 'A'"),
+        ("{entities: {A: {count: 3}}}", "entities.A has no features; expected a list of names"),
         ("{entities: {A: {features: [x], presence: x}}, actor: A}", "entities.A is the actor, which is always there: it cannot"),
         ("{entities: {A: 3}}", "entities.A is 3; expected a mapping, such as"),
         ("{entities: {A: {colums: 3}}}", "entities.A has no 'colums'; allowed: 'features'"),
         ("{entities: {A: {features: [{x: angel}]}}}", "entities.A.features has {'x': 'angel'}; expected a name"),
         ("{entities: {A: {features: {x: 3}}}}", "entities.A.features of x are 3; expected a list of names"),
-        ("{entities: {A: {}}, select: B}", "select has action: 'B'; allowed: 'A'"),
+        ("{entities: {A: {features: []}}, select: B}", "select has action: 'B'; allowed: 'A'"),
         ("{entities: {A: {}}, ignore: all}", "ignore is 'all'; expected a list of paths"),
     ],
 )  # fmt: skip

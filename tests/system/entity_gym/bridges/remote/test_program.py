@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from entity_gym import CategoricalAction
-from entity_gym.bridges.remote import ProgramError, ProgramWorlds, program_worlds
+from entity_gym.bridges.remote import ProgramError, ProgramWorlds
 from entity_gym.bridges.remote.program import Program
 from entity_gym.pools.pool import ListEnv, ProcessVecEnv, ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
@@ -95,8 +95,8 @@ def test_a_program_is_gone_when_its_world_is_closed_even_if_it_does_not_end_by_i
 def test_a_program_that_was_started_dies_with_the_trainer(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys\n"
-        "from entity_gym.bridges.remote import program_worlds\n"
-        f"env = program_worlds(command=[{sys.executable!r}, {str(PROGRAM)!r}]).as_environment()\n"
+        "from entity_gym.bridges.remote import ProgramWorlds\n"
+        f"env = ProgramWorlds(command=[{sys.executable!r}, {str(PROGRAM)!r}]).as_environment()\n"
         "print(env._program._process.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -187,7 +187,7 @@ def test_a_program_that_does_not_connect_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ProgramError, match="has not connected within start_seconds=0.2"):
-        program_worlds(listen=f"127.0.0.1:{port}", start_seconds=0.2).as_environment()
+        ProgramWorlds(listen=f"127.0.0.1:{port}", start_seconds=0.2).as_environment()
 
 
 def test_a_program_that_is_killed_has_said_why(capfd: pytest.CaptureFixture[str]) -> None:
@@ -212,7 +212,7 @@ def test_a_running_program_connects_to_where_it_is_listened_for(capsys: pytest.C
     with pytest.raises(
         ProgramError, match=f"program at 127.0.0.1:{port} is gone while the greeting .* closed the connection"
     ):
-        program_worlds(listen=f"127.0.0.1:{port}").as_environment()
+        ProgramWorlds(listen=f"127.0.0.1:{port}").as_environment()
     thread.join()
     assert (
         f"waiting for a program to connect to 127.0.0.1:{port} for 1 world, with a connection"
@@ -229,4 +229,4 @@ def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ProgramError, match=f"listen=127.0.0.1:{port} is not possible: Address already in use"):
-            program_worlds(listen=f"127.0.0.1:{port}").as_environment()
+            ProgramWorlds(listen=f"127.0.0.1:{port}").as_environment()
