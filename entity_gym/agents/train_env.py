@@ -56,7 +56,7 @@ class TrainEnv(EnvSource):
         action_space: the declared actions.
 
     Raises:
-        ValueError: there is no action, or a class cannot be an entity type or an action.
+        ValueError: a class cannot be an entity type or an action.
     """
 
     main: Callable[..., None]
@@ -76,8 +76,6 @@ class TrainEnv(EnvSource):
                         f"TrainEnv: {option} has {cls!r:.200}, which is no class, or has another one's name"
                     )
                 made[cls.__name__] = space_of(cls)
-        if not actions:
-            raise ValueError("TrainEnv: action_types is empty; give at least one Enum")
         object.__setattr__(self, "obs_space", ObsSpace(types))
         object.__setattr__(self, "action_space", actions)
 

@@ -48,7 +48,7 @@ class Constructor:
         self.name = make if isinstance(make, str) else getattr(make, "__name__", type(make).__name__)
         if isinstance(make, str):
             with naming_extras():
-                make = import_callable(make, option, _callables)
+                make = import_callable(make, option, _public)
         if not callable(make) or (hasattr(make, "reset") and not isinstance(make, type)):
             raise ValueError(f"{option} is {make!r:.200}; expected a class or function that makes one, or its name")
         self.make: Callable[..., Any] = make
@@ -140,9 +140,7 @@ def _load(text: str) -> Wrapper:
         raise ValueError(
             f"wrappers has {text!r}; expected package.module:Name, or package.module:Name(size=3, ...) with plain values"
         ) from None
-    wrapper: Wrapper = import_callable(
-        name.strip(), "wrappers", lambda module: [each for each in dir(module) if each[0].isupper()]
-    )
+    wrapper: Wrapper = import_callable(name.strip(), "wrappers", _public)
     return functools.partial(wrapper, **arguments) if arguments else wrapper
 
 
@@ -162,10 +160,6 @@ def wrapped(env: Any, wrappers: Sequence[Wrapper]) -> Any:
     return env
 
 
-def _callables(module: ModuleType) -> list[str]:
-    """Return the names of the public classes and functions that a module defines itself."""
-    return [
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and callable(value) and getattr(value, "__module__", None) == module.__name__
-    ]
+def _public(module: ModuleType) -> list[str]:
+    """Return the names of the public classes and functions in a module."""
+    return [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]

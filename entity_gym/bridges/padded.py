@@ -404,11 +404,7 @@ def make_form(
     """
     if render_mode not in (None, "rgb_array"):
         raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
-    if taken := sorted(options.keys() & {"final_observations", "num_envs"}):
-        raise ValueError(
-            f"{', '.join(taken)}: all last observations are kept, and one environment is one; see make_gym"
-        )
-    config = prepare(env, {**options, "num_envs": num_envs or 1, "final_observations": "all"})
+    config = prepare(env, dict(num_envs=num_envs or 1, final_observations="all", **options))
     pool = ThreadedVecEnv(**config.of_pool(), autoreset=num_envs is not None)
     try:
         return form(pool, spec_of(config, pool), render_mode)

@@ -177,9 +177,7 @@ def is_distinct(numbers: NDArray[Any], size: int) -> bool:
 
 
 def _flags_of(numbers: NDArray[Any], first: int, size: int) -> NDArray[Any]:
-    """Return flags from the numbers of open choices, which count from `first`, or flags in their place; of others []."""
-    if numbers.dtype.kind == "b" or (len(numbers) == size and len(np.unique(numbers)) < size):
-        return numbers
+    """Return flags from the numbers of open choices, which count from `first`; of others []."""
     numbers = numbers - first if len(numbers) else np.zeros(0, np.int64)
     return np.isin(np.arange(size), numbers) if is_distinct(numbers, size) else np.zeros(0)
 

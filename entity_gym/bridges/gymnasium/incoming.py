@@ -220,7 +220,7 @@ class GymWorld:
             if now is not before and repr(now) != repr(before):
                 raise ValueError(
                     f"{side} was {before} and is {now} after reset(): spaces must not change; declare one that holds all, with "
-                    'Sequence or Graph for what varies in number, and close actions with info["action_mask"]'
+                    'Sequence for what varies in number, and close actions with info["action_mask"]'
                 )
         self._read(*result)
 

@@ -25,7 +25,6 @@ Shapes: n agents, E entities, F features, R numbers of an observation.
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from glob import escape
 from pathlib import Path
@@ -41,7 +40,6 @@ from entity_gym.bridges.incoming import (
     Wrapper,
     check_arguments,
     load_wrappers,
-    naming_extras,
     picture_of,
     pool_from,
     wrapped,
@@ -80,7 +78,7 @@ def pettingzoo_worlds(
 
     Args:
         env: a function or class that makes an environment, "package.module:function", or an id of PettingZoo such as
-            "butterfly/knights_archers_zombies-v11", or "package:module" such as "mpe2:simple_spread_v3".
+            "butterfly/knights_archers_zombies-v11".
         groups: group -> its agents, names or patterns such as "prey_*", or a list of these for each side of the group; an agent
             is in the first group that fits. None: groups are names without the number at the end; of agents that take turns,
             each is a side of its own.
@@ -430,29 +428,13 @@ class TakingTurns:
 
 
 def _constructor(env: Any, kwargs: Mapping[str, Any]) -> Constructor:
-    """Return what makes an environment: a class, a function, its import path, or a module or id that has one."""
+    """Return what makes an environment: a class, a function, its import path, or an id of PettingZoo."""
     option = "the PettingZoo environment"
-    if not isinstance(env, str):
+    if not isinstance(env, str) or env.rpartition(":")[0] not in ("", "pettingzoo"):
         return Constructor(env, kwargs, option)
-    package, _, name = env.rpartition(":")
-    if package in ("", "pettingzoo"):
-        constructor = Constructor(_make_registered, {"env_id": name, **kwargs}, option)
-    else:
-        constructor = Constructor(_function_of(f"{package}.{name}".replace("-", "_")) or env, kwargs, option)
+    constructor = Constructor(_make_registered, {"env_id": env.rpartition(":")[2], **kwargs}, option)
     constructor.name = env
     return constructor
-
-
-def _function_of(path: str) -> Any:
-    """Return `parallel_env`, or else `env`, of a module; None if there is no such module."""
-    with naming_extras():
-        try:
-            module = importlib.import_module(path)
-        except ModuleNotFoundError as error:
-            if error.name is not None and f"{path}.".startswith(f"{error.name}."):
-                return None
-            raise
-    return getattr(module, "parallel_env", None) or getattr(module, "env", None)
 
 
 def _make_registered(env_id: str, **kwargs: Any) -> Any:
@@ -471,5 +453,5 @@ def _make_registered(env_id: str, **kwargs: Any) -> Any:
                     raise ValueError(f"PettingZoo cannot make {registered!r} with {kwargs}: {error}") from error
     raise ValueError(
         f"PettingZoo has no environment {env_id!r}; near are {difflib.get_close_matches(env_id, known, cutoff=0.4)}; those of "
-        "other packages are written package:module, such as mpe2:simple_spread_v3"
+        "other packages are written package.module:function, such as mpe2.simple_spread_v3:parallel_env"
     )

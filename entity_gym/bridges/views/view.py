@@ -49,7 +49,6 @@ class EntityView:
     Attributes:
         features: path of a leaf of the space ("" for an observation that is one Box) -> its columns, in their order. Several
             leaves stand side by side.
-        start: first column of a flat Box, or first row of a Box with rows. None: where the type before ended.
         count: number of rows; "agents" is the number of agents of the world. None: as many as fit.
         index: names of features that number the rows, from 0: one name, or one for each dimension of a Box of cells.
         presence: name of a column: rows in which it is 0 are no entities. It is not a feature.
@@ -59,7 +58,6 @@ class EntityView:
     """
 
     features: Mapping[str, tuple[Column, ...]]
-    start: int | None = None
     count: int | Literal["agents"] | None = None
     index: tuple[str, ...] = ()
     presence: str | None = None
@@ -74,7 +72,7 @@ class View:
 
     Attributes:
         name: of the view in messages.
-        entities: type -> where its entities are. Types follow one another in a Box unless they have a `start`.
+        entities: type -> where its entities are. Types follow one another in a Box.
         actor: the type that takes the actions, of which there is one entity, in worlds of several agents one for each. None: an
             entity `Agent`, whose features are all numbers that no entity holds. With an actor these are global features.
         select: action -> type of the entity that it selects: choice i is row i.
@@ -154,7 +152,6 @@ _OF_VIEW: dict[str, tuple[Callable[[Any], bool], str]] = {
 #: The same of a type of entities.
 _OF_ENTITY: dict[str, tuple[Callable[[Any], bool], str]] = {
     "features": (lambda it: isinstance(it, _COLUMNS), "a list of names, or {path of a leaf: names}"),
-    "start": (lambda it: _is_whole(it, 0), "the number of a column or row, from 0"),
     "count": (lambda it: it == "agents" or _is_whole(it, 1), "a whole number from 1, or agents"),
     "index": (lambda it: isinstance(it, str | list | tuple), "a list of names"),
     "presence": (lambda it: isinstance(it, str), "the name of a column"),

@@ -178,14 +178,6 @@ def test_a_space_has_no_size_if_any_part_of_it_has_none() -> None:
     )
 
 
-def test_an_observation_without_its_mask_is_refused() -> None:
-    make = seen(np.array(FLAGS, np.int8))
-    world = make()
-    world.shown = [{"place": PLACE}]
-    with pytest.raises(ValueError, match=r"expected a dictionary with 'action_mask'"):
-        from_gymnasium(lambda: world).reset()
-
-
 def warned(pool: VecEnv) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

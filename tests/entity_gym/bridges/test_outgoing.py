@@ -313,9 +313,7 @@ def test_asynchronously_every_environment_has_the_same_trajectory(make: Callable
 
 
 @pytest.mark.parametrize("make", [make_gym, make_dm])
-def test_pools_need_every_last_observation_and_know_one_dimension_more(make: Callable[..., Any]) -> None:
-    with pytest.raises(ValueError, match="final_observations: all last observations are kept"):
-        make("Xor", final_observations="none")
+def test_pools_know_one_dimension_more(make: Callable[..., Any]) -> None:
     with closing(make("Xor", 2, compile=False)) as env:
         env.reset()
         with pytest.raises(

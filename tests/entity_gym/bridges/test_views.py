@@ -50,7 +50,7 @@ def seen(view: str, space: Any, *observations: Any) -> dict[str, list[Any]]:
 def test_columns_of_a_flat_box_are_entities_one_type_after_another() -> None:
     view = """
     entities:
-      Food: {start: 0, count: 2, features: [x, y, level], absent: {x: -1, y: -1}}
+      Food: {count: 2, features: [x, y, level], absent: {x: -1, y: -1}}
       Player: {count: 1, features: [x, y, level]}
     actor: Player
     """
@@ -79,10 +79,7 @@ def test_rows_of_a_box_are_entities_where_they_are_present() -> None:
     [
         ("entities: {A: {features: [x, y]}, B: {count: 2, features: [z]}, C: {count: 1, features: [t]}}", 9,
          {"A": [[0, 1], [2, 3], [4, 5]], "B": [[6], [7]], "C": [[8]]}),
-        ("entities: {A: {features: [x]}, B: {start: 2, count: 1, features: [y]}}\nignore: rest", 5,
-         {"A": [[0], [1]], "B": [[2]]}),
-        ("entities: {A: {start: 1, features: [x, y]}, B: {count: 2, features: [z]}}\nignore: rest", 7,
-         {"A": [[1, 2], [3, 4]], "B": [[5], [6]]}),
+        ("entities: {A: {count: 2, features: [x, null]}, B: {features: [z]}}", 7, {"A": [[0], [2]], "B": [[4], [5], [6]]}),
     ],
 )  # fmt: skip
 def test_a_count_that_is_not_given_is_as_many_as_fit_before_the_types_that_follow(
@@ -187,8 +184,6 @@ TEXT = spaces.Dict({"x": box(1), "mission": spaces.Text(9)})
         ("{entities: {A: {count: 3, features: [x, y]}}}", box(5),
          "entities.A: the 5 numbers of the observation from 0 on are not 3 rows of the features ['x', 'y']: name other"),
         ("{entities: {A: {features: [x, y]}}}", box(5), "are no whole number of rows of the features ['x', 'y']"),
-        ("{entities: {A: {count: 1, features: [x, y]}, B: {start: 1, count: 1, features: [z]}}}", box(5),
-         "entities.B: column 1 of the observation is in A already; each number can be in one entity"),
         ("{entities: {A: {features: [x]}, B: {features: [y]}}}", box(5), "entities.A and the view: entities.B have no count"),
         ("{entities: {A: {features: {ship: [x]}}}}", box(5), "entities.A.features names 'ship', which the observation has not"),
         ("{entities: {A: {count: agents, features: [x]}}}", box(5), "entities.A.count is agents; this world has one"),

@@ -24,7 +24,6 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.batch.saving import spaces_to_dict
-from entity_gym.bridges.remote import messages
 from entity_gym.bridges.remote.messages import (
     MessageReader,
     ProtocolError,
@@ -69,14 +68,6 @@ def test_messages_come_out_as_they_went_in_however_the_stream_is_cut(size: int) 
 def test_numbers_that_json_does_not_have_are_not_sent() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         encode({"type": "act", "x": float("nan")})
-
-
-def test_a_message_as_long_as_the_limit_is_sent_and_a_longer_one_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "_MOST_BYTES", 14)
-    assert len(encode({"type": "ac"})) == 4 + 13
-    assert len(encode({"type": "act"})) == 4 + 14
-    with pytest.raises(ValueError, match="a message of 15 bytes cannot be sent; at most 14$"):
-        encode({"type": "acts"})
 
 
 def test_a_message_as_long_as_the_limit_is_read_and_a_longer_one_refused_before_it_has_come() -> None:
