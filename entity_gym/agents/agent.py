@@ -169,10 +169,6 @@ class Obs(Generic[A]):
         choices = self.choices
         mask = np.zeros((len(self.actors), len(choices)), np.bool_)
         for row, allowed in enumerate(self.allowed):
-            if not isinstance(allowed, Collection) or not len(allowed):
-                raise ValueError(
-                    f"Obs: allowed[{row}] is {allowed!r:.200}; it must be a collection of actions, at least one for each actor"
-                )
             for choice in allowed:
                 if choice not in choices:
                     raise ValueError(

@@ -16,8 +16,6 @@ whenever the pool is seeded, `act` returns None in the running main, and a new m
 from __future__ import annotations
 
 import dataclasses
-import os
-import sys
 import threading
 import warnings
 import weakref
@@ -198,9 +196,7 @@ class AgentEnvironment(Environment):
         agent, self._agent = self._running(), None
         agent.thread.join(seconds)
         if agent.thread.is_alive():
-            return (
-                f"{self.display_name} has not returned {seconds:g} seconds after act returned None; {agent.position()}"
-            )
+            return f"{self.display_name} has not returned {seconds:g} seconds after act returned None"
         if agent.gone and isinstance(agent.error, Exception):
             raise self._error(agent)
         return None
@@ -218,7 +214,7 @@ class AgentEnvironment(Environment):
             if waited >= self._env.time_limit:
                 raise ValueError(
                     f"{self.display_name} has neither asked for an action nor ended its game for {self._env.time_limit:g} "
-                    f"seconds (time_limit); {agent.position()}"
+                    "seconds (time_limit)"
                 )
         self._begins_game = obs is not None and obs.done
         if obs is None:
@@ -294,16 +290,6 @@ class TrainAgent(Agent):
         if not self.is_leaving:
             self.is_leaving = True
             self.actions.put(None)
-
-    def position(self) -> str:
-        """Say which line of the program its thread is at."""
-        frame = sys._current_frames().get(self.thread.ident or 0)
-        package = __name__.rpartition(".")[0]
-        while frame is not None and frame.f_back and frame.f_globals.get("__name__", "").startswith(package):
-            frame = frame.f_back  # while the program waits in this package, name the line that called it
-        if frame is None:
-            return "it is just ending"
-        return f"it is at {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}()"
 
     def _play(self, seed: int) -> None:
         try:

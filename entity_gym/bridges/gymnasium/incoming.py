@@ -194,9 +194,6 @@ class GymWorld:
         self.options: dict[str, Any] = {}
         self._spaces = {side: getattr(env, side, None) for side in ("observation_space", "action_space")}
         try:
-            for side, space in self._spaces.items():
-                if space is None:
-                    raise ValueError(f"it declares no {side}; make it a space of gymnasium.spaces, in a wrapper")
             self.actions = GymActions(self._spaces["action_space"])
             self.masks = MaskReader(self.name, self.actions, self._spaces["observation_space"], env, view)
             self.reader = ViewReader(view, self.masks.space)

@@ -78,8 +78,6 @@ class TupleAgents:
 
     def _infos(self, info: Any) -> dict[str, Any]:
         """Return agent -> its info: of an info of all, the action mask of the agent."""
-        if isinstance(info, tuple | list):
-            return self._of_each(info, "infos")
         masks = {key: self._of_each(info[key], "action masks") for key in IN_INFO if key in info}
         if self._masks is not None:
             masks = {IN_INFO[0]: self._of_each(self._masks(), "action masks")}

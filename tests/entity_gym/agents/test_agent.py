@@ -76,7 +76,6 @@ Inner.__name__ = "Goal"
         *(({"score": x}, "score is .*; it must be a finite number") for x in (None, "3", float("nan"), True, 1e300)),
         ({"action": str}, "the action is .*; it must be an Enum"),
         ({"allowed": [[Move.LEFT], [Move.LEFT]]}, "allowed has 2 collections of actions for 1 actors"),
-        ({"allowed": [[]]}, r"allowed\[0\] is \[\]; .* at least one for each actor"),
         ({"allowed": [["LEFT"]]}, "'LEFT' is no Move"),
         ({"entities": [{"x": 4}]}, "<class 'dict'> is no dataclass, of which entities are objects"),
         ({"entities": [Goal(1), Inner(2)]}, "two types of entity are called 'Goal'"),

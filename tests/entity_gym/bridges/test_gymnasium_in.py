@@ -155,7 +155,7 @@ class NoInfo(Line):
         ((Line(),), r"the Gymnasium environment is <.*Line object.*>; expected a class or function"),
         ((lambda: 5,), r"int is no environment of Gymnasium's interface; expected .* older gym get it from shimmy"),
         ((lambda: gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync"),), r"is a vector environment; give what makes"),
-        ((type("Bare", (Line,), {"observation_space": None}),), r"Bare: it declares no observation_space; make it a space of"),
+        ((type("Bare", (Line,), {"observation_space": None}),), r"Bare: the observation space is a NoneType, which has no form"),
         ((OldReset,), r"OldReset is no environment of Gymnasium's interface"),
         ((lambda: Shows(spaces.Text(3), [""]),), r"Shows: the observation space is a Text, which has no form as entities"),
     ],

@@ -119,7 +119,7 @@ def test_a_program_that_was_started_dies_with_the_trainer(tmp_path: Path) -> Non
         ("fails", "Counting .* reported an error of world 1: IndexError: no room for a counter"),
         ("ends", "is gone while 'reset' of world 0, 'reset' of world 1 was not answered: it ended with exit code 3"),
         ("prints", "begins with the text 'rese': was something printed where messages go"),
-        ("closes", "is gone while 'reset' of world 0, 'reset' of world 1 was not answered: it sent 'close'"),
+        ("closes", "sent 'close' of world None, which was not asked anything"),
         ("another env", "sent 'observation' of world 7, which was not asked anything"),
         ("cannot be", "sent an invalid observation of world 0: features of 'Counter' are"),
     ],
