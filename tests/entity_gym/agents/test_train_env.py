@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym import CategoricalActionSpace, Entity, ObsSpace
 from entity_gym.agents import Agent, Obs, TrainEnv
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
@@ -54,15 +53,6 @@ def soon(condition: Any) -> bool:
 
 
 # ---- what the trainer sees
-
-
-def test_the_spaces_are_what_was_declared_and_no_program_runs_for_them() -> None:
-    env = make(walk)
-    pool = ThreadedVecEnv(env, 2)
-    assert pool.obs_space() == ObsSpace({"Walker": Entity(["x"]), "Goal": Entity(["x"]), "Wall": Entity([])})
-    assert pool.action_space() == {"Move": CategoricalActionSpace(["LEFT", "STAY", "RIGHT"])}
-    assert not still_running(".walk")
-    pool.close()
 
 
 def test_the_reward_is_the_change_of_the_score_and_an_episode_is_a_game() -> None:

@@ -13,7 +13,7 @@ from dm_env import specs  # noqa: E402
 
 from entity_gym import CategoricalActionSpace, Category, ContinuousActionSpace, Entity  # noqa: E402
 from entity_gym.batch.ragged import RaggedBuffer  # noqa: E402
-from entity_gym.bridges.dm_env.incoming import dm_worlds, from_dm_env  # noqa: E402
+from entity_gym.bridges.dm_env.incoming import from_dm_env  # noqa: E402
 
 
 class Walk(dm_env.Environment):  # type: ignore[misc]
@@ -126,11 +126,6 @@ def test_actions_arrive_with_the_types_of_their_specs() -> None:
     (action,) = made[-1].actions
     assert action["push"].dtype == np.float64 and action["push"].tolist() == [0.5, -2.0]
     assert action["far"].dtype == np.int32 and action["far"] == 3
-
-
-def test_a_world_is_found_by_module_and_name() -> None:
-    world = dm_worlds("tests.entity_gym.bridges.test_dm_in:Walk").as_environment()
-    assert list(world.obs_space().entities) == ["Agent", "body"]
 
 
 def changed(**methods: Any) -> type[Walk]:

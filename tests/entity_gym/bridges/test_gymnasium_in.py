@@ -168,8 +168,6 @@ def test_what_is_no_environment_is_refused(arguments: Any, message: str) -> None
 def test_arguments_that_the_environment_does_not_take_are_told() -> None:
     with pytest.raises(ValueError, match=r"cannot make 'CartPole-v1' with \{'widht': 3\}: .*widht"):
         from_gymnasium("CartPole-v1", widht=3)
-    with pytest.raises(ValueError, match="num_threads is 0; it must be a whole number"):
-        from_gymnasium(Line, 2, num_threads=0)
 
 
 # ---- environments that go wrong

@@ -310,16 +310,3 @@ def test_asynchronously_every_environment_has_the_same_trajectory(make: Callable
                 assert [each for each in seen[i][t] if each != []][:5] == frame[:5]
                 ended = seen[i][t][5] if seen[i][t][5] != [None] else []
                 assert ended == [each for each in frame[5] if each is not None]
-
-
-@pytest.mark.parametrize("make", [make_gym, make_dm])
-def test_pools_know_one_dimension_more(make: Callable[..., Any]) -> None:
-    with closing(make("Xor", 2, compile=False)) as env:
-        env.reset()
-        with pytest.raises(
-            ValueError,
-            match=r"has shape \(3,\) and .* expected whole numbers of shape \(2,\), a row for each environment",
-        ):
-            env.step(np.zeros(3, int))
-        env.close()
-        env.close()

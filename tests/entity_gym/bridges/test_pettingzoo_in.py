@@ -236,16 +236,6 @@ def test_environment_i_is_seeded_once_with_seed_plus_i_and_env_info_goes_into_th
     assert [herd.num_closed for herd in herds] == [1, 1]
 
 
-def test_an_image_is_what_the_environment_draws() -> None:
-    pool = from_pettingzoo(Herd, render_mode="rgb_array")
-    pool.reset()
-    assert pool.render([0])[0].shape == (4, 6, 3)
-    with pytest.raises(
-        ValueError, match=r"render\(\) returned None; expected an image .* with render_mode='rgb_array'"
-    ):
-        PettingZooEnvironment(Herd()).render()
-
-
 # ---- groups that play against each other
 
 

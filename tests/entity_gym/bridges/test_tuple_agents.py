@@ -114,17 +114,3 @@ def test_an_episode_ends_when_all_agents_have_ended_by_their_own_flags() -> None
     assert not pool.act(choices(0, 0)).done[0]
     obs = pool.act(choices(0, 1))
     assert obs.done[0] and obs.truncated[0], "one agent was only cut"
-
-
-def test_a_view_reads_the_first_row_of_each_agent_and_the_rest_from_the_first_agent() -> None:
-    view = {
-        "entities": {"Me": {"count": 1, "features": ["number"]}, "Clock": {"count": 1, "features": ["time"]}},
-        "actor": "Me",
-    }
-    pool = from_gymnasium(Pair, view=view)
-    obs = pool.reset()
-    assert {name: buffer.values.tolist() for name, buffer in obs.features.items()} == {"Me": [[0], [1]], "Clock": [[0]]}
-    obs = pool.act({"Me.action": choices(1, 1)["agent.action"]})
-    assert {name: buffer.values.tolist() for name, buffer in obs.features.items()} == {"Me": [[0], [1]], "Clock": [[1]]}
-    with pytest.raises(ValueError, match="select is for worlds of one agent"):
-        from_gymnasium(Pair, view=view | {"select": "Clock"})
