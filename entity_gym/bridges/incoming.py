@@ -124,8 +124,6 @@ def load_wrappers(given: Sequence[str | Wrapper]) -> list[Wrapper]:
     Raises:
         ValueError: one is not found, or its arguments are not plain values with names.
     """
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise ValueError(f"wrappers is {given!r:.200}; expected a list, such as [my_pkg.my_wrappers:MyWrapper]")
     return [_load(each) if isinstance(each, str) else each for each in given]
 
 

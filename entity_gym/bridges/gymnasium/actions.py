@@ -113,12 +113,7 @@ class GymActions:
         shape, dtype = shape_of(space), np.dtype(space.dtype or np.int64)
         if kind == "Box" and dtype.kind == "f":
             low, high = (np.broadcast_to(side, shape).astype(dtype) for side in (space.low, space.high))
-            try:
-                self._add(name, ContinuousActionSpace(low.reshape(-1).tolist(), high.reshape(-1).tolist()), 0)
-            except ValueError as error:
-                raise ValueError(
-                    f"the action space at {name!r}: {error}; leave such numbers out in a wrapper, and let it fill them in"
-                ) from None
+            self._add(name, ContinuousActionSpace(low.reshape(-1).tolist(), high.reshape(-1).tolist()), 0)
 
             def numbers(chosen: Chosen, n: int) -> list[Any]:
                 values = chosen[name].reshape(n, *shape).astype(dtype)

@@ -114,8 +114,6 @@ class GymnasiumEnv(PaddedPool, gymnasium.Env[Any, Any]):
 
         Rows beyond the last actor have choice 0 open. Continuous actions have no choices.
         """
-        if not self._observation:
-            raise ValueError("action_masks: nothing has been shown yet; call reset first")
         masks = [np.zeros(0, np.bool_)]
         for of_action in self.form.masks(self._observation).values():
             masks += [mask.astype(np.bool_) for mask in of_action or ()]

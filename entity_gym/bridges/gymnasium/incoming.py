@@ -192,10 +192,9 @@ class GymWorld:
         self.env, self.name = env, _name_of(env)
         self.seed: int | None = None
         self.options: dict[str, Any] = {}
-        self._spaces = {side: getattr(env, side, None) for side in ("observation_space", "action_space")}
         try:
-            self.actions = GymActions(self._spaces["action_space"])
-            self.masks = MaskReader(self.name, self.actions, self._spaces["observation_space"], env, view)
+            self.actions = GymActions(getattr(env, "action_space", None))
+            self.masks = MaskReader(self.name, self.actions, getattr(env, "observation_space", None), env, view)
             self.reader = ViewReader(view, self.masks.space)
             self.action_space: Mapping[str, ActionSpace] = self.reader.action_space(self.actions.action_space)
         except ValueError as error:
@@ -205,20 +204,13 @@ class GymWorld:
         self.closed: Masks = {}
 
     def reset(self) -> None:
-        """Start an episode; raises ValueError for an observation outside the space, or if the spaces have changed."""
+        """Start an episode; raises ValueError for an observation outside the space."""
         arguments: dict[str, Any] = {"options": dict(self.options)} if self.options else {}
         if self.seed is not None:
             arguments["seed"], self.seed = self.seed, None
         result = self.env.reset(**arguments)
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], Mapping):
             raise ValueError(f"reset() returned {result!r:.200}; {_INTERFACE}")
-        for side, before in self._spaces.items():
-            now = getattr(self.env, side, None)
-            if now is not before and repr(now) != repr(before):
-                raise ValueError(
-                    f"{side} was {before} and is {now} after reset(): spaces must not change; declare one that holds all, with "
-                    'Sequence for what varies in number, and close actions with info["action_mask"]'
-                )
         self._read(*result)
 
     def step(self, action: Any) -> tuple[float, bool, bool, Mapping[str, Any]]:

@@ -206,10 +206,7 @@ class Program:
             if world in self._asked:
                 self.answer(world)
             self._answers.pop(world, None)
-            try:
-                self._unsent += encode({**request, "env": world})
-            except (ValueError, TypeError) as error:  # such as an env_info that JSON cannot hold
-                raise ValueError(f"{self._title} cannot be told {request!r:.200}: {error}") from None
+            self._unsent += encode({**request, "env": world})  # raises for an env_info that JSON cannot hold
             self._asked[world] = request["type"]
 
     def answer(self, world: int) -> Message:

@@ -346,9 +346,7 @@ class ViewReader:
 
             return (name if leaf.shape else Flag(name)), self._derive(count, named)
         if column.kind == "category":
-            shift = np.float32(column.first - leaf.firsts[places[0] - leaf.columns.start])
-            shifted = self._derive(count, lambda rows: rows[:, places] - shift) if shift else places
-            return Category(name, column.num), shifted
+            return Category(name, column.num), places
         if column.kind == "angle":
             return Angle(name), places
         declared = [self._fixed.features[place] for place in places.tolist()]

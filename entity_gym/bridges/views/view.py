@@ -33,12 +33,11 @@ class Column:
         name: of the feature; None leaves the column out.
         kind: meaning of its numbers. A "pointer" names rows: the feature is 1 in the row whose number it holds, and 0 in others;
             where there are several numbers, it is the place of the row's number among them, and -1 where that is not there.
-        first, num: of a category, the smallest value, and how many values there are.
+        num: of a category, how many values there are.
     """
 
     name: str | None
     kind: Kind = "as declared"
-    first: int = 0
     num: int = 0
 
 
@@ -225,12 +224,9 @@ def _column(given: Any, where: str) -> Column:
         ((name, kind),) = given.items()
         if kind in ("angle", "flag", "pointer"):
             return Column(str(name), kind)
-        first, last = (
-            (0, kind - 1) if _is_whole(kind, 1) else kind if isinstance(kind, _LIST) and len(kind) == 2 else (0, -1)
-        )
-        if isinstance(first, int) and _is_whole(last, first):
-            return Column(str(name), "category", first, last - first + 1)
+        if _is_whole(kind, 1):
+            return Column(str(name), "category", kind)
     raise ValueError(
-        f"{where} has {given!r:.80}; expected a name, null (left out), or {{name: kind}} with a kind of angle, flag, pointer, a "
-        "number of categories, or [first category, last category]"
+        f"{where} has {given!r:.80}; expected a name, null (left out), or {{name: kind}} with a kind of angle, flag, pointer, "
+        "or a number of categories"
     )

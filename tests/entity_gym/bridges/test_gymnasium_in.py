@@ -22,7 +22,7 @@ from entity_gym.bridges.gymnasium.incoming import (  # noqa: E402
 )
 from entity_gym.errors import NoPictureError  # noqa: E402
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv  # noqa: E402
-from tests.entity_gym.bridges.gym_worlds import Grows, Line, Shows, agents, choose  # noqa: E402
+from tests.entity_gym.bridges.gym_worlds import Line, Shows, agents, choose  # noqa: E402
 from tests.entity_gym.compiled.comparing import meaning  # noqa: E402
 
 LEFT, RIGHT = 0, 1
@@ -246,19 +246,6 @@ def test_a_wrapper_that_keeps_statistics_is_named() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         from_gymnasium("CartPole-v1", wrappers=["gymnasium.wrappers:TimeAwareObservation"])
-
-
-def test_a_space_that_changes_is_refused() -> None:
-    pool, line = from_gymnasium(Grows, 1), Line()
-    pool.reset()
-    with pytest.raises(ValueError, match=r"observation_space was Box.* and is Box.*must not change"):
-        pool.reset()
-    pool = from_gymnasium(lambda: line)
-    line.action_space = spaces.Discrete(3)
-    with pytest.raises(
-        ValueError, match=r"action_space was Discrete\(2\) and is Discrete\(3\).* and close actions with"
-    ):
-        pool.reset()
 
 
 def test_a_world_that_draws_nothing_says_how_it_would() -> None:

@@ -118,7 +118,6 @@ def test_wrappers_are_put_around_each_environment_the_innermost_first() -> None:
 @pytest.mark.parametrize(
     ("wrappers", "message"),
     [
-        (LIMIT, "expected a list, such as [my_pkg.my_wrappers:MyWrapper]"),
         (["gymnasium.wrappers:TimeLimit(3)"], "expected package.module:Name, or package.module:Name(size=3, ...)"),
         (["gymnasium.wrappers:TimeLimit(steps=3)"], "the wrapper TimeLimit cannot be put around"),
     ],

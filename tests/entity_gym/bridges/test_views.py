@@ -16,8 +16,8 @@ from gymnasium import spaces  # noqa: E402
 from entity_gym.actions import SelectEntityActionSpace  # noqa: E402
 from entity_gym.batch.ragged import RaggedBuffer  # noqa: E402
 from entity_gym.bridges import from_gymnasium, gymnasium_worlds  # noqa: E402
-from entity_gym.bridges.views import included_views, load_view  # noqa: E402
 from entity_gym.bridges.views.reading import ViewReader  # noqa: E402
+from entity_gym.bridges.views.view import included_views, load_view  # noqa: E402
 from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.spaces import GLOBAL_ENTITY, Angle, Category, Entity, Flag  # noqa: E402
 from tests.entity_gym.bridges.gym_worlds import Shows  # noqa: E402
@@ -120,10 +120,10 @@ def test_leaves_of_a_dict_stand_side_by_side_and_pointers_name_rows() -> None:
 
 
 def test_features_are_categories_angles_and_flags_where_the_view_or_the_space_says_so() -> None:
-    view = "entities: {Car: {count: 1, features: [{lane: [1, 4]}, {kind: 3}, {heading: angle}, {hurt: flag}]}}"
-    kinds = [Category("lane", 4), Category("kind", 3), Angle("heading"), Flag("hurt")]
+    view = "entities: {Car: {count: 1, features: [{lane: 5}, {kind: 3}, {heading: angle}, {hurt: flag}]}}"
+    kinds = [Category("lane", 5), Category("kind", 3), Angle("heading"), Flag("hurt")]
     assert reader(view, box(4)).obs_space.entities["Car"] == Entity(kinds)
-    assert seen(view, box(4), [4, 2, 0.5, 1])["Car"] == [[[3, 2, 0.5, 1]]]
+    assert seen(view, box(4), [4, 2, 0.5, 1])["Car"] == [[[4, 2, 0.5, 1]]]
     cards = reader("entities: {Hand: {features: [card]}}", spaces.MultiDiscrete([5, 7]))
     assert cards.obs_space.entities["Hand"] == Entity([Category("card", 7)])
 
