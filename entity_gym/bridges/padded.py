@@ -316,7 +316,6 @@ class PaddedPool:
     Args:
         pool: made with final_observations="all", or without autoreset; closed with this object.
         spec: of its environments.
-        render_mode: "rgb_array", or None.
 
     Attributes:
         obs: the `VecObs` of the last step, with `end_of_episode_info` and metrics.
@@ -324,8 +323,8 @@ class PaddedPool:
         last: the last observations and infos of the ended episodes, for these rows.
     """
 
-    def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
-        self.pool, self.env_spec, self.render_mode = pool, spec, render_mode
+    def __init__(self, pool: VecEnv, spec: EnvSpec) -> None:
+        self.pool = pool
         self.form = PaddedForm(spec, len(pool))
         self.obs: VecObs | None = None
         self.begun = np.zeros(0, np.intp)
@@ -374,10 +373,6 @@ class PaddedPool:
         """Return the numbers of environments; raises ValueError for those that are not there, or named twice."""
         return self._everyone if env_id is None else check_env_id(env_id, len(self.pool))
 
-    def render(self) -> Any:
-        """Draw every environment as a (height, width, 3) image; None without a render mode."""
-        return None if self.render_mode is None else tuple(self.pool.render(self._everyone))
-
     def close(self, **kwargs: Any) -> None:
         """Release everything. May be called twice. Gymnasium's wrappers pass arguments, which are not used."""
         self.pool.close()
@@ -396,18 +391,16 @@ class PaddedPool:
 
 
 def make_form(
-    form: Callable[..., Made], env: Any, options: dict[str, Any], render_mode: str | None, num_envs: int | None = None
+    form: Callable[[VecEnv, EnvSpec], Made], env: Any, options: dict[str, Any], num_envs: int | None = None
 ) -> Made:
-    """Make a pool, and form(pool, spec, render_mode), which closes it.
+    """Make a pool, and form(pool, spec), which closes it.
 
     Without `num_envs` it is one environment without autoreset.
     """
-    if render_mode not in (None, "rgb_array"):
-        raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
     config = prepare(env, dict(num_envs=num_envs or 1, final_observations="all", **options))
     pool = ThreadedVecEnv(**config.of_pool(), autoreset=num_envs is not None)
     try:
-        return form(pool, spec_of(config, pool), render_mode)
+        return form(pool, spec_of(config, pool))
     except BaseException:
         pool.close()
         raise

@@ -251,8 +251,6 @@ class FixedFeatures:
             nodes = {key: self._node_of(each, join(path, str(key)), path) for key, each in members.items()}
             return _Group(nodes, path, kind == "Tuple")
         if self._varies and kind == "Sequence":
-            if kind_of(space.feature_space) in GROUPS and getattr(space, "stack", False):
-                raise self._refusal(path, "a Sequence with stack=True; give it stack=False")
             items, entity = FixedFeatures(space.feature_space, path), path or "Item"
             self._add(entity, items.features)
             return _Elements(entity, items)

@@ -168,8 +168,8 @@ class Group:
             if its is not ours and its != ours:
                 raise ValueError(
                     f"the {side} space of agent {agent!r} is {its!r:.200}, and its group {self.name!r} has {ours!r:.200} of "
-                    f"agent {self.agent!r}: spaces must not change, and agents with other spaces need a group of their own, see "
-                    "groups=; with a view all are in one"
+                    f"agent {self.agent!r}: agents with other spaces need a group of their own, see groups=; with a view all are "
+                    "in one"
                 )
 
     def show(

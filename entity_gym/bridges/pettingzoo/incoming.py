@@ -235,8 +235,6 @@ class PettingZooEnvironment(Environment):
         self._agents = list(self.env.agents)
         if not self._agents:
             raise ValueError("there are no agents after reset()")
-        for group in self.groups.values():
-            group.check_same(group.agent, self._spaces(group.agent))
         self._scores = [0.0] * len(self.player_names)
         return self._observe(self._agents, observations, infos, {})
 

@@ -103,7 +103,6 @@ def test_fixed_features_are_one_row_however_nested_the_space() -> None:
     [
         (Dict({"name": spaces.Text(5)}), r"space at 'name' is a Text, which has no form as entities: leave it out.*wrapper"),
         (spaces.Graph(box(2), None), r"the observation space is a Graph, which has no form"),
-        (spaces.Sequence(ELEMENT, stack=True), r"is a Sequence with stack=True; give it stack=False"),
         (box(5000), r"is 5,000 numbers; at most 4,096 can be features: leave it out, or make it fewer numbers, in a wrapper"),
         (Dict({"a.0": REAL, "a": box(1)}), r"the observation space as features of 'Agent': .*'a\.0'"),
         (Dict({"Agent": Dict({"x": REAL})}), r"two things that would be the entity type 'Agent': rename"),

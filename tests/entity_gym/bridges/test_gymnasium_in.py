@@ -154,7 +154,6 @@ class NoInfo(Line):
         (("CartPol-v1",), r"'CartPol-v1' is no environment that Gymnasium knows.*; ids of another package are .* package:id"),
         ((Line(),), r"the Gymnasium environment is <.*Line object.*>; expected a class or function"),
         ((lambda: 5,), r"int is no environment of Gymnasium's interface; expected .* older gym get it from shimmy"),
-        ((lambda: gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync"),), r"is a vector environment; give what makes"),
         ((type("Bare", (Line,), {"observation_space": None}),), r"Bare: the observation space is a NoneType, which has no form"),
         ((OldReset,), r"OldReset is no environment of Gymnasium's interface"),
         ((lambda: Shows(spaces.Text(3), [""]),), r"Shows: the observation space is a Text, which has no form as entities"),
@@ -235,17 +234,6 @@ def test_a_category_out_of_range_and_a_reset_without_an_info_are_refused() -> No
         from_gymnasium(lambda: Shows(spaces.Discrete(5), [7])).reset()
     with pytest.raises(ValueError, match=r"reset\(\) returned array.*; expected Gymnasium's reset"):
         from_gymnasium(NoInfo).reset()
-
-
-def test_a_wrapper_that_keeps_statistics_is_named() -> None:
-    normalize = "gymnasium.wrappers:NormalizeObservation"
-    with pytest.warns(
-        UserWarning, match="CartPole-v1: the wrapper NormalizeObservation keeps running statistics, .*Leave it out"
-    ):
-        from_gymnasium("CartPole-v1", 2, wrappers=[normalize, "gymnasium.wrappers:TimeLimit(max_episode_steps=3)"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        from_gymnasium("CartPole-v1", wrappers=["gymnasium.wrappers:TimeAwareObservation"])
 
 
 def test_a_world_that_draws_nothing_says_how_it_would() -> None:

@@ -258,12 +258,6 @@ def test_groups_are_players_who_see_their_own_agents_alone_and_earn_what_these_e
     assert sheep.reward[0] + wolf.reward[0] == obs.reward[0]
 
 
-def test_spaces_that_change_are_refused() -> None:
-    growing = changed(observation_space=lambda self, agent: spaces.Box(0, 9, (2 + len(self.resets),)))
-    with pytest.raises(ValueError, match=r"the observation space of agent 'sheep_0' is .*spaces must not change"):
-        from_pettingzoo(growing).reset()
-
-
 # ---- faults
 
 
