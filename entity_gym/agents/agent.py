@@ -41,7 +41,7 @@ from entity_gym.actions import CategoricalActionMask, CategoricalActionSpace
 from entity_gym.actions.reading import EntityID
 from entity_gym.environment import Observation
 from entity_gym.errors import check_whole, nearest
-from entity_gym.spaces import LARGEST_FLOAT32, Entity, Feature, Flag
+from entity_gym.spaces import Entity, Feature, Flag
 
 A = TypeVar("A")
 
@@ -145,9 +145,6 @@ class Obs(Generic[A]):
     ) -> None:
         self.space = action_space_of(action)
         self.action = action
-        is_number = isinstance(score, int | float | np.number) and not isinstance(score, bool)
-        if not is_number or not abs(score) <= LARGEST_FLOAT32:
-            raise ValueError(f"Obs: score is {score!r}; it must be a finite number that float32 can hold")
         self.score = float(score)
         self.entities, self.actors = list(entities), list(actors)
         self.metrics = dict(metrics or {})

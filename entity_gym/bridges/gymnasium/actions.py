@@ -86,7 +86,8 @@ class GymActions:
         size, first = sum(counts.values()), self.firsts.get(next(iter(counts)), 0) if len(counts) == 1 else 0
         flags = np.asarray(given).reshape(-1)
         if are_numbers:
-            flags = _flags_of(flags, first, size)
+            numbers = flags - first if len(flags) else np.zeros(0, np.int64)
+            flags = np.isin(np.arange(size), numbers) if is_distinct(numbers, size) else np.zeros(0)
         if len(flags) != size or flags.dtype.kind not in "biuf" or not ((flags == 0) | (flags == 1)).all() or not size:
             expected = f"{size} flags, 1 where a choice is open: {counts}"
             if are_numbers:
@@ -169,12 +170,6 @@ def is_distinct(numbers: NDArray[Any], size: int) -> bool:
     """Return whether these are different whole numbers from 0 to `size` - 1."""
     fits = numbers.dtype.kind in "iu" and len(np.unique(numbers)) == len(numbers)
     return bool(fits and ((numbers >= 0) & (numbers < size)).all())
-
-
-def _flags_of(numbers: NDArray[Any], first: int, size: int) -> NDArray[Any]:
-    """Return flags from the numbers of open choices, which count from `first`; of others []."""
-    numbers = numbers - first if len(numbers) else np.zeros(0, np.int64)
-    return np.isin(np.arange(size), numbers) if is_distinct(numbers, size) else np.zeros(0)
 
 
 def _names(tree: Any) -> Iterator[str]:

@@ -44,7 +44,7 @@ from entity_gym.bridges.incoming import (
     pool_from,
     wrapped,
 )
-from entity_gym.bridges.pettingzoo.groups import AgentID, Group, Groups, Sides, place_of, read_groups
+from entity_gym.bridges.pettingzoo.groups import AgentID, Group, Groups, place_of, read_groups
 from entity_gym.bridges.views.view import View, load_view
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import nearest
@@ -107,22 +107,24 @@ class PettingZooFactory(EnvSource):
     ) -> None:
         self._make, self._groups, self._view, self._wrappers = make, groups, view, wrappers
         self.__name__ = make.name
-        self._sides: dict[str, Sides] = {}  # of the first environment that was made, which are those of all
+        self._players: dict[str, range] = {}  # of the groups of the first environment that was made, as of all
+        self._takes_turns = False
 
     def as_environment(self) -> PettingZooEnvironment:
         env = PettingZooEnvironment(wrapped(self._make(), self._wrappers), self._groups, self._view)
-        self._sides = self._sides or {name: group.sides for name, group in env.groups.items()}
+        for name, group in env.groups.items():
+            self._players[name], self._takes_turns = group.players, group.takes_turns
         return env
 
     def num_players(self, values: Mapping[str, Any]) -> int:
         """Return the number of sides of all groups."""
-        if not self._sides:
+        if not self._players:
             self.as_environment().close()
-        return sum(len(sides.players) for sides in self._sides.values())
+        return sum(map(len, self._players.values()))
 
     def players(self, values: Mapping[str, Any], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return (E,) the player that each of these entities belongs to; those that belong to nobody are the first's."""
-        players = self._sides[entity_type].players if entity_type in self._sides else range(1)
+        players = self._players.get(entity_type, range(1))
         return players.start + (rows[:, -1].astype(np.int64) if len(players) > 1 else np.zeros(len(rows), np.int64))
 
     def seen_by(
@@ -133,16 +135,15 @@ class PettingZooFactory(EnvSource):
         Players see whose turn it is, and count sides from their own, which is 0; players of other groups count from side 0.
         Entities that are no agents look alike to all players.
         """
-        sides = self._sides.get(entity_type)
+        sides = self._players.get(entity_type)
         if sides is None:
             return rows
         seen = np.where((self.players(values, entity_type, rows) == player)[:, None], rows, np.float32(0))
-        num_sides = len(sides.players)
-        if num_sides > 1:
-            own = np.where(np.isin(player, sides.players), player - sides.players.start, 0)
-            seen[:, -1] = (rows[:, -1] - own) % num_sides
-        if sides.takes_turns:
-            turn = -2 if num_sides > 1 else -1
+        if len(sides) > 1:
+            own = np.where(np.isin(player, sides), player - sides.start, 0)
+            seen[:, -1] = (rows[:, -1] - own) % len(sides)
+        if self._takes_turns:
+            turn = -2 if len(sides) > 1 else -1
             seen[:, turn] = rows[:, turn]
         return seen
 
@@ -190,10 +191,12 @@ class PettingZooEnvironment(Environment):
             name, _ = place_of(agent, self._asked)
             if name not in self.groups:
                 start, num_sides = len(self.player_names), len(self._asked[name]) if self._asked else 1
-                sides = Sides(range(start, start + num_sides), self._turns is not None)
+                players, takes_turns = range(start, start + num_sides), self._turns is not None
                 self.player_names += [f"{name}.{side}" for side in range(num_sides)] if num_sides > 1 else [name]
                 spaces = self._spaces(agent)
-                self.groups[name] = Group(name, self.display_name, agent, spaces, sides, view, len(first))
+                self.groups[name] = Group(
+                    name, self.display_name, agent, spaces, players, takes_turns, view, len(first)
+                )
             self._group_of(agent)
         for name, wanted in (self._asked or {}).items():
             filled = set(self.groups[name].side.values()) if name in self.groups else set()
@@ -328,7 +331,7 @@ class PettingZooEnvironment(Environment):
             group = self._group_of(agent)
             # None becomes NaN, which pools refuse.
             number = reward if type(reward) is float else np.asarray(reward, np.float64).item()
-            earned[group.sides.players[group.side[agent]]] += number
+            earned[group.players[group.side[agent]]] += number
         self._scores = [score + each for score, each in zip(self._scores, earned, strict=True)]
         shown.reward = sum(earned)
         if len(earned) > 1:

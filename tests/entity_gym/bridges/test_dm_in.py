@@ -148,11 +148,3 @@ def changed(**methods: Any) -> type[Walk]:
 def test_what_has_no_form_is_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_dm_env(make)
-
-
-def test_a_view_reads_the_specs() -> None:
-    view = {"entities": {"Body": {"features": {"place": ["x"], "body.gear": ["gear"]}}}, "actor": "Body"}
-    pool = from_dm_env(Walk, 2, seed=7, view=view)
-    assert pool.obs_space().entities == {"Body": Entity(["x", Category("gear", 3)])}
-    obs = pool.reset()
-    assert obs.features["Body"] == RaggedBuffer.from_array(np.array([[[7, 0]], [[8, 0]]], np.float32))
