@@ -143,7 +143,7 @@ class Obs(Generic[A]):
         metrics: Mapping[str, float] | None = None,
         allowed: Sequence[Collection[A]] | None = None,
     ) -> None:
-        self.space = action_space_of(action)
+        self.space = action_space_of(action)  # type: ignore[arg-type]
         self.action = action
         self.score = float(score)
         self.entities, self.actors = list(entities), list(actors)
